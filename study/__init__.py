@@ -1,0 +1,1 @@
+"""A workbench that answers scaling questions about masked-language-model encoders with evidence."""

@@ -1,0 +1,256 @@
+"""What one run is: a frozen tree of architecture, recipe, data, masking and seed, its YAML, and its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from study.architecture import Architecture
+from study.counting import flops_per_token, masked_positions, parameters
+from study.errors import InputError
+from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, whole
+
+NUMERICS_VERSION = 1
+"""Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
+
+
+class TokenizerConfig(Strict):
+    """How text becomes tokens: a vocabulary trained on the corpus, or a file that already holds one.
+
+    `kind` wordpiece trains BERT's uncased WordPiece with `vocabulary` pieces on the training split; `file` loads a
+    `vocab.txt` (WordPiece, uncased) or a `tokenizer.json` from `path`, whose size must then be `vocabulary`.
+    """
+
+    kind: Literal["wordpiece", "file"] = "wordpiece"
+    vocabulary: Annotated[Count, Field(ge=64, le=2**32)] = 8192
+    path: Text | None = None
+
+    @model_validator(mode="after")
+    def _path_belongs_to_file(self) -> Self:
+        if (self.kind == "file") != (self.path is not None):
+            raise ValueError("needs a path exactly when its kind is 'file'")
+        return self
+
+
+class DataConfig(Strict):
+    """Which text a run reads: a corpus, its tokeniser, the sequence length, and how much of it validates.
+
+    `corpus` is `docstrings`, a file (.parquet, .jsonl, .txt) or a folder of them, or `hub:NAME[:CONFIG]`; `text_column` is
+    the column that holds the text. `sequence_length` counts tokens, [CLS] included.
+    """
+
+    corpus: Text = "docstrings"
+    text_column: Text = "text"
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    sequence_length: Annotated[Count, Field(ge=8)] = 128
+    validation_sequences: Count = 1024
+
+
+class Masking(Strict):
+    """BERT's corruption: of the chosen positions 80% become [MASK], 10% a random token, 10% stay (Devlin et al. 2019, §3.1).
+
+    The number of positions is round(rate · sequence length) in every sequence, so that shapes are static.
+    """
+
+    rate: Annotated[Positive, Field(le=0.5)] = 0.15
+    mask_share: Share = 0.8
+    random_share: Share = 0.1
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.mask_share + self.random_share > 1 + 1e-9:
+            raise ValueError(f"mask_share {self.mask_share} and random_share {self.random_share} add up to more than 1")
+        return self
+
+
+class Budget(Strict):
+    """How long a run trains, in exactly one unit; the run takes the whole steps that fit in it.
+
+    `tokens` counts input tokens, padding excluded; `flops` are `train_flops` (see study.counting); `tokens_per_parameter`
+    multiplies `parameters`, the unique tensors of the MLM model.
+    """
+
+    tokens: Positive | None = None
+    steps: Count | None = None
+    flops: Positive | None = None
+    tokens_per_parameter: Positive | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name, value in self if value is not None]
+        if len(given) != 1:
+            known = ", ".join(type(self).model_fields)
+            raise ValueError(f"needs exactly one of {known}, not {', '.join(given) or 'none'}")
+        return self
+
+
+class Recipe(Strict):
+    """How a run trains: optimiser, learning rate, schedule, batch, regularisation, precision and budget.
+
+    AdamW without weight decay on norms and biases. `linear` and `cosine` rise over `warmup_fraction` of the steps and fall
+    to `final_learning_rate_fraction` of the peak at the end; `wsd` (warmup-stable-decay) stays at the peak and falls
+    linearly over the last `decay_fraction`. `batch_tokens` is the global batch, over all devices.
+    """
+
+    learning_rate: Positive = 1e-3
+    schedule: Literal["linear", "cosine", "wsd"] = "linear"
+    warmup_fraction: Share = 0.1
+    decay_fraction: Share = 0.2
+    final_learning_rate_fraction: Share = 0.0
+    weight_decay: NonNegative = 0.01
+    beta1: Annotated[NonNegative, Field(lt=1)] = 0.9
+    beta2: Annotated[NonNegative, Field(lt=1)] = 0.98
+    epsilon: Positive = 1e-6
+    gradient_clip_norm: Positive | None = 1.0
+    dropout: Annotated[NonNegative, Field(lt=1)] = 0.0
+    batch_tokens: Count = 4096
+    precision: Literal["fp32", "bf16", "auto"] = "auto"
+    budget: Budget
+
+    @model_validator(mode="after")
+    def _fractions_fit(self) -> Self:
+        decay = self.decay_fraction if self.schedule == "wsd" else 0.0
+        if self.warmup_fraction + decay > 1 + 1e-9:
+            raise ValueError(f"warmup_fraction {self.warmup_fraction} and decay_fraction {decay} add up to more than 1")
+        return self
+
+
+class RunConfig(Strict):
+    """Everything that can change the numbers of one run, and nothing else."""
+
+    architecture: Architecture
+    recipe: Recipe
+    data: DataConfig = DataConfig()
+    masking: Masking = Masking()
+    seed: Index = 0
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        architecture, recipe, data = self.architecture, self.recipe, self.data
+        length, pieces = data.sequence_length, data.tokenizer.vocabulary
+        if architecture.vocabulary != pieces:
+            raise ValueError(f"architecture.vocabulary {architecture.vocabulary} differs from the tokenizer's, {pieces}")
+        if architecture.positions < length:
+            raise ValueError(f"architecture.positions {architecture.positions} is below data.sequence_length {length}")
+        if recipe.batch_tokens % length:
+            raise ValueError(f"recipe.batch_tokens {recipe.batch_tokens} is not a multiple of data.sequence_length {length}")
+        if self.predictions < 1:
+            raise ValueError(f"masking.rate {self.masking.rate} masks no position of {length}")
+        if self.steps < 1:
+            batch = recipe.batch_tokens
+            raise ValueError(f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}")
+        return self
+
+    @property
+    def batch_sequences(self) -> int:
+        """Sequences in one global batch."""
+        return self.recipe.batch_tokens // self.data.sequence_length
+
+    @property
+    def predictions(self) -> int:
+        """Masked positions of one sequence."""
+        return masked_positions(self.data.sequence_length, self.masking.rate)
+
+    @property
+    def flops_per_token(self) -> dict[str, float]:
+        """FLOPs of training per input token, by convention."""
+        return flops_per_token(self.architecture, self.data.sequence_length, self.predictions)
+
+    @property
+    def budget_tokens(self) -> float:
+        """The budget in tokens, before it is cut to whole steps."""
+        budget = self.recipe.budget
+        if budget.tokens is not None:
+            return budget.tokens
+        if budget.steps is not None:
+            return float(budget.steps * self.recipe.batch_tokens)
+        if budget.flops is not None:
+            return budget.flops / self.flops_per_token["train_flops"]
+        assert budget.tokens_per_parameter is not None
+        return budget.tokens_per_parameter * parameters(self.architecture).parameters
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps: the whole batches that the budget pays for."""
+        return int(self.budget_tokens // self.recipe.batch_tokens)
+
+    @property
+    def tokens(self) -> int:
+        """Input tokens that the run trains on."""
+        return self.steps * self.recipe.batch_tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """The resolved tree as plain values, whole floats as integers."""
+        values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
+        return values
+
+    def to_yaml(self) -> str:
+        """The resolved tree as YAML that reads back to the same configuration."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+    @classmethod
+    def from_yaml(cls, path: Path) -> Self:
+        """Read back what `to_yaml` wrote."""
+        return cls.parse(read_yaml(path), place=str(path))
+
+    def fingerprint(self, data_fingerprint: str) -> str:
+        """The run's id: 16 hex digits of SHA-256 over what can change its numbers.
+
+        `data_fingerprint` covers the content of corpus and tokeniser (study.data.prepared), so `data` itself is left out but
+        for the number of validation sequences. Defaults are left out too, so that a new knob renames no run; a default that
+        changes must raise NUMERICS_VERSION.
+        """
+        values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude={"data"}))
+        values["validation_sequences"] = self.data.validation_sequences
+        values |= {"data_fingerprint": data_fingerprint, "numerics_version": NUMERICS_VERSION}
+        return fingerprint_of(values)
+
+
+def fingerprint_of(values: object) -> str:
+    """16 hex digits of SHA-256 over the canonical JSON of plain values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds; raises InputError with line and column where it cannot be read."""
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
+    except FileNotFoundError:
+        raise InputError.at(str(path), "does not exist") from None
+    except UnicodeDecodeError as error:
+        raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise InputError.at(where, f"is not valid YAML: {getattr(error, 'problem', None) or error}") from None
+    if not isinstance(values, dict):
+        raise InputError.at(str(path), "is empty" if values is None else "does not hold keys and values")
+    return values
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key that stands twice in one mapping (PyYAML silently takes the last)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(below) for key, below in value.items()}
+    if isinstance(value, list):
+        return [_plain(below) for below in value]
+    return whole(value) if isinstance(value, float) else value

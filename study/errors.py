@@ -1,0 +1,33 @@
+"""The one way in which the workbench refuses bad input: every problem at once, each with its place, value and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: where it is, what stands there, and what to do about it."""
+
+    place: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" if self.place else self.message
+
+
+class InputError(Exception):
+    """Input that cannot be used; carries all problems found, and the command line exits with 2."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    @classmethod
+    def at(cls, place: str, message: str) -> InputError:
+        """An error of a single problem."""
+        return cls([Problem(place, message)])
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Problem, ...]]]:
+        return (type(self), (self.problems,))

@@ -1,0 +1,23 @@
+"""Randomness as a function of what it is for and where in the run it is, so that a resumed run needs no generator state."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Stream(IntEnum):
+    """What a random number is for; two streams of one seed share nothing."""
+
+    INITIALISATION = 0
+    DATA_ORDER = 1
+    MASKS = 2
+    DROPOUT = 3
+    VALIDATION_SEQUENCES = 4
+    VALIDATION_MASKS = 5
+
+
+def stream_seed(stream: Stream, *numbers: int) -> int:
+    """A 63-bit seed from a stream and the numbers that locate a draw in it (seed, epoch, step, rank)."""
+    return int(np.random.SeedSequence((stream, *numbers)).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,0 +1,193 @@
+"""Strict, frozen models: unknown keys, wrong types and broken invariants are all reported at once, with their paths."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Self, TypeVar, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from study.errors import InputError, Problem
+
+
+def _refuse_booleans(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("is true or false where a number is needed")
+    return value
+
+
+_Number = BeforeValidator(_refuse_booleans)
+
+Count = Annotated[int, _Number, Field(ge=1)]
+"""A whole number of things, at least one; 2e5 is accepted for 200000."""
+
+Index = Annotated[int, _Number, Field(ge=0)]
+"""A whole number from zero on."""
+
+Positive = Annotated[float, _Number, Field(gt=0)]
+"""A finite number above zero; PyYAML reads 1e-3 as a string, which is accepted."""
+
+NonNegative = Annotated[float, _Number, Field(ge=0)]
+"""A finite number, zero or above."""
+
+Share = Annotated[float, _Number, Field(ge=0, le=1)]
+"""A share of a whole, between 0 and 1."""
+
+Text = Annotated[str, Field(min_length=1)]
+"""A string that says something."""
+
+
+class Strict(BaseModel):
+    """A frozen model that refuses unknown keys and infinite numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @classmethod
+    def parse(cls, values: object, place: str = "") -> Self:
+        """The model that `values` (a mapping, as YAML gives it) describe.
+
+        Raises InputError with every problem, each under its dotted path below `place`.
+        """
+        if not isinstance(values, Mapping):
+            raise InputError.at(place, f"is {shown(values)} where keys and values are needed")
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise InputError(_problems(cls, error, place)) from None
+
+
+ModelT = TypeVar("ModelT", bound=Strict)
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """The clause that names the nearest known word, or all of them where none is near."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return "known: " + ", ".join(sorted(known)) if known else "nothing can stand here"
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A value as an error message shows it: its repr, shortened."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def join_path(*parts: str | int) -> str:
+    """`a.b[2].c` from its parts, empty ones left out."""
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part:
+            path += f".{part}" if path else part
+    return path
+
+
+def _problems(model: type[Strict], error: ValidationError, place: str) -> list[Problem]:
+    """Every problem once, in the order of the fields."""
+    found: dict[str, Problem] = {}
+    for detail in error.errors(include_url=False):
+        path = join_path(place, *_without_tags(detail["loc"]))
+        found.setdefault(path, Problem(path, _message(model, detail)))
+    return list(found.values())
+
+
+def _without_tags(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """A location without the names that pydantic adds for the arms of a union."""
+    tags = ("int", "float", "str", "bool")
+    return tuple(part for part in location if isinstance(part, int) or not ("[" in part or part in tags))
+
+
+def _message(model: type[Strict], detail: ErrorDetails) -> str:
+    value = shown(detail["input"])
+    context: dict[str, Any] = detail.get("ctx") or {}
+    match detail["type"]:
+        case "extra_forbidden":
+            key = str(detail["loc"][-1])
+            return f"is not a known key; {nearest(key, _keys_at(model, detail['loc'][:-1]))}"
+        case "missing":
+            return "is missing and has no default"
+        case "value_error":
+            return str(context["error"]) if isinstance(detail["input"], Mapping | BaseModel) else f"{value} {context['error']}"
+        case "greater_than_equal":
+            return f"{value} is below the least allowed, {context['ge']}"
+        case "greater_than":
+            return f"{value} must be above {context['gt']}"
+        case "less_than_equal":
+            return f"{value} is above the most allowed, {context['le']}"
+        case "less_than":
+            return f"{value} must be below {context['lt']}"
+        case "literal_error":
+            known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
+            return f"{value} is not one of {', '.join(known)}; {nearest(str(detail['input']), known)}"
+        case "finite_number":
+            return f"{value} must be a finite number"
+        case "int_parsing" | "int_type" | "int_from_float":
+            return f"{value} is not a whole number"
+        case "float_parsing" | "float_type":
+            return f"{value} is not a number"
+        case "string_too_short" | "too_short":
+            return "is empty"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return f"{value} where keys and values are needed"
+        case _:
+            return f"{value}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+
+
+def _keys_at(model: type[Strict], location: tuple[str | int, ...]) -> list[str]:
+    """The keys that may stand at a location of a model."""
+    current: type[Strict] = model
+    for part in location:
+        field = current.model_fields.get(part) if isinstance(part, str) else None
+        if field is None:
+            continue
+        for candidate in (field.annotation, *get_args(field.annotation)):
+            if isinstance(candidate, type) and issubclass(candidate, Strict):
+                current = candidate
+                break
+    return list(current.model_fields)
+
+
+def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over` put in, mapping by mapping."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = deep_merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def set_path(values: dict[str, Any], path: str, value: object) -> None:
+    """Put `value` at the dotted `path`, making the mappings on the way.
+
+    Raises InputError where a scalar stands in the way.
+    """
+    *way, last = path.split(".")
+    here = values
+    for depth, part in enumerate(way):
+        below = here.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise InputError.at(path, f"{'.'.join(way[: depth + 1])} is {shown(below)}, nothing can be set below it")
+        here = below
+    here[last] = value
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        path = join_path(prefix, key)
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, path))
+        else:
+            flat[path] = value
+    return flat
+
+
+def whole(value: float) -> int | float:
+    """An int where the number is whole, so that 2e5 and 200000 are one value."""
+    return int(value) if math.isfinite(value) and value == int(value) else value
