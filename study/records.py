@@ -1,0 +1,399 @@
+"""Run records and the ledger; the only module that knows what a results folder looks like on disk.
+
+results/<sweep>/
+    sweep.yaml, cells.json      the sweep as launched, and the ids of its cells
+    runs/<run id>/
+        config.yaml             written first
+        metrics.jsonl           one line a logged step, during
+        attempts/0001.json      one file a start of the run's process
+        checkpoints/            kept until the run has its record
+        validation_losses.npy   nats summed over the masked tokens of each validation sequence, float64
+        weights.safetensors     the final weights
+        log.txt                 what the run's processes printed
+        record.json             written last, once, by linking a finished file into place
+    ledger.parquet, ledger.csv  rebuilt from the records
+    fits/*.json  figures/*.svg|png  answer.md
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from study.config import RunConfig, fingerprint_of, read_yaml
+from study.counting import parameters
+from study.errors import InputError
+from study.schema import Strict, flatten
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+State = Literal["COMPLETED", "FAILED", "DIVERGED", "OOM"]
+"""How a run ended: COMPLETED reached its target; DIVERGED met a NaN or infinite loss; OOM ran out of memory; else FAILED."""
+
+
+class Environment(Strict):
+    """What a run ran on; it can change the last bits of its numbers and all of its timings."""
+
+    hostname: str
+    device: str
+    processor: str
+    devices: int = 1
+    threads: int
+    precision: Literal["fp32", "bf16"]
+    python: str
+    torch: str
+    lightning: str
+    study: str
+
+
+class RunRecord(Strict):
+    """The one row that a finished or failed run leaves; what was not reached is None, never zero.
+
+    Losses are nats per masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the
+    standard error over its sequences. `train_flops` and its namesakes are totals over the steps done, by the conventions of
+    study.counting. `wall_seconds` sums the attempts' training time, validation included.
+    """
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    sweep: str
+    state: State
+    reason: str | None = None
+    config: RunConfig
+    data_fingerprint: str
+    steps: int
+    tokens: int
+    loss_nats: float | None = None
+    loss_standard_error_nats: float | None = None
+    accuracy: float | None = None
+    validation_masked_tokens: int | None = None
+    unigram_entropy_nats: float | None = None
+    stuck_at_unigram: bool | None = None
+    train_loss_nats: float | None = None
+    parameters: int
+    parameters_encoder: int
+    parameters_non_embedding: int
+    train_flops: float
+    train_flops_dense_head: float
+    train_flops_6n: float
+    train_flops_6n_non_embedding: float
+    wall_seconds: float | None = None
+    tokens_per_second: float | None = None
+    peak_memory_bytes: int | None = None
+    attempts: int
+    started_at: str
+    finished_at: str
+    environment: Environment | None = None
+    tags: tuple[str, ...] = Field(default=())
+
+    @property
+    def exclusion(self) -> str | None:
+        """Why fits and comparisons leave this run out, None where they do not."""
+        if self.state != "COMPLETED":
+            return f"{self.state}: {self.reason}" if self.reason else self.state
+        if self.stuck_at_unigram:
+            return f"stuck at the unigram entropy ({self.loss_nats:.2f} of {self.unigram_entropy_nats:.2f} nats)"
+        return None
+
+
+class RunFolder:
+    """The files of one run, by name; creates nothing until asked to write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, which names the folder."""
+        return self.path.name
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """The logged metrics, one JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def record_file(self) -> Path:
+        """The record, there exactly when the run has ended."""
+        return self.path / "record.json"
+
+    @property
+    def validation_losses_file(self) -> Path:
+        """Nats summed over the masked tokens of each validation sequence."""
+        return self.path / "validation_losses.npy"
+
+    @property
+    def weights_file(self) -> Path:
+        """The final weights of a completed run."""
+        return self.path / "weights.safetensors"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def log_file(self) -> Path:
+        """What the run's processes printed."""
+        return self.path / "log.txt"
+
+    @property
+    def lock_file(self) -> Path:
+        """The lock that the process training this run holds."""
+        return self.path / ".lock"
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write the configuration once; a run folder never changes its configuration."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.config_file.exists():
+            write_atomically(self.config_file, config.to_yaml().encode())
+
+    def config(self) -> RunConfig:
+        """The configuration that the folder holds."""
+        return RunConfig.from_yaml(self.config_file)
+
+    def claim_attempt(self, details: dict[str, Any]) -> int:
+        """The number of this attempt, from 1; its file is linked into place, so that no two processes get one number."""
+        folder = self.path / "attempts"
+        folder.mkdir(parents=True, exist_ok=True)
+        number = len(list(folder.glob("*.json"))) + 1
+        while not write_once(folder / f"{number:04d}.json", json.dumps(details, indent=1).encode()):
+            number += 1
+        return number
+
+    def attempts(self) -> int:
+        """How many processes have started this run."""
+        return len(list((self.path / "attempts").glob("*.json")))
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """The logged rows in order; a line torn by a kill ends them."""
+        if not self.metrics_file.exists():
+            return
+        with self.metrics_file.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return
+                yield json.loads(line)
+
+    def file_record(self, record: RunRecord) -> bool:
+        """Link the record into place; False where the run already had one, which then stands."""
+        return write_once(self.record_file, record.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
+
+    def record(self) -> RunRecord | None:
+        """The record, None while the run has not ended."""
+        try:
+            text = self.record_file.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return RunRecord.parse(json.loads(text), place=str(self.record_file))
+        except ValueError as error:
+            raise InputError.at(
+                str(self.record_file), f"is not a record: {error}; move it away to train the run again"
+            ) from None
+
+    def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
+        """Keep the summed nats of each validation sequence, for paired differences between runs."""
+        with tempfile.TemporaryFile() as buffer:
+            np.save(buffer, losses.astype(np.float64), allow_pickle=False)
+            buffer.seek(0)
+            write_atomically(self.validation_losses_file, buffer.read())
+
+    def validation_losses(self) -> NDArray[np.float64]:
+        """The summed nats of each validation sequence of a completed run."""
+        losses: NDArray[np.float64] = np.load(self.validation_losses_file, allow_pickle=False)
+        return losses
+
+
+class SweepFolder:
+    """The files of one sweep under `results/`, by name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        """The sweep's name, which names the folder."""
+        return self.path.name
+
+    @property
+    def sweep_file(self) -> Path:
+        """The resolved sweep as it was launched."""
+        return self.path / "sweep.yaml"
+
+    @property
+    def cells_file(self) -> Path:
+        """The ids of the cells of the sweep as launched; empty for a search, which has none."""
+        return self.path / "cells.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """The lock that the sweep's coordinator holds."""
+        return self.path / ".coordinator.lock"
+
+    @property
+    def holder_file(self) -> Path:
+        """Who holds the lock, for the message to a second launcher."""
+        return self.path / ".coordinator.json"
+
+    @property
+    def ledger_file(self) -> Path:
+        """All records as a table."""
+        return self.path / "ledger.parquet"
+
+    @property
+    def fits(self) -> Path:
+        """The folder of the fits."""
+        return self.path / "fits"
+
+    @property
+    def figures(self) -> Path:
+        """The folder of the figures."""
+        return self.path / "figures"
+
+    @property
+    def answer_file(self) -> Path:
+        """What the ledger says to the sweep's question."""
+        return self.path / "answer.md"
+
+    @property
+    def wandb(self) -> Path:
+        """The folder of the W&B mirror."""
+        return self.path / "wandb"
+
+    def run(self, run_id: str) -> RunFolder:
+        """The folder of one run."""
+        return RunFolder(self.path / "runs" / run_id)
+
+    def runs(self) -> list[RunFolder]:
+        """The runs that were started or only planned here, by id."""
+        return [RunFolder(file.parent) for file in sorted((self.path / "runs").glob("*/config.yaml"))]
+
+    def records(self) -> list[RunRecord]:
+        """The records of all ended runs, by id."""
+        return [record for run in self.runs() if (record := run.record()) is not None]
+
+    def write_ledger(self) -> pd.DataFrame:
+        """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table."""
+        table = ledger(self.records(), tuned=tuple(self.sweep().get("tune") or ()), cells=self.cells())
+        with tempfile.TemporaryDirectory(dir=self.path) as folder:
+            table.to_parquet(Path(folder) / "ledger.parquet", index=False)
+            write_atomically(self.ledger_file, (Path(folder) / "ledger.parquet").read_bytes())
+        write_atomically(self.ledger_file.with_suffix(".csv"), table.to_csv(index=False).encode())
+        return table
+
+    def cells(self) -> frozenset[str]:
+        """The ids of the cells of the sweep as launched."""
+        return frozenset(json.loads(self.cells_file.read_bytes())) if self.cells_file.exists() else frozenset()
+
+    def read_ledger(self) -> pd.DataFrame:
+        """The ledger as last written."""
+        import pandas as pd
+
+        if not self.ledger_file.exists():
+            raise InputError.at(str(self.ledger_file), "does not exist; `study report` writes it from the records")
+        return pd.read_parquet(self.ledger_file)
+
+    def sweep(self) -> dict[str, Any]:
+        """The resolved sweep as plain values."""
+        return read_yaml(self.sweep_file)
+
+
+def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozenset[str] = frozenset()) -> pd.DataFrame:
+    """All records as a table: configuration keys dotted (`architecture.depth`), results by their names, missing as missing.
+
+    `cell` is shared by the runs that differ only in the `tuned` knobs and the seed; `exclusion` says why fits leave a row
+    out and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is left out too. Rows are
+    ordered by size, budget, learning rate and seed, so that the same records give the same bytes.
+    """
+    import pandas as pd
+
+    rows = []
+    for record in records:
+        values = record.model_dump(mode="json", exclude={"config", "environment", "tags", "schema_version"})
+        environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
+        cell = cell_of(record.config, tuned)
+        foreign = "not part of the sweep as last launched" if cells and cell not in cells else None
+        names = {
+            "shape": record.config.architecture.shape_name,
+            "cell": cell,
+            "exclusion": record.exclusion or foreign,
+        }
+        rows.append(values | flatten(record.config.to_dict()) | environment | names)
+    columns = ["run_id", "parameters_non_embedding", "architecture.depth", "tokens", "recipe.learning_rate", "seed"]
+    if not rows:
+        return pd.DataFrame(columns=columns)
+    return pd.DataFrame(rows).sort_values([*columns[1:], "run_id"], ignore_index=True)
+
+
+def cell_of(config: RunConfig, tuned: tuple[str, ...]) -> str:
+    """The name of a run's cell: the fingerprint of its configuration without the tuned knobs and the seed."""
+    return fingerprint_of({key: value for key, value in flatten(config.to_dict()).items() if key not in (*tuned, "seed")})
+
+
+def counts_of(config: RunConfig, steps: int) -> dict[str, Any]:
+    """The parameter totals and the FLOPs of `steps` optimiser steps, as a record names them."""
+    tokens = steps * config.recipe.batch_tokens
+    flops = {convention: per_token * tokens for convention, per_token in config.flops_per_token.items()}
+    return parameters(config.architecture).totals() | flops
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file so that a reader, a kill or a power cut meets the old content or the new, never a part."""
+    temporary = _durable_sibling(path, content)
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def write_once(path: Path, content: bytes) -> bool:
+    """Create a file with this content, whole; False where it was there already (the first writer wins)."""
+    temporary = _durable_sibling(path, content)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)
+    sync_folder(path.parent)
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _durable_sibling(path: Path, content: bytes) -> Path:
+    """A temporary file beside `path` with this content, on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+    return Path(name)
