@@ -1,0 +1,85 @@
+"""Batches of a run as a LightningDataModule: which sequences step t reads is a function of (seed, t)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from study.config import RunConfig
+from study.data.masking import MaskedBatch, Masker
+from study.data.packing import PackedSequences
+from study.data.prepared import PreparedData
+from study.randomness import Stream, stream_seed
+
+
+class DataOrder:
+    """The sequences that each step reads: epoch after epoch, each in a permutation drawn from (seed, epoch)."""
+
+    def __init__(self, sequences: int, batch: int, seed: int) -> None:
+        self.sequences, self.batch, self.seed = sequences, batch, seed
+        self._epoch, self._permutation = -1, np.empty(0, dtype=np.int64)
+
+    def at(self, step: int) -> NDArray[np.int64]:
+        """The indices of the global batch of step `step` (from 0); a batch may span two epochs."""
+        first, last = step * self.batch, (step + 1) * self.batch
+        parts = []
+        while first < last:
+            epoch, offset = divmod(first, self.sequences)
+            part = self._order(epoch)[offset : offset + last - first]
+            parts.append(part)
+            first += len(part)
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        if epoch != self._epoch:
+            generator = np.random.Generator(np.random.PCG64(stream_seed(Stream.DATA_ORDER, self.seed, epoch)))
+            self._epoch, self._permutation = epoch, generator.permutation(self.sequences)
+        return self._permutation
+
+
+class PackedBatches(pl.LightningDataModule):
+    """Training batches of packed tokens (B, S) from the trainer's step on, and the fixed masked validation set."""
+
+    def __init__(self, config: RunConfig, prepared: PreparedData, masker: Masker) -> None:
+        super().__init__()
+        self.config, self.train = config, prepared.split("train")
+        self.order = DataOrder(len(self.train), config.batch_sequences, config.seed)
+        generator = torch.Generator().manual_seed(stream_seed(Stream.VALIDATION_MASKS))
+        self.validation = masker(torch.from_numpy(prepared.validation()), generator)
+
+    def train_dataloader(self) -> DataLoader[Tensor]:
+        """Batches of this rank from the current step to the last."""
+        assert self.trainer is not None
+        steps = _Steps(self.config, self.train, self.order, self.trainer)
+        return DataLoader(steps, batch_size=None)
+
+    def val_dataloader(self) -> DataLoader[tuple[Tensor, MaskedBatch]]:
+        """Slices of the validation set, every `ranks`-th to this rank, with the rows they are."""
+        assert self.trainer is not None
+        rows = torch.arange(len(self.validation.tokens))[self.trainer.global_rank :: self.trainer.world_size]
+        fixed, slices = self.validation, torch.split(rows, max(1, 2 * self.config.batch_sequences // self.trainer.world_size))
+        batches = [(r, MaskedBatch(fixed.tokens[r], fixed.positions[r], fixed.labels[r])) for r in slices]
+        return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+
+
+class _Steps(IterableDataset[Tensor]):
+    """The batches of one rank, from the step that the trainer has reached (a resumed one too)."""
+
+    def __init__(self, config: RunConfig, train: PackedSequences, order: DataOrder, trainer: pl.Trainer) -> None:
+        self.config, self.train, self.order, self.trainer = config, train, order, trainer
+
+    def __len__(self) -> int:
+        return self.config.steps
+
+    def __iter__(self) -> Iterator[Tensor]:
+        rank, ranks = self.trainer.global_rank, self.trainer.world_size
+        share = self.config.batch_sequences // ranks
+        for step in range(self.trainer.global_step, self.config.steps):
+            rows = self.order.at(step)[rank * share : (rank + 1) * share]
+            yield torch.from_numpy(self.train.take(rows))

@@ -1,0 +1,116 @@
+"""Corpora as streams of documents, what identifies them, and the split that each document belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from study.config import DataConfig
+from study.data.cache import sha256_of
+from study.data.docstrings import docstrings_identity, read_docstrings
+from study.data.files import corpus_files, pieces, read_file
+from study.data.hub import PREFIX, hub_identity, read_hub
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+_DOCSTRINGS = "docstrings"
+_VALIDATION_PERCENT = 4
+_TEST_PERCENT = 4
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text and where it comes from: the package of a docstring, the name of a file, or the name of a hub dataset."""
+
+    text: str
+    source: str
+
+
+@dataclass
+class Tally:
+    """How many documents of a corpus were kept and passed over, and the UTF-8 bytes kept."""
+
+    documents: int = 0
+    text_bytes: int = 0
+    empty: int = 0
+    duplicates: int = 0
+
+
+def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Document]:
+    """The documents of a corpus in a fixed order, stripped; a row without text is an empty document, duplicates stay.
+
+    Documents above a million characters come as several, cut at white space. Lone surrogates become question marks.
+
+    Raises InputError where the corpus is missing, is not what its name says, or has no such text column.
+    """
+    for source, text in _texts(data, progress):
+        for piece in pieces(text):
+            yield Document(piece.encode("utf-8", "replace").decode().strip(), source)
+
+
+def corpus_identity(data: DataConfig) -> object:
+    """Plain values that are equal exactly where the corpus is the same, whatever its path; reads files but builds nothing.
+
+    Raises InputError where the corpus is missing.
+    """
+    if data.corpus == _DOCSTRINGS:
+        return {"docstrings": docstrings_identity()}
+    if data.corpus.startswith(PREFIX):
+        return {"hub": hub_identity(data.corpus), "text_column": data.text_column}
+    files = corpus_files(data.corpus)
+    identity: dict[str, object] = {"files": [[path.suffix.lower(), sha256_of(path)] for path in files]}
+    if any(path.suffix.lower() != ".txt" for path in files):
+        identity["text_column"] = data.text_column
+    return identity
+
+
+def split_of(text: str) -> Split:
+    """The split of a document by a hash of its text: 92% train, 4% validation, 4% test.
+
+    So a text is in one split wherever it stands, and documents that are added or removed move no other.
+    """
+    return _split_of(_digest(text))
+
+
+def split_documents(documents: Iterable[Document], tally: Tally) -> Iterator[tuple[Split, str]]:
+    """Each distinct text with its split; empty texts and repetitions are left out and counted in `tally`.
+
+    Holds 8 bytes of hash for each document: two different texts of a billion share one with probability 0.03.
+    """
+    seen: set[bytes] = set()
+    for document in documents:
+        digest = _digest(document.text)
+        if not document.text:
+            tally.empty += 1
+        elif digest in seen:
+            tally.duplicates += 1
+        else:
+            seen.add(digest)
+            tally.documents += 1
+            tally.text_bytes += len(document.text.encode())
+            yield _split_of(digest), document.text
+
+
+def _texts(data: DataConfig, progress: bool) -> Iterator[tuple[str, str]]:
+    """Source and text of each row."""
+    if data.corpus == _DOCSTRINGS:
+        yield from read_docstrings(progress=progress)
+    elif data.corpus.startswith(PREFIX):
+        yield from ((data.corpus, text) for text in read_hub(data.corpus, data.text_column))
+    else:
+        for path in corpus_files(data.corpus):
+            yield from ((path.name, text) for text in read_file(path, data.text_column))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+def _split_of(digest: bytes) -> Split:
+    percent = int.from_bytes(digest, "big") % 100
+    if percent < _VALIDATION_PERCENT:
+        return "validation"
+    return "test" if percent < _VALIDATION_PERCENT + _TEST_PERCENT else "train"

@@ -1,0 +1,58 @@
+"""Text from the Hugging Face Hub, through `datasets`: the train split of a named dataset; works offline once downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from study.data.files import check_text_column
+from study.errors import InputError
+
+PREFIX = "hub:"
+
+
+def hub_identity(corpus: str) -> list[str | None]:
+    """Name, configuration and revision of a `hub:NAME[:CONFIG]`; the revision is the commit, also offline.
+
+    Raises InputError where the dataset cannot be found.
+    """
+    from datasets import load_dataset_builder
+
+    name, config = _parsed(corpus)
+    builder = _tried(corpus, load_dataset_builder, name, config)
+    return [name, builder.config.name, builder.hash]
+
+
+def read_hub(corpus: str, text_column: str) -> Iterator[str]:
+    """The texts of the train split of `hub:NAME[:CONFIG]`, empty where a row holds none; no code of the dataset is run.
+
+    Raises InputError where the dataset cannot be loaded, or the column is missing or holds no text.
+    """
+    from datasets import disable_progress_bars, load_dataset
+
+    name, config = _parsed(corpus)
+    disable_progress_bars()
+    dataset = _tried(corpus, load_dataset, name, config, split="train")
+    columns = {column: getattr(kind, "dtype", "") in ("string", "large_string") for column, kind in dataset.features.items()}
+    check_text_column(corpus, text_column, columns)
+    for batch in dataset.select_columns([text_column]).iter(batch_size=256):
+        yield from (text or "" for text in batch[text_column])
+
+
+def _parsed(corpus: str) -> tuple[str, str | None]:
+    name, _, config = corpus.removeprefix(PREFIX).partition(":")
+    if not name:
+        raise InputError.at("data.corpus", f"{corpus!r} names no dataset; the form is hub:NAME[:CONFIG]")
+    return name, config or None
+
+
+def _tried(corpus: str, load: Any, *arguments: Any, **options: Any) -> Any:
+    """The result of a call into `datasets`, whose many errors become one with a remedy."""
+    from datasets.exceptions import DatasetsError
+
+    try:
+        return load(*arguments, **options)
+    except (DatasetsError, OSError, ValueError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        remedy = "load it once while online, or save its text as .parquet and give that path"
+        raise InputError.at("data.corpus", f"{corpus!r} cannot be loaded: {reason}; {remedy}") from error

@@ -1,0 +1,59 @@
+"""BERT's corruption of tokens, at a fixed number of positions a sequence. Letters: B sequences, S tokens, K positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from study.config import Masking
+
+IGNORED = -100
+"""The label of a position that is not predicted; torch's cross_entropy leaves it out."""
+
+
+class MaskedBatch(NamedTuple):
+    """Corrupted tokens, the positions to predict in ascending order, and the tokens that stood there."""
+
+    tokens: Int[Tensor, "B S"]
+    positions: Int[Tensor, "B K"]
+    labels: Int[Tensor, "B K"]
+
+
+@dataclass(frozen=True)
+class Masker:
+    """Masking for one tokeniser: its special tokens are never predicted, and random tokens come from all its pieces."""
+
+    masking: Masking
+    predictions: int
+    mask_token: int
+    special_tokens: tuple[int, ...]
+    vocabulary: int
+
+    def __call__(self, tokens: Int[Tensor, "B S"], generator: torch.Generator, rank: int = 0, ranks: int = 1) -> MaskedBatch:
+        """Choose K positions of each sequence at random and corrupt them 80/10/10 (Devlin et al. 2019, §3.1).
+
+        The draws are those of the global batch of B·ranks sequences, of which this rank takes its rows, so that one rank and
+        several mask alike. Where a sequence holds fewer than K ordinary tokens, the rest of its labels are IGNORED.
+        """
+        device, (batch, length) = tokens.device, tokens.shape
+        rows = slice(rank * batch, (rank + 1) * batch)
+
+        def draw(width: int) -> Float[Tensor, "B W"]:
+            return torch.rand(batch * ranks, width, device=device, generator=generator)[rows]
+
+        special = torch.isin(tokens, torch.tensor(self.special_tokens, device=device))
+        scores = draw(length).masked_fill_(special, -1.0)
+        positions = scores.topk(self.predictions, dim=1, sorted=False).indices.sort(dim=1).values
+        originals = tokens.gather(1, positions)
+        labels = originals.masked_fill(special.gather(1, positions), IGNORED)
+
+        fate = draw(self.predictions)
+        random_tokens = (draw(self.predictions) * self.vocabulary).to(tokens.dtype).clamp_(max=self.vocabulary - 1)
+        masked, replaced = self.masking.mask_share, self.masking.mask_share + self.masking.random_share
+        corrupted = torch.where(fate < masked, self.mask_token, torch.where(fate < replaced, random_tokens, originals))
+        corrupted = torch.where(labels == IGNORED, originals, corrupted)
+        return MaskedBatch(tokens.scatter(1, positions, corrupted), positions, labels)

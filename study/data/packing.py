@@ -1,0 +1,117 @@
+"""Token files: one flat stream of tokens a split, written in bounded memory and read by memory map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from study.data.corpora import SPLITS, Split
+from study.data.tokenizing import BATCH_CHARACTERS, SpecialTokens
+
+_UINT16_VOCABULARY = 2**16
+
+
+@dataclass(frozen=True)
+class PackedSequences:
+    """The sequences of a split at length S: sequence i is [CLS] and the stream's tokens from i·(S-1) to (i+1)·(S-1).
+
+    Nothing is padded; the rest of the stream that does not fill a sequence is left out. `rows` is (len, S-1), a view of the
+    mapped file.
+    """
+
+    rows: NDArray[np.unsignedinteger]
+    cls: int
+
+    @classmethod
+    def open(cls, path: Path, vocabulary: int, sequence_length: int, cls_token: int) -> PackedSequences:
+        """Map the token file of a vocabulary's size; reads nothing yet."""
+        dtype = token_dtype(vocabulary)
+        stride = sequence_length - 1
+        count = path.stat().st_size // dtype.itemsize // stride
+        if count == 0:  # an empty file cannot be mapped
+            return cls(np.empty((0, stride), dtype), cls_token)
+        return cls(np.asarray(np.memmap(path, dtype, mode="r", shape=(count, stride))), cls_token)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sequences at `indices`, (n, S); raises IndexError where there is no such sequence."""
+        sequences = np.empty((len(indices), self.rows.shape[1] + 1), np.int64)
+        sequences[:, 0] = self.cls
+        sequences[:, 1:] = self.rows[indices]
+        return sequences
+
+
+class TokenWriter:
+    """Writes a token file: texts are encoded about two million characters at a time, by the threads of `tokenizers`.
+
+    `counts` says how often each token was written, [SEP] included, up to the last batch; closing writes the rest.
+    """
+
+    def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._separator = (SpecialTokens.of(tokenizer).sep,)
+        self._dtype = token_dtype(tokenizer.get_vocab_size())
+        self._file = path.open("wb")
+        self._waiting: list[str] = []
+        self._waiting_characters = 0
+        self.counts = np.zeros(tokenizer.get_vocab_size(), np.int64)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self._file:
+            if kind is None:
+                self._write()
+
+    def append(self, text: str) -> None:
+        """Put a document's tokens and a [SEP] behind what is there."""
+        self._waiting.append(text)
+        self._waiting_characters += len(text)
+        if self._waiting_characters >= BATCH_CHARACTERS:
+            self._write()
+
+    def _write(self) -> None:
+        encodings = self._tokenizer.encode_batch_fast(self._waiting, add_special_tokens=False)
+        stream = chain.from_iterable(chain(encoding.ids, self._separator) for encoding in encodings)
+        tokens = np.fromiter(stream, self._dtype)
+        self.counts += np.bincount(tokens, minlength=len(self.counts))
+        tokens.tofile(self._file)
+        self._waiting, self._waiting_characters = [], 0
+
+
+def token_file(folder: Path, split: Split) -> Path:
+    """The file of a split's tokens: little-endian numbers and nothing else."""
+    return folder / f"{split}.tokens"
+
+
+def token_dtype(vocabulary: int) -> np.dtype[np.unsignedinteger]:
+    """uint16 where every id fits in it, else uint32."""
+    return np.dtype("<u2") if vocabulary <= _UINT16_VOCABULARY else np.dtype("<u4")
+
+
+def write_tokens(documents: Iterable[tuple[Split, str]], tokenizer: Tokenizer, folder: Path) -> dict[Split, NDArray[np.int64]]:
+    """Write the token file of each split; returns how often each token was written, by split."""
+    with ExitStack() as stack:
+        writers = {split: stack.enter_context(TokenWriter(token_file(folder, split), tokenizer)) for split in SPLITS}
+        for split, text in documents:
+            writers[split].append(text)
+    return {split: writer.counts for split, writer in writers.items()}
+
+
+def entropy_nats(counts: NDArray[np.int64]) -> float:
+    """The entropy of the distribution that these counts estimate, in nats: -Σ p·ln p; zero where nothing was counted."""
+    present = counts[counts > 0]
+    shares = present / max(1, present.sum())
+    return float(-(shares * np.log(shares)).sum()) + 0.0

@@ -1,0 +1,190 @@
+"""Data ready for training: built once, cached by its content, opened in well under a second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from tokenizers import Tokenizer
+
+from study.config import DataConfig, TokenizerConfig, fingerprint_of
+from study.data.cache import cache_root, open_entry, sha256_of
+from study.data.corpora import Split, Tally, corpus_identity, read_corpus, split_documents
+from study.data.packing import PackedSequences, entropy_nats, token_dtype, token_file, write_tokens
+from study.data.tokenizing import SpecialTokens, load_tokenizer, open_tokenizer, tokenizer_file, train_tokenizer
+from study.errors import InputError
+from study.schema import Strict
+
+PACKING_VERSION = 1
+"""Raised whenever a change of the code moves the tokens that a corpus becomes."""
+
+_TOKENIZER_FILE = "tokenizer.json"
+_VALIDATION_SEED = 0
+
+
+class Facts(Strict):
+    """What is known of a corpus and its tokens; `unigram_entropy_nats` is that of the train split without special tokens.
+
+    `text_bytes` are the UTF-8 bytes of the documents kept; empty and repeated documents are left out and counted.
+    """
+
+    vocabulary: int
+    dtype: str
+    tokens: dict[Split, int]
+    documents: int
+    text_bytes: int
+    empty_documents: int
+    duplicate_documents: int
+    unigram_entropy_nats: float
+    tokenizer_sha256: str
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """The token files of a corpus at one sequence length, and what is known of them."""
+
+    fingerprint: str
+    folder: Path
+    sequence_length: int
+    validation_sequences: int
+    special: SpecialTokens
+    facts: Facts
+
+    @property
+    def vocabulary(self) -> int:
+        """How many pieces the tokeniser has; every token is below it."""
+        return self.facts.vocabulary
+
+    @property
+    def unigram_entropy_nats(self) -> float:
+        """The loss of a model that knows how common each token is and nothing of its context."""
+        return self.facts.unigram_entropy_nats
+
+    @property
+    def train_tokens(self) -> int:
+        """Tokens in the stream of the train split, [SEP] included and [CLS] not."""
+        return self.facts.tokens["train"]
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokeniser that made the tokens."""
+        return open_tokenizer(self.folder / _TOKENIZER_FILE)
+
+    def split(self, name: Split) -> PackedSequences:
+        """The sequences of a split, mapped from its file."""
+        return PackedSequences.open(token_file(self.folder, name), self.vocabulary, self.sequence_length, self.special.cls)
+
+    def validation(self) -> NDArray[np.int64]:
+        """The fixed validation set, (validation_sequences, S): the first of a fixed permutation of the validation split.
+
+        A smaller set is the beginning of a larger one.
+        """
+        sequences = self.split("validation")
+        order = np.random.RandomState(_VALIDATION_SEED).permutation(len(sequences))  # the one stream that NumPy never changes
+        return sequences.take(order[: self.validation_sequences])
+
+
+def data_fingerprint(data: DataConfig) -> str:
+    """16 hex digits over what determines a run's tokens: corpus, tokeniser and sequence length, but no path.
+
+    Reads the corpus's files but builds nothing. The number of validation sequences is left out.
+
+    Raises InputError where the corpus or the tokeniser's file is missing.
+    """
+    return _fingerprint(_stream_fingerprint(data), data.sequence_length)
+
+
+def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
+    """The data of a configuration, from the cache, or built into it first; all sequence lengths share one entry.
+
+    Raises InputError where corpus or tokeniser cannot be used, or hold less than a training sequence and the validation set.
+    """
+    stream = _stream_fingerprint(data)
+    folder = cache_root() / "tokens" / stream
+    facts = Facts.parse(open_entry(folder, partial(_build, data, progress)), place=str(folder))
+    prepared = PreparedData(
+        fingerprint=_fingerprint(stream, data.sequence_length),
+        folder=folder,
+        sequence_length=data.sequence_length,
+        validation_sequences=data.validation_sequences,
+        special=SpecialTokens.of(open_tokenizer(folder / _TOKENIZER_FILE)),
+        facts=facts,
+    )
+    _check_sizes(prepared)
+    return prepared
+
+
+def _stream_fingerprint(data: DataConfig) -> str:
+    """The key of the token files, which do not depend on the sequence length."""
+    return fingerprint_of([PACKING_VERSION, corpus_identity(data), _tokenizer_identity(data.tokenizer)])
+
+
+def _fingerprint(stream: str, sequence_length: int) -> str:
+    return fingerprint_of([stream, sequence_length])
+
+
+def _tokenizer_identity(config: TokenizerConfig) -> dict[str, object]:
+    identity: dict[str, object] = {"kind": config.kind, "vocabulary": config.vocabulary}
+    if config.kind == "file":
+        path = tokenizer_file(config)
+        identity |= {"suffix": path.suffix.lower(), "sha256": sha256_of(path)}
+    return identity
+
+
+def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
+    """Fill an empty folder with the tokeniser and the token files of each split; the facts of the entry."""
+    if data.tokenizer.kind == "file":
+        tokenizer = load_tokenizer(data.tokenizer)
+    else:
+        train = (text for split, text in _documents(data, progress, Tally(), "Training the tokenizer") if split == "train")
+        tokenizer = train_tokenizer(train, data.tokenizer.vocabulary)
+    tokenizer.save(str(folder / _TOKENIZER_FILE))
+    tokenizer = open_tokenizer(folder / _TOKENIZER_FILE)
+
+    tally = Tally()
+    counts = write_tokens(_documents(data, progress, tally, "Tokenizing"), tokenizer, folder)
+    words = counts["train"].copy()
+    words[list(SpecialTokens.of(tokenizer).all)] = 0
+    facts = Facts(
+        vocabulary=data.tokenizer.vocabulary,
+        dtype=token_dtype(data.tokenizer.vocabulary).name,
+        tokens={split: int(of_split.sum()) for split, of_split in counts.items()},
+        documents=tally.documents,
+        text_bytes=tally.text_bytes,
+        empty_documents=tally.empty,
+        duplicate_documents=tally.duplicates,
+        unigram_entropy_nats=entropy_nats(words),
+        tokenizer_sha256=sha256_of(folder / _TOKENIZER_FILE),
+    )
+    return facts.model_dump(mode="json")
+
+
+def _documents(data: DataConfig, progress: bool, tally: Tally, title: str) -> Iterator[tuple[Split, str]]:
+    """The distinct documents with their splits; a bar on standard error shows them going by."""
+    documents = read_corpus(data, progress=progress)
+    shown = track(documents, title, console=Console(stderr=True), disable=not progress)
+    return split_documents(shown, tally)
+
+
+def _check_sizes(prepared: PreparedData) -> None:
+    """Raise InputError where a split is too small for the configuration."""
+    train, validation = len(prepared.split("train")), len(prepared.split("validation"))
+    length, facts = prepared.sequence_length, prepared.facts
+    left_out = f"{facts.empty_documents:,} empty and {facts.duplicate_documents:,} repeated ones left out"
+    holds = f"the corpus of {facts.documents:,} documents ({left_out}) and {sum(facts.tokens.values()):,} tokens holds"
+    if train == 0:
+        raise InputError.at(
+            "data.sequence_length", f"{holds} no training sequence of {length}; give more text or a lower value"
+        )
+    if validation < prepared.validation_sequences:
+        remedy = f"set it to at most {validation:,}" if validation else "give more text (4% of the documents validate)"
+        raise InputError.at(
+            "data.validation_sequences",
+            f"{prepared.validation_sequences:,} are asked for, but {holds} {validation:,} of length {length}; {remedy}",
+        )

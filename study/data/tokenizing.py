@@ -1,0 +1,187 @@
+"""BERT's uncased WordPiece: trained on a corpus, the same on every machine, or loaded from a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import BertProcessing
+from tokenizers.trainers import WordPieceTrainer
+
+from study.config import TokenizerConfig
+from study.errors import InputError
+
+SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""The pieces that stand for no text; ids 0 to 4 where the vocabulary is trained here."""
+
+BATCH_CHARACTERS = 2_000_000
+"""How much text is encoded at a time: enough to keep all cores busy, little enough for about 100 MB of memory."""
+
+_PLACE = "data.tokenizer"
+_TRAINING_CHARACTERS = 32_000_000
+_ALPHABET_SHARE = 1 / 8
+_LARGEST_ALPHABET = 1000
+_LEAST_WORD_COUNT = 2
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The ids of the special pieces."""
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> SpecialTokens:
+        """The special tokens of a tokeniser; raises InputError where it lacks one."""
+        return cls.among(tokenizer.get_vocab())
+
+    @classmethod
+    def among(cls, pieces: Mapping[str, int]) -> SpecialTokens:
+        """The special tokens among pieces and their ids; raises InputError where one is lacking."""
+        missing = [piece for piece in SPECIAL_PIECES if piece not in pieces]
+        if missing:
+            raise InputError.at(f"{_PLACE}.path", f"the vocabulary lacks {', '.join(missing)}, which masked training needs")
+        return cls(*(pieces[piece] for piece in SPECIAL_PIECES))
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """The five ids."""
+        return astuple(self)
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    """A WordPiece tokeniser of exactly `vocabulary` pieces, learnt from the first 32 million characters of the texts.
+
+    The alphabet is the commonest characters, at most 1,000 and an eighth of the vocabulary; pieces must occur twice. The
+    trainer numbers characters in the order of a hash map and breaks ties by number, so that it never gives the same
+    vocabulary twice; here all characters are numbered beforehand, and equal texts give equal bytes.
+
+    Raises InputError where the texts are empty or yield too few pieces.
+    """
+    sample = list(_first_characters(texts, _TRAINING_CHARACTERS))
+    if not any(sample):
+        raise InputError.at("data.corpus", "its train split holds no text to learn a vocabulary from; give more text")
+    alphabet = _alphabet(sample, min(_LARGEST_ALPHABET, int(vocabulary * _ALPHABET_SHARE)))
+    numbered = [*SPECIAL_PIECES, *alphabet, *(f"##{character}" for character in alphabet if _continues_words(character))]
+    trainer = WordPieceTrainer(
+        vocab_size=vocabulary,
+        min_frequency=_LEAST_WORD_COUNT,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        special_tokens=numbered,
+        show_progress=False,
+    )
+    learning = bert_tokenizer({})
+    learning.train_from_iterator(sample, trainer)
+    pieces = learning.get_vocab()
+    if len(pieces) != vocabulary:
+        found = f"this corpus yields only {len(pieces):,}; ask for fewer or give more text"
+        raise InputError.at(f"{_PLACE}.vocabulary", f"{vocabulary:,} pieces are asked for, but {found}")
+    return bert_tokenizer(pieces)
+
+
+def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
+    """The tokeniser in the file `config.path`: BERT's uncased WordPiece on a `vocab.txt`, or any `tokenizer.json`.
+
+    Raises InputError where the file cannot be read, lacks a special piece, or is not of `config.vocabulary` pieces.
+    """
+    path = tokenizer_file(config)
+    tokenizer = _from_json(path) if path.suffix.lower() == ".json" else _from_pieces(path)
+    SpecialTokens.of(tokenizer)
+    ids = tokenizer.get_vocab().values()
+    if len(ids) != config.vocabulary or max(ids) >= config.vocabulary:
+        found = f"{str(path)!r} holds {len(ids):,} pieces with ids up to {max(ids):,}"
+        raise InputError.at(f"{_PLACE}.vocabulary", f"is {config.vocabulary:,}, but {found}; they must be as many")
+    return tokenizer
+
+
+def tokenizer_file(config: TokenizerConfig) -> Path:
+    """The path of a tokeniser's file; raises InputError where there is none or its suffix is unknown."""
+    path = Path(config.path or "").expanduser()
+    if not path.is_file():
+        raise InputError.at(f"{_PLACE}.path", f"{config.path!r} is not a file; give a vocab.txt or a tokenizer.json")
+    if path.suffix.lower() not in (".txt", ".json"):
+        raise InputError.at(f"{_PLACE}.path", f"{config.path!r} is neither a .txt of pieces nor a tokenizer.json")
+    return path
+
+
+def open_tokenizer(path: Path) -> Tokenizer:
+    """A `tokenizer.json` as training uses it: nothing cut or padded, and `[SEP]` in a text is text, not the special piece."""
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def bert_tokenizer(pieces: dict[str, int]) -> Tokenizer:
+    """BERT's uncased tokeniser with these pieces; encoded alone it puts [CLS] before and [SEP] behind a text."""
+    tokenizer = Tokenizer(WordPiece(pieces, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.decoder = WordPieceDecoder()
+    if pieces:
+        special = SpecialTokens.among(pieces)
+        tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
+        tokenizer.add_special_tokens(list(SPECIAL_PIECES))
+    return tokenizer
+
+
+def _first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
+    """Texts until `limit` characters are reached."""
+    size = 0
+    for text in texts:
+        yield text
+        size += len(text)
+        if size >= limit:
+            return
+
+
+def _alphabet(texts: list[str], limit: int) -> list[str]:
+    """The commonest characters as BERT normalises them, in the order of their code points."""
+    raw: Counter[str] = Counter()
+    for text in texts:
+        raw.update(text)
+    normalizer = BertNormalizer(lowercase=True)
+    counts: Counter[str] = Counter()
+    for character, count in raw.items():
+        for normal in normalizer.normalize_str(character).strip():
+            counts[normal] += count
+    return sorted(sorted(counts, key=lambda character: (-counts[character], character))[:limit])
+
+
+def _continues_words(character: str) -> bool:
+    """Whether a character can stand inside a word; punctuation and CJK characters are words of their own."""
+    word = BertNormalizer(lowercase=True).normalize_str(f"a{character}")
+    return len(BertPreTokenizer().pre_tokenize_str(word)) == 1
+
+
+def _from_json(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} is not a tokenizer.json: {error}") from error
+
+
+def _from_pieces(path: Path) -> Tokenizer:
+    """The tokeniser of a vocab.txt, one piece a line; a line separator of Unicode can be part of a piece."""
+    try:
+        lines = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} is not UTF-8 text (byte {error.start})") from error
+    pieces = {line.removesuffix("\r"): number for number, line in enumerate(lines)}
+    if len(pieces) != len(lines):
+        twice = next(piece for piece, count in Counter(lines).items() if count > 1)
+        raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} holds the piece {twice!r} twice")
+    return bert_tokenizer(pieces)

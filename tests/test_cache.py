@@ -1,0 +1,77 @@
+"""Entries appear whole, are checked whenever they are opened, and are built again where they are damaged."""
+
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.data.cache import cache_root, open_entry
+
+
+def build_slowly(folder: Path) -> dict[str, Any]:
+    """Leaves the builder's process id, so that a second building would show."""
+    time.sleep(0.3)
+    (folder / "numbers.bin").write_bytes(bytes(1000))
+    return {"builder": os.getpid()}
+
+
+def open_in_child(folder: Path, answers: Any) -> None:
+    answers.put(open_entry(folder, build_slowly))
+
+
+def refuse(folder: Path) -> dict[str, Any]:
+    raise AssertionError("an intact entry was built again")
+
+
+def test_an_entry_is_built_once_and_then_opened(tmp_path: Path) -> None:
+    facts = open_entry(tmp_path / "kind" / "entry", build_slowly)
+    assert open_entry(tmp_path / "kind" / "entry", refuse) == facts
+
+
+def test_two_processes_that_want_one_entry_build_it_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    children = [context.Process(target=open_in_child, args=(tmp_path / "entry", answers)) for _ in range(2)]
+    for child in children:
+        child.start()
+    facts = [answers.get(timeout=30) for _ in children]
+    for child in children:
+        child.join()
+    assert facts[0] == facts[1]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "removed", "facts", "manifest"])
+def test_a_damaged_entry_is_built_again(tmp_path: Path, damage: str) -> None:
+    entry = tmp_path / "entry"
+    facts = open_entry(entry, build_slowly)
+    numbers, manifest = entry / "numbers.bin", entry / "manifest.json"
+    match damage:
+        case "truncated":
+            os.truncate(numbers, 500)
+        case "flipped":
+            numbers.write_bytes(bytes(999) + b"\1")
+        case "removed":
+            numbers.unlink()
+        case "facts":
+            manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"facts": {"builder": 0}}))
+        case "manifest":
+            manifest.write_bytes(manifest.read_bytes()[:20])
+    assert open_entry(entry, build_slowly) == facts
+    assert numbers.read_bytes() == bytes(1000)
+    assert open_entry(entry, refuse) == facts
+
+
+def test_a_failed_building_leaves_no_entry(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="built again"):
+        open_entry(tmp_path / "entry", refuse)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+    open_entry(tmp_path / "entry", build_slowly)
+
+
+def test_study_cache_moves_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUDY_CACHE", str(tmp_path))
+    assert cache_root() == tmp_path

@@ -1,0 +1,101 @@
+"""Masking is BERT's 80/10/10 at a fixed number of positions, by (seed, step); the loss counts masked tokens only."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from study.config import Masking
+from study.data.masking import IGNORED, Masker
+from study.randomness import Stream, stream_seed
+
+SPECIAL = (0, 1, 2, 3, 4)
+
+
+def masker(predictions: int = 19, **changes: float) -> Masker:
+    return Masker(Masking(**changes), predictions, mask_token=4, special_tokens=SPECIAL, vocabulary=1000)
+
+
+def generator(*numbers: int) -> torch.Generator:
+    return torch.Generator().manual_seed(stream_seed(Stream.MASKS, *numbers))
+
+
+def text(batch: int = 64, length: int = 128) -> torch.Tensor:
+    tokens = torch.randint(5, 1000, (batch, length), generator=torch.Generator().manual_seed(0))
+    tokens[:, 0] = 2
+    tokens[::3, 50] = 3
+    return tokens
+
+
+def test_a_fixed_number_of_ordinary_positions_is_chosen_in_order() -> None:
+    tokens = text()
+    masked = masker()(tokens, generator(0, 0))
+    assert masked.positions.shape == masked.labels.shape == (64, 19)
+    assert (masked.positions.diff(dim=1) > 0).all()
+    assert torch.equal(masked.labels, tokens.gather(1, masked.positions))
+    assert not torch.isin(masked.labels, torch.tensor(SPECIAL)).any()
+    untouched = torch.ones_like(tokens, dtype=torch.bool).scatter(1, masked.positions, False)
+    assert torch.equal(masked.tokens[untouched], tokens[untouched])
+
+
+def test_shares_are_80_10_10() -> None:
+    tokens = text(batch=2000)
+    masked = masker()(tokens, generator(0, 0))
+    now = masked.tokens.gather(1, masked.positions)
+    n = now.numel()
+    became_mask = (now == 4).float().mean().item()
+    stayed = (now == masked.labels).float().mean().item()
+    assert became_mask == pytest.approx(0.8 + 0.1 / 1000, abs=4 * math.sqrt(0.16 / n))
+    assert stayed == pytest.approx(0.1 + 0.1 / 1000, abs=4 * math.sqrt(0.09 / n))
+    replaced = now[(now != 4) & (now != masked.labels)]
+    assert replaced.float().mean().item() == pytest.approx(500, abs=4 * 289 / math.sqrt(len(replaced)))
+
+
+def test_every_ordinary_position_is_equally_likely() -> None:
+    tokens = torch.full((20_000, 16), 7)
+    counts = torch.bincount(masker(predictions=2)(tokens, generator(3, 1)).positions.flatten(), minlength=16)
+    expected = 20_000 * 2 / 16
+    chi_square = ((counts - expected) ** 2 / expected).sum().item()
+    assert chi_square < 37.7  # 0.999 quantile at 15 degrees of freedom
+
+
+def test_masks_are_a_function_of_seed_and_step() -> None:
+    tokens = text()
+    first, again, next_step, other_seed = (masker()(tokens, generator(*at)) for at in ((1, 5), (1, 5), (1, 6), (2, 5)))
+    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
+    assert not torch.equal(first.positions, next_step.positions)
+    assert not torch.equal(first.positions, other_seed.positions)
+
+
+def test_ranks_mask_as_one_rank_does() -> None:
+    tokens = text()
+    whole = masker()(tokens, generator(0, 9))
+    halves = [masker()(half, generator(0, 9), rank, 2) for rank, half in enumerate(tokens.chunk(2))]
+    for part, joined in zip(whole, map(torch.cat, zip(*halves, strict=True)), strict=True):
+        assert torch.equal(part, joined)
+
+
+def test_a_sequence_with_too_few_ordinary_tokens_ignores_the_rest() -> None:
+    tokens = torch.full((1, 16), 3)
+    tokens[0, 4] = 9
+    masked = masker(predictions=3)(tokens, generator(0, 0))
+    assert (masked.labels != IGNORED).sum() == 1
+    assert torch.equal(masked.tokens[tokens == 3], tokens[tokens == 3])
+
+
+def test_worked_example_of_the_masked_word() -> None:
+    """With 60% on the masked word the loss is −log 0.6 = 0.51."""
+    logits = torch.log(torch.tensor([[0.1, 0.6, 0.3]]))
+    assert F.cross_entropy(logits, torch.tensor([1])).item() == pytest.approx(0.51, abs=0.005)
+
+
+def test_loss_is_the_mean_over_masked_tokens_only() -> None:
+    """Two masked words at 0.6 and 0.25: (0.51 + 1.39) / 2 = 0.95; a position that is not predicted changes nothing."""
+    logits = torch.log(torch.tensor([[0.1, 0.6, 0.3], [0.25, 0.5, 0.25], [0.98, 0.01, 0.01]]))
+    labels = torch.tensor([1, 2, IGNORED])
+    expected = (-math.log(0.6) - math.log(0.25)) / 2
+    assert F.cross_entropy(logits, labels, ignore_index=IGNORED).item() == pytest.approx(expected)
+    assert expected == pytest.approx(0.95, abs=0.005)

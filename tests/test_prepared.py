@@ -1,0 +1,141 @@
+"""Data is built once, opened fast, found again by its content, and refused where it is too small."""
+
+import json
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from study.config import DataConfig
+from study.data.cache import sha256_of
+from study.data.corpora import split_of
+from study.data.packing import entropy_nats
+from study.data.prepared import data_fingerprint, prepare
+from study.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A corpus of 600 documents; the cache is beside it."""
+    monkeypatch.setenv("STUDY_CACHE", str(tmp_path / "cache"))
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(1, 5))) for _ in range(200)]
+    texts = [" ".join(draw.choices(words, k=40)) for _ in range(600)]
+    rows = [*texts, None, texts[0], "  "]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    return path
+
+
+def config(corpus: Path, **values: Any) -> DataConfig:
+    defaults: dict[str, Any] = {"tokenizer": {"vocabulary": 128}, "sequence_length": 16, "validation_sequences": 8}
+    return DataConfig.parse({"corpus": str(corpus)} | defaults | values)
+
+
+def texts_of(corpus: Path) -> list[str]:
+    texts = (json.loads(line)["text"] for line in corpus.read_text().splitlines())
+    return list(dict.fromkeys(text for text in texts if text and text.strip()))
+
+
+def test_prepared_tokens_are_the_texts_of_each_split(corpus: Path) -> None:
+    prepared = prepare(config(corpus))
+    tokenizer = prepared.tokenizer()
+    train = [text for text in texts_of(corpus) if split_of(text) == "train"]
+    stream = [token for text in train for token in (*tokenizer.encode(text, add_special_tokens=False).ids, 3)]
+    sequences = prepared.split("train")
+    assert prepared.train_tokens == len(stream)
+    assert sequences.take(np.arange(len(sequences)))[:, 1:].ravel().tolist() == stream[: len(sequences) * 15]
+    words = np.array([token for token in stream if token not in prepared.special.all])
+    assert prepared.unigram_entropy_nats == pytest.approx(entropy_nats(np.bincount(words)))
+
+
+def test_facts_count_what_was_kept_and_left_out(corpus: Path) -> None:
+    prepared = prepare(config(corpus))
+    facts = prepared.facts
+    assert (facts.documents, facts.empty_documents, facts.duplicate_documents) == (600, 2, 1)
+    assert facts.text_bytes == sum(map(len, texts_of(corpus)))
+    assert (facts.vocabulary, facts.dtype) == (128, "uint16")
+    assert facts.tokenizer_sha256 == sha256_of(prepared.folder / "tokenizer.json")
+
+
+def test_the_second_use_opens_what_the_first_built(corpus: Path) -> None:
+    first = prepare(config(corpus))
+    written = (first.folder / "manifest.json").stat().st_mtime_ns
+    start = time.perf_counter()
+    assert prepare(config(corpus)) == first
+    assert time.perf_counter() - start < 1
+    assert (first.folder / "manifest.json").stat().st_mtime_ns == written
+
+
+def test_lengths_and_validation_sets_share_one_entry(corpus: Path) -> None:
+    first, longer = prepare(config(corpus)), prepare(config(corpus, sequence_length=32))
+    more = prepare(config(corpus, validation_sequences=20))
+    assert first.folder == longer.folder == more.folder
+    assert first.fingerprint == more.fingerprint != longer.fingerprint
+    assert (more.validation()[:8] == first.validation()).all()
+    assert first.validation().shape == (8, 16)
+
+
+def test_the_fingerprint_is_known_before_building_and_leaves_paths_out(corpus: Path, tmp_path: Path) -> None:
+    before = data_fingerprint(config(corpus))
+    assert not (tmp_path / "cache").exists()
+    moved = Path(shutil.copy(corpus, tmp_path / "moved.jsonl"))
+    assert before == data_fingerprint(config(moved)) == prepare(config(corpus)).fingerprint
+    moved.write_text(moved.read_text() + '{"text": "one more"}\n')
+    others = [config(moved), config(corpus, tokenizer={"vocabulary": 129}), config(corpus, sequence_length=17)]
+    assert len({before, *map(data_fingerprint, others)}) == 4
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped"])
+def test_damaged_tokens_are_built_again_to_the_same_bytes(corpus: Path, damage: str) -> None:
+    prepared = prepare(config(corpus))
+    file = prepared.folder / "train.tokens"
+    intact = file.read_bytes()
+    if damage == "truncated":
+        os.truncate(file, len(intact) // 2)
+    else:
+        file.write_bytes(intact[:100] + bytes([intact[100] ^ 1]) + intact[101:])
+    assert prepare(config(corpus)) == prepared
+    assert file.read_bytes() == intact
+
+
+def test_a_saved_tokenizer_is_a_tokenizer_file(corpus: Path) -> None:
+    trained = prepare(config(corpus))
+    file = {"kind": "file", "vocabulary": 128, "path": str(trained.folder / "tokenizer.json")}
+    loaded = prepare(config(corpus, tokenizer=file))
+    assert loaded.fingerprint != trained.fingerprint
+    assert (loaded.validation() == trained.validation()).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"validation_sequences": 10_000}, r"data.validation_sequences: 10,000 are asked for, but .*; set it to at most (\d+)"),
+        ({"sequence_length": 4000}, r"no validation|4% of the documents validate"),
+        ({"sequence_length": 500_000}, "holds no training sequence of 500000"),
+        ({"tokenizer": {"vocabulary": 60_000}}, "this corpus yields only"),
+        ({"text_column": "texts"}, "did you mean 'text'"),
+        ({"tokenizer": {"kind": "file", "vocabulary": 64, "path": "nowhere.txt"}}, "is not a file"),
+    ],
+)
+def test_data_that_cannot_be_used_is_refused(corpus: Path, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        prepare(config(corpus, **values))
+
+
+def test_the_remedy_for_too_few_validation_sequences_works(corpus: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        prepare(config(corpus, validation_sequences=10_000))
+    most = int(str(refused.value).rsplit(" ", 1)[1].replace(",", ""))
+    assert len(prepare(config(corpus, validation_sequences=most)).validation()) == most
+
+
+def test_a_corpus_without_text_is_refused(corpus: Path) -> None:
+    corpus.write_text('{"text": null}\n{"text": ""}\n')
+    with pytest.raises(InputError, match="holds no text"):
+        prepare(config(corpus))
