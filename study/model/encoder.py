@@ -1,0 +1,94 @@
+"""BERT's encoder at any depth, width, heads and ffn. Letters: B sequences, S tokens, H width, A heads, D head width, F ffn."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from study.architecture import Architecture
+from study.model.embeddings import LAYER_NORM_EPSILON, Embeddings, padding_mask
+
+
+class Attention(nn.Module):
+    """Full bidirectional multi-head self-attention; query, key and value come from one product of width 3H."""
+
+    def __init__(self, architecture: Architecture, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.head_width, self.dropout = architecture.heads, architecture.head_width, dropout
+        self.query_key_value = nn.Linear(architecture.width, 3 * architecture.width)
+        self.output = nn.Linear(architecture.width, architecture.width)
+
+    def forward(self, x_BxSxH: Float[Tensor, "B S H"], mask: Bool[Tensor, "B 1 1 S"] | None) -> Float[Tensor, "B S H"]:
+        """Attend from every token to every token that `mask` allows, to all without it."""
+        batch, length, width = x_BxSxH.shape
+        joint = self.query_key_value(x_BxSxH).view(batch, length, 3, self.heads, self.head_width)
+        query_BxAxSxD, key_BxAxSxD, value_BxAxSxD = joint.permute(2, 0, 3, 1, 4).unbind(0)
+        attended_BxAxSxD = F.scaled_dot_product_attention(
+            query_BxAxSxD, key_BxAxSxD, value_BxAxSxD, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0
+        )
+        mixed: Tensor = self.output(attended_BxAxSxD.transpose(1, 2).reshape(batch, length, width))
+        return mixed
+
+
+class FeedForward(nn.Module):
+    """Two products with GELU (the exact one) between, H → F → H."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.inner = nn.Linear(architecture.width, architecture.ffn)
+        self.outer = nn.Linear(architecture.ffn, architecture.width)
+
+    def forward(self, x_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S H"]:
+        """Apply to every token alike."""
+        y_BxSxH: Tensor = self.outer(F.gelu(self.inner(x_BxSxH)))
+        return y_BxSxH
+
+
+class Block(nn.Module):
+    """One layer: attention and feed-forward, each with a residual sum and a LayerNorm after it (post) or before it (pre)."""
+
+    def __init__(self, architecture: Architecture, dropout: float) -> None:
+        super().__init__()
+        self.pre_norm = architecture.norm == "pre"
+        self.attention = Attention(architecture, dropout)
+        self.attention_norm = nn.LayerNorm(architecture.width, eps=LAYER_NORM_EPSILON)
+        self.feed_forward = FeedForward(architecture)
+        self.feed_forward_norm = nn.LayerNorm(architecture.width, eps=LAYER_NORM_EPSILON)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x_BxSxH: Float[Tensor, "B S H"], mask: Bool[Tensor, "B 1 1 S"] | None) -> Float[Tensor, "B S H"]:
+        """Transform the residual stream."""
+        if self.pre_norm:
+            x_BxSxH = x_BxSxH + self.dropout(self.attention(self.attention_norm(x_BxSxH), mask))
+            x_BxSxH = x_BxSxH + self.dropout(self.feed_forward(self.feed_forward_norm(x_BxSxH)))
+        else:
+            x_BxSxH = self.attention_norm(x_BxSxH + self.dropout(self.attention(x_BxSxH, mask)))
+            x_BxSxH = self.feed_forward_norm(x_BxSxH + self.dropout(self.feed_forward(x_BxSxH)))
+        return x_BxSxH
+
+
+class Encoder(nn.Module):
+    """Embeddings and L blocks, as in BERT (Devlin et al. 2019, arXiv:1810.04805); pre-norm adds a last LayerNorm."""
+
+    def __init__(self, architecture: Architecture, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.embeddings = Embeddings(architecture, dropout)
+        self.blocks = nn.ModuleList(Block(architecture, dropout) for _ in range(architecture.depth))
+        pre_norm = architecture.norm == "pre"
+        self.final_norm = nn.LayerNorm(architecture.width, eps=LAYER_NORM_EPSILON) if pre_norm else nn.Identity()
+
+    def forward(
+        self,
+        tokens_BxS: Int[Tensor, "B S"],
+        segments_BxS: Int[Tensor, "B S"] | None = None,
+        attended_BxS: Bool[Tensor, "B S"] | None = None,
+    ) -> Float[Tensor, "B S H"]:
+        """Encode every token; `attended_BxS` is False at padding, and without it (packed text) nothing is padding."""
+        mask = None if attended_BxS is None else padding_mask(attended_BxS)
+        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS)
+        for block in self.blocks:
+            x_BxSxH = block(x_BxSxH, mask)
+        y_BxSxH: Tensor = self.final_norm(x_BxSxH)
+        return y_BxSxH

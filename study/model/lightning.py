@@ -1,0 +1,205 @@
+"""Masked language modelling as a LightningModule. Letters: B sequences, S tokens, K masked positions."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor
+
+from study.config import RunConfig
+from study.data.masking import IGNORED, MaskedBatch, Masker
+from study.model.masked_language_model import MaskedLanguageModel
+from study.model.optimization import adamw, learning_rate_factor, schedule
+from study.randomness import Stream, stream_seed
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """Nats summed over the masked tokens of each validation sequence, the number of those tokens, and how many were right."""
+
+    nats: Tensor
+    tokens: Tensor
+    correct: int
+
+    @property
+    def loss(self) -> float:
+        """Sum of nats over masked tokens ÷ number of masked tokens."""
+        return float(self.nats.sum() / self.tokens.sum())
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the loss over sequences, as of a ratio of sums; with one sequence it is not defined (NaN)."""
+        n = len(self.nats)
+        residuals = self.nats - self.loss * self.tokens
+        return float((residuals.square().sum() * n / (n - 1)).sqrt() / self.tokens.sum()) if n > 1 else float("nan")
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the masked tokens that were predicted rightly."""
+        return self.correct / int(self.tokens.sum())
+
+
+class MaskedLanguageModelling(pl.LightningModule):
+    """One run's training: masks and dropout of step t come from (seed, t), and the loss is the mean over masked tokens only.
+
+    A training batch is the packed tokens (B, S) of this rank. Logged every `log_every_steps`: `train/loss`, the mean since
+    the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; `trainer/step`, `trainer/tokens` and
+    `trainer/flops` (convention train_flops) done so far; `perf/tokens_per_second` and, where the device's peak is known,
+    `perf/mfu`, the share of it that train_flops take. Raises FloatingPointError where a logged loss is not finite.
+    """
+
+    def __init__(
+        self, config: RunConfig, masker: Masker, log_every_steps: int = 50, peak_flops_per_second: float | None = None
+    ) -> None:
+        super().__init__()
+        self.config, self.masker, self.log_every_steps = config, masker, log_every_steps
+        self.peak_flops_per_second = peak_flops_per_second
+        self.model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed)
+        self.validation: ValidationResult | None = None
+        self.gradient_norm = torch.zeros(())
+        self._row_started, self._row_step = 0.0, 0
+        self._loss_sum, self._loss_steps = torch.zeros(()), 0
+        self._validated: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+
+    @property
+    def steps_done(self) -> int:
+        """Optimiser steps taken."""
+        return self.trainer.global_step
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Logits of the model (see MaskedLanguageModel)."""
+        return self.model(*inputs, **named)
+
+    def setup(self, stage: str) -> None:
+        """Draw masks on the training device."""
+        del stage
+        self._generator = torch.Generator(self.device)
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        """The loss of one step; `batch_idx` does not matter, the optimiser step does."""
+        del batch_idx
+        seed, step, rank = self.config.seed, self.trainer.global_step, self.trainer.global_rank
+        self._generator.manual_seed(stream_seed(Stream.MASKS, seed, step))
+        masked = self.masker(batch, self._generator, rank, self.trainer.world_size)
+        if self.config.recipe.dropout:
+            torch.manual_seed(stream_seed(Stream.DROPOUT, seed, step, rank))
+        logits = self.model(masked.tokens, masked.positions)
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), masked.labels.flatten(), ignore_index=IGNORED)
+        self._loss_sum = self._loss_sum.to(loss.device) + loss.detach()
+        self._loss_steps += 1
+        return loss
+
+    def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
+        """Clip the global norm as the recipe says, and keep the norm from before."""
+        limit = self.config.recipe.gradient_clip_norm
+        self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), float("inf") if limit is None else limit)
+
+    def on_train_start(self) -> None:
+        """Start the clock of the first row."""
+        self._row_started, self._row_step = time.perf_counter(), self.steps_done
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Log a row where one is due."""
+        self.log_due_row()
+
+    def log_due_row(self) -> None:
+        """Log the row of this step where it is due and not logged yet, so that a checkpoint of this step comes after it."""
+        if self.steps_done % self.log_every_steps == 0 and self.steps_done > self._row_step:
+            self._log_interval()
+
+    def _log_interval(self) -> None:
+        mean = self.trainer.strategy.reduce(self._loss_sum / self._loss_steps, reduce_op="mean")
+        self._loss_sum, self._loss_steps = torch.zeros((), device=self.device), 0
+        if not torch.isfinite(mean):
+            raise FloatingPointError(
+                f"the training loss is {mean.item()} in the {self.log_every_steps} steps to {self.steps_done}"
+            )
+        recipe, last_step = self.config.recipe, self.steps_done - 1
+        self._log_row(
+            {
+                "train/loss": mean.item(),
+                "train/gradient_norm": self.gradient_norm.item(),
+                "recipe/learning_rate": recipe.learning_rate * learning_rate_factor(last_step, self.config.steps, recipe),
+            }
+            | self._throughput()
+        )
+
+    def _throughput(self) -> dict[str, float]:
+        now = time.perf_counter()
+        tokens = (self.steps_done - self._row_step) * self.config.recipe.batch_tokens
+        tokens_per_second = tokens / (now - self._row_started)
+        self._row_started, self._row_step = now, self.steps_done
+        if self.peak_flops_per_second is None:
+            return {"perf/tokens_per_second": tokens_per_second}
+        achieved = tokens_per_second * self.config.flops_per_token["train_flops"]
+        return {"perf/tokens_per_second": tokens_per_second, "perf/mfu": achieved / self.peak_flops_per_second}
+
+    def _log_row(self, row: dict[str, float]) -> None:
+        """Give one row to the loggers, in full precision and at once (`self.log` would round to float32 and repeat it)."""
+        if self.trainer.is_global_zero:
+            for logger in self.trainer.loggers:
+                logger.log_metrics(self.progress() | row, step=self.steps_done)
+
+    def on_validation_start(self) -> None:
+        """Note when validation begins."""
+        self._validation_started = time.perf_counter()
+
+    def on_validation_end(self) -> None:
+        """Leave validation out of the rows' throughput."""
+        self._row_started += time.perf_counter() - self._validation_started
+
+    def progress(self) -> dict[str, float]:
+        """How far the run is, under the names of the metrics."""
+        tokens = self.steps_done * self.config.recipe.batch_tokens
+        return {
+            "trainer/step": self.steps_done,
+            "trainer/tokens": tokens,
+            "trainer/flops": self.config.flops_per_token["train_flops"] * tokens,
+        }
+
+    def validation_step(self, batch: tuple[Tensor, MaskedBatch], batch_idx: int) -> None:
+        """Score some validation sequences: nats and masked tokens of each."""
+        del batch_idx
+        rows, masked = batch
+        logits = self.model(masked.tokens, masked.positions).float()
+        nats = F.cross_entropy(logits.flatten(0, 1), masked.labels.flatten(), ignore_index=IGNORED, reduction="none")
+        valid = masked.labels != IGNORED
+        correct = (logits.argmax(-1) == masked.labels) & valid
+        self._validated.append((rows, nats.double().view_as(valid).sum(1), valid.sum(1), correct.sum(1)))
+
+    def on_validation_epoch_end(self) -> None:
+        """Put the ranks' sequences together and log `val/loss`, its standard error and the accuracy."""
+        rows, nats, tokens, correct = (torch.cat(parts) for parts in zip(*self._validated, strict=True))
+        self._validated.clear()
+        total = torch.zeros(3, self.config.data.validation_sequences, dtype=torch.float64, device=self.device)
+        total[0, rows], total[1, rows], total[2, rows] = nats, tokens.double(), correct.double()
+        total = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
+        self.validation = ValidationResult(total[0], total[1], int(total[2].sum()))
+        self._log_row(
+            {
+                "val/loss": self.validation.loss,
+                "val/loss_standard_error": self.validation.standard_error,
+                "val/accuracy": self.validation.accuracy,
+            }
+        )
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """AdamW under the recipe's schedule, stepped every step."""
+        optimizer = adamw(self.model, self.config.recipe)
+        scheduler = schedule(optimizer, self.config.steps, self.config.recipe)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the loss summed since the last logged row."""
+        checkpoint["interval"] = {"loss_sum": self._loss_sum.cpu(), "steps": self._loss_steps}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take up the loss summed since the last logged row."""
+        interval = checkpoint["interval"]
+        self._loss_sum, self._loss_steps = interval["loss_sum"], interval["steps"]

@@ -1,0 +1,45 @@
+"""The optimiser of a recipe and the learning rate of each step."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from study.config import Recipe
+
+
+def adamw(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices and embeddings only, as in BERT: norms and biases do not decay."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    betas = (recipe.beta1, recipe.beta2)
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=betas, eps=recipe.epsilon, fused=True)
+
+
+def learning_rate_factor(step: int, steps: int, recipe: Recipe) -> float:
+    """The share of the peak learning rate that step `step` (from 0) of `steps` runs at.
+
+    It rises linearly over the first warmup_fraction · steps, the first step already above zero, and then
+    - linear: falls linearly to final_learning_rate_fraction, which the step after the last would reach;
+    - cosine: falls there along half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983);
+    - wsd: stays at 1 until the last decay_fraction · steps, then falls linearly (Hu et al. 2024, arXiv:2404.06395).
+    """
+    warmup = round(recipe.warmup_fraction * steps)
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    decay = round(recipe.decay_fraction * steps) if recipe.schedule == "wsd" else steps - warmup
+    progress = max(0.0, (step - (steps - decay)) / decay) if decay else 0.0
+    remaining = (1 + math.cos(math.pi * min(progress, 1.0))) / 2 if recipe.schedule == "cosine" else max(0.0, 1 - progress)
+    final = recipe.final_learning_rate_fraction
+    return final + (1 - final) * remaining
+
+
+def schedule(optimizer: torch.optim.Optimizer, steps: int, recipe: Recipe) -> LambdaLR:
+    """The learning rate as torch's scheduler, stepped once an optimiser step."""
+    return LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, recipe))

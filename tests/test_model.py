@@ -1,0 +1,128 @@
+"""The encoder is BERT's: parity with transformers, and the properties that an encoder must have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+from study.architecture import Architecture
+from study.counting import parameters
+from study.model.masked_language_model import MaskedLanguageModel, from_transformers, to_transformers
+
+SHAPES = [(2, 128, 2, 512), (1, 64, 4, 100), (4, 48, 3, 192), (3, 96, 12, 32)]
+
+
+def small(**changes: Any) -> Architecture:
+    return Architecture.parse({"depth": 2, "width": 32, "heads": 4, "ffn": 48, "vocabulary": 97, "positions": 24} | changes)
+
+
+def reference(architecture: Architecture) -> BertForMaskedLM:
+    a = architecture
+    config = BertConfig(
+        vocab_size=a.vocabulary,
+        hidden_size=a.width,
+        num_hidden_layers=a.depth,
+        num_attention_heads=a.heads,
+        intermediate_size=a.ffn,
+        max_position_embeddings=a.positions,
+        type_vocab_size=a.segments,
+    )
+    return BertForMaskedLM(config).eval()
+
+
+def randomised(model: torch.nn.Module) -> Any:
+    """Weights far from their initial values, so that norms and biases matter too."""
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+@pytest.mark.parametrize(("depth", "width", "heads", "ffn"), SHAPES)
+def test_logits_equal_those_of_transformers_both_ways(depth: int, width: int, heads: int, ffn: int) -> None:
+    architecture = small(depth=depth, width=width, heads=heads, ffn=ffn)
+    tokens = torch.randint(0, 97, (3, 24), generator=torch.Generator().manual_seed(1))
+    segments = (torch.arange(24) > 10).long().expand(3, -1)
+    attended = (torch.arange(24) < 20).expand(3, -1)
+    theirs = randomised(reference(architecture))
+    ours = MaskedLanguageModel(architecture).eval()
+    ours.load_state_dict(from_transformers(theirs.state_dict(), depth))
+    expected = theirs(input_ids=tokens, token_type_ids=segments, attention_mask=attended.long()).logits
+    torch.testing.assert_close(ours(tokens, None, segments, attended)[:, :20], expected[:, :20], atol=1e-5, rtol=0)
+    without = theirs(input_ids=tokens).logits
+    torch.testing.assert_close(ours(tokens), without, atol=1e-5, rtol=0)
+
+    back = reference(architecture)
+    mine = randomised(MaskedLanguageModel(architecture, seed=3)).eval()
+    missing = back.load_state_dict(to_transformers(mine.state_dict(), depth), strict=False)
+    assert not missing.unexpected_keys
+    assert all("position_ids" in key or "token_type_ids" in key for key in missing.missing_keys)
+    torch.testing.assert_close(back(input_ids=tokens).logits, mine(tokens), atol=1e-5, rtol=0)
+
+
+def test_weights_survive_the_round_trip_bit_for_bit() -> None:
+    state = randomised(MaskedLanguageModel(small())).state_dict()
+    returned = from_transformers(to_transformers(state, 2), 2)
+    assert returned.keys() == state.keys()
+    assert all(torch.equal(returned[name], state[name]) for name in state)
+
+
+def test_positions_give_the_same_logits_as_all_positions() -> None:
+    model = MaskedLanguageModel(small()).eval()
+    tokens = torch.randint(0, 97, (2, 24))
+    positions = torch.tensor([[0, 5, 23], [1, 2, 3]])
+    everywhere = model(tokens)
+    chosen = torch.stack([everywhere[row, positions[row]] for row in range(2)])
+    torch.testing.assert_close(model(tokens, positions), chosen)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_every_output_depends_on_every_input(norm: str) -> None:
+    model = randomised(MaskedLanguageModel(small(norm=norm))).double().eval()
+    tokens = torch.randint(0, 97, (1, 12))
+    seen: list[torch.Tensor] = []
+    model.encoder.embeddings.token.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    hidden = model.encoder(tokens)
+    for position in range(12):
+        (gradient,) = torch.autograd.grad(hidden[0, position].sum(), seen[0], retain_graph=True)
+        assert (gradient[0].abs().sum(-1) > 0).all(), f"output {position} ignores an input"
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_padding_is_inert(norm: str) -> None:
+    model = MaskedLanguageModel(small(norm=norm)).eval()
+    tokens = torch.randint(0, 97, (2, 10))
+    padded = torch.cat([tokens, torch.randint(0, 97, (2, 6))], dim=1)
+    attended = (torch.arange(16) < 10).expand(2, -1)
+    torch.testing.assert_close(model(padded, None, None, attended)[:, :10], model(tokens), atol=1e-5, rtol=0)
+
+
+def test_order_of_tokens_matters() -> None:
+    model = MaskedLanguageModel(small()).eval()
+    tokens = torch.arange(10)[None]
+    assert not torch.allclose(model.encoder(tokens)[0, 0], model.encoder(tokens.roll(1, 1))[0, 1], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"norm": "pre"}, {"tied_decoder": False}, {"segments": 0}, {"depth": 5, "ffn": 1, "heads": 1}]
+)
+def test_closed_form_counts_the_live_module(changes: dict[str, Any]) -> None:
+    architecture = small(**changes)
+    model = MaskedLanguageModel(architecture)
+    assert parameters(architecture).parameters == sum(parameter.numel() for parameter in model.parameters())
+    head = sum(parameter.numel() for parameter in model.head.parameters())
+    assert parameters(architecture).parameters_encoder == parameters(architecture).parameters - head
+
+
+def test_a_seed_fixes_the_weights_and_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    first, again, other = (MaskedLanguageModel(small(), seed=seed).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(torch.rand(3), expected)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["encoder.embeddings.token.weight"], other["encoder.embeddings.token.weight"])
