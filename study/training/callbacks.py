@@ -1,0 +1,103 @@
+"""What goes on beside the steps of a run: stopping when told to, checkpoints, the clock."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+from study.model.lightning import MaskedLanguageModelling
+
+
+class Preempted(Exception):
+    """The run was told to stop, and its state is saved at a step boundary."""
+
+
+class StopSignal:
+    """A flag that SIGTERM, SIGINT and SIGUSR1 set; nothing else happens inside a handler."""
+
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+    def __init__(self) -> None:
+        self.received = False
+
+    def set(self, signum: int | None = None, frame: FrameType | None = None) -> None:
+        """Ask the run to stop at its next step boundary."""
+        del signum, frame
+        self.received = True
+
+    def install(self) -> None:
+        """Take over the signals, from Lightning too, whose own handlers leave no checkpoint."""
+        for number in self.signals:
+            signal.signal(number, self.set)
+
+
+class Checkpointer(pl.Callback):
+    """Saves at a step boundary every so many seconds and when told to stop, then raising Preempted.
+
+    A step after which validation is due is no boundary: the state is saved one step later, so that a resumed run validates
+    exactly where an undisturbed one does. A state that is not finite is never saved.
+    """
+
+    def __init__(self, folder: Path, stop: StopSignal, every_seconds: float) -> None:
+        self.folder, self.stop, self.every_seconds = folder, stop, every_seconds
+        self._saved = time.monotonic()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take over the signals after Lightning has set its own."""
+        self.stop.install()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Save where it is time."""
+        assert isinstance(pl_module, MaskedLanguageModelling)
+        pl_module.log_due_row()
+        stopping, due = self._agreed(trainer)
+        at_end = trainer.global_step >= trainer.max_steps
+        if at_end or not (stopping or due) or _validates_after(trainer):
+            return
+        if not all(torch.isfinite(parameter).all() for parameter in pl_module.parameters()):
+            raise FloatingPointError(f"a weight is not finite after step {trainer.global_step}")
+        trainer.save_checkpoint(self.folder / "next.ckpt")
+        self._saved = time.monotonic()
+        if stopping:
+            raise Preempted
+
+    def _agreed(self, trainer: pl.Trainer) -> tuple[bool, bool]:
+        """Whether to stop and whether a checkpoint is due; over several ranks any of them decides for all."""
+        flags = (self.stop.received, time.monotonic() - self._saved > self.every_seconds)
+        if trainer.world_size == 1:
+            return flags
+        votes = torch.tensor(flags, dtype=torch.int32, device=trainer.strategy.root_device)
+        torch.distributed.all_reduce(votes, op=torch.distributed.ReduceOp.MAX)
+        stopping, due = votes.tolist()
+        return bool(stopping), bool(due)
+
+
+def _validates_after(trainer: pl.Trainer) -> bool:
+    assert trainer.val_check_batch is not None
+    return trainer.global_step % int(trainer.val_check_batch) == 0
+
+
+class Clock(pl.Callback):
+    """Keeps the seconds that a run has trained and validated, over all its attempts."""
+
+    def __init__(self) -> None:
+        self._before, self._started = 0.0, time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self._before + time.perf_counter() - self._started
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been spent."""
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what earlier attempts had spent when they saved."""
+        self._before = state_dict["seconds"]

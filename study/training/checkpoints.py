@@ -1,0 +1,73 @@
+"""Checkpoints that survive kills, full disks and flipped bits: each under a new name, and verified before an older one goes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning.plugins.io import CheckpointIO
+
+from study.records import sync_folder
+
+
+class DurableCheckpointIO(CheckpointIO):
+    """Lightning's checkpoints as files whose names carry their SHA-256; the two newest are kept.
+
+    A checkpoint is written to a temporary name in its own folder, fsynced, hashed as read back, and renamed to
+    `step-<step>-<sha256>.ckpt`; the folder is fsynced, and then all but the newest two go. Tensors are read with
+    `weights_only=True`: a checkpoint executes nothing.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None) -> None:
+        """Write `checkpoint` into the folder of `path`, under a name of its own."""
+        del storage_options
+        folder = Path(path).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".step-", suffix=".tmp", dir=folder)
+        try:
+            with os.fdopen(handle, "w+b") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+                file.seek(0)
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.replace(temporary, folder / f"step-{checkpoint['global_step']:010d}-{digest}.ckpt")
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        sync_folder(folder)
+        for older in checkpoints_in(folder)[:-2]:
+            self.remove_checkpoint(older)
+
+    def load_checkpoint(
+        self, path: str | os.PathLike[str], map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint, tensors only."""
+        del weights_only
+        checkpoint: dict[str, Any] = torch.load(path, map_location=map_location or "cpu", weights_only=True)
+        return checkpoint
+
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Remove one checkpoint."""
+        os.unlink(path)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, oldest first."""
+    return sorted(folder.glob("step-*.ckpt"))
+
+
+def newest_whole_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint whose content has the SHA-256 of its name; damaged ones are named in a warning and passed over."""
+    for path in reversed(checkpoints_in(folder)):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if path.stem.endswith(digest):
+            return path
+        warnings.warn(f"{path} is damaged (its SHA-256 is {digest}); the checkpoint before it is used", stacklevel=2)
+    return None

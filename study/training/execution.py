@@ -1,0 +1,90 @@
+"""Where and how a run executes: device, threads, precision. Nothing here may change what the run computes but its last bits."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Literal
+
+import torch
+
+from study.errors import InputError
+from study.records import Environment
+
+PREEMPTED_EXIT = 75
+"""Exit status of a run that saved and stopped because it was told to (EX_TEMPFAIL: try again)."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How to execute one run: on which kind of device, how many of them (DDP), with how many CPU threads each.
+
+    `validations` are spread evenly over the steps, the last at the end. A checkpoint is taken every `checkpoint_seconds`.
+    """
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    devices: int = 1
+    threads: int = 1
+    validations: int = 5
+    checkpoint_seconds: float = 60.0
+
+    def check(self) -> None:
+        """Raise InputError where this machine has not what is asked for."""
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError.at("device", "cuda was asked for, but torch sees no CUDA device here; use cpu")
+
+
+def resolve_precision(asked: str, device: str) -> Literal["fp32", "bf16"]:
+    """The precision that `auto` means: bf16 on a GPU that has it, fp32 on CPU, where small products do not gain from bf16."""
+    if asked == "auto":
+        return "bf16" if device == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    return "bf16" if asked == "bf16" else "fp32"
+
+
+PEAK_FLOPS_PER_SECOND = {
+    "A100": {"fp32": 19.5e12, "bf16": 312e12},
+    "H100": {"fp32": 67e12, "bf16": 989e12},
+    "H200": {"fp32": 67e12, "bf16": 989e12},
+    "L4": {"fp32": 30e12, "bf16": 121e12},
+    "L40S": {"fp32": 91.6e12, "bf16": 362e12},
+    "V100": {"fp32": 15.7e12, "bf16": 15.7e12},
+}
+"""Dense rates of NVIDIA's datasheets (SXM where there is one, no sparsity, TF32 off), by a word of the device's name."""
+
+
+def peak_flops_per_second(execution: Execution, precision: Literal["fp32", "bf16"]) -> float | None:
+    """The datasheet's rate of all devices of a run together, None where it is not known (CPUs among others)."""
+    if execution.device == "cpu":
+        return None
+    words = torch.cuda.get_device_name().replace("-", " ").split()
+    known = next((rates for name, rates in PEAK_FLOPS_PER_SECOND.items() if name in words), None)
+    return known[precision] * execution.devices if known else None
+
+
+def environment(execution: Execution, precision: Literal["fp32", "bf16"]) -> Environment:
+    """What this process runs on, as the record keeps it."""
+    return Environment(
+        hostname=socket.gethostname(),
+        device=torch.cuda.get_device_name() if execution.device == "cuda" else "cpu",
+        processor=f"{_processor_model()} ({torch.backends.cpu.get_cpu_capability()})",
+        devices=execution.devices,
+        threads=execution.threads,
+        precision=precision,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        lightning=version("pytorch-lightning"),
+        study=version("scaling-study"),
+    )
+
+
+def _processor_model() -> str:
+    """The processor's name as the kernel gives it, the architecture where it gives none."""
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    return platform.machine()

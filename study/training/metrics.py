@@ -1,0 +1,83 @@
+"""Metrics as JSON lines: one write a row, fsynced every few seconds, a torn tail repaired before appending."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning.loggers.logger import Logger
+from pytorch_lightning.utilities import rank_zero_only
+
+from study.records import write_atomically
+
+FSYNC_SECONDS = 5.0
+
+
+class MetricsFile(Logger):
+    """Lightning's logger for a run's `metrics.jsonl`; opens at a step and drops rows past it, so that there is one history.
+
+    Keys are those of the module (`train/loss`, `trainer/tokens`, …); Lightning's `epoch` is left out, since packed batches
+    have no epochs. Rows that a killed attempt wrote past the step it resumes from are removed: they will be written again.
+    """
+
+    def __init__(self, path: Path, from_step: int) -> None:
+        super().__init__()
+        self.path = path
+        kept = b"".join(_whole_lines(path, from_step))
+        if not path.exists() or kept != path.read_bytes():
+            write_atomically(path, kept)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._synced = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        """Lightning's name of the logger."""
+        return "metrics"
+
+    @property
+    def version(self) -> str:
+        """Lightning's version of the logger; one file has one."""
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """Nothing: the configuration is a file of its own."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Append one row."""
+        del step
+        row = {key: _number(value) for key, value in metrics.items() if key != "epoch"}
+        os.write(self._file, json.dumps(row).encode() + b"\n")
+        if time.monotonic() - self._synced > FSYNC_SECONDS:
+            self.save()
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Make the rows durable."""
+        os.fsync(self._file)
+        self._synced = time.monotonic()
+
+    def close(self) -> None:
+        """Make the rows durable and close the file."""
+        self.save()
+        os.close(self._file)
+
+
+def _number(value: float) -> int | float:
+    return int(value) if float(value).is_integer() else float(value)
+
+
+def _whole_lines(path: Path, from_step: int) -> Iterator[bytes]:
+    """The complete rows up to a step."""
+    if not path.exists():
+        return
+    with path.open("rb") as lines:
+        for line in lines:
+            if not line.endswith(b"\n") or json.loads(line)["trainer/step"] > from_step:
+                return
+            yield line

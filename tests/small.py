@@ -1,0 +1,63 @@
+"""A corpus, a configuration and a sweep small enough to train within a second or two."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from study.config import RunConfig
+from study.data.prepared import data_fingerprint
+from study.records import RunFolder
+from study.schema import deep_merge
+from study.training.callbacks import StopSignal
+from study.training.execution import Execution
+from study.training.run import train
+
+
+def write_corpus(path: Path, documents: int = 600, seed: int = 0) -> Path:
+    """Sentences of a small grammar, so that context helps: each word fixes the next but for a choice of two."""
+    draw = random.Random(seed)
+    words = [a + b + c for a in "bdgklmnprst" for b in ("ab", "ek", "il", "om", "un") for c in ("a", "e", "i")]
+    follows = {word: draw.sample(words, 2) for word in words}
+    texts = []
+    for _ in range(documents):
+        word, text = draw.choice(words), []
+        for _ in range(40):
+            text.append(word)
+            word = draw.choice(follows[word])
+        texts.append(" ".join(text))
+    path.write_text("\n\n".join(texts))
+    return path
+
+
+def config_values(corpus: Path, **changes: Any) -> dict[str, Any]:
+    """A configuration of 30 steps on a small corpus, with changes merged in."""
+    values = {
+        "architecture": {"depth": 2, "width": 16, "heads": 2, "ffn": 32, "vocabulary": 200, "positions": 16},
+        "recipe": {"learning_rate": 3e-3, "batch_tokens": 128, "budget": {"steps": 30}, "precision": "fp32"},
+        "data": {
+            "corpus": str(corpus),
+            "tokenizer": {"vocabulary": 200},
+            "sequence_length": 16,
+            "validation_sequences": 32,
+        },
+    }
+    return deep_merge(values, changes)
+
+
+def config(corpus: Path, **changes: Any) -> RunConfig:
+    """The strict form of `config_values`."""
+    return RunConfig.parse(config_values(corpus, **changes))
+
+
+def run_folder(root: Path, config: RunConfig) -> RunFolder:
+    """Where a run belongs."""
+    return RunFolder(root / "runs" / config.fingerprint(data_fingerprint(config.data)))
+
+
+def trained(root: Path, config: RunConfig, stop: StopSignal | None = None, **execution: Any) -> RunFolder:
+    """Train a run in this process and return its folder."""
+    folder = run_folder(root, config)
+    train(config, folder, "test", Execution(**execution), stop or StopSignal())
+    return folder

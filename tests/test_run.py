@@ -1,0 +1,324 @@
+"""One run: what it writes, that it resumes bit for bit, and how it ends when things go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from study.config import RunConfig
+from study.model.lightning import MaskedLanguageModelling
+from study.records import RunFolder
+from study.training.callbacks import Checkpointer, StopSignal
+from study.training.checkpoints import DurableCheckpointIO, checkpoints_in, newest_whole_checkpoint
+from tests.small import config, run_folder, trained, write_corpus
+
+TIMINGS = ("perf/tokens_per_second",)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "text.txt")
+
+
+def rows(folder: RunFolder) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key not in TIMINGS} for row in folder.metrics()]
+
+
+def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(folder.weights_file)
+
+
+def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> StopSignal:
+    """A stop signal that arrives during a step, as SIGTERM would."""
+    stop, original = StopSignal(), MaskedLanguageModelling.training_step
+
+    def training_step(self: MaskedLanguageModelling, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        if self.trainer.global_step == step - 1:
+            stop.set()
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(MaskedLanguageModelling, "training_step", training_step)
+    return stop
+
+
+def test_a_run_writes_its_folder(corpus: Path, tmp_path: Path) -> None:
+    folder = trained(tmp_path, config(corpus), validations=3)
+    record = folder.record()
+    assert record is not None
+    assert record.state == "COMPLETED"
+    assert RunConfig.from_yaml(folder.config_file) == record.config == config(corpus)
+    assert (record.steps, record.tokens, record.attempts) == (30, 30 * 128, 1)
+    losses = folder.validation_losses()
+    assert losses.shape == (32,)
+    assert record.validation_masked_tokens == 32 * 2
+    assert record.loss_nats == pytest.approx(losses.sum() / 64, abs=1e-12)
+    assert record.loss_standard_error_nats == pytest.approx(np.std(losses / 2, ddof=1) / np.sqrt(32))
+    validated = [row["trainer/step"] for row in folder.metrics() if "val/loss" in row]
+    assert validated == [11, 22, 30]
+    assert not list(folder.checkpoints.glob("*"))
+    assert sum(tensor.numel() for tensor in weights(folder).values()) == record.parameters
+
+
+def test_training_beats_the_unigram_entropy_where_context_helps(corpus: Path, tmp_path: Path) -> None:
+    longer = config(corpus, recipe={"budget": {"steps": 600}, "learning_rate": 1e-2, "batch_tokens": 256})
+    record = trained(tmp_path, longer).record()
+    assert record is not None
+    assert record.stuck_at_unigram is False
+    assert record.loss_nats is not None
+    assert record.unigram_entropy_nats is not None
+    assert record.loss_nats < record.unigram_entropy_nats - 1
+
+
+def test_a_run_that_ends_on_the_unigram_entropy_says_so(corpus: Path, tmp_path: Path) -> None:
+    record = trained(tmp_path, config(corpus, recipe={"learning_rate": 1e-6})).record()
+    assert record is not None
+    assert record.stuck_at_unigram
+    assert "stuck at the unigram entropy" in (record.exclusion or "")
+
+
+def test_a_run_with_a_record_is_not_trained_again(corpus: Path, tmp_path: Path) -> None:
+    folder = trained(tmp_path, config(corpus))
+    before = {path.name: path.stat().st_mtime_ns for path in folder.path.iterdir() if path.is_file()}
+    trained(tmp_path, config(corpus))
+    assert {path.name: path.stat().st_mtime_ns for path in folder.path.iterdir() if path.is_file()} == before
+    assert folder.attempts() == 1
+
+
+@pytest.mark.parametrize("changes", [
+    {},
+    {"recipe": {"schedule": "cosine", "dropout": 0.1}},
+    {"recipe": {"schedule": "wsd", "precision": "bf16", "dropout": 0.1}},
+    {"architecture": {"norm": "pre"}, "data": {"corpus": "few"}},
+])  # fmt: skip
+@pytest.mark.parametrize("step", [7, 11])
+def test_a_stopped_run_resumes_bit_for_bit(
+    changes: dict[str, Any], step: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses, learning rates, gradients, weights; step 11 is one after which validation is due; few documents make epochs."""
+    if "data" in changes:
+        few = write_corpus(tmp_path / "few.txt", documents=60)
+        changes = changes | {"data": {"corpus": str(few), "validation_sequences": 4}}
+    wanted = config(corpus, **changes)
+    undisturbed = trained(tmp_path / "undisturbed", wanted, validations=3)
+    with monkeypatch.context() as patch:
+        stopped = trained(tmp_path / "stopped", wanted, stop_after(step, patch), validations=3)
+    assert stopped.record() is None
+    (checkpoint,) = checkpoints_in(stopped.checkpoints)
+    assert f"-{step + (step == 11):010d}-" in checkpoint.name
+    trained(tmp_path / "stopped", wanted, validations=3)
+    assert rows(stopped) == rows(undisturbed)
+    ours, theirs = weights(stopped), weights(undisturbed)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert np.array_equal(stopped.validation_losses(), undisturbed.validation_losses())
+    record = stopped.record()
+    assert record is not None
+    assert record.attempts == 2
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = config(corpus)
+    undisturbed = trained(tmp_path / "undisturbed", wanted)
+    for step in (6, 12):
+        with monkeypatch.context() as patch:
+            stopped = trained(tmp_path / "stopped", wanted, stop_after(step, patch))
+    first, second = checkpoints_in(stopped.checkpoints)
+    content = bytearray(second.read_bytes())
+    content[len(content) // 2] ^= 1
+    second.write_bytes(content)
+    with pytest.warns(UserWarning, match=second.name):
+        assert newest_whole_checkpoint(stopped.checkpoints) == first
+    trained(tmp_path / "stopped", wanted)
+    assert rows(stopped) == rows(undisturbed)
+    assert all(torch.equal(tensor, weights(undisturbed)[name]) for name, tensor in weights(stopped).items())
+
+
+def test_two_checkpoints_are_kept_and_a_failed_write_leaves_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = DurableCheckpointIO()
+    for step in (1, 2, 3):
+        writer.save_checkpoint({"global_step": step, "x": torch.ones(3)}, tmp_path / "next.ckpt")
+    kept = checkpoints_in(tmp_path)
+    assert [int(path.name.split("-")[1]) for path in kept] == [2, 3]
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        writer.save_checkpoint({"global_step": 4, "x": torch.ones(3)}, tmp_path / "next.ckpt")
+    assert sorted(tmp_path.iterdir()) == kept
+    assert newest_whole_checkpoint(tmp_path) == kept[-1]
+
+
+def test_a_torn_row_is_repaired_and_later_rows_are_not_kept(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = config(corpus)
+    with monkeypatch.context() as patch:
+        stopped = trained(tmp_path, wanted, stop_after(9, patch))
+    with stopped.metrics_file.open("ab") as file:
+        file.write(b'{"trainer/step": 10, "train/loss": 9.0}\n{"trainer/st')
+    trained(tmp_path, wanted)
+    logged = [row["trainer/step"] for row in stopped.metrics() if "train/loss" in row]
+    assert logged == list(range(1, 31))
+
+
+@pytest.mark.parametrize("rate", [1e12])
+def test_a_run_whose_loss_is_not_finite_is_diverged(rate: float, corpus: Path, tmp_path: Path) -> None:
+    changes = {"learning_rate": rate, "gradient_clip_norm": 1e30, "warmup_fraction": 0.0}
+    folder = trained(tmp_path, config(corpus, architecture={"norm": "pre"}, recipe=changes))
+    record = folder.record()
+    assert record is not None
+    assert record.state == "DIVERGED"
+    assert "training loss is nan" in (record.reason or "") or "inf" in (record.reason or "")
+    assert record.loss_nats is None
+    assert record.steps < 30
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (MemoryError("cannot allocate"), "OOM", "cannot allocate"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "OOM", "CUDA out of memory"),
+        (OSError(28, "No space left on device"), "FAILED", "No space left on device"),
+    ],
+)
+def test_what_goes_wrong_is_in_the_record(
+    error: Exception, state: str, reason: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Checkpointer, "on_train_batch_end", fail)
+    record = trained(tmp_path, config(corpus)).record()
+    assert record is not None
+    assert record.state == state
+    assert reason in (record.reason or "")
+
+
+SIGNALLED = """
+import sys
+from pathlib import Path
+from study.config import RunConfig
+from study.records import RunFolder
+from study.training.callbacks import StopSignal
+from study.training.execution import Execution
+from study.training.run import train
+stop = StopSignal(); stop.install()
+config = RunConfig.from_yaml(Path(sys.argv[1]))
+state = train(config, RunFolder(Path(sys.argv[2])), "test", Execution(), stop)
+sys.exit(75 if state == "PREEMPTED" else 0)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
+def test_signals_save_at_a_step_boundary_and_kill_loses_no_more_than_the_attempt(
+    number: signal.Signals, corpus: Path, tmp_path: Path
+) -> None:
+    wanted = config(corpus, recipe={"budget": {"steps": 3000}})
+    folder = run_folder(tmp_path, wanted)
+    folder.write_config(wanted)
+    command = [sys.executable, "-c", SIGNALLED, str(folder.config_file), str(folder.path)]
+    process = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while not (folder.metrics_file.exists() and folder.metrics_file.stat().st_size > 200):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    assert process.wait(30) == (-9 if number == signal.SIGKILL else 75)
+    assert folder.record() is None
+    if number != signal.SIGKILL:
+        (path,) = checkpoints_in(folder.checkpoints)
+        checkpoint = DurableCheckpointIO().load_checkpoint(path)
+        optimiser_steps = {int(state["step"]) for state in checkpoint["optimizer_states"][0]["state"].values()}
+        assert optimiser_steps == {checkpoint["global_step"]}
+    assert subprocess.run(command, check=False, timeout=120).returncode == 0
+    record = folder.record()
+    assert record is not None
+    assert (record.state, record.steps, record.attempts) == ("COMPLETED", 3000, 2)
+
+
+def test_a_folder_held_by_another_process_is_not_trained_in(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from filelock import FileLock
+
+    from study.errors import InputError
+
+    monkeypatch.setattr("study.training.run.LOCK_SECONDS", 0.2)
+    folder = run_folder(tmp_path, config(corpus))
+    folder.path.mkdir(parents=True)
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with FileLock(folder.lock_file, is_singleton=False):
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        with pytest.raises(InputError, match="another process"):
+            trained(tmp_path, config(corpus))
+    finally:
+        done.set()
+        thread.join()
+    assert not folder.config_file.exists()
+
+
+RANK = """
+import json, sys
+from pathlib import Path
+from study.config import RunConfig
+from study.records import RunFolder
+from study.training.callbacks import StopSignal
+from study.training.execution import Execution
+from study.training.run import train
+config = RunConfig.from_yaml(Path(sys.argv[1]))
+train(config, RunFolder(Path(sys.argv[2])), "test", Execution(devices=2), StopSignal())
+"""
+
+
+def test_two_ranks_and_one_give_the_same_losses(corpus: Path, tmp_path: Path) -> None:
+    import socket
+
+    wanted = config(corpus, recipe={"budget": {"steps": 60}})
+    alone = trained(tmp_path / "alone", wanted)
+    folder = run_folder(tmp_path / "together", wanted)
+    folder.write_config(wanted)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(folder.config_file), str(folder.path)],
+            env=os.environ | {"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    mine, theirs = rows(folder), rows(alone)
+    assert [row["trainer/step"] for row in mine] == [row["trainer/step"] for row in theirs]
+    for one, other in zip(mine, theirs, strict=True):
+        for key in set(one) & {"train/loss", "val/loss", "train/gradient_norm"}:
+            assert one[key] == pytest.approx(other[key], abs=1e-4), (key, one["trainer/step"])
+    record = folder.record()
+    assert record is not None
+    assert record.environment is not None
+    assert record.environment.devices == 2
+    assert json.loads(folder.record_file.read_text())["state"] == "COMPLETED"
