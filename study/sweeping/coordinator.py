@@ -1,0 +1,210 @@
+"""The one process that owns a sweep: it asks what to run next, submits it, and files what became of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+from filelock import FileLock, Timeout
+
+from study.config import RunConfig
+from study.errors import InputError
+from study.records import RunFolder, RunRecord, SweepFolder, counts_of, write_atomically
+from study.sweeping.plan import Cell, cells, key_of
+from study.sweeping.spec import SweepSpec
+
+ATTEMPTS = 3
+"""How often the process of a run may die without a record before the run is filed as FAILED."""
+
+SAVE_SECONDS = 60.0
+"""How long a stopping sweep waits for its runs to save."""
+
+
+class Executor(Protocol):
+    """Where runs execute; the shape of concurrent.futures."""
+
+    @property
+    def free(self) -> int:
+        """How many more runs can be submitted now."""
+
+    def submit(self, config: RunConfig, folder: Path) -> Future[int]:
+        """Start a run; the future resolves to its exit status."""
+
+    def interrupt(self) -> None:
+        """Tell every run to save and stop."""
+
+    def kill(self) -> None:
+        """End every run at once."""
+
+
+class Proposer(Protocol):
+    """What a sweep wants to run next, given the records there are."""
+
+    def wanted(self, records: Mapping[str, RunRecord], free: int) -> list[RunConfig]:
+        """Runs to start now, those to start first first; some may be running already."""
+
+    def tell(self, record: RunRecord) -> None:
+        """A run has ended."""
+
+
+class CellProposer:
+    """The runs of a sweep of cells: longest first, so that no slot waits for one long run at the end."""
+
+    def __init__(self, planned: list[Cell]) -> None:
+        self.cells = planned
+
+    def wanted(self, records: Mapping[str, RunRecord], free: int) -> list[RunConfig]:
+        """All runs that any cell needs next."""
+        del free
+        configs = [config for cell in self.cells for config in cell.wanted(records)]
+        return sorted(configs, key=lambda config: -counts_of(config, config.steps)["train_flops"])
+
+    def tell(self, record: RunRecord) -> None:
+        """Cells read the records themselves."""
+
+
+@dataclass
+class Progress:
+    """What a coordinator has done and is doing, for whoever shows it."""
+
+    ended: dict[str, RunRecord] = field(default_factory=dict)
+    running: dict[str, RunConfig] = field(default_factory=dict)
+    waiting: int = 0
+
+
+@contextmanager
+def held(folder: SweepFolder) -> Iterator[None]:
+    """Hold the sweep's lock; raises InputError naming the holder where another launcher has it."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder.lock_file, timeout=0):
+            holder = {"pid": os.getpid(), "hostname": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+            write_atomically(folder.holder_file, json.dumps(holder).encode())
+            yield
+            folder.holder_file.unlink()
+    except Timeout:
+        holder = json.loads(folder.holder_file.read_bytes()) if folder.holder_file.exists() else {}
+        who = f"process {holder.get('pid', '?')} on {holder.get('hostname', '?')} since {holder.get('since', '?')}"
+        raise InputError.at(str(folder.path), f"is being run by {who}; wait for it, or stop it with Ctrl-C there") from None
+
+
+class Coordinator:
+    """Drives one sweep to its end; `progress` can be read at any time."""
+
+    def __init__(self, spec: SweepSpec, values: dict[str, Any], folder: SweepFolder, data_fingerprint: str) -> None:
+        self.spec, self.folder, self.data_fingerprint = spec, folder, data_fingerprint
+        self.progress = Progress()
+        planned = [] if spec.search is not None else cells(spec)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        write_atomically(folder.sweep_file, text.encode())
+        write_atomically(folder.cells_file, json.dumps(sorted(cell.name for cell in planned), indent=1).encode())
+        begun = self._load()
+        self.proposer = self._search(begun) if spec.search is not None else CellProposer(planned)
+
+    def _load(self) -> list[RunConfig]:
+        """Read the records, and return the runs that were begun but have none."""
+        begun = []
+        for run in self.folder.runs():
+            record, config = run.record(), run.config()
+            if config.fingerprint(self.data_fingerprint) != run.run_id:
+                continue
+            if record is None:
+                begun.append(config)
+            else:
+                self.progress.ended[key_of(config)] = record
+        return begun
+
+    def _search(self, begun: list[RunConfig]) -> Proposer:
+        from study.sweeping.search import OptunaSearch
+
+        search = OptunaSearch(self.spec)
+        search.restore(self.progress.ended.values(), begun)
+        return search
+
+    def run(self, executor: Executor, refresh: Callable[[Progress], None], refresh_seconds: float = 0.5) -> None:
+        """Run all that the sweep wants; on Ctrl-C or SIGTERM let the runs save, and raise KeyboardInterrupt."""
+        futures: dict[Future[int], RunConfig] = {}
+        with _sigterm_interrupts():
+            try:
+                while True:
+                    self._submit(executor, futures)
+                    refresh(self.progress)
+                    if not futures:
+                        return
+                    for future in wait(futures, refresh_seconds, FIRST_COMPLETED).done:
+                        self._ended(futures.pop(future), future.result())
+            except KeyboardInterrupt:
+                executor.interrupt()
+                unsaved = wait(futures, SAVE_SECONDS).not_done
+                executor.kill()
+                wait(unsaved)
+                for future, config in futures.items():
+                    self._ended(config, future.result())
+                raise
+
+    def _submit(self, executor: Executor, futures: dict[Future[int], RunConfig]) -> None:
+        wanted = self.proposer.wanted(self.progress.ended, executor.free)
+        todo = [config for config in wanted if key_of(config) not in self.progress.running]
+        for config in todo[: executor.free]:
+            run = self._run_folder(config)
+            run.write_config(config)
+            self.progress.running[key_of(config)] = config
+            futures[executor.submit(config, run.path)] = config
+            todo.remove(config)
+        self.progress.waiting = len(todo)
+
+    def _ended(self, config: RunConfig, exit_status: int) -> None:
+        """File what became of a run; one whose process died without a record is tried again, but not for ever."""
+        key, run = key_of(config), self._run_folder(config)
+        del self.progress.running[key]
+        record = run.record()
+        if record is None and exit_status not in (0, 75) and run.attempts() >= ATTEMPTS:
+            run.file_record(self._lost(config, run, exit_status))
+            record = run.record()
+        if record is not None:
+            self.progress.ended[key] = record
+            self.proposer.tell(record)
+
+    def _lost(self, config: RunConfig, run: RunFolder, exit_status: int) -> RunRecord:
+        """The record of a run whose process died, as often as it was tried, before it could file one."""
+        how = f"signal {signal.Signals(-exit_status).name}" if exit_status < 0 else f"exit status {exit_status}"
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        steps = max((row["trainer/step"] for row in run.metrics()), default=0)
+        return RunRecord(
+            run_id=run.run_id,
+            sweep=self.spec.name,
+            state="FAILED",
+            reason=f"its process ended with {how} in each of {run.attempts()} attempts; see {run.log_file.name}",
+            config=config,
+            data_fingerprint=self.data_fingerprint,
+            steps=steps,
+            tokens=steps * config.recipe.batch_tokens,
+            attempts=run.attempts(),
+            started_at=now,
+            finished_at=now,
+            **counts_of(config, steps),
+        )
+
+    def _run_folder(self, config: RunConfig) -> RunFolder:
+        return self.folder.run(config.fingerprint(self.data_fingerprint))
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Within, SIGTERM stops a sweep as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

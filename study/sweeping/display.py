@@ -1,0 +1,79 @@
+"""What a person sees while a sweep runs: bars, and a line for each run that ended."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from study.config import RunConfig
+from study.records import RunRecord, SweepFolder
+from study.sweeping.coordinator import Progress as SweepProgress
+from study.sweeping.status import newest_values
+
+
+class LaunchDisplay:
+    """Bars on a terminal for the sweep and each running run; a line a run that ended, on a terminal or in a log."""
+
+    def __init__(self, console: Console, folder: SweepFolder, data_fingerprint: str, expected_runs: int) -> None:
+        self.console, self.folder, self.data_fingerprint, self.expected_runs = console, folder, data_fingerprint, expected_runs
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            transient=True,
+        )
+        self._sweep = self.progress.add_task(folder.name, total=expected_runs, note="")
+        self._tasks: dict[str, TaskID] = {}
+        self._shown: set[str] | None = None
+
+    def refresh(self, state: SweepProgress) -> None:
+        """Show where the sweep is."""
+        self._show_ended(state)
+        begun = len(state.ended) + len(state.running)
+        total = max(begun + state.waiting, self.expected_runs)
+        shares = {key: self._share(key, config) for key, config in state.running.items()}
+        done = len(state.ended) + sum(shares.values())
+        self.progress.update(self._sweep, completed=done, total=total, note=f"{len(state.ended)} of {total} runs")
+        for key in [key for key in self._tasks if key not in state.running]:
+            self.progress.remove_task(self._tasks.pop(key))
+
+    def _show_ended(self, state: SweepProgress) -> None:
+        if self._shown is None:
+            self._shown = set(state.ended)
+            if self._shown:
+                self.console.print(f"{len(self._shown)} runs are there already")
+        for key, record in state.ended.items():
+            if key not in self._shown:
+                self._shown.add(key)
+                self.console.print(ended_line(record), highlight=False)
+
+    def _share(self, key: str, config: RunConfig) -> float:
+        """Update the bar of one run; the share of its steps that are done."""
+        if key not in self._tasks:
+            self._tasks[key] = self.progress.add_task(run_label(config), total=config.tokens, note="starting")
+        row = newest_values(self.folder.run(config.fingerprint(self.data_fingerprint)))
+        tokens = row.get("trainer/tokens", 0)
+        note = f"{row['perf/tokens_per_second']:,.0f} tokens/s" if "perf/tokens_per_second" in row else ""
+        self.progress.update(self._tasks[key], completed=tokens, note=note)
+        return float(tokens) / config.tokens
+
+
+def run_label(config: RunConfig) -> str:
+    """A run in a few words: shape, learning rate, seed."""
+    return f"{config.architecture.shape_name} lr={config.recipe.learning_rate:g} seed={config.seed}"
+
+
+def ended_line(record: RunRecord) -> str:
+    """What became of a run, in a line."""
+    if record.state != "COMPLETED" or record.loss_nats is None:
+        return f"{record.state:<9} {run_label(record.config)}: {record.reason}"
+    note = ", stuck at the unigram entropy" if record.stuck_at_unigram else ""
+    return (
+        f"COMPLETED {run_label(record.config)}: {record.loss_nats:.4f} ± {record.loss_standard_error_nats or 0:.4f} nats after "
+        f"{record.tokens:,} tokens in {record.wall_seconds or 0:.0f} s{note}"
+    )

@@ -1,0 +1,78 @@
+"""A sweep from its file to its last record: one coordinator, one executor, one mirror."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from study.data.prepared import prepare
+from study.records import SweepFolder
+from study.sweeping.bill import Bill, bill
+from study.sweeping.coordinator import Coordinator, held
+from study.sweeping.display import LaunchDisplay
+from study.sweeping.executor import LocalExecutor, local_slots
+from study.sweeping.mirror import MirrorProcess
+from study.sweeping.spec import SweepSpec
+
+MIRROR_SECONDS = 20.0
+"""How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a launch may use of this machine; see study.sweeping.executor.local_slots."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    slots_per_device: int | None = None
+    devices: int = 1
+
+
+@dataclass(frozen=True)
+class Launched:
+    """How a launch ended: the runs it left in each state, and the runs that the mirror has yet to show."""
+
+    counts: dict[str, int]
+    unmirrored: int
+
+
+def folder_of(spec: SweepSpec, results: Path) -> SweepFolder:
+    """Where a sweep's results lie."""
+    return SweepFolder(results / spec.name)
+
+
+def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
+    """The bill of a sweep on this machine, timed by the records that are there."""
+    slots = local_slots(resources.device, resources.slots_per_device, resources.devices)
+    folder = folder_of(spec, results)
+    records = folder.records() if folder.path.exists() else []
+    return bill(spec, len(slots), slots[0].device, records)
+
+
+def launch(
+    spec: SweepSpec, values: dict[str, Any], results: Path, resources: Resources, console: Console, track: bool
+) -> Launched:
+    """Run all that a sweep still needs, showing progress; the mirror follows where `track` is set.
+
+    Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after the runs have saved.
+    """
+    folder = folder_of(spec, results)
+    slots = local_slots(resources.device, resources.slots_per_device, resources.devices)
+    expected = plan(spec, results, resources).runs
+    with held(folder):
+        data = prepare(spec.data, progress=True)
+        coordinator = Coordinator(spec, values, folder, data.fingerprint)
+        mirror = MirrorProcess(folder)
+        if track:
+            mirror.start()
+        display = LaunchDisplay(console, folder, data.fingerprint, expected)
+        try:
+            with display.progress:
+                coordinator.run(LocalExecutor(slots, spec.name), display.refresh)
+        finally:
+            unmirrored = mirror.stop(MIRROR_SECONDS) if track else 0
+    records = coordinator.progress.ended.values()
+    states = [record.state for record in records]
+    return Launched({state: states.count(state) for state in sorted(set(states))}, unmirrored)

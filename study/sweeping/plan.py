@@ -1,0 +1,190 @@
+"""From a sweep to its cells, and from a cell and its records to the runs that it needs next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from study.architecture import Architecture
+from study.config import Budget, Masking, Recipe, RunConfig
+from study.counting import parameters
+from study.errors import InputError, Problem
+from study.records import RunRecord, cell_of
+from study.schema import deep_merge, flatten, nearest, set_path
+from study.sweeping.spec import SweepSpec
+
+KNOBS = (
+    *(f"architecture.{name}" for name in Architecture.model_fields),
+    *(f"recipe.{name}" for name in Recipe.model_fields if name != "budget"),
+    *(f"masking.{name}" for name in Masking.model_fields),
+)
+"""The dotted keys of a run that `tune` and `search` may set."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs of one architecture and budget: learning rates tuned at the first seed, the best repeated at the others."""
+
+    config: RunConfig
+    spec: SweepSpec
+
+    @property
+    def name(self) -> str:
+        """The cell's id in the ledger."""
+        return cell_of(self.config, tuple(self.spec.tune))
+
+    def variant(self, tuned: Mapping[str, float], seed: int) -> RunConfig:
+        """The run of this cell with these knobs and this seed."""
+        values: dict[str, Any] = self.config.to_dict() | {"seed": seed}
+        for path, value in tuned.items():
+            set_path(values, path, value)
+        return RunConfig.parse(values)
+
+    def wanted(self, records: Mapping[str, RunRecord]) -> list[RunConfig]:
+        """The runs that the cell needs next, given the records there are (keyed by `key_of`); none left when it is done.
+
+        First every tuned value at the first seed; then, where the best is at an end of the range, the next value outwards;
+        then the best at the other seeds. A pure function of the records, so that a restarted coordinator asks the same.
+        """
+        first, *others = self.spec.seed_values
+        trials = [self.variant(point, first) for point in self._points()]
+        if missing := [config for config in trials if key_of(config) not in records]:
+            return missing
+        best = _best(trials, records)
+        if best is None:
+            return []
+        extensions = self._extensions(best, first)
+        if missing := [config for config in extensions if key_of(config) not in records]:
+            return missing
+        best = _best([*trials, *extensions], records) or best
+        knobs = {path: flatten(best.to_dict())[path] for path in self.spec.tune}
+        repeats = [self.variant(knobs, seed) for seed in others]
+        return [config for config in repeats if key_of(config) not in records]
+
+    def planned_runs(self) -> int:
+        """How many runs the cell takes, extensions not counted."""
+        return len(self._points()) + len(self.spec.seed_values) - 1
+
+    def _points(self) -> list[dict[str, float]]:
+        axes = {path: tuned.values() for path, tuned in self.spec.tune.items()}
+        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+    def _extensions(self, best: RunConfig, seed: int) -> list[RunConfig]:
+        knobs = {path: flatten(best.to_dict())[path] for path in self.spec.tune}
+        outward = {path: self.spec.tune[path].beyond(value) for path, value in knobs.items()}
+        return [self.variant(knobs | {path: value}, seed) for path, value in outward.items() if value is not None]
+
+
+def key_of(config: RunConfig) -> str:
+    """What identifies a run within a sweep, where the data is one: its configuration as canonical JSON."""
+    return json.dumps(config.to_dict(), sort_keys=True)
+
+
+def _best(configs: list[RunConfig], records: Mapping[str, RunRecord]) -> RunConfig | None:
+    """The configuration of the lowest loss among usable records, None where there is none."""
+    usable = [
+        (record.loss_nats, index)
+        for index, config in enumerate(configs)
+        if (record := records[key_of(config)]).exclusion is None and record.loss_nats is not None
+    ]
+    return configs[min(usable)[1]] if usable else None
+
+
+def cells(spec: SweepSpec) -> list[Cell]:
+    """All cells of a sweep of shapes, each budget at each shape.
+
+    Raises InputError with every problem of every cell, each once and under its path in the sweep file.
+    """
+    problems: dict[str, Problem] = {}
+    found: dict[str, Cell] = {}
+    for shape, budget in product(_shapes(spec, problems), spec.budgets.each()):
+        try:
+            cell = Cell(run_config(spec, shape, budget), spec)
+        except InputError as error:
+            problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
+        else:
+            found.setdefault(cell.name, cell)
+    if problems:
+        raise InputError(problems.values())
+    return list(found.values())
+
+
+def run_config(
+    spec: SweepSpec, architecture: Mapping[str, Any], budget: Budget, over: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """The configuration of a sweep's run; vocabulary and positions follow the data where the base does not give them.
+
+    Raises InputError with paths as they stand in the sweep file.
+    """
+    template: dict[str, Any] = {
+        "architecture": {"vocabulary": spec.data.tokenizer.vocabulary, "positions": spec.data.sequence_length}
+        | dict(architecture),
+        "recipe": {"budget": budget.model_dump(exclude_none=True)},
+        "data": spec.data.model_dump(exclude_none=True),
+        "masking": spec.masking.model_dump(),
+        "seed": spec.first_seed,
+    }
+    values = deep_merge(template, spec.base)
+    knobs = {path: tuned.low for path, tuned in spec.tune.items()} | dict(over or {})
+    for path, value in knobs.items():
+        if path not in KNOBS:
+            raise InputError.at(_place(spec, path), f"is not a knob of a run; {nearest(path, list(KNOBS))}")
+        set_path(values, path, value)
+    try:
+        return RunConfig.parse(values)
+    except InputError as error:
+        name = "-".join(str(value) for value in architecture.values())
+        raise InputError(Problem(_place(spec, problem.place, name), problem.message) for problem in error.problems) from None
+
+
+def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
+    """The run that a point of the search space describes; heads and ffn follow the width by the rules unless given."""
+    assert spec.search is not None
+    given = {f"architecture.{key}": value for key, value in spec.base.get("architecture", {}).items()} | dict(values)
+    sizes = {
+        name: given[f"architecture.{name}"] for name in ("depth", "width", "heads", "ffn") if f"architecture.{name}" in given
+    }
+    if isinstance(width := sizes.get("width"), int):
+        sizes = {"heads": spec.search.rules.heads(width), "ffn": spec.search.rules.ffn(width)} | sizes
+    (budget,) = spec.budgets.each()
+    return run_config(spec, sizes, budget, over=values)
+
+
+def _place(spec: SweepSpec, path: str, shape: str = "") -> str:
+    """Where a key of a run stands in the sweep file."""
+    if spec.search is not None and path in spec.search.space:
+        return f"search.space.{path}"
+    if path in spec.tune:
+        return f"tune.{path}"
+    if path in flatten(spec.base):
+        return f"base.{path}"
+    if path.startswith("recipe.budget"):
+        return "budgets"
+    if path.startswith("architecture.") and not spec.search:
+        return f"shapes ({shape}) {path.removeprefix('architecture.')}" if shape else "shapes"
+    return f"base.{path}" if path.startswith(("recipe", "architecture")) else path
+
+
+def _shapes(spec: SweepSpec, problems: dict[str, Problem]) -> list[dict[str, int]]:
+    """The sizes of all shapes; a target that no width meets is added to the problems."""
+    assert spec.shapes is not None
+    if spec.shapes.iso_parameters is None:
+        return spec.shapes.combinations()
+    shapes = []
+    for target, depth in product(spec.shapes.iso_parameters, spec.shapes.depth or ()):
+        base = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | {
+            key: value for key, value in spec.base.get("architecture", {}).items() if key == "norm"
+        }
+        solved = spec.shapes.rules.at_parameters(target, depth, Architecture.parse(base, "base.architecture"))
+        reached = parameters(solved).parameters_non_embedding
+        if abs(reached / target - 1) > spec.shapes.tolerance:
+            place = f"shapes.iso_parameters {target:,.0f} at depth {depth}"
+            problems[place] = Problem(
+                place,
+                f"the nearest width, {solved.width}, has {reached:,} parameters; allow it with tolerance, or move the target",
+            )
+        shapes.append({"depth": depth, "width": solved.width, "heads": solved.heads, "ffn": solved.ffn})
+    return shapes
