@@ -1,0 +1,155 @@
+"""The answer of a sweep: ledger, fits, figures and answer.md, rebuilt from the records with the same bytes every time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from study import tables
+from study.findings import loss_findings, parameter_findings, run_count, undecided
+from study.fitting.comparisons import METHOD
+from study.fitting.evidence import Evidence, gather, save_fits
+from study.plotting import (
+    learning_rate,
+    loss_against_flops,
+    loss_against_parameters,
+    loss_by_depth,
+    loss_curves,
+    paired_differences,
+    what_doubling_adds,
+)
+from study.plotting.style import save
+from study.records import SweepFolder, write_atomically
+from study.wording import escape
+
+FIGURES: dict[str, tuple[ModuleType, str]] = {
+    "loss_by_depth": (loss_by_depth, "Final validation loss against depth, one line a size"),
+    "paired_differences": (paired_differences, "Paired differences between shapes of equal parameters"),
+    "what_doubling_adds": (what_doubling_adds, "Parameters that doubling one size adds"),
+    "learning_rate": (learning_rate, "Loss against learning rate, and the rates chosen"),
+    "loss_curves": (loss_curves, "Loss curves of the chosen runs"),
+    "loss_against_flops": (loss_against_flops, "Final loss against training FLOPs"),
+    "loss_against_parameters": (loss_against_parameters, "Final loss against all parameters, with the front"),
+}
+"""The figures of an answer in its order: the module with `frame` and `draw`, and the caption."""
+
+CONVENTIONS = (
+    "Loss: nats summed over masked tokens ÷ number of masked tokens, on a fixed validation set with fixed masks.",
+    "`parameters`: unique tensors of the MLM model. `parameters_encoder`: embeddings and blocks, no pooler. "
+    "`parameters_non_embedding`: the encoder less its token, position and segment tables.",
+    "`train_flops`: matrix products that run, forward and backward, over the whole budget; 12·L·H·S for attention; the head "
+    "on masked positions only.",
+    "Chosen rate: the lowest loss at the first seed. Bracketed: worse rates were tried on both sides; a run that diverged or "
+    "stayed at the unigram entropy counts as worse, one that failed otherwise does not count.",
+    "± is the standard error over validation sequences; differences are paired and therefore much surer than it suggests.",
+    METHOD,
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a sweep's ledger says to its question; `figures` are the names of those that had anything to show."""
+
+    evidence: Evidence
+    figures: tuple[str, ...]
+
+    @property
+    def headline(self) -> str:
+        """The answer in three lines of plain text, for a terminal."""
+        name, evidence = self.evidence.folder.name, self.evidence
+        loss, parameters = loss_findings(evidence)[0], parameter_findings(evidence)[0]
+        return f"{name}: {run_count(evidence)}\nLoss: {loss}\nParameters: {parameters}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain values that JSON can hold."""
+        evidence = self.evidence
+        ended, excluded = len(evidence.ledger), tables.excluded(evidence)
+        return {
+            "sweep": evidence.folder.name,
+            "question": evidence.sweep.get("question"),
+            "expect": evidence.sweep.get("expect"),
+            "headline": self.headline,
+            "runs": {"started": evidence.runs_started, "ended": ended, "excluded": len(excluded)},
+            "findings": {
+                "parameters": parameter_findings(evidence),
+                "loss": loss_findings(evidence),
+                "undecided": undecided(evidence),
+            },
+            "doubling": what_doubling_adds.frame(evidence).to_dict("records"),
+            "cells": [cell.to_dict() for cell in evidence.cells],
+            "comparisons": evidence.differences(),
+            "excluded": excluded,
+            "figures": [f"figures/{name}.svg" for name in self.figures],
+        }
+
+    def to_markdown(self) -> str:
+        """The text of answer.md."""
+        evidence = self.evidence
+        sections = {
+            "Answer": _answer(evidence),
+            "What the evidence does not decide": _bullets(undecided(evidence)),
+            "Differences at equal parameters": tables.differences(evidence),
+            "What a larger size buys": tables.gains(evidence),
+            "Cells": tables.cells(evidence),
+            "Excluded runs": tables.excluded_runs(evidence),
+            "Figures": "\n\n".join(_figure(name) for name in self.figures),
+            "Conventions": "\n".join(f"- {line}" for line in CONVENTIONS),
+            "How to regenerate": _regenerate(evidence.folder.name),
+        }
+        body = (f"## {title}\n\n{text}" for title, text in sections.items() if text)
+        return "\n\n".join([f"# {escape(evidence.folder.name)}", _question(evidence), *body]) + "\n"
+
+
+def report(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
+    """Rebuild ledger, fits, figures and answer.md of a sweep from its records.
+
+    `include_unbracketed` lets cells whose best learning rate lies at an edge of the tried range into the comparisons. Raises
+    InputError where the folder has no readable sweep.yaml or holds a file that is not a record.
+    """
+    folder.write_ledger()
+    evidence = gather(folder, include_unbracketed)
+    save_fits(evidence)
+    answer = Answer(evidence, tuple(name for name in FIGURES if _drawn(evidence, name)))
+    write_atomically(folder.answer_file, answer.to_markdown().encode())
+    return answer
+
+
+def _drawn(evidence: Evidence, name: str) -> bool:
+    """Draw and save a figure; where there is nothing to show, take away one that an earlier report left."""
+    module, _ = FIGURES[name]
+    data = module.frame(evidence)
+    if data.empty:
+        for kind in ("svg", "png"):
+            (evidence.folder.figures / f"{name}.{kind}").unlink(missing_ok=True)
+        return False
+    save(module.draw(data), evidence.folder, name)
+    return True
+
+
+def _question(evidence: Evidence) -> str:
+    lines = [f"> **Question.** {escape(evidence.sweep.get('question', 'not given'))}"]
+    if expected := evidence.sweep.get("expect"):
+        lines.append(f"> **Expected.** {escape(expected)}")
+    return "\n>\n".join([*lines, f"> **Runs.** {run_count(evidence)}."])
+
+
+def _answer(evidence: Evidence) -> str:
+    loss, parameters = _bullets(loss_findings(evidence)), _bullets(parameter_findings(evidence))
+    return f"**Loss** (measured)\n\n{loss}\n\n**Parameters** (counted, exact)\n\n{parameters}"
+
+
+def _bullets(sentences: list[str]) -> str:
+    return "\n".join(f"- {escape(sentence)}" for sentence in sentences)
+
+
+def _figure(name: str) -> str:
+    _, caption = FIGURES[name]
+    return f"![{caption}](figures/{name}.svg)\n\n*{caption}* ([PNG](figures/{name}.png))"
+
+
+def _regenerate(name: str) -> str:
+    return (
+        f"`study report results/{name}` rebuilds this page, `ledger.parquet`, `fits/` and `figures/` from the run folders, "
+        f"without torch, a GPU or an account; `study launch sweeps/{name}.yaml` trains what is missing."
+    )

@@ -1,0 +1,171 @@
+"""The findings of a sweep in plain words: sentences about parameters, about loss, and about what is not decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from study.counting import parameters, what_doubling_adds
+from study.fitting.cells import Cell
+from study.fitting.comparisons import Comparison, LeftOut
+from study.fitting.evidence import Evidence
+from study.fitting.paired import Difference
+from study.fitting.rankings import Gain
+from study.plotting.what_doubling_adds import shapes_shown
+from study.wording import compact, plural, signed, span
+
+GAINS_TOLD = 3
+"""How many of the best steps are told in words; the table has all."""
+
+
+def parameter_findings(evidence: Evidence) -> list[str]:
+    """One sentence a shape: what doubling each size adds to its encoder, which follows from the counts alone."""
+    sentences = []
+    for name, architecture in shapes_shown(evidence).items():
+        before = parameters(architecture).parameters_encoder
+        added = what_doubling_adds(architecture)
+        most = max(added, key=added.__getitem__)
+        parts = ", ".join(f"{size} {f'+{compact(count)}' if count else '0'}" for size, count in added.items())
+        sentences.append(f"{name} ({compact(before)} parameters_encoder): doubling {parts}; {most} adds most.")
+    return sentences
+
+
+def loss_findings(evidence: Evidence) -> list[str]:
+    """What the ledger says about loss: the verdict over all pairs, then each family, or else the best cells."""
+    if not any(cell.usable for cell in evidence.cells):
+        return [f"No run that comparisons can use: {run_count(evidence)}. The ledger says nothing about loss yet."]
+    pairs = evidence.comparisons.pairs
+    if not pairs:
+        return [f"No comparison at equal parameters: {evidence.comparisons.reason}.", *_best(evidence)]
+    families = dict.fromkeys(pair.family for pair in pairs)
+    return [verdict(pairs), *(_family_sentence(name, [pair for pair in pairs if pair.family == name]) for name in families)]
+
+
+def verdict(pairs: tuple[Comparison, ...]) -> str:
+    """How many pairs are decided, and for which shape."""
+    n = plural(len(pairs), "pair")
+    decided = [pair for pair in pairs if pair.status == "decided"]
+    if all(pair.status == "no_seed_replicates" for pair in pairs):
+        return f"Not decided: {n} at equal parameters, but no cell has two seeds, so chance between seeds is unknown."
+    if not decided:
+        return f"Not decided: none of {n} at equal parameters differs beyond chance (Holm, 5%)."
+    by_depth = [pair for pair in decided if pair.depths_differ]
+    deeper = sum(pair.lower == pair.first for pair in by_depth)
+    counts = f"the deeper shape is lower in {deeper}, the shallower (wider) in {len(by_depth) - deeper}"
+    if alike := len(decided) - len(by_depth):
+        counts += f", {alike} of equal depth decided"
+    words = f"at equal parameters and tokens, of {n} {counts}, undecided {len(pairs) - len(decided)} (Holm, 5%)."
+    if len(by_depth) == len(pairs) and deeper in (0, len(pairs)):
+        return f"{'Depth' if deeper else 'Width'} lowers loss more in every pair: {words}"
+    return words[0].upper() + words[1:]
+
+
+def undecided(evidence: Evidence) -> list[str]:
+    """What the evidence leaves open, each with what would settle it."""
+    return [*_open_runs(evidence), *_open_pairs(evidence), *_open_rates(evidence), *_limits(evidence)]
+
+
+def run_count(evidence: Evidence) -> str:
+    """How many runs there are, ended and used."""
+    ended, excluded = len(evidence.ledger), len(evidence.excluded)
+    started = f"{ended} of {plural(evidence.runs_started, 'run')} ended" if evidence.runs_started else "no run was started"
+    return f"{started}, {excluded} excluded" if excluded else started
+
+
+def interval(difference: Difference) -> str:
+    """A difference with its interval and n."""
+    n = f"n = {plural(difference.n_sequences, 'sequence')}, {difference.n_seeds[0]} and {difference.n_seeds[1]} seeds"
+    if difference.low_nats is None or difference.high_nats is None:
+        return f"{signed(difference.estimate_nats)} nats (no interval; {n})"
+    bounds = f"95% interval {signed(difference.low_nats)} to {signed(difference.high_nats)}"
+    return f"{signed(difference.estimate_nats)} nats ({bounds}; {n})"
+
+
+def _family_sentence(name: str, pairs: list[Comparison]) -> str:
+    """The decided differences of a family, the widest apart in full."""
+    decided = [pair for pair in pairs if pair.status == "decided"]
+    told = max(decided or pairs, key=lambda pair: abs(pair.difference.estimate_nats))
+    words = f"{told.first} minus {told.second}: {interval(told.difference)}"
+    if decided:
+        return f"{name}: {told.lower} is lower, {words}; {len(decided)} of {plural(len(pairs), 'pair')} decided."
+    return f"{name}: nothing decided; the largest difference is {words}."
+
+
+def _best(evidence: Evidence) -> Iterator[str]:
+    """The best cell of each budget, the front, and the steps that bought most loss for their parameters."""
+    for family in evidence.families:
+        cells = [(loss, cell) for cell in family.cells if (loss := cell.loss_nats) is not None]
+        if cells and not family.equal_parameters:
+            loss, cell = min(cells, key=lambda found: found[0])
+            yield f"Lowest loss at {family.budget}: {_named(cell)}, {loss:.4f} nats ({compact(cell.parameters)} parameters)."
+    if evidence.front:
+        shown = "; ".join(
+            f"{cell.architecture.shape_name} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in evidence.front
+        )
+        yield f"Front of loss (nats) against parameters: {shown}."
+    yield from (_gain_sentence(gain) for gain in evidence.gains[:GAINS_TOLD])
+
+
+def _named(cell: Cell) -> str:
+    return f"{cell.architecture.shape_name} ({cell.setting})" if cell.setting else cell.architecture.shape_name
+
+
+def _gain_sentence(gain: Gain) -> str:
+    return (
+        f"{gain.axis} from {gain.smaller} to {gain.larger} at {gain.budget}: {interval(gain.difference)} for "
+        f"{compact(gain.parameters_added)} more parameters_encoder, "
+        f"{gain.nats_lowered_per_million:+.3f} nats lowered per million."
+    )
+
+
+def _open_runs(evidence: Evidence) -> Iterator[str]:
+    missing = evidence.runs_started - len(evidence.ledger)
+    if missing:
+        yield f"{plural(missing, 'run')} begun but not ended; study launch goes on where they stopped."
+
+
+def _open_pairs(evidence: Evidence) -> Iterator[str]:
+    pairs = evidence.comparisons.pairs
+    if any(pair.status == "no_seed_replicates" for pair in pairs):
+        yield "Whether any difference exceeds chance between seeds; two seeds a cell or more would show it."
+    families: dict[str, list[str]] = {}
+    for pair in pairs:
+        if pair.status == "undecided":
+            families.setdefault(pair.family, []).append(f"{pair.first} minus {pair.second} ({_remedy(pair)})")
+    if families:
+        yield "In brackets, what would decide a pair about half the time if its true difference is the one estimated."
+    yield from (f"{family}: {'; '.join(open_pairs)}." for family, open_pairs in families.items())
+
+
+def _remedy(pair: Comparison) -> str:
+    ways = []
+    if pair.seeds_that_would_decide is not None:
+        ways.append(f"{pair.seeds_that_would_decide} seeds a cell")
+    if pair.sequences_that_would_decide is not None:
+        ways.append(f"{pair.sequences_that_would_decide} validation sequences")
+    return " or ".join(ways) or "neither more seeds nor more sequences alone"
+
+
+def _open_rates(evidence: Evidence) -> Iterator[str]:
+    reasons: dict[str, list[LeftOut]] = {}
+    for cell in evidence.comparisons.left_out:
+        reasons.setdefault(cell.reason, []).append(cell)
+    for reason, cells in reasons.items():
+        names = ", ".join(f"{cell.shape} at {cell.family}" for cell in cells)
+        yield f"Left out of the comparisons ({reason}): {names}."
+
+
+def _limits(evidence: Evidence) -> Iterator[str]:
+    usable = [cell for cell in evidence.cells if cell.usable]
+    if not usable:
+        return
+    low, high = (pick(cell.parameters_non_embedding for cell in usable) for pick in (min, max))
+    few, many = (pick(cell.tokens for cell in usable) for pick in (min, max))
+    yield (
+        f"Anything beyond {span(low, high)} non-embedding parameters, {span(few, many)} tokens and this text; a larger "
+        "sweep would."
+    )
+    if evidence.comparisons.pairs:
+        yield (
+            "Whether the same holds at equal total parameters: at equal non-embedding parameters the wider shape has larger "
+            "embedding tables (both counts are in the table of cells)."
+        )

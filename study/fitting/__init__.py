@@ -1,0 +1,1 @@
+"""What the ledger says: chosen learning rates, paired differences and rankings; reads results, never torch."""

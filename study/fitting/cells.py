@@ -1,0 +1,212 @@
+"""The cells of a sweep: one shape under one setting and budget, its rate search, and the losses of its chosen runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from study.architecture import Architecture
+from study.config import RunConfig, fingerprint_of
+from study.counting import parameters
+from study.fitting.learning_rates import RateSearch, search_rates
+from study.records import RunFolder, SweepFolder
+from study.wording import compact
+
+SHAPE = ("architecture.depth", "architecture.width", "architecture.heads", "architecture.ffn")
+"""The four sizes of a shape, as ledger columns."""
+
+EQUAL_WITHIN = 0.05
+"""Cells have equal parameters where their non-embedding parameters can all lie so near, relatively, to one size."""
+
+RATE = "recipe.learning_rate"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One shape under one setting and budget.
+
+    `setting` says what else the sweep varies, empty where only shapes and budgets differ. `tokens` and `train_flops` are
+    those of the whole budget. `validation` names the validation set and masks: only under one name are losses comparable.
+    `runs` are the usable runs at the chosen rate, by seed, and `losses` theirs: seeds ×
+    validation sequences in nats per masked token.
+    """
+
+    name: str
+    setting: str
+    budget: str
+    architecture: Architecture
+    parameters: int
+    parameters_encoder: int
+    parameters_non_embedding: int
+    tokens: int
+    train_flops: float
+    validation: str
+    unigram_entropy_nats: float | None
+    rates: RateSearch
+    runs: tuple[str, ...]
+    losses: NDArray[np.float64] = field(repr=False, compare=False)
+
+    @property
+    def usable(self) -> bool:
+        """Whether any run at the chosen rate has a loss that comparisons can use."""
+        return bool(self.runs)
+
+    @property
+    def loss_nats(self) -> float | None:
+        """Validation loss, nats per masked token, mean over the seeds at the chosen rate."""
+        return float(self.losses.mean()) if self.usable else None
+
+    @property
+    def standard_error_nats(self) -> float | None:
+        """Standard error of `loss_nats` over the validation sequences, seeds averaged; None for fewer than two sequences."""
+        if not self.usable or self.losses.shape[1] < 2:
+            return None
+        return float(self.losses.mean(axis=0).std(ddof=1) / np.sqrt(self.losses.shape[1]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cell as plain values, its runs' losses as their mean and standard error."""
+        same = ("setting", "budget", "parameters", "parameters_encoder", "parameters_non_embedding", "tokens", "train_flops")
+        return {
+            "cell": self.name,
+            "shape": self.architecture.shape_name,
+            **{name: getattr(self, name) for name in same},
+            "learning_rate": self.rates.chosen,
+            "rate_status": self.rates.status,
+            "seeds": len(self.runs),
+            "loss_nats": self.loss_nats,
+            "standard_error_nats": self.standard_error_nats,
+        }
+
+
+@dataclass(frozen=True)
+class Family:
+    """Cells that are looked at together: those of equal parameters, setting and tokens, or else those of one budget.
+
+    `size` says what the parameters and the setting are, empty where they differ within the family.
+    """
+
+    size: str
+    budget: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def equal_parameters(self) -> bool:
+        """Whether the cells may be compared as shapes of one size."""
+        return bool(self.size)
+
+    @property
+    def label(self) -> str:
+        """Size and budget in words."""
+        return f"{self.size}, {self.budget}" if self.size else self.budget
+
+
+def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
+    """The cells of a sweep by size, depth, tokens and setting; empty for an empty ledger."""
+    if ledger.empty:
+        return ()
+    tuned = tuple(folder.sweep().get("tune") or ())
+    varied = _varied_columns(ledger, (*SHAPE, *tuned, "seed"))
+    knobs = [knob for knob in tuned if knob != RATE]
+    found = [_cell(folder, str(name), _at_best(runs, knobs), varied) for name, runs in ledger.groupby("cell")]
+    return tuple(
+        sorted(found, key=lambda cell: (cell.parameters_non_embedding, cell.architecture.depth, cell.tokens, cell.name))
+    )
+
+
+def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
+    """The families of a sweep: groups of equal parameters where any holds two shapes, else one family a budget."""
+    equal = tuple(_equal_parameters(cells))
+    if any(len(family.cells) > 1 for family in equal):
+        return equal
+    by_budget: dict[str, list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.tokens):
+        by_budget.setdefault(cell.budget, []).append(cell)
+    return tuple(Family("", budget, tuple(members)) for budget, members in by_budget.items())
+
+
+def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:
+    """Cells of one setting and budget, from the smallest on, as many as have equal parameters."""
+
+    def condition(cell: Cell) -> tuple[str, int, str]:
+        return cell.setting, cell.tokens, cell.budget
+
+    for (setting, _, budget), members in groupby(sorted(cells, key=condition), condition):
+        rest = sorted(members, key=lambda cell: cell.parameters_non_embedding)
+        while rest:
+            most = rest[0].parameters_non_embedding * (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
+            family = [cell for cell in rest if cell.parameters_non_embedding <= most]
+            yield _family(family, budget, setting)
+            rest = rest[len(family) :]
+
+
+def _family(cells: list[Cell], budget: str, setting: str) -> Family:
+    size = f"{compact(float(np.median([cell.parameters_non_embedding for cell in cells])))} non-embedding parameters"
+    ordered = sorted(cells, key=lambda cell: (cell.architecture.depth, cell.architecture.width))
+    return Family(f"{size}, {setting}" if setting else size, budget, tuple(ordered))
+
+
+def _varied_columns(ledger: pd.DataFrame, apart_from: tuple[str, ...]) -> list[str]:
+    """The configuration columns that differ between runs, but for the given ones and the budget."""
+    configuration = [
+        name
+        for name in ledger.columns
+        if "." in name and name not in apart_from and not name.startswith(("environment.", "recipe.budget."))
+    ]
+    return [name for name in (*configuration, "data_fingerprint") if ledger[name].nunique(dropna=False) > 1]
+
+
+def _at_best(runs: pd.DataFrame, knobs: list[str]) -> pd.DataFrame:
+    """The rows of one cell at the best values of its tuned knobs other than the learning rate, chosen at the first seed."""
+    usable = runs[(runs["seed"] == runs["seed"].min()) & runs["exclusion"].isna()]
+    if not knobs or usable.empty:
+        return runs
+    best = usable.loc[usable["loss_nats"].astype(float).idxmin()]
+    alike: pd.DataFrame = runs.loc[(runs[knobs] == best[knobs]).all(axis=1)]
+    return alike
+
+
+def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str]) -> Cell:
+    row = runs.iloc[0]
+    config = folder.run(str(row["run_id"])).config()
+    rates = search_rates(runs)
+    chosen = runs[(runs[RATE] == rates.chosen) & runs["exclusion"].isna()].sort_values("seed")
+    losses = [_per_masked_token(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
+    unigram = runs["unigram_entropy_nats"].dropna()
+    validation = {"data": row["data_fingerprint"], **config.data.model_dump(), "masking": config.masking.model_dump()}
+    return Cell(
+        name=name,
+        setting=", ".join(f"{column}={_short(row[column])}" for column in varied),
+        budget=_budget(config),
+        architecture=config.architecture,
+        **parameters(config.architecture).totals(),
+        tokens=config.tokens,
+        train_flops=config.flops_per_token["train_flops"] * config.tokens,
+        validation=fingerprint_of(validation),
+        unigram_entropy_nats=None if unigram.empty else float(unigram.iloc[0]),
+        rates=rates,
+        runs=tuple(chosen["run_id"].astype(str)),
+        losses=np.array(losses) if losses else np.empty((0, 0)),
+    )
+
+
+def _short(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
+    """Loss of each validation sequence; all sequences have the same number of masked tokens."""
+    summed = run.validation_losses()
+    return summed / (float(row["validation_masked_tokens"]) / len(summed))
+
+
+def _budget(config: RunConfig) -> str:
+    """The budget in its own unit: 1.0M tokens, 20.0 tokens per parameter."""
+    (given,) = config.recipe.budget.model_dump(exclude_none=True).items()
+    unit, amount = given
+    return f"{compact(amount)} {unit.replace('_', ' ')}"

@@ -1,0 +1,159 @@
+"""Which of two shapes of equal parameters has the lower loss: every pair of every family, with one verdict each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+from study.fitting.cells import EQUAL_WITHIN, Cell, Family
+from study.fitting.paired import (
+    CONFIDENCE,
+    Difference,
+    SeedVariance,
+    holm,
+    paired_difference,
+    pooled_seed_variance,
+    seeds_that_would_decide,
+    sequences_that_would_decide,
+)
+
+Verdict = Literal["decided", "undecided", "no_seed_replicates"]
+
+METHOD = (
+    "Loss of the deeper (at equal depth, wider) shape minus that of the other, at equal tokens and non-embedding parameters "
+    f"within {EQUAL_WITHIN:.0%} of one size. Estimate: mean over the shared validation sequences of the seed-averaged "
+    "difference per masked token. Variance: over paired sequences, plus over seeds (pooled over all cells with two seeds or "
+    "more; seeds taken as independent between shapes). 95% Student intervals with Satterthwaite's degrees of freedom, one pair "
+    "at a time; a pair is decided where Holm's adjusted p, over all pairs, is below 5%. The first seed also chose the learning "
+    "rate, which makes its loss a little too low in every cell alike."
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One pair of shapes: the first minus the second, and whether the sign of the difference is settled.
+
+    `decided` needs Holm's adjusted p-value below 5%, so a single interval that leaves out zero may still be undecided. The
+    last two fields say what would decide an undecided pair if its estimate were the truth; None where that alone would not.
+    """
+
+    family: str
+    first: str
+    second: str
+    first_cell: str
+    second_cell: str
+    depths_differ: bool
+    difference: Difference
+    status: Verdict
+    p_value_holm: float | None = None
+    seeds_that_would_decide: int | None = None
+    sequences_that_would_decide: int | None = None
+
+    @property
+    def lower(self) -> str:
+        """The shape whose estimated loss is lower."""
+        return self.first if self.difference.estimate_nats < 0 else self.second
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A cell that no comparison uses, and why."""
+
+    cell: str
+    shape: str
+    family: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """All pairs of a sweep; `reason` says why there are none where there are none."""
+
+    pairs: tuple[Comparison, ...]
+    left_out: tuple[LeftOut, ...]
+    seed_variance: SeedVariance | None
+    reason: str | None
+    method: str = METHOD
+
+
+def compare(families: Sequence[Family], include_unbracketed: bool = False) -> Comparisons:
+    """Compare every two shapes of each family of equal parameters.
+
+    A cell enters when it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate.
+    """
+    equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]
+    left_out = tuple(
+        LeftOut(cell.name, cell.architecture.shape_name, family.label, reason)
+        for family in equal
+        for cell in family.cells
+        if (reason := why_left_out(cell, include_unbracketed)) is not None
+    )
+    gone = {cell.cell for cell in left_out}
+    seeds = pooled_seed_variance(cell.losses for family in families for cell in family.cells if cell.usable)
+    pairs = [
+        _compare(family.label, *_deeper_first(one, other), seeds)
+        for family in equal
+        for one, other in combinations([cell for cell in family.cells if cell.name not in gone], 2)
+    ]
+    reason = None if pairs else _why_none(equal, left_out)
+    return Comparisons(tuple(_judged(pairs, seeds)), left_out, seeds, reason)
+
+
+def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
+    """Why comparisons leave a cell out, None where they do not."""
+    if not cell.usable:
+        return "no usable run at any learning rate"
+    if cell.losses.shape[1] < 2:
+        return "a single validation sequence gives no interval"
+    if cell.rates.bracketed or include_unbracketed:
+        return None
+    if cell.rates.status == "only_tried":
+        return f"learning rate {cell.rates.chosen:.3g} is the only one tried"
+    edge = cell.rates.status.replace("_", " ")
+    return f"learning rate {cell.rates.chosen:.3g} is the {edge}, so a better one may lie beyond: widen the range"
+
+
+def _deeper_first(one: Cell, other: Cell) -> tuple[Cell, Cell]:
+    first, second = sorted((one, other), key=lambda cell: (cell.architecture.depth, cell.architecture.width), reverse=True)
+    return first, second
+
+
+def _compare(family: str, first: Cell, second: Cell, seeds: SeedVariance | None) -> Comparison:
+    return Comparison(
+        family=family,
+        first=first.architecture.shape_name,
+        second=second.architecture.shape_name,
+        first_cell=first.name,
+        second_cell=second.name,
+        depths_differ=first.architecture.depth != second.architecture.depth,
+        difference=paired_difference(first.losses, second.losses, seeds),
+        status="no_seed_replicates",
+    )
+
+
+def _judged(pairs: list[Comparison], seeds: SeedVariance | None) -> list[Comparison]:
+    """The pairs with their verdicts, corrected for their number."""
+    if seeds is None:
+        return pairs
+    adjusted = holm([pair.difference.p_value for pair in pairs if pair.difference.p_value is not None])
+    return [_judge(pair, p_value, seeds, len(pairs)) for pair, p_value in zip(pairs, adjusted, strict=True)]
+
+
+def _judge(pair: Comparison, p_value: float, seeds: SeedVariance, comparisons: int) -> Comparison:
+    if p_value < 1 - CONFIDENCE:
+        return replace(pair, status="decided", p_value_holm=p_value)
+    return replace(
+        pair,
+        status="undecided",
+        p_value_holm=p_value,
+        seeds_that_would_decide=seeds_that_would_decide(pair.difference, seeds, comparisons),
+        sequences_that_would_decide=sequences_that_would_decide(pair.difference, seeds, comparisons),
+    )
+
+
+def _why_none(equal: list[Family], left_out: tuple[LeftOut, ...]) -> str:
+    if not equal:
+        return f"no two shapes have equal non-embedding parameters (within {EQUAL_WITHIN:.0%} of one size), tokens and settings"
+    return f"no group of equal parameters has two cells to compare; {len(left_out)} left out"

@@ -1,0 +1,80 @@
+"""All that the ledger of a sweep says, gathered once for figures, answers and notebooks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pandas as pd
+
+from study.fitting.cells import Cell, Family, cells_of, families_of
+from study.fitting.comparisons import Comparisons, compare
+from study.fitting.rankings import Gain, front_of, gains_of
+from study.records import SweepFolder, write_atomically
+
+MOST_PANELS = 8
+"""A figure of more panels than these is not read."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A sweep's ledger and what follows from it: cells, families, comparisons, gains and the front."""
+
+    folder: SweepFolder
+    sweep: dict[str, Any]
+    ledger: pd.DataFrame
+    cells: tuple[Cell, ...]
+    families: tuple[Family, ...]
+    comparisons: Comparisons
+    gains: tuple[Gain, ...]
+    front: tuple[Cell, ...]
+
+    @property
+    def excluded(self) -> pd.DataFrame:
+        """The ledger's rows that no fit uses."""
+        return self.ledger if self.ledger.empty else self.ledger[self.ledger["exclusion"].notna()]
+
+    def panels(self) -> dict[str, tuple[Cell, ...]]:
+        """The cells of each panel of a figure: one a family, or one a budget where that would be more than MOST_PANELS."""
+        if len(self.families) <= MOST_PANELS:
+            return {family.label: family.cells for family in self.families}
+        budgets: dict[str, tuple[Cell, ...]] = {}
+        for cell in sorted(self.cells, key=lambda cell: cell.tokens):
+            budgets[cell.budget] = (*budgets.get(cell.budget, ()), cell)
+        return budgets
+
+    @property
+    def runs_started(self) -> int:
+        """Runs whose folder is there, ended or not."""
+        return len(self.folder.runs())
+
+    def learning_rates(self) -> dict[str, Any]:
+        """What `fits/learning_rate.json` holds: every cell's rate search."""
+        return {"cells": [cell.to_dict() | {"search": asdict(cell.rates)} for cell in self.cells]}
+
+    def differences(self) -> dict[str, Any]:
+        """What `fits/paired_differences.json` holds: the comparisons, the gains, and the cells on the front."""
+        gains = [asdict(gain) | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains]
+        return asdict(self.comparisons) | {"gains": gains, "front": [cell.name for cell in self.front]}
+
+
+def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
+    """The evidence in a sweep's ledger, as last written.
+
+    Raises InputError where the folder has no ledger or no readable sweep.yaml.
+    """
+    sweep, ledger = folder.sweep(), folder.read_ledger()
+    cells = cells_of(folder, ledger)
+    families = families_of(cells)
+    comparisons = compare(families, include_unbracketed)
+    gains = gains_of(cells, comparisons.seed_variance)
+    return Evidence(folder, sweep, ledger, cells, families, comparisons, gains, front_of(cells))
+
+
+def save_fits(evidence: Evidence) -> None:
+    """Write `fits/learning_rate.json` and `fits/paired_differences.json`."""
+    files = {"learning_rate": evidence.learning_rates(), "paired_differences": evidence.differences()}
+    for name, values in files.items():
+        text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
+        write_atomically(evidence.folder.fits / f"{name}.json", text.encode() + b"\n")

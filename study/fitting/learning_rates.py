@@ -1,0 +1,93 @@
+"""The learning rate of a cell: which rates were tried, which one was chosen, and whether its neighbours are worse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.polynomial import Polynomial
+
+RateStatus = Literal["bracketed", "lowest_tried", "highest_tried", "only_tried", "none_usable"]
+"""`bracketed` where worse rates were tried on both sides; else at which edge of the tried range the chosen rate lies."""
+
+
+@dataclass(frozen=True)
+class TriedRate:
+    """One rate at the first seed: its run, its loss in nats per masked token where it reached one, why it is left out."""
+
+    learning_rate: float
+    run_id: str
+    loss_nats: float | None
+    exclusion: str | None
+
+
+@dataclass(frozen=True)
+class RateSearch:
+    """The rates tried in one cell and the one chosen.
+
+    `chosen` is the rate of the lowest loss at the cell's first seed. `optimum` and `gain_left_nats` are the vertex of the
+    parabola in log(rate) through the chosen rate and its two neighbours, and how far below the chosen loss it lies; None
+    where a neighbour is missing or left out.
+    """
+
+    tried: tuple[TriedRate, ...]
+    status: RateStatus
+    chosen: float | None = None
+    optimum: float | None = None
+    gain_left_nats: float | None = None
+
+    @property
+    def bracketed(self) -> bool:
+        """Whether worse rates were tried on both sides of the chosen one."""
+        return self.status == "bracketed"
+
+
+def search_rates(runs: pd.DataFrame) -> RateSearch:
+    """The rate search in the ledger rows of one cell, at its first seed.
+
+    A run that diverged or stayed at the unigram entropy counts as worse than any that learned. One that failed for another
+    reason (FAILED, OOM) says nothing about its rate and does not count as tried.
+    """
+    first = runs[(runs["seed"] == runs["seed"].min()) & runs["state"].isin(["COMPLETED", "DIVERGED"])]
+    tried = tuple(_tried(row) for _, row in first.sort_values("recipe.learning_rate").iterrows())
+    losses = np.array([_rank_loss(rate) for rate in tried])
+    if not np.isfinite(losses).any():
+        return RateSearch(tried, "none_usable")
+    best = int(losses.argmin())
+    chosen, status = tried[best].learning_rate, _status(best, len(tried))
+    neighbours = slice(best - 1, best + 2)
+    if status != "bracketed" or not np.isfinite(losses[neighbours]).all():
+        return RateSearch(tried, status, chosen)
+    optimum, lowest = _vertex([rate.learning_rate for rate in tried[neighbours]], losses[neighbours].tolist())
+    return RateSearch(tried, status, chosen, optimum, float(losses[best]) - lowest)
+
+
+def _tried(row: pd.Series) -> TriedRate:
+    loss, exclusion = row["loss_nats"], row["exclusion"]
+    return TriedRate(
+        learning_rate=float(row["recipe.learning_rate"]),
+        run_id=str(row["run_id"]),
+        loss_nats=None if pd.isna(loss) else float(loss),
+        exclusion=None if pd.isna(exclusion) else str(exclusion),
+    )
+
+
+def _rank_loss(rate: TriedRate) -> float:
+    return float("inf") if rate.exclusion is not None or rate.loss_nats is None else rate.loss_nats
+
+
+def _status(best: int, tried: int) -> RateStatus:
+    if tried == 1:
+        return "only_tried"
+    if best == 0:
+        return "lowest_tried"
+    return "highest_tried" if best == tried - 1 else "bracketed"
+
+
+def _vertex(rates: list[float], losses: list[float]) -> tuple[float, float]:
+    """The rate and the loss at the lowest point of the parabola in log(rate) through three points, the middle one lowest."""
+    parabola = Polynomial.fit(np.log(rates), losses, 2)
+    (turning,) = parabola.deriv().roots()
+    return float(np.exp(turning)), float(parabola(turning))

@@ -1,0 +1,145 @@
+"""Paired differences of validation loss, with the noise of the validation sequences and of the seeds in one interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+CONFIDENCE = 0.95
+"""Coverage of every interval, and one less the family-wise error of every verdict."""
+
+MOST_SEEDS = 64
+"""Beyond so many seeds a cell, more of them are no plan."""
+
+MOST_SEQUENCES = 64
+"""Beyond so many times the present validation sequences, more of them are no plan."""
+
+
+@dataclass(frozen=True)
+class SeedVariance:
+    """Variance of a run's loss over seeds (nats²), pooled over `cells` cells of two seeds or more."""
+
+    variance: float
+    degrees_of_freedom: int
+    cells: int
+
+    def half_width(self, seeds: int) -> float:
+        """Half of the interval of a mean over `seeds` seeds, on the fixed validation set, in nats."""
+        critical = stats.t.isf((1 - CONFIDENCE) / 2, self.degrees_of_freedom)
+        return float(critical * np.sqrt(self.variance / seeds))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Loss of one cell minus that of another, in nats per masked token, with its uncertainty.
+
+    The estimate is the mean over validation sequences of the difference of seed-averaged losses. Its variance is
+    s²(sequences)/n + s²(seeds)·(1/k₁ + 1/k₂); the interval is Student's with Satterthwaite's degrees of freedom. Without
+    seed replicates there is no seed variance, and so no interval.
+    """
+
+    estimate_nats: float
+    standard_error_sequences_nats: float
+    n_sequences: int
+    n_seeds: tuple[int, int]
+    standard_error_seeds_nats: float | None = None
+    standard_error_nats: float | None = None
+    degrees_of_freedom: float | None = None
+    low_nats: float | None = None
+    high_nats: float | None = None
+    p_value: float | None = None
+
+
+def pooled_seed_variance(cells: Iterable[NDArray[np.float64]]) -> SeedVariance | None:
+    """The variance over seeds of the mean loss, pooled over cells; None where no cell has two seeds.
+
+    Each cell is an array of seeds × sequences in nats per masked token. Pooling takes the variance as one for all cells.
+    """
+    means = [losses.mean(axis=1) for losses in cells if losses.shape[0] > 1]
+    if not means:
+        return None
+    freedom = sum(len(cell) - 1 for cell in means)
+    squares = sum(float(((cell - cell.mean()) ** 2).sum()) for cell in means)
+    return SeedVariance(squares / freedom, freedom, len(means))
+
+
+def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64], seeds: SeedVariance | None) -> Difference:
+    """The first cell's loss minus the second's; both are seeds × sequences, over the same two or more sequences.
+
+    The sequences are paired, the seeds are taken as independent. The variance over sequences holds a little of the seeds'
+    interaction with them, so the interval errs on the wide side.
+    """
+    differences = first.mean(axis=0) - second.mean(axis=0)
+    n, n_seeds = len(differences), (len(first), len(second))
+    estimate, over_sequences = float(differences.mean()), float(differences.var(ddof=1)) / n
+    if seeds is None:
+        return Difference(estimate, over_sequences**0.5, n, n_seeds)
+    over_seeds = seeds.variance * (1 / n_seeds[0] + 1 / n_seeds[1])
+    freedom = _satterthwaite(over_sequences, n - 1, over_seeds, seeds.degrees_of_freedom)
+    error = (over_sequences + over_seeds) ** 0.5
+    student = stats.t(freedom, loc=estimate, scale=error)
+    low, high = student.interval(CONFIDENCE)
+    return Difference(
+        estimate_nats=estimate,
+        standard_error_sequences_nats=over_sequences**0.5,
+        n_sequences=n,
+        n_seeds=n_seeds,
+        standard_error_seeds_nats=over_seeds**0.5,
+        standard_error_nats=error,
+        degrees_of_freedom=freedom,
+        low_nats=float(low),
+        high_nats=float(high),
+        p_value=float(2 * stats.t.sf(abs(estimate) / error, freedom)),
+    )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the given order: reject where one is below the family-wise error.
+
+    Source: Holm 1979, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6, 65-70.
+    """
+    ordered = np.argsort(p_values)
+    steps = np.asarray(p_values)[ordered] * np.arange(len(p_values), 0, -1)
+    adjusted = np.empty(len(p_values))
+    adjusted[ordered] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return [float(value) for value in adjusted]
+
+
+def seeds_that_would_decide(difference: Difference, seeds: SeedVariance, comparisons: int) -> int | None:
+    """The fewest seeds a cell, more than now, whose interval would leave out zero if the estimate is the truth.
+
+    At the error 1/`comparisons` of the family's, the first and hardest step of Holm's; at this many seeds the chance of a
+    verdict is about one half. None where even MOST_SEEDS would not do, since the sequences are the limit.
+    """
+    for count in range(max(difference.n_seeds) + 1, MOST_SEEDS + 1):
+        freedom = max(seeds.degrees_of_freedom, seeds.cells * (count - 1))
+        if _decides(difference, 1.0, 2 * seeds.variance / count, freedom, comparisons):
+            return count
+    return None
+
+
+def sequences_that_would_decide(difference: Difference, seeds: SeedVariance, comparisons: int) -> int | None:
+    """The validation sequences, doubled until the interval would leave out zero; as `seeds_that_would_decide`."""
+    assert difference.standard_error_seeds_nats is not None
+    over_seeds = difference.standard_error_seeds_nats**2
+    for times in 2 ** np.arange(1, int(np.log2(MOST_SEQUENCES)) + 1):
+        if _decides(difference, float(times), over_seeds, seeds.degrees_of_freedom, comparisons):
+            return int(times) * difference.n_sequences
+    return None
+
+
+def _decides(difference: Difference, times: float, over_seeds: float, seed_freedom: int, comparisons: int) -> bool:
+    """Whether the estimate would be told from zero with `times` the sequences and this seed variance of the difference."""
+    over_sequences = difference.standard_error_sequences_nats**2 / times
+    freedom = _satterthwaite(over_sequences, difference.n_sequences * times - 1, over_seeds, seed_freedom)
+    critical = stats.t.isf((1 - CONFIDENCE) / 2 / comparisons, freedom)
+    return bool(abs(difference.estimate_nats) > critical * (over_sequences + over_seeds) ** 0.5)
+
+
+def _satterthwaite(first: float, first_freedom: float, second: float, second_freedom: float) -> float:
+    """Degrees of freedom of the sum of two variances (Satterthwaite 1946, Biometrics Bulletin 2, 110-114)."""
+    return (first + second) ** 2 / (first**2 / first_freedom + second**2 / second_freedom)

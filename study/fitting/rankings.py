@@ -1,0 +1,87 @@
+"""Sweeps without equal parameters: the best cells, the front of loss against parameters, and what a larger size buys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from study.fitting.cells import Cell
+from study.fitting.paired import Difference, SeedVariance, paired_difference
+
+_HELD: dict[str, Callable[[Cell], tuple[float, ...]]] = {
+    "depth": lambda cell: (cell.architecture.width, cell.architecture.heads, cell.architecture.ffn),
+    "width": lambda cell: (cell.architecture.depth, cell.architecture.ffn / cell.architecture.width),
+    "ffn": lambda cell: (cell.architecture.depth, cell.architecture.width, cell.architecture.heads),
+}
+"""What two cells share that differ in one size only; the FFN keeps its ratio to the width, and the heads follow it."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Two neighbouring cells that differ in one size: the larger minus the smaller in loss and in `parameters_encoder`.
+
+    The interval in `difference` is for this pair alone, not corrected for the number of pairs.
+    """
+
+    axis: str
+    smaller: str
+    larger: str
+    budget: str
+    setting: str
+    parameters_added: int
+    difference: Difference
+
+    @property
+    def nats_lowered_per_million(self) -> float:
+        """Loss lowered for each million parameters added to the encoder, in nats per masked token."""
+        return -self.difference.estimate_nats / (self.parameters_added / 1e6)
+
+
+def gains_of(cells: Sequence[Cell], seeds: SeedVariance | None) -> tuple[Gain, ...]:
+    """Every step to the next larger depth, width or FFN, all else equal, ranked by loss lowered per added parameter."""
+    usable = [cell for cell in cells if cell.usable and cell.losses.shape[1] > 1]
+    gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, usable)]
+    return tuple(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
+
+
+def front_of(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """The cells that no other of the same budget and validation set beats: as small in `parameters` with lower loss.
+
+    Ordered by budget, then by parameters; along one budget the loss falls.
+    """
+    front: list[Cell] = []
+    lowest: dict[tuple[str, str], float] = {}
+    usable = [(cell.budget, cell.parameters, loss, cell) for cell in cells if (loss := cell.loss_nats) is not None]
+    for *_, loss, cell in sorted(usable, key=lambda row: row[:3]):
+        if loss < lowest.get((cell.budget, cell.validation), float("inf")):
+            lowest[cell.budget, cell.validation] = loss
+            front.append(cell)
+    return tuple(front)
+
+
+def _steps(axis: str, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
+    """Neighbours along one size among the cells that share the rest."""
+    ladders: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in cells:
+        ladders.setdefault((cell.setting, cell.budget, _HELD[axis](cell)), []).append(cell)
+    for ladder in ladders.values():
+        ladder.sort(key=lambda cell: (_size(axis, cell), cell.name))
+        yield from ((one, two) for one, two in pairwise(ladder) if _size(axis, one) < _size(axis, two))
+
+
+def _size(axis: str, cell: Cell) -> int:
+    size: int = getattr(cell.architecture, axis)
+    return size
+
+
+def _gain(axis: str, smaller: Cell, larger: Cell, seeds: SeedVariance | None) -> Gain:
+    return Gain(
+        axis=axis,
+        smaller=smaller.architecture.shape_name,
+        larger=larger.architecture.shape_name,
+        budget=smaller.budget,
+        setting=smaller.setting,
+        parameters_added=larger.parameters_encoder - smaller.parameters_encoder,
+        difference=paired_difference(larger.losses, smaller.losses, seeds),
+    )

@@ -1,0 +1,1 @@
+"""One file a figure: first the data it shows, then the drawing."""

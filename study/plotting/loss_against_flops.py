@@ -1,0 +1,49 @@
+"""Final validation loss against training FLOPs, in the convention of the products that run."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from study.fitting.evidence import Evidence
+from study.plotting.style import FLOPS, LOSS, depth_key, depth_styles, legend_below, log_ticks, mark_plateau, panels, theme
+
+
+def frame(evidence: Evidence) -> pd.DataFrame:
+    """One row a cell with a usable run: its loss, mean over seeds, and the `train_flops` of one of its runs."""
+    rows = [
+        {
+            "series": f"{cell.architecture.shape_name} {cell.setting}",
+            "depth": cell.architecture.depth,
+            "width": cell.architecture.width,
+            "train_flops": cell.train_flops,
+            "loss_nats": cell.loss_nats,
+            "seeds": len(cell.runs),
+            "unigram_entropy_nats": cell.unigram_entropy_nats,
+        }
+        for cell in evidence.cells
+        if cell.usable
+    ]
+    return pd.DataFrame(rows)
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A line a shape over its budgets, its width at the largest of them."""
+    with theme():
+        figure, (axes,) = panels([""], FLOPS, LOSS, size=(8.5, 5.0))
+        styles = depth_styles(data["depth"])
+        few = data["series"].nunique() <= 12
+        for _, shape in data.sort_values("train_flops").groupby("series", sort=False):
+            colour, marker = styles[int(shape["depth"].iloc[0])]
+            axes.plot(shape["train_flops"], shape["loss_nats"], color=colour, marker=marker, linewidth=1.4)
+            last = shape.iloc[-1]
+            if few:
+                spot = (last["train_flops"], last["loss_nats"])
+                axes.annotate(f"H{last['width']}", spot, (7, -4), textcoords="offset points", color=colour)
+        axes.set_xscale("log")
+        axes.margins(x=0.1, y=0.15)
+        log_ticks(axes)
+        mark_plateau(axes, data["unigram_entropy_nats"])
+        figure.suptitle(f"Final loss against training FLOPs ({len(data)} cells, {data['seeds'].sum()} runs; means over seeds)")
+        legend_below(figure, depth_key(styles))
+    return figure

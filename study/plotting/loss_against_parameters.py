@@ -1,0 +1,51 @@
+"""Final validation loss against all parameters of the model, with the front that no cell beats."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from study.fitting.evidence import Evidence
+from study.plotting.style import LOSS, depth_key, depth_styles, legend_below, log_ticks, mark_plateau, panels, theme
+
+PARAMETERS = "parameters (unique tensors of the MLM model, embeddings included)"
+
+
+def frame(evidence: Evidence) -> pd.DataFrame:
+    """One row a cell with a usable run: its loss, mean over seeds, its `parameters`, and whether it is on the front."""
+    front = {cell.name for cell in evidence.front}
+    rows = [
+        {
+            "series": f"{cell.budget} {cell.validation}",
+            "depth": cell.architecture.depth,
+            "parameters": cell.parameters,
+            "loss_nats": cell.loss_nats,
+            "on_front": cell.name in front,
+            "unigram_entropy_nats": cell.unigram_entropy_nats,
+        }
+        for cell in evidence.cells
+        if cell.usable
+    ]
+    return pd.DataFrame(rows)
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A point a cell, coloured by depth; one stepped line a budget joins the front."""
+    with theme():
+        figure, (axes,) = panels([""], PARAMETERS, LOSS, size=(8.5, 5.0))
+        styles = depth_styles(data["depth"])
+        for _, budget in data.groupby("series", sort=False):
+            front = budget[budget["on_front"]].sort_values("parameters")
+            axes.plot(front["parameters"], front["loss_nats"], color="grey", drawstyle="steps-post", linewidth=1.4, zorder=1)
+        for depth, (colour, marker) in styles.items():
+            cells = data[data["depth"] == depth]
+            axes.scatter(cells["parameters"], cells["loss_nats"], color=colour, marker=marker, s=45, zorder=2)
+        axes.set_xscale("log")
+        axes.margins(x=0.08, y=0.15)
+        log_ticks(axes)
+        mark_plateau(axes, data["unigram_entropy_nats"])
+        figure.suptitle(f"Final loss against all parameters ({len(data)} cells)")
+        line = Line2D([], [], color="grey", label="front at equal budget: none smaller is better")
+        legend_below(figure, [*depth_key(styles), line])
+    return figure

@@ -1,0 +1,80 @@
+"""A forest plot of the paired differences between shapes of equal parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from study.fitting.evidence import Evidence
+from study.plotting.style import legend_below, theme
+
+_LOOK = {"decided": ("#0173b2", "o"), "undecided": ("#de8f05", "s"), "no_seed_replicates": ("#777777", "D")}
+
+
+def frame(evidence: Evidence) -> pd.DataFrame:
+    """One row a pair: the deeper shape minus the other, its 95% interval, n and status."""
+    rows = [
+        {
+            "family": pair.family,
+            "pair": f"{pair.first} − {pair.second}",
+            "estimate_nats": pair.difference.estimate_nats,
+            "low_nats": pair.difference.low_nats,
+            "high_nats": pair.difference.high_nats,
+            "n_sequences": pair.difference.n_sequences,
+            "n_seeds": "+".join(map(str, pair.difference.n_seeds)),
+            "status": pair.status,
+        }
+        for pair in evidence.comparisons.pairs
+    ]
+    return pd.DataFrame(rows)
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A row a pair under its family's name; left of zero the deeper shape is better."""
+    with theme():
+        names = data["family"].unique()
+        figure = Figure(figsize=(10, 1.7 + 0.33 * (len(data) + len(names))), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0, color="black", linewidth=1.2)
+        labels, line = [], 0
+        for name in names:
+            labels.append((line, str(name)))
+            for row in data[data["family"] == name].to_dict("records"):
+                line += 1
+                labels.append((line, str(row["pair"])))
+                _draw_row(axes, line, row)
+            line += 1
+        axes.set_yticks([at for at, _ in labels], [label for _, label in labels])
+        for (_, label), tick in zip(labels, axes.get_yticklabels(), strict=True):
+            tick.set_fontweight("bold" if label in names else "normal")
+        axes.set_ylim(line - 0.3, -0.7)
+        axes.grid(visible=False, axis="y")
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.set_xlabel(
+            "difference of validation loss (nats per masked token)\n← deeper is better        shallower is better →"
+        )
+        figure.suptitle(f"Deeper minus shallower at equal parameters ({len(data)} pairs, 95% intervals)")
+        seen = [status for status in _LOOK if status in set(data["status"])]
+        legend_below(figure, [_key(status) for status in seen])
+    return figure
+
+
+def _draw_row(axes: Axes, line: int, row: dict[Hashable, Any]) -> None:
+    colour, marker = _LOOK[str(row["status"])]
+    if pd.notna(row["low_nats"]):
+        axes.hlines(line, row["low_nats"], row["high_nats"], color=colour, linewidth=2.2)
+    axes.plot([row["estimate_nats"]], [line], marker=marker, color=colour, markersize=7)
+    note = f" {row['n_sequences']} seq., {row['n_seeds']} seeds"
+    axes.annotate(note, (1.0, line), xycoords=axes.get_yaxis_transform(), va="center", fontsize="small", annotation_clip=False)
+
+
+def _key(status: str) -> Line2D:
+    meaning = {"decided": "decided (Holm, 5%)", "no_seed_replicates": "no seed replicates: no interval"}
+    colour, marker = _LOOK[status]
+    return Line2D([], [], color=colour, marker=marker, label=meaning.get(status, status))

@@ -1,0 +1,118 @@
+"""How every figure looks and how it is saved: one theme, one ramp for depth, and the same bytes for the same data."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
+
+from study.records import SweepFolder, write_atomically
+
+LOSS = "validation loss (nats per masked token)"
+FLOPS = "training FLOPs (train_flops: products that run)"
+
+Panels = tuple[Figure, list[Axes]]
+"""A figure and its panels in reading order."""
+
+_MARKERS = "osD^vP*X"
+_FIXED = {"svg.hashsalt": "scaling-study", "svg.fonttype": "path", "figure.dpi": 100, "savefig.dpi": 160}
+
+
+@contextmanager
+def theme() -> Iterator[None]:
+    """Draw and save within the theme: seaborn's white grid, type that is legible at half size, fixed SVG ids."""
+    look = {"legend.frameon": False, "axes.titlesize": 12, "figure.titlesize": 13, "axes.titleweight": "normal"}
+    with mpl.rc_context():
+        sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", font_scale=0.95, rc={**look, **_FIXED})
+        yield
+
+
+def panels(titles: Sequence[str], x: str, y: str, columns: int = 2, size: tuple[float, float] = (4.6, 3.4)) -> Panels:
+    """A figure and its panels, in rows of at most `columns`, with one x and one y range and the axes' names outside."""
+    columns = min(columns, len(titles))
+    rows = -(-len(titles) // columns)
+    figure = Figure(figsize=(max(8.0, size[0] * columns), size[1] * rows + 0.9), layout="constrained")
+    axes: list[Axes] = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel().tolist()
+    for spare in axes[len(titles) :]:
+        spare.remove()
+    axes = axes[: len(titles)]
+    for panel, title in zip(axes, titles, strict=True):
+        panel.set_title(title, fontsize=11)
+    for lowest in axes[-columns:]:
+        lowest.set_xlabel(x)
+        lowest.xaxis.set_tick_params(labelbottom=True)
+    for leftmost in axes[::columns]:
+        leftmost.set_ylabel(y)
+    return figure, axes
+
+
+def depth_styles(depths: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """Colour and marker of each depth: a colour-blind-safe ramp from dark (shallow) to light (deep)."""
+    ordered = sorted(set(depths))
+    ramp = sns.color_palette("viridis", len(ordered) + 1).as_hex()
+    return {depth: (ramp[rank], _MARKERS[rank % len(_MARKERS)]) for rank, depth in enumerate(ordered)}
+
+
+def depth_key(styles: dict[int, tuple[str, str]]) -> list[Line2D]:
+    """The entries of a legend that tells the depths apart."""
+    return [Line2D([], [], color=colour, marker=mark, label=f"depth {depth}") for depth, (colour, mark) in styles.items()]
+
+
+def series_styles(names: Iterable[object]) -> dict[str, tuple[str, str]]:
+    """Colour and marker of each named line, in the order of first appearance."""
+    ordered = list(dict.fromkeys(str(name) for name in names))
+    colours = sns.color_palette("colorblind", max(1, len(ordered))).as_hex()
+    return {name: (colours[rank], _MARKERS[rank % len(_MARKERS)]) for rank, name in enumerate(ordered)}
+
+
+def mark_plateau(axes: Axes, entropies: pd.Series) -> None:
+    """The unigram entropy as a labelled line where it is near the drawn range, else as a note in the corner."""
+    known = entropies.dropna()
+    if known.empty:
+        return
+    entropy, (low, high) = float(known.max()), axes.get_ylim()
+    label = f"unigram entropy {entropy:.2f}"
+    if low <= entropy <= high + 0.25 * (high - low):
+        axes.set_ylim(low, max(high, entropy + 0.1 * (high - low)))
+        axes.axhline(entropy, color="black", linestyle=":", linewidth=1.2)
+        across = axes.get_yaxis_transform()
+        axes.annotate(label, (0.01, entropy), (0, 3), xycoords=across, textcoords="offset points", fontsize="small")
+    else:
+        axes.annotate(
+            f"{label}: above this range", (0.99, 0.985), xycoords="axes fraction", ha="right", va="top", fontsize="small"
+        )
+
+
+def legend_below(figure: Figure, entries: list[Line2D], columns: int = 4) -> None:
+    """One legend for all panels, under them."""
+    figure.legend(handles=entries, loc="outside lower center", ncols=min(columns, len(entries)))
+
+
+def log_ticks(axes: Axes) -> None:
+    """A logarithmic x axis whose ticks read 200k, 1M, 3T; call it when the data are drawn."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    decades = np.log10(high / low)
+    steps = (1, 2, 3, 4, 5, 6, 8) if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,)
+    axes.xaxis.set_major_locator(LogLocator(subs=steps))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def save(figure: Figure, folder: SweepFolder, name: str) -> None:
+    """Write `figures/<name>.svg` and `.png`, without dates or versions in them."""
+    metadata: dict[str, dict[str, str | None]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+    for kind, blank in metadata.items():
+        buffer = io.BytesIO()
+        with theme():
+            figure.savefig(buffer, format=kind, metadata=blank)
+        write_atomically(folder.figures / f"{name}.{kind}", buffer.getvalue())

@@ -1,0 +1,55 @@
+"""What doubling the depth, the width, the FFN or the heads adds to the encoder's parameters."""
+
+from __future__ import annotations
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from study.architecture import Architecture
+from study.counting import parameters, what_doubling_adds
+from study.fitting.evidence import Evidence
+from study.named_models import named
+from study.plotting.style import panels, theme
+from study.wording import compact
+
+
+def frame(evidence: Evidence) -> pd.DataFrame:
+    """One row a size doubled, for BERT-Base and the sweep's smallest and largest shapes, counted as `parameters_encoder`."""
+    rows = []
+    for name, architecture in shapes_shown(evidence).items():
+        before = parameters(architecture).parameters_encoder
+        for size, added in what_doubling_adds(architecture).items():
+            rows.append({"shape": name, "size": size, "added": added, "before": before, "share": added / before})
+    return pd.DataFrame(rows)
+
+
+def shapes_shown(evidence: Evidence) -> dict[str, Architecture]:
+    """BERT-Base and the sweep's smallest and largest shapes, by what they are called."""
+    by_size = sorted(evidence.cells, key=lambda cell: (cell.parameters_encoder, cell.architecture.shape_name))
+    base = named("BERT-Base")
+    shapes = {f"BERT-Base, {base.shape_name}": base}
+    if by_size:
+        smallest, largest = by_size[0].architecture, by_size[-1].architecture
+        shapes |= {f"smallest, {smallest.shape_name}": smallest, f"largest, {largest.shape_name}": largest}
+    return shapes
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A panel a shape, bars as shares of its encoder, the counts written at them."""
+    with theme():
+        names = data["shape"].unique()
+        before = data.groupby("shape")["before"].first()
+        titles = [f"{name}\n({compact(before[name])} parameters_encoder)" for name in names]
+        figure, axes = panels(titles, "parameters added, share of parameters_encoder", "size doubled", 3, (4.4, 3.0))
+        colours = sns.color_palette("colorblind", data["size"].nunique()).as_hex()
+        for panel, name in zip(axes, names, strict=True):
+            rows = data[data["shape"] == name]
+            bars = panel.barh(rows["size"], rows["share"], color=colours)
+            panel.bar_label(bars, [f"+{compact(added)}" if added else "0" for added in rows["added"]], padding=4)
+            panel.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+            panel.grid(visible=False, axis="y")
+        axes[0].invert_yaxis()
+        axes[0].set_xlim(0, data["share"].max() * 1.3)
+        figure.suptitle("What doubling one size adds (width takes the FFN along; exact counts)")
+    return figure

@@ -1,0 +1,120 @@
+"""The tables of an answer, as Markdown: differences, gains, cells and excluded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from study.fitting.cells import Cell
+from study.fitting.evidence import Evidence
+from study.fitting.paired import Difference
+from study.wording import plural, table
+
+
+def differences(evidence: Evidence) -> str:
+    """Every pair of shapes of equal parameters with its interval and status; empty where there is none."""
+    if not evidence.comparisons.pairs:
+        return ""
+    header = ["family", "first − second", "nats", "95% interval", "Holm p", "status", "sequences", "seeds", "dof"]
+    return table(header, _difference_rows(evidence))
+
+
+def _difference_rows(evidence: Evidence) -> Iterator[list[object]]:
+    for pair in evidence.comparisons.pairs:
+        found = pair.difference
+        yield [
+            pair.family,
+            f"{pair.first} − {pair.second}",
+            f"{found.estimate_nats:+.4f}",
+            _bounds(found),
+            None if pair.p_value_holm is None else f"{pair.p_value_holm:.2g}",
+            pair.status.replace("_", " "),
+            found.n_sequences,
+            f"{found.n_seeds[0]} and {found.n_seeds[1]}",
+            None if found.degrees_of_freedom is None else f"{found.degrees_of_freedom:.1f}",
+        ]
+
+
+def gains(evidence: Evidence) -> str:
+    """Every step to a larger depth, width or FFN; empty where there is none."""
+    if not evidence.gains:
+        return ""
+    intro = (
+        "Neighbouring cells that differ in one size, by loss lowered per parameter added. Each interval is for its pair alone, "
+        "and cells whose rate is not bracketed take part (see the table of cells)."
+    )
+    header = ["axis", "from", "to", "budget", "setting", "nats", "95% interval"]
+    header += ["parameters_encoder added", "nats lowered per million"]
+    return f"{intro}\n\n{table(header, _gain_rows(evidence))}"
+
+
+def _gain_rows(evidence: Evidence) -> Iterator[list[object]]:
+    for gain in evidence.gains:
+        yield [
+            gain.axis,
+            gain.smaller,
+            gain.larger,
+            gain.budget,
+            gain.setting or None,
+            f"{gain.difference.estimate_nats:+.4f}",
+            _bounds(gain.difference),
+            f"{gain.parameters_added:,}",
+            f"{gain.nats_lowered_per_million:+.3f}",
+        ]
+
+
+def _bounds(difference: Difference) -> str | None:
+    if difference.low_nats is None or difference.high_nats is None:
+        return None
+    return f"{difference.low_nats:+.4f} to {difference.high_nats:+.4f}"
+
+
+def cells(evidence: Evidence) -> str:
+    """Every cell with its size, rate, loss and FLOPs; empty where there is none."""
+    header = ["shape", "setting", "parameters_non_embedding", "parameters", "tokens", "rate", "bracketed", "seeds"]
+    header += ["loss (nats)", "train_flops"]
+    rows = (
+        [
+            cell.architecture.shape_name,
+            cell.setting or None,
+            f"{cell.parameters_non_embedding:,}",
+            f"{cell.parameters:,}",
+            f"{cell.tokens:,}",
+            None if cell.rates.chosen is None else f"{cell.rates.chosen:.4g}",
+            "yes" if cell.rates.bracketed else cell.rates.status.replace("_", " "),
+            len(cell.runs),
+            _loss(cell),
+            f"{cell.train_flops:.3g}",
+        ]
+        for cell in evidence.cells
+    )
+    return table(header, rows) if evidence.cells else ""
+
+
+def _loss(cell: Cell) -> str | None:
+    error = "" if cell.standard_error_nats is None else f" ± {cell.standard_error_nats:.4f}"
+    return None if cell.loss_nats is None else f"{cell.loss_nats:.4f}{error}"
+
+
+def excluded(evidence: Evidence) -> list[dict[str, Any]]:
+    """The excluded runs as plain rows."""
+    columns = {
+        "run_id": "run",
+        "shape": "shape",
+        "recipe.learning_rate": "learning_rate",
+        "seed": "seed",
+        "exclusion": "reason",
+    }
+    rows = evidence.excluded
+    if rows.empty:
+        return []
+    return [{columns[str(key)]: value for key, value in row.items()} for row in rows[list(columns)].to_dict("records")]
+
+
+def excluded_runs(evidence: Evidence) -> str:
+    """Every excluded run with its reason; empty where there is none."""
+    rows = [list(row.values()) for row in excluded(evidence)]
+    if not rows:
+        return ""
+    summary = f"{plural(len(rows), 'run')} stay in the ledger and out of every comparison."
+    return f"{summary}\n\n{table(['run', 'shape', 'rate', 'seed', 'reason'], rows)}"

@@ -1,0 +1,43 @@
+"""How numbers and other people's text are written for readers: compact numbers, escaped Markdown, tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from matplotlib.ticker import EngFormatter
+
+_engineering = EngFormatter(places=1, sep="")
+
+
+def compact(number: float) -> str:
+    """A count to one decimal with its SI prefix, 85.1M for 85,054,464; zero is 0."""
+    return _engineering(number) if number else "0"
+
+
+def span(low: float, high: float) -> str:
+    """`1.0M to 2.0M`, or `1.0M` where both read the same."""
+    return compact(low) if compact(low) == compact(high) else f"{compact(low)} to {compact(high)}"
+
+
+def signed(nats: float) -> str:
+    """A difference in nats with its sign, to four decimals."""
+    return f"{nats:+.4f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 run`, `2 runs`: a count with its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def escape(text: object) -> str:
+    """Text of unknown origin as one line of Markdown that shows it and does nothing else."""
+    line = "".join(character for character in " ".join(str(text).split()) if character.isprintable())
+    return re.sub(r"([\\`*_\[\]<>#|~&$!])", r"\\\1", line)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; its cells are escaped, and a missing value is a dash."""
+    lines = [[escape(name) for name in header], ["---"] * len(header)]
+    lines += [["–" if value is None else escape(value) for value in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,137 @@
+"""The answer says what the ledger says, in every state a sweep can be in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from study.answering import Answer, report
+from study.errors import InputError
+from study.records import SweepFolder
+from tests.synthetic import SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
+
+SMALL = ((1, 128), (2, 92))
+
+
+def checked(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
+    """The report, after the checks that hold in every state."""
+    answer = report(folder, include_unbracketed)
+    assert folder.answer_file.read_text() == answer.to_markdown()
+    assert 2 <= len(answer.headline.splitlines()) <= 4
+    json.dumps(answer.to_dict(), allow_nan=False)
+    assert "nan" not in answer.to_markdown().lower().replace("nano", "").replace("became nan", "")
+    for name in answer.figures:
+        assert (folder.figures / f"{name}.svg").stat().st_size > 1000
+        assert f"figures/{name}.svg" in answer.to_markdown()
+    assert "85.1M" in answer.headline
+    return answer
+
+
+def test_decided(tmp_path: Path) -> None:
+    answer = checked(depth_or_width(tmp_path / "depth_or_width"))
+    assert len(answer.figures) == 7
+    assert "Width lowers loss more in every pair" in answer.headline
+    assert answer.to_dict()["runs"] == {"started": 60, "ended": 60, "excluded": 0}
+    text = answer.to_markdown()
+    assert text.index("## Answer") < text.index("## Cells") < text.index("## How to regenerate")
+    assert "width +278.8M" in text
+
+
+def test_depth_can_win(tmp_path: Path) -> None:
+    answer = checked(depth_or_width(tmp_path / "s", Law(depth_effect=-0.08), budgets=(1e6,), shapes=SMALL))
+    assert "Depth lowers loss more in every pair" in answer.headline
+
+
+def test_undecided_says_what_would_decide(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", Law(depth_effect=0.0), budgets=(1e6,), shapes=SMALL)
+    answer = checked(folder)
+    assert "Not decided" in answer.headline
+    assert any("L2-H92" in line for line in answer.to_dict()["findings"]["undecided"])
+
+
+def test_single_seed_gives_no_verdict(tmp_path: Path) -> None:
+    answer = checked(depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6,), shapes=SMALL))
+    assert "no cell has two seeds" in answer.headline
+    assert "no seed replicates" in answer.to_markdown()
+
+
+def test_empty_sweep(tmp_path: Path) -> None:
+    answer = checked(sweep_folder(tmp_path / "s"))
+    assert "no run was started" in answer.headline
+    assert answer.figures == ("what_doubling_adds",)
+
+
+def test_started_runs_are_told_from_ended_ones(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    add_run(folder, run_config(1, 128))
+    config = run_config(2, 92)
+    folder.run(config.fingerprint("synthetic")).write_config(config)
+    answer = checked(folder)
+    assert "1 of 2 runs ended" in answer.headline
+    assert any("1 run begun but not ended" in line for line in answer.to_dict()["findings"]["undecided"])
+
+
+def test_all_stuck(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for depth, width in SMALL:
+        for rate in (1e-2, 2e-2):
+            add_run(folder, run_config(depth, width, rate), stuck=True)
+    answer = checked(folder)
+    assert "says nothing about loss yet" in answer.headline
+    assert answer.to_markdown().count("stuck at the unigram entropy") == 4
+
+
+def test_all_failed_with_hostile_reasons(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"question": "# <script>alert(1)</script> | *why*\n\n## no"})
+    add_run(folder, run_config(1, 128), state="FAILED", reason="![x](http://x) | `rm`\n# heading")
+    text = checked(folder).to_markdown()
+    assert "<script>" not in text
+    assert "\n## no" not in text
+    assert r"\!\[x\](http://x) \| \`rm\` \# heading" in text
+
+
+def test_search_reports_best_and_front(tmp_path: Path) -> None:
+    search = {"trials": 6, "sampler": "tpe", "objectives": ["loss_nats", "parameters"], "space": {}}
+    sweep = {key: value for key, value in SWEEP.items() if key not in ("shapes", "tune", "seeds")} | {"search": search}
+    folder = sweep_folder(tmp_path / "s", sweep)
+    for depth, width, rate in ((1, 64, 2e-3), (2, 64, 3e-3), (1, 128, 4e-3), (3, 128, 1e-3), (2, 192, 3.5e-3)):
+        add_run(folder, run_config(depth, width, rate))
+    answer = checked(folder)
+    loss = answer.to_dict()["findings"]["loss"]
+    assert "No comparison at equal parameters" in loss[0]
+    assert any(line.startswith("Lowest loss at 1.0M tokens: L2-H192") for line in loss)
+    assert any(line.startswith("Front of loss") for line in loss)
+    assert len(answer.to_dict()["comparisons"]["front"]) >= 2
+
+
+def test_figure_without_data_is_taken_away(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    stale = folder.figures / "paired_differences.svg"
+    stale.parent.mkdir()
+    stale.write_text("old")
+    checked(folder)
+    assert not stale.exists()
+
+
+def test_missing_sweep_file_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        report(SweepFolder(tmp_path))
+
+
+def test_report_does_not_import_torch(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
+    heavy = "{'torch', 'optuna', 'wandb', 'lightning', 'pytorch_lightning'}"
+    code = f"""
+import sys
+from pathlib import Path
+from study.answering import report
+from study.records import SweepFolder
+report(SweepFolder(Path({str(folder.path)!r})))
+assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)
+assert not [name for name in sys.modules if name.startswith(('study.model', 'study.training', 'study.sweeping', 'study.data'))]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)

@@ -1,0 +1,147 @@
+"""Cells, families of equal parameters, verdicts, exclusions and rankings of a synthetic sweep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from study.fitting.evidence import Evidence, gather, save_fits
+from study.records import SweepFolder
+from tests.synthetic import (
+    SEQUENCES,
+    SWEEP,
+    Law,
+    add_run,
+    depth_or_width,
+    run_config,
+    sweep_folder,
+)
+
+
+def evidence_of(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
+    folder.write_ledger()
+    return gather(folder, include_unbracketed)
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    return evidence_of(depth_or_width(tmp_path_factory.mktemp("results") / "depth_or_width"))
+
+
+def test_cells_hold_the_chosen_runs_of_all_seeds(evidence: Evidence) -> None:
+    assert len(evidence.cells) == 12
+    for cell in evidence.cells:
+        assert cell.losses.shape == (2, SEQUENCES)
+        rows = evidence.ledger[evidence.ledger["run_id"].isin(cell.runs)]
+        assert cell.loss_nats == pytest.approx(rows["loss_nats"].mean())
+        assert cell.train_flops == pytest.approx(rows["train_flops"].iloc[0])
+        assert set(rows["recipe.learning_rate"]) == {cell.rates.chosen}
+        assert sorted(rows["seed"]) == [0, 1]
+
+
+def test_families_are_of_equal_parameters_and_tokens(evidence: Evidence) -> None:
+    assert [len(family.cells) for family in evidence.families] == [3, 3, 3, 3]
+    for family in evidence.families:
+        sizes = [cell.parameters_non_embedding for cell in family.cells]
+        assert max(sizes) / min(sizes) < 1.11
+        assert len({cell.tokens for cell in family.cells}) == 1
+
+
+def test_known_differences_are_recovered_and_decided(evidence: Evidence) -> None:
+    pairs = evidence.comparisons.pairs
+    assert len(pairs) == 12
+    for pair in pairs:
+        doublings = {("L2", "L1"): 1, ("L4", "L2"): 1, ("L4", "L1"): 2}[pair.first[:2], pair.second[:2]]
+        assert pair.status == "decided"
+        assert pair.lower == pair.second
+        assert pair.difference.estimate_nats == pytest.approx(0.08 * doublings, abs=0.025)
+        assert pair.difference.n_seeds == (2, 2)
+    assert evidence.comparisons.seed_variance is not None
+    assert evidence.comparisons.seed_variance.degrees_of_freedom == 12
+
+
+def test_unbracketed_cells_enter_only_when_asked(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", rates=(4e-3, 8e-3), budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    strict = evidence_of(folder).comparisons
+    assert strict.pairs == ()
+    assert [cell.reason.split(",")[0] for cell in strict.left_out] == ["learning rate 0.004 is the lowest tried"] * 2
+    assert strict.reason is not None
+    loose = evidence_of(folder, include_unbracketed=True).comparisons
+    assert len(loose.pairs) == 1
+    assert loose.left_out == ()
+
+
+def test_excluded_runs_count_in_no_mean(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    add_run(folder, run_config(1, 128, 4e-3, seed=1), stuck=True)
+    add_run(folder, run_config(2, 92, 4e-3, seed=1), state="DIVERGED", reason="loss became NaN")
+    found = evidence_of(folder)
+    assert [len(cell.runs) for cell in found.cells] == [1, 1]
+    assert [cell.tokens for cell in found.cells] == [999424, 999424]
+    assert len(found.excluded) == 2
+    assert [pair.status for pair in found.comparisons.pairs] == ["no_seed_replicates"]
+
+
+def test_small_differences_are_undecided_and_say_what_would_decide(tmp_path: Path) -> None:
+    law = Law(depth_effect=0.01, seed_deviation=0.012)
+    folder = depth_or_width(tmp_path / "s", law, budgets=(1e6,), shapes=((1, 128), (2, 92), (4, 64)))
+    pairs = evidence_of(folder).comparisons.pairs
+    assert "undecided" in {pair.status for pair in pairs}
+    assert all(pair.seeds_that_would_decide is None for pair in pairs if pair.status == "decided")
+
+
+def test_settings_keep_families_apart(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for depth, width in ((1, 128), (2, 92)):
+        for schedule in ("linear", "cosine"):
+            add_run(folder, run_config(depth, width, schedule=schedule))
+    found = evidence_of(folder, include_unbracketed=True)
+    assert [family.cells[0].setting for family in found.families] == ["recipe.schedule=cosine", "recipe.schedule=linear"]
+    assert len(found.comparisons.pairs) == 2
+
+
+def test_grid_has_no_comparisons_but_gains_and_a_front(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 64), (2, 64), (1, 128), (2, 128)))
+    found = evidence_of(folder)
+    assert found.comparisons.pairs == ()
+    assert found.comparisons.reason is not None
+    assert "no two shapes" in found.comparisons.reason
+    assert sorted((gain.axis, gain.smaller[:6], gain.larger[:6]) for gain in found.gains) == [
+        ("depth", "L1-H12", "L2-H12"),
+        ("depth", "L1-H64", "L2-H64"),
+        ("width", "L1-H64", "L1-H12"),
+        ("width", "L2-H64", "L2-H12"),
+    ]
+    ranked = [gain.nats_lowered_per_million for gain in found.gains]
+    assert ranked == sorted(ranked, reverse=True)
+    losses = [cell.loss_nats for cell in found.front]
+    sizes = [cell.parameters for cell in found.front]
+    assert sizes == sorted(sizes)
+    assert losses == sorted(losses, key=lambda loss: -(loss or 0))
+
+
+def test_other_tuned_knobs_are_chosen_before_the_rate(tmp_path: Path) -> None:
+    tune = SWEEP["tune"] | {"recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2}}
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": tune})
+    for rate in (1e-3, 2e-3, 4e-3, 8e-3):
+        add_run(folder, run_config(1, 128, rate, weight_decay=0.01), Law(depth_effect=0))
+        add_run(folder, run_config(1, 128, rate, weight_decay=0.1), Law(best_rate=1e-2, curvature=0.3))
+    (cell,) = evidence_of(folder).cells
+    assert len(cell.rates.tried) == 4
+    assert cell.rates.bracketed
+    (chosen,) = cell.runs
+    assert folder.run(chosen).config().recipe.weight_decay == 0.01
+
+
+def test_saved_fits_are_strict_json_and_the_same_twice(evidence: Evidence) -> None:
+    save_fits(evidence)
+    names = ("learning_rate.json", "paired_differences.json")
+    first = [(evidence.folder.fits / name).read_bytes() for name in names]
+    save_fits(evidence)
+    assert first == [(evidence.folder.fits / name).read_bytes() for name in names]
+    differences = json.loads(first[1])
+    assert differences["pairs"][0]["status"] == "decided"
+    assert differences["method"]
+    assert json.loads(first[0])["cells"][0]["search"]["status"] == "bracketed"

@@ -1,0 +1,71 @@
+"""Which rate a cell chooses, and when its optimum counts as bracketed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from study.fitting.learning_rates import search_rates
+
+
+def rows(*runs: tuple[float, float | None, str | None], seed: int = 0) -> pd.DataFrame:
+    """Ledger rows of one cell from (rate, loss, exclusion)."""
+    values: list[dict[str, Any]] = [
+        {
+            "run_id": f"run{rate}-{seed}",
+            "seed": seed,
+            "recipe.learning_rate": rate,
+            "loss_nats": loss,
+            "exclusion": exclusion,
+            "state": (exclusion or "COMPLETED").split(":")[0] if exclusion != "stuck" else "COMPLETED",
+        }
+        for rate, loss, exclusion in runs
+    ]
+    return pd.DataFrame(values)
+
+
+def test_parabola_finds_the_lowest_point_of_a_parabola_in_log_rate() -> None:
+    best, lowest = 2.5e-3, 4.0
+    curve = [(rate, lowest + 0.2 * np.log(rate / best) ** 2, None) for rate in (1e-3, 2e-3, 4e-3, 8e-3)]
+    found = search_rates(rows(*curve))
+    assert found.status == "bracketed"
+    assert found.chosen == 2e-3
+    assert found.optimum == pytest.approx(best)
+    assert found.gain_left_nats == pytest.approx(0.2 * np.log(2e-3 / best) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("runs", "status", "chosen"),
+    [
+        ([(1e-3, 4.0, None), (2e-3, 4.1, None), (4e-3, 4.2, None)], "lowest_tried", 1e-3),
+        ([(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.0, None)], "highest_tried", 4e-3),
+        ([(1e-3, 4.2, None)], "only_tried", 1e-3),
+        ([(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, None, "DIVERGED: NaN")], "bracketed", 2e-3),
+        ([(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 3.9, "stuck")], "bracketed", 2e-3),
+        ([(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, None, "FAILED: disk full")], "highest_tried", 2e-3),
+        ([(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, None, "OOM")], "highest_tried", 2e-3),
+        ([(1e-3, 5.6, "stuck"), (2e-3, None, "DIVERGED: NaN")], "none_usable", None),
+        ([(1e-3, None, "FAILED: crash")], "none_usable", None),
+    ],
+)
+def test_status(runs: list[tuple[float, float | None, str | None]], status: str, chosen: float | None) -> None:
+    found = search_rates(rows(*runs))
+    assert (found.status, found.chosen) == (status, chosen)
+    assert found.bracketed == (status == "bracketed")
+
+
+def test_excluded_neighbour_brackets_but_gives_no_parabola() -> None:
+    found = search_rates(rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, None, "DIVERGED: NaN")))
+    assert found.bracketed
+    assert found.optimum is None
+    assert found.gain_left_nats is None
+    assert [rate.exclusion for rate in found.tried] == [None, None, "DIVERGED: NaN"]
+
+
+def test_only_the_first_seed_chooses() -> None:
+    first = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.3, None), seed=3)
+    second = rows((4e-3, 3.0, None), seed=4)
+    assert search_rates(pd.concat([second, first])).chosen == 2e-3

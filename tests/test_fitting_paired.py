@@ -1,0 +1,105 @@
+"""The interval of a paired difference covers the truth as often as it says, and Holm's correction is Holm's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from study.fitting.paired import (
+    SeedVariance,
+    holm,
+    paired_difference,
+    pooled_seed_variance,
+    seeds_that_would_decide,
+    sequences_that_would_decide,
+)
+
+
+def simulated(
+    random: np.random.Generator, means: list[float], seeds: int, sequences: int, seed_deviation: float
+) -> list[NDArray[np.float64]]:
+    """Cells that share hard and easy sequences, with a seed effect on each run and noise on each sequence of a run."""
+    shared = random.normal(0, 0.5, sequences)
+    return [
+        mean
+        + shared
+        + random.normal(0, 0.04, sequences)
+        + random.normal(0, seed_deviation, (seeds, 1))
+        + random.normal(0, 0.02, (seeds, sequences))
+        for mean in means
+    ]
+
+
+@pytest.mark.parametrize(("seeds", "seed_deviation"), [(2, 0.01), (2, 0.001), (3, 0.03)])
+def test_interval_covers_truth_at_its_nominal_rate(seeds: int, seed_deviation: float) -> None:
+    random = np.random.default_rng(0)
+    covered = 0
+    for _ in range(400):
+        cells = simulated(random, [4.0, 4.02, 4.1, 4.2], seeds, 100, seed_deviation)
+        found = paired_difference(cells[1], cells[0], pooled_seed_variance(cells))
+        assert found.low_nats is not None
+        assert found.high_nats is not None
+        covered += found.low_nats <= 0.02 <= found.high_nats
+    assert 0.92 <= covered / 400 <= 0.99
+
+
+def test_pairing_takes_out_what_sequences_share() -> None:
+    first, second = simulated(np.random.default_rng(1), [4.1, 4.0], 2, 400, 0.0)
+    found = paired_difference(first, second, None)
+    unpaired = (first.mean(axis=0).var(ddof=1) / 400 + second.mean(axis=0).var(ddof=1) / 400) ** 0.5
+    assert found.standard_error_sequences_nats < unpaired / 5
+
+
+def test_difference_is_that_of_the_means_and_its_sign_follows_the_order() -> None:
+    first, second = simulated(np.random.default_rng(2), [4.1, 4.0], 3, 50, 0.01)
+    seeds = pooled_seed_variance([first, second])
+    one, other = paired_difference(first, second, seeds), paired_difference(second, first, seeds)
+    assert one.estimate_nats == pytest.approx(first.mean() - second.mean())
+    assert other.estimate_nats == pytest.approx(-one.estimate_nats)
+    assert other.p_value == pytest.approx(one.p_value)
+
+
+def test_without_replicates_there_is_no_interval() -> None:
+    cells = simulated(np.random.default_rng(3), [4.1, 4.0], 1, 50, 0.01)
+    assert pooled_seed_variance(cells) is None
+    found = paired_difference(cells[0], cells[1], None)
+    assert (found.low_nats, found.high_nats, found.p_value, found.degrees_of_freedom) == (None, None, None, None)
+
+
+def test_seed_variance_is_pooled_over_cells() -> None:
+    cells = [np.array([[1.0, 1.0], [3.0, 3.0]]), np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]), np.array([[9.0, 9.0]])]
+    assert pooled_seed_variance(cells) == SeedVariance(variance=(2.0 + 2.0) / 3, degrees_of_freedom=3, cells=2)
+
+
+def test_holm_against_a_worked_example() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_plan_to_decide_names_what_limits() -> None:
+    random = np.random.default_rng(4)
+    noisy_seeds = simulated(random, [4.02, 4.0, 4.0, 4.0], 2, 400, 0.02)
+    seeds = pooled_seed_variance(noisy_seeds)
+    assert seeds is not None
+    limited = paired_difference(
+        noisy_seeds[0] - noisy_seeds[0].mean() + 4.02, noisy_seeds[1] - noisy_seeds[1].mean() + 4.0, seeds
+    )
+    wanted = seeds_that_would_decide(limited, seeds, comparisons=1)
+    assert wanted is not None
+    assert wanted > 2
+    assert sequences_that_would_decide(limited, seeds, comparisons=1) is None
+    stricter = seeds_that_would_decide(limited, seeds, comparisons=12)
+    assert stricter is not None
+    assert stricter > wanted
+
+
+def test_more_sequences_decide_where_sequences_are_the_limit() -> None:
+    cells = simulated(np.random.default_rng(5), [4.004, 4.0, 4.0, 4.0], 3, 50, 1e-5)
+    first, second = (cell - cell.mean() + mean for cell, mean in zip(cells, (4.004, 4.0), strict=False))
+    seeds = SeedVariance(variance=1e-10, degrees_of_freedom=8, cells=4)
+    found = paired_difference(first, second, seeds)
+    assert seeds_that_would_decide(found, seeds, comparisons=1) is None
+    sequences = sequences_that_would_decide(found, seeds, comparisons=1)
+    assert sequences is not None
+    assert sequences > 50

@@ -1,0 +1,101 @@
+"""What the figures show, and that the same ledger gives the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from study.answering import FIGURES, report
+from study.fitting.evidence import Evidence, gather
+from study.plotting import (
+    learning_rate,
+    loss_against_flops,
+    loss_against_parameters,
+    loss_by_depth,
+    loss_curves,
+    paired_differences,
+    what_doubling_adds,
+)
+from study.plotting.style import FLOPS, LOSS
+from tests.synthetic import UNIGRAM, add_run, depth_or_width, run_config
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    folder = depth_or_width(tmp_path_factory.mktemp("results") / "depth_or_width")
+    add_run(folder, run_config(4, 92, 1.6e-2), state="DIVERGED", reason="loss became NaN")
+    add_run(folder, run_config(4, 64, 1.6e-2), stuck=True)
+    folder.write_ledger()
+    return gather(folder)
+
+
+def test_loss_by_depth_shows_every_chosen_run_with_its_interval(evidence: Evidence) -> None:
+    data = loss_by_depth.frame(evidence)
+    assert len(data) == 24
+    assert data.groupby(["panel", "line"]).ngroups == 4
+    assert (data["low_nats"] < data["mean_nats"]).all()
+    assert (data["mean_nats"] < data["high_nats"]).all()
+    means = data.groupby(["panel", "line", "depth"])["loss_nats"].transform("mean")
+    assert means.tolist() == pytest.approx(data["mean_nats"].tolist())
+
+
+def test_learning_rate_shows_excluded_runs_and_one_choice_a_cell(evidence: Evidence) -> None:
+    data = learning_rate.frame(evidence)
+    assert len(data) == 12 * 4 + 2
+    assert data.groupby("cell")["chosen"].sum().tolist() == [1] * 12
+    excluded = data[data["exclusion"].notna()]
+    assert excluded["learning_rate"].tolist() == [1.6e-2, 1.6e-2]
+    assert not excluded["chosen"].any()
+
+
+def test_loss_curves_end_at_the_final_loss(evidence: Evidence) -> None:
+    data = loss_curves.frame(evidence)
+    assert data["run_id"].nunique() == 24
+    last = data.sort_values("tokens").groupby("run_id")["loss_nats"].last()
+    final = evidence.ledger.set_index("run_id")["loss_nats"]
+    assert last.tolist() == pytest.approx(final[last.index].tolist())
+    assert set(data["unigram_entropy_nats"]) == {UNIGRAM}
+
+
+def test_paired_differences_lie_within_their_intervals(evidence: Evidence) -> None:
+    data = paired_differences.frame(evidence)
+    assert len(data) == 12
+    assert data["estimate_nats"].between(data["low_nats"], data["high_nats"]).all()
+    assert set(data["n_seeds"]) == {"2+2"}
+
+
+def test_doubling_has_the_published_counts_of_bert_base(evidence: Evidence) -> None:
+    data = what_doubling_adds.frame(evidence)
+    assert data["shape"].nunique() == 3
+    base = data[data["shape"].str.startswith("BERT-Base")].set_index("size")["added"]
+    assert base[["depth", "width", "heads"]].tolist() == [85_054_464, 278_760_960, 0]
+    assert base["ffn"] == 12 * (2 * 768 * 3072 + 3072)
+
+
+def test_flops_and_front_are_those_of_the_cells(evidence: Evidence) -> None:
+    flops = loss_against_flops.frame(evidence)
+    assert sorted(flops["train_flops"]) == sorted(cell.train_flops for cell in evidence.cells)
+    sizes = loss_against_parameters.frame(evidence)
+    for _, budget in sizes.groupby("series"):
+        front = budget[budget["on_front"]]
+        for cell in budget.to_dict("records"):
+            beaten = (front["parameters"] <= cell["parameters"]) & (front["loss_nats"] <= cell["loss_nats"])
+            assert beaten.any()
+
+
+def test_axes_name_unit_and_convention(evidence: Evidence) -> None:
+    figure = loss_against_flops.draw(loss_against_flops.frame(evidence))
+    assert figure.axes[0].get_xlabel() == FLOPS
+    assert figure.axes[0].get_ylabel() == LOSS
+    assert "24 runs" in figure.get_suptitle()
+
+
+def test_same_ledger_gives_the_same_bytes(tmp_path: Path) -> None:
+    first, second = (depth_or_width(tmp_path / place / "depth_or_width", budgets=(1e6,)) for place in ("a", "b"))
+    report(first)
+    report(second)
+    written = sorted(path.relative_to(first.path) for path in first.path.rglob("*") if path.is_file())
+    assert {f"figures/{name}.svg" for name in FIGURES} <= {str(path) for path in written}
+    for path in written:
+        assert (first.path / path).read_bytes() == (second.path / path).read_bytes(), path
