@@ -59,7 +59,8 @@ class Environment(Strict):
 class RunRecord(Strict):
     """The one row that a finished or failed run leaves; what was not reached is None, never zero.
 
-    Losses are nats per masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the
+    `tokens` were trained on, of `train_tokens` that the corpus has: more means that text was repeated. Losses are nats per
+    masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the
     standard error over its sequences. `train_flops` and its namesakes are totals over the steps done, by the conventions of
     study.counting. `wall_seconds` sums the attempts' training time, validation included.
     """
@@ -73,6 +74,7 @@ class RunRecord(Strict):
     data_fingerprint: str
     steps: int
     tokens: int
+    train_tokens: int | None = None
     loss_nats: float | None = None
     loss_standard_error_nats: float | None = None
     accuracy: float | None = None
@@ -324,14 +326,15 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
     import pandas as pd
 
     rows = []
-    for record in records:
+    for record in sorted(records, key=lambda record: record.run_id):
         values = record.model_dump(mode="json", exclude={"config", "environment", "tags", "schema_version"})
         environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
-        cell = cell_of(record.config, tuned)
+        cell = cell_of(record.config, tuned, record.data_fingerprint)
         foreign = "not part of the sweep as last launched" if cells and cell not in cells else None
         names = {
             "shape": record.config.architecture.shape_name,
             "cell": cell,
+            "target_tokens": record.config.tokens,
             "exclusion": record.exclusion or foreign,
         }
         rows.append(values | flatten(record.config.to_dict()) | environment | names)
@@ -341,9 +344,10 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
     return pd.DataFrame(rows).sort_values([*columns[1:], "run_id"], ignore_index=True)
 
 
-def cell_of(config: RunConfig, tuned: tuple[str, ...]) -> str:
-    """The name of a run's cell: the fingerprint of its configuration without the tuned knobs and the seed."""
-    return fingerprint_of({key: value for key, value in flatten(config.to_dict()).items() if key not in (*tuned, "seed")})
+def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) -> str:
+    """The name of a run's cell: the fingerprint of its data and of its configuration without the tuned knobs and the seed."""
+    shared = {key: value for key, value in flatten(config.to_dict()).items() if key not in (*tuned, "seed")}
+    return fingerprint_of(shared | {"data_fingerprint": data_fingerprint})
 
 
 def counts_of(config: RunConfig, steps: int) -> dict[str, Any]:

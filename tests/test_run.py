@@ -72,8 +72,8 @@ def test_a_run_writes_its_folder(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_training_beats_the_unigram_entropy_where_context_helps(corpus: Path, tmp_path: Path) -> None:
-    longer = config(corpus, recipe={"budget": {"steps": 600}, "learning_rate": 1e-2, "batch_tokens": 256})
-    record = trained(tmp_path, longer).record()
+    recipe = {"budget": {"steps": 1000}, "learning_rate": 1e-2, "batch_tokens": 256}
+    record = trained(tmp_path, config(corpus, recipe=recipe, architecture={"depth": 1, "width": 32, "ffn": 64})).record()
     assert record is not None
     assert record.stuck_at_unigram is False
     assert record.loss_nats is not None
@@ -86,6 +86,14 @@ def test_a_run_that_ends_on_the_unigram_entropy_says_so(corpus: Path, tmp_path: 
     assert record is not None
     assert record.stuck_at_unigram
     assert "stuck at the unigram entropy" in (record.exclusion or "")
+
+
+@pytest.mark.parametrize(("steps", "validations", "expected"), [(1, 5, [1]), (6, 4, [2, 4, 6]), (7, 2, [4, 7]), (30, 1, [30])])
+def test_each_step_is_validated_once_and_the_last_one_always(
+    steps: int, validations: int, expected: list[int], corpus: Path, tmp_path: Path
+) -> None:
+    folder = trained(tmp_path, config(corpus, recipe={"budget": {"steps": steps}}), validations=validations)
+    assert [row["trainer/step"] for row in folder.metrics() if "val/loss" in row] == expected
 
 
 def test_a_run_with_a_record_is_not_trained_again(corpus: Path, tmp_path: Path) -> None:
@@ -109,7 +117,9 @@ def test_a_stopped_run_resumes_bit_for_bit(
     """Losses, learning rates, gradients, weights; step 11 is one after which validation is due; few documents make epochs."""
     if "data" in changes:
         few = write_corpus(tmp_path / "few.txt", documents=60)
-        changes = changes | {"data": {"corpus": str(few), "validation_sequences": 4}}
+        vocabulary = {"tokenizer": {"vocabulary": 128}}
+        changes = changes | {"data": {"corpus": str(few), "validation_sequences": 4} | vocabulary}
+        changes["architecture"] = changes["architecture"] | {"vocabulary": 128}
     wanted = config(corpus, **changes)
     undisturbed = trained(tmp_path / "undisturbed", wanted, validations=3)
     with monkeypatch.context() as patch:
@@ -228,7 +238,7 @@ sys.exit(75 if state == "PREEMPTED" else 0)
 def test_signals_save_at_a_step_boundary_and_kill_loses_no_more_than_the_attempt(
     number: signal.Signals, corpus: Path, tmp_path: Path
 ) -> None:
-    wanted = config(corpus, recipe={"budget": {"steps": 3000}})
+    wanted = config(corpus, recipe={"budget": {"steps": 1200}})
     folder = run_folder(tmp_path, wanted)
     folder.write_config(wanted)
     command = [sys.executable, "-c", SIGNALLED, str(folder.config_file), str(folder.path)]
@@ -249,7 +259,7 @@ def test_signals_save_at_a_step_boundary_and_kill_loses_no_more_than_the_attempt
     assert subprocess.run(command, check=False, timeout=120).returncode == 0
     record = folder.record()
     assert record is not None
-    assert (record.state, record.steps, record.attempts) == ("COMPLETED", 3000, 2)
+    assert (record.state, record.steps, record.attempts) == ("COMPLETED", 1200, 2)
 
 
 def test_a_folder_held_by_another_process_is_not_trained_in(

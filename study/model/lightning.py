@@ -21,8 +21,9 @@ from study.randomness import Stream, stream_seed
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """Nats summed over the masked tokens of each validation sequence, the number of those tokens, and how many were right."""
+    """What validation after a step found: nats summed over the masked tokens of each sequence, their number, and the hits."""
 
+    step: int
     nats: Tensor
     tokens: Tensor
     correct: int
@@ -180,7 +181,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         total = torch.zeros(3, self.config.data.validation_sequences, dtype=torch.float64, device=self.device)
         total[0, rows], total[1, rows], total[2, rows] = nats, tokens.double(), correct.double()
         total = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
-        self.validation = ValidationResult(total[0], total[1], int(total[2].sum()))
+        self.validation = ValidationResult(self.steps_done, total[0], total[1], int(total[2].sum()))
         self._log_row(
             {
                 "val/loss": self.validation.loss,

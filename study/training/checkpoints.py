@@ -62,6 +62,11 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*.ckpt"))
 
 
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint was saved after."""
+    return int(checkpoint.name.split("-")[1])
+
+
 def newest_whole_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint whose content has the SHA-256 of its name; damaged ones are named in a warning and passed over."""
     for path in reversed(checkpoints_in(folder)):

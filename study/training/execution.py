@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 
+from study.config import RunConfig
 from study.errors import InputError
 from study.records import Environment
 
@@ -22,17 +23,21 @@ PREEMPTED_EXIT = 75
 class Execution:
     """How to execute one run: on which kind of device, how many of them (DDP), with how many CPU threads each.
 
-    `validations` are spread evenly over the steps, the last at the end. A checkpoint is taken every `checkpoint_seconds`.
+    `validations` are spread evenly over the steps, the last at the end; None lets their cost decide. A checkpoint is taken
+    every `checkpoint_seconds`.
     """
 
     device: Literal["cpu", "cuda"] = "cpu"
     devices: int = 1
     threads: int = 1
-    validations: int = 5
+    validations: int | None = None
     checkpoint_seconds: float = 60.0
 
-    def check(self) -> None:
-        """Raise InputError where this machine has not what is asked for."""
+    def check(self, config: RunConfig) -> None:
+        """Raise InputError where this machine has not what is asked for, or a batch cannot be shared out evenly."""
+        if config.batch_sequences % self.devices:
+            place, batch = "recipe.batch_tokens", config.batch_sequences
+            raise InputError.at(place, f"{batch} sequences a batch cannot be shared out over {self.devices} devices evenly")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError.at("device", "cuda was asked for, but torch sees no CUDA device here; use cpu")
 

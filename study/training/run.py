@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import resource
 import traceback
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import pytorch_lightning as pl
 import safetensors.torch
 import torch
 from filelock import FileLock, Timeout
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
 from study.config import RunConfig
-from study.data.batches import PackedBatches
-from study.data.masking import Masker
-from study.data.prepared import PreparedData, data_fingerprint, prepare
+from study.data.prepared import PreparedData, prepare
 from study.errors import InputError
-from study.model.lightning import MaskedLanguageModelling
 from study.records import RunFolder, RunRecord, State, counts_of, write_atomically
-from study.training.callbacks import Checkpointer, Clock, Preempted, StopSignal
-from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint
-from study.training.execution import Execution, environment, peak_flops_per_second, resolve_precision
-from study.training.metrics import MetricsFile
+from study.training.callbacks import Preempted, StopSignal
+from study.training.execution import Execution, environment, resolve_precision
+from study.training.trainer import Trained, fit, rank
 
 LOCK_SECONDS = 30.0
 """How long a run waits for another process to let go of its folder (one that is just saving before it stops)."""
@@ -40,11 +32,12 @@ UNIGRAM_MARGIN = 0.03
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A trained run before it is filed: the module, with its validation, and the seconds it took."""
+class Outcome:
+    """How an attempt ended: the state, why where it failed, and what was trained where the target was reached."""
 
-    module: MaskedLanguageModelling
-    seconds: float
+    state: State | Literal["PREEMPTED"]
+    reason: str | None = None
+    trained: Trained | None = None
 
 
 def train(
@@ -56,26 +49,40 @@ def train(
     wrong ends in a record with the reason, but for bad input, which raises InputError, and PREEMPTED, which leaves none.
     With several devices every rank calls this, under torchrun's variables (LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
     """
-    execution.check()
-    if _rank() > 0:
-        return _attempt(config, folder, execution, stop)[0]
+    execution.check(config)
+    prepared = prepare(config.data)
+    if rank() > 0:
+        return _attempt(config, prepared, folder, execution, stop).state
     with _held(folder):
         if (record := folder.record()) is not None:
             return record.state
         folder.write_config(config)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
+        started = _now()
         folder.claim_attempt({"pid": os.getpid(), "hostname": platform.node(), "started_at": started})
-        state, reason, trained = _attempt(config, folder, execution, stop)
-        if state == "PREEMPTED":
-            return state
-        if trained is not None and trained.module.validation is not None:
-            _save_weights(folder, trained.module)
-            folder.write_validation_losses(trained.module.validation.nats.numpy())
-        folder.file_record(_record(config, folder, sweep, execution, state, reason, trained, started))
-        for checkpoint in folder.checkpoints.glob("*"):
-            if state == "COMPLETED":
+        outcome = _attempt(config, prepared, folder, execution, stop)
+        if outcome.state == "PREEMPTED":
+            return outcome.state
+        if outcome.trained is not None:
+            write_atomically(folder.weights_file, safetensors.torch.save(outcome.trained.module.model.state_dict()))
+            folder.write_validation_losses(outcome.trained.validation.nats.numpy())
+        facts = _facts(outcome, prepared, folder) | _surroundings(config, prepared, execution)
+        folder.file_record(
+            RunRecord(
+                run_id=folder.run_id,
+                sweep=sweep,
+                state=outcome.state,
+                reason=outcome.reason,
+                config=config,
+                attempts=folder.attempts(),
+                started_at=started,
+                finished_at=_now(),
+                **facts,
+            )
+        )
+        if outcome.state == "COMPLETED":
+            for checkpoint in folder.checkpoints.glob("*"):
                 checkpoint.unlink()
-        return state
+        return outcome.state
 
 
 @contextmanager
@@ -89,145 +96,56 @@ def _held(folder: RunFolder) -> Iterator[None]:
         raise InputError.at(str(folder.path), "is being trained by another process; wait for it or stop it") from None
 
 
-def _attempt(
-    config: RunConfig, folder: RunFolder, execution: Execution, stop: StopSignal
-) -> tuple[State | Literal["PREEMPTED"], str | None, Trained | None]:
-    """Train and name how it ended: state, reason, and what was trained where the target was reached."""
+def _attempt(config: RunConfig, prepared: PreparedData, folder: RunFolder, execution: Execution, stop: StopSignal) -> Outcome:
     try:
-        return "COMPLETED", None, _fit(config, folder, execution, stop)
+        return Outcome("COMPLETED", trained=fit(config, prepared, folder, execution, stop))
     except Preempted:
-        return "PREEMPTED", None, None
+        return Outcome("PREEMPTED")
     except FloatingPointError as error:
-        return "DIVERGED", str(error), None
+        return Outcome("DIVERGED", str(error))
     except (MemoryError, torch.OutOfMemoryError) as error:
-        return "OOM", str(error) or "out of memory", None
-    except InputError:
-        raise
+        return Outcome("OOM", str(error) or "out of memory")
     except Exception as error:
         traceback.print_exc()
-        return "FAILED", f"{type(error).__name__}: {error}", None
+        return Outcome("FAILED", f"{type(error).__name__}: {error}")
 
 
-def _fit(config: RunConfig, folder: RunFolder, execution: Execution, stop: StopSignal) -> Trained:
-    _quiet()
-    torch.set_num_threads(execution.threads)
-    prepared = prepare(config.data)
-    masker = masker_of(config, prepared)
-    steps = config.steps
-    precision = resolve_precision(config.recipe.precision, execution.device)
-    peak = peak_flops_per_second(execution, precision)
-    module = MaskedLanguageModelling(config, masker, max(1, min(50, steps // 50)), peak)
-    batches = PackedBatches(config, prepared, masker)
-    checkpoint = newest_whole_checkpoint(folder.checkpoints)
-    resumed_step = 0 if checkpoint is None else int(checkpoint.name.split("-")[1])
-    clock = Clock()
-    metrics = MetricsFile(folder.metrics_file, from_step=resumed_step) if _rank() == 0 else None
-    trainer = pl.Trainer(
-        accelerator="gpu" if execution.device == "cuda" else "cpu",
-        devices=execution.devices,
-        strategy="ddp" if execution.devices > 1 else "auto",
-        precision="bf16-mixed" if precision == "bf16" else "32-true",
-        max_steps=steps,
-        val_check_interval=steps // execution.validations + 1 if steps >= execution.validations else 1,
-        check_val_every_n_epoch=None,
-        log_every_n_steps=1,
-        num_sanity_val_steps=0,
-        logger=metrics or False,
-        callbacks=[Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds), clock],
-        plugins=[DurableCheckpointIO(), LightningEnvironment()],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        default_root_dir=folder.path,
-    )
-    try:
-        trainer.fit(module, batches, ckpt_path=checkpoint, weights_only=True)
-        trainer.validate(module, batches, verbose=False)
-    finally:
-        if metrics is not None:
-            metrics.close()
-    if trainer.global_step != steps:
-        raise RuntimeError(f"training ended at step {trainer.global_step} of {steps}")
-    return Trained(module, clock.seconds)
-
-
-def masker_of(config: RunConfig, prepared: PreparedData) -> Masker:
-    """The masking of a run on prepared data."""
-    special = prepared.special
-    return Masker(
-        masking=config.masking,
-        predictions=config.predictions,
-        mask_token=special.mask,
-        special_tokens=(special.pad, special.unk, special.cls, special.sep, special.mask),
-        vocabulary=config.architecture.vocabulary,
-    )
-
-
-def _record(
-    config: RunConfig,
-    folder: RunFolder,
-    sweep: str,
-    execution: Execution,
-    state: State,
-    reason: str | None,
-    trained: Trained | None,
-    started: str,
-) -> RunRecord:
+def _facts(outcome: Outcome, prepared: PreparedData, folder: RunFolder) -> dict[str, Any]:
+    """What the record says of the training itself; what was not reached is left out."""
     rows = list(folder.metrics())
-    losses = [row["train/loss"] for row in rows if "train/loss" in row]
-    steps = config.steps if trained else max((row["trainer/step"] for row in rows), default=0)
-    results: dict[str, Any] = {}
-    prepared = prepare(config.data)
-    if trained is not None and (validation := trained.module.validation) is not None:
-        stuck = validation.loss > (1 - UNIGRAM_MARGIN) * prepared.unigram_entropy_nats
-        results = {
+    config = folder.config()
+    steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
+    facts: dict[str, Any] = {"steps": steps, "tokens": steps * config.recipe.batch_tokens} | counts_of(config, steps)
+    if losses := [row["train/loss"] for row in rows if "train/loss" in row]:
+        facts["train_loss_nats"] = losses[-1]
+    if outcome.trained is not None:
+        validation = outcome.trained.validation
+        facts |= {
             "loss_nats": validation.loss,
             "loss_standard_error_nats": validation.standard_error,
             "accuracy": validation.accuracy,
             "validation_masked_tokens": int(validation.tokens.sum()),
-            "stuck_at_unigram": stuck,
-            "wall_seconds": trained.seconds,
-            "tokens_per_second": config.tokens / trained.seconds,
+            "stuck_at_unigram": validation.loss > (1 - UNIGRAM_MARGIN) * prepared.unigram_entropy_nats,
+            "wall_seconds": outcome.trained.seconds,
+            "tokens_per_second": config.tokens / outcome.trained.seconds,
         }
-    return RunRecord(
-        run_id=folder.run_id,
-        sweep=sweep,
-        state=state,
-        reason=reason,
-        config=config,
-        data_fingerprint=data_fingerprint(config.data),
-        steps=steps,
-        tokens=steps * config.recipe.batch_tokens,
-        train_loss_nats=losses[-1] if losses else None,
-        unigram_entropy_nats=prepared.unigram_entropy_nats,
-        peak_memory_bytes=_peak_memory(execution),
-        attempts=folder.attempts(),
-        started_at=started,
-        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        environment=environment(execution, resolve_precision(config.recipe.precision, execution.device)),
-        **counts_of(config, steps),
-        **results,
-    )
+    return facts
 
 
-def _save_weights(folder: RunFolder, module: MaskedLanguageModelling) -> None:
-    """Keep the final weights as safetensors, whole or not at all."""
-    write_atomically(folder.weights_file, safetensors.torch.save(module.model.state_dict()))
-
-
-def _peak_memory(execution: Execution) -> int:
-    """Peak bytes: allocated on the GPU, or resident in the process on a CPU."""
+def _surroundings(config: RunConfig, prepared: PreparedData, execution: Execution) -> dict[str, Any]:
+    """What the record says of the data and the machine."""
     if execution.device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak_memory = torch.cuda.max_memory_allocated()
+    else:
+        peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "data_fingerprint": prepared.fingerprint,
+        "train_tokens": prepared.train_tokens,
+        "unigram_entropy_nats": prepared.unigram_entropy_nats,
+        "peak_memory_bytes": peak_memory,
+        "environment": environment(execution, resolve_precision(config.recipe.precision, execution.device)),
+    }
 
 
-def _rank() -> int:
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
-def _quiet() -> None:
-    """Silence what Lightning says of devices and data loaders; a run speaks through its folder."""
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="pytorch_lightning")
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

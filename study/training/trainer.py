@@ -1,0 +1,116 @@
+"""Training by Lightning's Trainer: from prepared data to a module that has reached its target and been validated."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from dataclasses import dataclass
+
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+
+from study.config import RunConfig
+from study.data.batches import PackedBatches
+from study.data.masking import Masker
+from study.data.prepared import PreparedData
+from study.model.lightning import MaskedLanguageModelling, ValidationResult
+from study.records import RunFolder
+from study.training.callbacks import Checkpointer, Clock, StopSignal
+from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
+from study.training.execution import Execution, peak_flops_per_second, resolve_precision
+from study.training.metrics import MetricsFile
+
+VALIDATION_SHARE = 0.05
+"""What validation may cost of a run, beyond the one at its end."""
+
+ROWS = 50
+"""About how many rows of metrics a run logs; longer runs log one every 50 steps."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that reached its target: its module, what the validation after the last step found, and the seconds it took."""
+
+    module: MaskedLanguageModelling
+    validation: ValidationResult
+    seconds: float
+
+
+def fit(config: RunConfig, prepared: PreparedData, folder: RunFolder, execution: Execution, stop: StopSignal) -> Trained:
+    """Train from the newest whole checkpoint, or from the start, to the last step, and validate there.
+
+    Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a weight is not finite.
+    """
+    _quiet()
+    torch.set_num_threads(execution.threads)
+    masker = masker_of(config, prepared)
+    precision = resolve_precision(config.recipe.precision, execution.device)
+    log_every = max(1, min(50, config.steps // ROWS))
+    module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision))
+    batches = PackedBatches(config, prepared, masker)
+    checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock()
+    metrics = None
+    if rank() == 0:
+        metrics = MetricsFile(folder.metrics_file, from_step=0 if checkpoint is None else step_of(checkpoint))
+    trainer = pl.Trainer(
+        accelerator="gpu" if execution.device == "cuda" else "cpu",
+        devices=execution.devices,
+        strategy="ddp" if execution.devices > 1 else "auto",
+        precision="bf16-mixed" if precision == "bf16" else "32-true",
+        max_steps=config.steps,
+        val_check_interval=config.steps // min(config.steps, execution.validations or validations_of(config)) + 1,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        logger=metrics or False,
+        callbacks=[Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds), clock],
+        plugins=[DurableCheckpointIO(), LightningEnvironment()],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        default_root_dir=folder.path,
+    )
+    try:
+        trainer.fit(module, batches, ckpt_path=checkpoint, weights_only=True)
+        if module.validation is None or module.validation.step != config.steps:
+            trainer.validate(module, batches, verbose=False)
+    finally:
+        if metrics is not None:
+            metrics.close()
+    if module.validation is None or module.validation.step != config.steps:
+        raise RuntimeError(f"training ended at step {trainer.global_step} of {config.steps}")
+    return Trained(module, module.validation, clock.seconds)
+
+
+def masker_of(config: RunConfig, prepared: PreparedData) -> Masker:
+    """The masking of a run on prepared data."""
+    special = prepared.special
+    return Masker(
+        masking=config.masking,
+        predictions=config.predictions,
+        mask_token=special.mask,
+        special_tokens=(special.pad, special.unk, special.cls, special.sep, special.mask),
+        vocabulary=config.architecture.vocabulary,
+    )
+
+
+def validations_of(config: RunConfig) -> int:
+    """How often a run validates, the end included: at most ten times, and not beyond 5% of what training costs.
+
+    Validation is a forward pass, a third of a training step's cost a token.
+    """
+    cost = config.data.validation_sequences * config.data.sequence_length / 3
+    return max(1, min(10, int(VALIDATION_SHARE * config.tokens / cost)))
+
+
+def rank() -> int:
+    """The rank of this process among those of its run, 0 where it is alone (torchrun's LOCAL_RANK)."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def _quiet() -> None:
+    """Silence what Lightning says of devices and data loaders; a run speaks through its folder."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="pytorch_lightning")
