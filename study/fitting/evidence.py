@@ -44,6 +44,11 @@ class Evidence:
             budgets[cell.budget] = (*budgets.get(cell.budget, ()), cell)
         return budgets
 
+    def half_width(self, cell: Cell) -> float | None:
+        """Half the 95% interval of a cell's mean over seeds (nats, pooled variance), None where no cell has two seeds."""
+        variance = self.comparisons.seed_variance
+        return None if variance is None else variance.half_width(len(cell.runs))
+
     @property
     def runs_started(self) -> int:
         """Runs whose folder is there, ended or not."""

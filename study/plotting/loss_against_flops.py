@@ -6,11 +6,25 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from study.fitting.evidence import Evidence
-from study.plotting.style import FLOPS, LOSS, depth_key, depth_styles, legend_below, log_ticks, mark_plateau, panels, theme
+from study.plotting.style import (
+    FLOPS,
+    LOSS,
+    depth_key,
+    depth_styles,
+    draw_intervals,
+    legend_below,
+    log_ticks,
+    mark_plateau,
+    panels,
+    theme,
+)
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a cell with a usable run: its loss, mean over seeds, and the `train_flops` of one of its runs."""
+    """One row a cell with a usable run: its loss, mean over seeds, and the `train_flops` of one of its runs.
+
+    `half_nats` is half the 95% interval of that mean (pooled seed variance), missing where no cell has two seeds.
+    """
     rows = [
         {
             "series": f"{cell.architecture.shape_name} {cell.setting}",
@@ -18,6 +32,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "width": cell.architecture.width,
             "train_flops": cell.train_flops,
             "loss_nats": cell.loss_nats,
+            "half_nats": evidence.half_width(cell),
             "seeds": len(cell.runs),
             "unigram_entropy_nats": cell.unigram_entropy_nats,
         }
@@ -36,6 +51,7 @@ def draw(data: pd.DataFrame) -> Figure:
         for _, shape in data.sort_values("train_flops").groupby("series", sort=False):
             colour, marker = styles[int(shape["depth"].iloc[0])]
             axes.plot(shape["train_flops"], shape["loss_nats"], color=colour, marker=marker, linewidth=1.4)
+            draw_intervals(axes, shape["train_flops"], shape["loss_nats"], shape["half_nats"], colour)
             last = shape.iloc[-1]
             if few:
                 spot = (last["train_flops"], last["loss_nats"])
@@ -44,6 +60,7 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.margins(x=0.1, y=0.15)
         log_ticks(axes)
         mark_plateau(axes, data["unigram_entropy_nats"])
-        figure.suptitle(f"Final loss against training FLOPs ({len(data)} cells, {data['seeds'].sum()} runs; means over seeds)")
+        counts = f"{len(data)} cells, {data['seeds'].sum()} runs; bars: 95% over seeds"
+        figure.suptitle(f"Final loss against training FLOPs ({counts})")
         legend_below(figure, depth_key(styles))
     return figure

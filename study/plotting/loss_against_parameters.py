@@ -7,13 +7,26 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from study.fitting.evidence import Evidence
-from study.plotting.style import LOSS, depth_key, depth_styles, legend_below, log_ticks, mark_plateau, panels, theme
+from study.plotting.style import (
+    LOSS,
+    depth_key,
+    depth_styles,
+    draw_intervals,
+    legend_below,
+    log_ticks,
+    mark_plateau,
+    panels,
+    theme,
+)
 
 PARAMETERS = "parameters (unique tensors of the MLM model, embeddings included)"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a cell with a usable run: its loss, mean over seeds, its `parameters`, and whether it is on the front."""
+    """One row a cell with a usable run: its loss, mean over seeds, its `parameters`, and whether it is on the front.
+
+    `half_nats` is half the 95% interval of that mean (pooled seed variance), missing where no cell has two seeds.
+    """
     front = {cell.name for cell in evidence.front}
     rows = [
         {
@@ -21,6 +34,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "depth": cell.architecture.depth,
             "parameters": cell.parameters,
             "loss_nats": cell.loss_nats,
+            "half_nats": evidence.half_width(cell),
+            "seeds": len(cell.runs),
             "on_front": cell.name in front,
             "unigram_entropy_nats": cell.unigram_entropy_nats,
         }
@@ -40,12 +55,14 @@ def draw(data: pd.DataFrame) -> Figure:
             axes.plot(front["parameters"], front["loss_nats"], color="grey", drawstyle="steps-post", linewidth=1.4, zorder=1)
         for depth, (colour, marker) in styles.items():
             cells = data[data["depth"] == depth]
-            axes.scatter(cells["parameters"], cells["loss_nats"], color=colour, marker=marker, s=45, zorder=2)
+            axes.scatter(cells["parameters"], cells["loss_nats"], color=colour, marker=marker, s=45, zorder=3)
+            draw_intervals(axes, cells["parameters"], cells["loss_nats"], cells["half_nats"], colour)
         axes.set_xscale("log")
         axes.margins(x=0.08, y=0.15)
         log_ticks(axes)
         mark_plateau(axes, data["unigram_entropy_nats"])
-        figure.suptitle(f"Final loss against all parameters ({len(data)} cells)")
+        counts = f"{len(data)} cells, {data['seeds'].sum()} runs; bars: 95% over seeds"
+        figure.suptitle(f"Final loss against all parameters ({counts})")
         line = Line2D([], [], color="grey", label="front at equal budget: none smaller is better")
         legend_below(figure, [*depth_key(styles), line])
     return figure

@@ -19,11 +19,10 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
     `low_nats` and `high_nats` are the 95% interval of the cell's mean over seeds (pooled variance, fixed validation set).
     """
-    seeds = evidence.comparisons.seed_variance
     rows = []
     for family in evidence.families:
         for cell in (cell for cell in family.cells if cell.usable):
-            half = None if seeds is None else seeds.half_width(len(cell.runs))
+            half = evidence.half_width(cell)
             mean = cell.losses.mean()
             shared = {
                 "panel": family.budget,

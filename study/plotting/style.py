@@ -92,15 +92,25 @@ def mark_plateau(axes: Axes, entropies: pd.Series) -> None:
         )
 
 
+def draw_intervals(axes: Axes, x: pd.Series, loss: pd.Series, half: pd.Series, colour: str) -> None:
+    """Vertical bars of the 95% intervals of losses; where there is none (one seed everywhere), nothing."""
+    known = half.notna()
+    bars = half[known].astype(float)
+    axes.errorbar(x[known], loss[known], bars, color=colour, fmt="none", capsize=4, linewidth=1.4, zorder=2)
+
+
 def legend_below(figure: Figure, entries: list[Line2D], columns: int = 4) -> None:
     """One legend for all panels, under them."""
     figure.legend(handles=entries, loc="outside lower center", ncols=min(columns, len(entries)))
 
 
 def log_ticks(axes: Axes) -> None:
-    """A logarithmic x axis whose ticks read 200k, 1M, 3T; call it when the data are drawn."""
+    """A logarithmic x axis of a factor 2 at least, whose ticks read 200k, 1M, 3T; call it when the data are drawn."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
+    if high < 2 * low:
+        middle = np.sqrt(low * high)
+        low, high = axes.set_xlim(middle / np.sqrt(2), middle * np.sqrt(2))
     decades = np.log10(high / low)
     steps = (1, 2, 3, 4, 5, 6, 8) if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,)
     axes.xaxis.set_major_locator(LogLocator(subs=steps))
