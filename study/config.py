@@ -176,8 +176,8 @@ class RunConfig(Strict):
 
     @property
     def steps(self) -> int:
-        """Optimiser steps: the whole batches that the budget pays for."""
-        return int(self.budget_tokens // self.recipe.batch_tokens)
+        """Optimiser steps: the whole batches that the budget pays for, one that rounding alone takes away included."""
+        return int(self.budget_tokens * (1 + 1e-12) // self.recipe.batch_tokens)
 
     @property
     def tokens(self) -> int:

@@ -1,0 +1,55 @@
+# Settings, on the command line or in the environment:
+#   PYTHON=python3.12    the interpreter that .venv is made with
+#   PIP_ARGS='...'       more arguments for pip, such as an index of your own
+#   SWEEP=sweeps/x.yaml  the sweep that `make study` launches
+#   WORKERS=4            processes that run the tests
+PYTHON ?= python3
+PIP_ARGS ?=
+SWEEP ?= sweeps/depth_or_width.yaml
+WORKERS ?= 2
+
+PIP_INSTALL = .venv/bin/python -m pip install $(PIP_ARGS)
+PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile
+CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-study needs Python 3.11 or newer, not %d.%d; \
+  name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
+
+.DEFAULT_GOAL := help
+.PHONY: help install study test slow lint constraints
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s%s\n", $$1, $$2 }' Makefile
+
+install: .venv/.installed ## make .venv with the pinned versions of what running needs
+
+study: install ## run a sweep, depth_or_width or SWEEP, and write its answer
+	.venv/bin/study launch $(SWEEP)
+
+test: .venv/.installed-dev ## run the fast tests
+	$(PYTEST) -m "not slow"
+
+slow: .venv/.installed-dev ## run the tests that take longer than a minute
+	$(PYTEST) -m slow
+
+lint: .venv/.installed-dev ## check style, format and types
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+constraints: .venv/.python ## pin the newest versions that pyproject.toml allows
+	$(PIP_INSTALL) --upgrade --upgrade-strategy eager -e '.[dev]'
+	.venv/bin/python -m pip list --format=freeze --exclude pip --exclude-editable > .venv/installed.txt
+	{ grep '^#' constraints.txt; sed 's/+[^+]*$$//' .venv/installed.txt | LC_ALL=C sort -f; } > .venv/constraints.txt
+	mv .venv/constraints.txt constraints.txt
+
+.venv/.python:
+	@$(PYTHON) -c '$(CHECK_VERSION)'
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.installed: pyproject.toml constraints.txt | .venv/.python
+	$(PIP_INSTALL) -c constraints.txt -e .
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	@touch $@

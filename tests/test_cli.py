@@ -1,0 +1,108 @@
+"""The command line: help, versions, counts and reports, and bad input told in full."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.cli import commands, main
+from tests.synthetic import depth_or_width
+
+CONVENTIONS = {"train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding"}
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command and returns its exit status, standard output and standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["study", *map(str, arguments)])
+        try:
+            main()
+            status = 0
+        except SystemExit as stop:
+            status = stop.code if isinstance(stop.code, int) else 0
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_help_names_every_command(study: Any) -> None:
+    status, out, _ = study("--help")
+    assert status == 0
+    assert all(name in out for name in commands.commands)
+
+
+@pytest.mark.parametrize("name", commands.commands)
+def test_every_command_explains_itself(study: Any, name: str) -> None:
+    for flag in ("-h", "--help"):
+        status, out, _ = study(name, flag)
+        assert status == 0
+        assert out.startswith(f"Usage: study {name}")
+
+
+def test_version_is_that_of_the_distribution(study: Any) -> None:
+    assert study("--version") == (0, f"study, version {version('scaling-study')}\n", "")
+
+
+def test_params_as_json_has_totals_components_and_conventions(study: Any) -> None:
+    status, out, _ = study("params", "bert-base", "--json")
+    counted = json.loads(out)
+    assert status == 0
+    assert counted["parameters"] == {
+        "encoder": 108_891_648,
+        "encoder_with_pooler": 109_482_240,
+        "mlm_tied": 109_514_298,
+        "mlm_untied": 132_985_716,
+        "non_embedding": 85_056_000,
+    }
+    assert sum(counted["components"].values()) == counted["parameters"]["mlm_tied"]
+    assert counted["flops_per_token"].keys() == CONVENTIONS
+
+
+def test_params_as_text_is_for_readers(study: Any) -> None:
+    _, out, _ = study("params", "--depth", 2, "--width", 128)
+    assert out.startswith("L2-H128-A2-F512\n")
+    assert "4,416,698" in out
+    assert all(name in out for name in CONVENTIONS)
+    assert "128 tokens a sequence, 19 of them masked" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (("params", "bert-bse"), ["error: bert-bse: is not a known model; did you mean 'bert-base'?"]),
+        (("params",), ["error: --depth: is missing"]),
+        (
+            ("params", "bert-base", "--depth", 0, "--heads", 7),
+            ["error: bert-base.depth: 0 is below", "error: bert-base.heads: 7 heads"],
+        ),
+        (
+            ("params", "bert-base", "--sequence-length", 513),
+            ["error: --sequence-length: 513 is not between 1 and positions 512"],
+        ),
+        (("params", "bert-base", "--deph", 2), ["No such option", "--depth"]),
+        (("report", "nowhere"), ["error: nowhere: is no sweep's folder"]),
+        (("lanch",), ["No such command 'lanch'"]),
+    ],
+)
+def test_bad_input_is_told_in_full_with_status_2(study: Any, arguments: tuple[object, ...], messages: list[str]) -> None:
+    status, out, err = study(*arguments)
+    assert (status, out) == (2, "")
+    assert all(message in err for message in messages), err
+
+
+def test_report_prints_the_headline_and_where_the_answer_is(study: Any, tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    status, out, _ = study("report", folder.path)
+    assert status == 0
+    assert "made_up: 10 of 10 runs ended" in out
+    assert str(folder.answer_file) in out
+    _, out, _ = study("report", folder.path, "--json")
+    assert json.loads(out)["headline"].startswith("made_up")

@@ -1,0 +1,216 @@
+"""A run's configuration: budgets, YAML, what is refused, and a fingerprint that names a run for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from study.config import Budget, RunConfig, read_yaml
+from study.counting import parameters
+from study.errors import InputError
+from study.records import counts_of
+from study.schema import deep_merge, flatten, set_path
+from tests.small import config, config_values
+
+CORPUS = Path("corpus.txt")
+
+
+def problems(**changes: Any) -> dict[str, str]:
+    with pytest.raises(InputError) as caught:
+        config(CORPUS, **changes)
+    return {problem.place: problem.message for problem in caught.value.problems}
+
+
+def with_budget(**budget: float) -> RunConfig:
+    return RunConfig.parse(config_values(CORPUS) | {"recipe": {"batch_tokens": 128, "budget": budget}})
+
+
+def test_a_fingerprint_stays_the_same_for_ever() -> None:
+    """Where this fails, a change renames all runs that people have: undo it, or raise NUMERICS_VERSION and say why."""
+    assert config(CORPUS).fingerprint("data") == "89cc1d13b682131c"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": {"corpus": "elsewhere/corpus.parquet", "text_column": "body"}},
+        {"data": {"tokenizer": {"kind": "file", "path": "vocab.txt"}}},
+        {"recipe": {"weight_decay": 0.01, "schedule": "linear"}, "masking": {"rate": 0.15}, "seed": 0},
+        {"recipe": {"learning_rate": "3e-3", "dropout": 0, "budget": {"steps": 30.0}}},
+        {"architecture": {"norm": "post", "segments": 2}},
+    ],
+)
+def test_places_defaults_and_spellings_rename_no_run(changes: dict[str, Any]) -> None:
+    assert config(CORPUS, **changes).fingerprint("data") == config(CORPUS).fingerprint("data")
+
+
+def knobs(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The dotted paths of all fields of a model, those of models inside it included."""
+    for name, field in model.model_fields.items():
+        below: Any = field.annotation
+        if isinstance(below, type) and issubclass(below, BaseModel):
+            yield from knobs(below, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+OTHER_VALUES: dict[str, object] = {
+    "architecture.depth": 3,
+    "architecture.width": 32,
+    "architecture.heads": 4,
+    "architecture.ffn": 33,
+    "architecture.vocabulary": 201,
+    "architecture.positions": 17,
+    "architecture.segments": 1,
+    "architecture.norm": "pre",
+    "architecture.tied_decoder": False,
+    "recipe.learning_rate": 0.004,
+    "recipe.schedule": "cosine",
+    "recipe.warmup_fraction": 0.2,
+    "recipe.decay_fraction": 0.3,
+    "recipe.final_learning_rate_fraction": 0.1,
+    "recipe.weight_decay": 0.1,
+    "recipe.beta1": 0.8,
+    "recipe.beta2": 0.99,
+    "recipe.epsilon": 1e-8,
+    "recipe.gradient_clip_norm": 2.0,
+    "recipe.dropout": 0.1,
+    "recipe.batch_tokens": 256,
+    "recipe.precision": "bf16",
+    "recipe.budget.steps": 31,
+    "masking.rate": 0.2,
+    "masking.mask_share": 0.7,
+    "masking.random_share": 0.2,
+    "data.validation_sequences": 33,
+    "seed": 1,
+}
+
+
+def test_every_knob_that_moves_numbers_renames_the_run() -> None:
+    ids = {"": config(CORPUS).fingerprint("data"), "data": config(CORPUS).fingerprint("other data")}
+    for path, value in OTHER_VALUES.items():
+        values = config_values(CORPUS)
+        set_path(values, path, value)
+        if path == "architecture.vocabulary":
+            set_path(values, "data.tokenizer.vocabulary", value)
+        ids[path] = RunConfig.parse(values).fingerprint("data")
+    assert len(set(ids.values())) == len(ids)
+
+
+def test_every_knob_is_known_to_move_numbers_or_not_to() -> None:
+    of_the_data = {path for path in knobs(RunConfig) if path.startswith("data.")} - {"data.validation_sequences"}
+    other_units = {f"recipe.budget.{unit}" for unit in Budget.model_fields} - {"recipe.budget.steps"}
+    assert set(knobs(RunConfig)) - of_the_data - other_units == set(OTHER_VALUES)
+
+
+@given(
+    st.sampled_from(sorted(OTHER_VALUES)), st.sampled_from(["tokens", "flops", "tokens_per_parameter"]), st.floats(1e4, 1e12)
+)
+def test_what_yaml_holds_reads_back(path: str, unit: str, amount: float) -> None:
+    values = config_values(CORPUS)
+    if path not in ("recipe.budget.steps", "architecture.vocabulary"):
+        set_path(values, path, OTHER_VALUES[path])
+    values["recipe"]["budget"] = {unit: amount * 1e6 if unit == "flops" else amount}
+    original = RunConfig.parse(values)
+    assert RunConfig.parse(yaml.safe_load(original.to_yaml())) == original
+
+
+def test_a_budget_in_any_unit_pays_for_whole_steps() -> None:
+    one = with_budget(steps=1)
+    for budget in ({"steps": 7}, {"tokens": 7 * 128 + 127}, {"flops": 7.99 * 128 * one.flops_per_token["train_flops"]}):
+        run = with_budget(**budget)
+        assert (run.steps, run.tokens) == (7, 7 * 128)
+    assert with_budget(tokens_per_parameter=20).steps == 20 * parameters(one.architecture).parameters // 128
+
+
+@given(st.integers(1, 64), st.integers(8, 128), st.integers(1, 10**6))
+def test_the_flops_of_some_steps_pay_for_as_many(depth: int, length: int, steps: int) -> None:
+    """Division by FLOPs per token must not round a step away."""
+    sizes = {"depth": depth, "positions": length}
+    recipe = {"batch_tokens": 10 * length, "budget": {"steps": steps}}
+    values = config_values(CORPUS, architecture=sizes, data={"sequence_length": length}, recipe=recipe)
+    run = RunConfig.parse(values)
+    flops = counts_of(run, steps)["train_flops"]
+    assert RunConfig.parse(deep_merge(values, {"recipe": {"budget": {"steps": None, "flops": flops}}})).steps == steps
+
+
+def test_a_batch_is_whole_sequences_with_a_fixed_number_of_masks() -> None:
+    run = config(CORPUS)
+    assert (run.batch_sequences, run.predictions) == (8, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "message"),
+    [
+        ({"architecture": {"vocabulary": 300}}, "", "architecture.vocabulary 300 differs from the tokenizer's, 200"),
+        ({"architecture": {"positions": 8}}, "", "architecture.positions 8 is below data.sequence_length 16"),
+        ({"recipe": {"batch_tokens": 100}}, "", "recipe.batch_tokens 100 is not a multiple of data.sequence_length 16"),
+        ({"recipe": {"budget": {"steps": None, "tokens": 100}}}, "", "pays for 100 tokens, less than one batch of 128"),
+        ({"recipe": {"budget": {"tokens": 1e6}}}, "recipe.budget", "needs exactly one of tokens, steps, flops"),
+        ({"recipe": {"budget": {"steps": None}}}, "recipe.budget", "not none"),
+        ({"recipe": {"warmup_fraction": 0.9, "schedule": "wsd"}}, "recipe", "add up to more than 1"),
+        ({"masking": {"rate": 0.01}}, "", "masking.rate 0.01 masks no position of 16"),
+        ({"masking": {"mask_share": 0.95}}, "masking", "add up to more than 1"),
+        ({"architecture": {"heads": 3}}, "architecture.heads", "3 heads do not divide width 16; 2 would"),
+        ({"data": {"tokenizer": {"path": "vocab.txt"}}}, "data.tokenizer", "needs a path exactly when its kind is 'file'"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_with_both_numbers(changes: dict[str, Any], place: str, message: str) -> None:
+    found = problems(**changes)
+    assert list(found) == [place]
+    assert message in found[place]
+
+
+def test_all_problems_are_told_at_once() -> None:
+    found = problems(architecture={"depth": 0, "heads": 3}, recipe={"learning_rate": -1, "dropuot": 0.1}, sede=1)
+    assert found == {
+        "architecture.depth": "0 is below the least allowed, 1",
+        "architecture.heads": "3 heads do not divide width 16; 2 would",
+        "recipe.learning_rate": "-1 must be above 0",
+        "recipe.dropuot": "is not a known key; did you mean 'dropout'?",
+        "sede": "is not a known key; did you mean 'seed'?",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: 1\nb: [", r"x\.yaml:2:\d+: is not valid YAML"),
+        (b"a: 1\na: 2\n", r"x\.yaml:2:1: is not valid YAML: the key 'a' stands twice"),
+        (b"a: \xff\n", r"x\.yaml: is not UTF-8 text \(byte 3\)"),
+        (b"", r"x\.yaml: is empty"),
+        (b"- 1\n", r"x\.yaml: does not hold keys and values"),
+        (b"a: !!python/object/apply:os.getcwd []\n", r"x\.yaml:1:4: is not valid YAML"),
+    ],
+)
+def test_a_file_that_is_not_yaml_is_told_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "x.yaml").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_yaml(tmp_path / "x.yaml")
+
+
+@pytest.mark.parametrize(("name", "message"), [("none.yaml", "does not exist"), ("", "cannot be read")])
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_yaml(tmp_path / name)
+
+
+def test_a_number_written_with_an_exponent_is_a_number(tmp_path: Path) -> None:
+    text = config(CORPUS).to_yaml().replace("learning_rate: 0.003", "learning_rate: 3e-3")
+    (tmp_path / "x.yaml").write_text(text)
+    assert "3e-3" in text
+    assert RunConfig.from_yaml(tmp_path / "x.yaml") == config(CORPUS)
+
+
+def test_resolved_values_hold_every_default() -> None:
+    values = flatten(config(CORPUS).to_dict())
+    assert values["recipe.weight_decay"] == 0.01
+    assert values["masking.rate"] == 0.15
+    assert deep_merge(config(CORPUS).to_dict(), config_values(CORPUS)) == config(CORPUS).to_dict()

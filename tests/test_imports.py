@@ -1,0 +1,96 @@
+"""Imports point one way: a shared trunk, then a half that trains and a half that analyses; they meet only in files."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TRUNK = ("errors", "schema", "randomness", "architecture", "counting", "solving", "named_models", "config", "records")
+TRAINING = (*TRUNK, "data", "model", "training", "sweeping", "cli")
+ANALYSIS = (*TRUNK, "wording", "fitting", "plotting", "findings", "tables", "answering", "cli")
+"""The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
+
+HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb"}
+ALLOWED = {
+    "data": {"torch", "pytorch_lightning"},
+    "model": {"torch", "pytorch_lightning"},
+    "training": {"torch", "pytorch_lightning", "lightning_fabric"},
+    "sweeping": {"torch", "optuna"},
+}
+"""The heavy packages that a part may import, even inside a function; the W&B mirror alone may import wandb."""
+
+MODULES = {
+    ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
+    for file in sorted((ROOT / "study").rglob("*.py"))
+}
+
+
+def imported(file: Path) -> Iterator[str]:
+    """The full names of what a file imports, anywhere in it, as modules where they are modules."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: write `from study.x import y`"
+            assert node.module is not None
+            below = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from {name if name in MODULES else node.module for name in below}
+
+
+def part_of(module: str) -> str:
+    """The file or folder of `study` that a module belongs to."""
+    return module.split(".")[1]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "study"])
+def test_a_module_imports_only_what_stands_before_it(module: str) -> None:
+    part = part_of(module)
+    lines = [line for line in (TRAINING, ANALYSIS) if part in line]
+    assert lines, f"{module} has no place in the order: add {part!r} to TRUNK, TRAINING or ANALYSIS"
+    is_folder = (ROOT / "study" / part).is_dir()
+    allowed = {name for line in lines for name in line[: line.index(part) + is_folder]}
+    for name in imported(MODULES[module]):
+        if name.startswith("study."):
+            assert part_of(name) in allowed, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_heavy_packages_stay_in_the_half_that_trains(module: str) -> None:
+    part = part_of(module) if "." in module else ""
+    allowed = {"wandb"} if module.startswith("study.sweeping.mirror") else ALLOWED.get(part, set())
+    heavy = {name.split(".")[0] for name in imported(MODULES[module])} & HEAVY
+    assert heavy <= allowed, f"{module} imports {heavy - allowed}"
+
+
+def test_no_two_modules_import_each_other() -> None:
+    graph = {name: [other for other in imported(file) if other in MODULES] for name, file in MODULES.items()}
+    TopologicalSorter(graph).prepare()
+
+
+def test_packages_hold_nothing_but_a_docstring() -> None:
+    for module, file in MODULES.items():
+        if file.name == "__init__.py":
+            body = ast.parse(file.read_text()).body
+            assert all(isinstance(node, ast.Expr) for node in body), f"{module} re-exports or runs something"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "import study.answering",
+        "import study.cli",
+        "import sys; from study.cli import main; sys.argv[1:] = ['params', 'bert-base']; main()",
+    ],
+)
+def test_analysis_and_counting_start_without_heavy_packages(command: str) -> None:
+    code = f"{command}\nimport sys; heavy = {HEAVY!r} & set(sys.modules); assert not heavy, heavy"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,278 @@
+"""The run folder is the truth: files are whole or absent, the first record stands, and the ledger follows from the records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+
+from study.config import RunConfig
+from study.errors import InputError
+from study.records import (
+    Environment,
+    RunFolder,
+    RunRecord,
+    SweepFolder,
+    cell_of,
+    counts_of,
+    ledger,
+    write_atomically,
+    write_once,
+)
+from study.schema import set_path
+from tests.small import config
+from tests.synthetic import add_run, depth_or_width, run_config, sweep_folder
+
+CORPUS = Path("corpus.txt")
+WRITERS = 8
+ENVIRONMENT = Environment(
+    hostname="h", device="cpu", processor="p", threads=1, precision="fp32", python="3", torch="2", lightning="2", study="0"
+)
+
+
+def record(**changes: Any) -> RunRecord:
+    run = changes.pop("config", config(CORPUS))
+    values = {
+        "run_id": run.fingerprint("data"),
+        "sweep": "test",
+        "state": "COMPLETED",
+        "config": run.to_dict(),
+        "data_fingerprint": "data",
+        "steps": run.steps,
+        "tokens": run.tokens,
+        "loss_nats": 3.0,
+        "unigram_entropy_nats": 5.0,
+        "stuck_at_unigram": False,
+        **counts_of(run, run.steps),
+        "attempts": 1,
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "finished_at": "2026-01-01T00:01:00+00:00",
+    }
+    return RunRecord.parse(values | changes)
+
+
+def at_once(write: Callable[[int], Any]) -> list[Any]:
+    """What many threads get that call `write` at the same moment."""
+    barrier = Barrier(WRITERS)
+
+    def wait_and_write(number: int) -> Any:
+        barrier.wait()
+        return write(number)
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        return list(pool.map(wait_and_write, range(WRITERS)))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls that make a file durable and visible, in their order."""
+    seen: list[str] = []
+
+    def watched(name: str) -> Callable[..., Any]:
+        original = getattr(os, name)
+
+        def call(*arguments: Any) -> Any:
+            is_folder = name == "fsync" and os.path.isdir(f"/proc/self/fd/{arguments[0]}")
+            seen.append("fsync folder" if is_folder else name)
+            return original(*arguments)
+
+        return call
+
+    for name in ("fsync", "replace", "link"):
+        monkeypatch.setattr(os, name, watched(name))
+    return seen
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells folders from files by /proc")
+@pytest.mark.parametrize(("write", "visible"), [(write_atomically, "replace"), (write_once, "link")])
+def test_a_file_is_on_the_disk_before_its_name_is(
+    tmp_path: Path, calls: list[str], write: Callable[[Path, bytes], Any], visible: str
+) -> None:
+    write(tmp_path / "file", b"content")
+    assert calls == ["fsync", visible, "fsync folder"]
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("write", [write_atomically, write_once])
+def test_a_full_disk_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path, bytes], Any]
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "file").write_bytes(b"old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write(tmp_path / "file", b"new")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+def test_the_first_of_many_writers_wins(tmp_path: Path) -> None:
+    for attempt in range(20):
+        file = tmp_path / f"{attempt}"
+
+        def write(number: int, file: Path = file) -> bool:
+            return write_once(file, b"%d" % number * 10_000)
+
+        outcomes = at_once(write)
+        assert outcomes.count(True) == 1
+        assert file.read_bytes() == b"%d" % outcomes.index(True) * 10_000
+    assert len(list(tmp_path.iterdir())) == 20
+
+
+def test_a_reader_never_meets_part_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    write_atomically(file, b"0" * 100_000)
+
+    def write_or_read(number: int) -> None:
+        for _ in range(20):
+            if number % 2:
+                write_atomically(file, b"%d" % number * 100_000)
+            else:
+                content = file.read_bytes()
+                assert len(content) == 100_000
+                assert len(set(content)) == 1
+
+    at_once(write_or_read)
+
+
+def test_attempts_of_many_processes_get_numbers_of_their_own(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert sorted(at_once(lambda number: folder.claim_attempt({"pid": number}))) == list(range(1, WRITERS + 1))
+    assert folder.attempts() == WRITERS
+
+
+def test_a_record_reads_back_and_stands(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert folder.record() is None
+    original = record(environment=ENVIRONMENT.model_dump(), tags=["a"])
+    assert folder.file_record(original)
+    assert not folder.file_record(record(loss_nats=1.0))
+    assert folder.record() == original
+
+
+@pytest.mark.parametrize("content", [b"", b'{"run_id": ', b"\xff\xfe", b"[]", b'{"run_id": "x", "lost": 1}'])
+def test_a_damaged_record_is_named_and_not_trusted(tmp_path: Path, content: bytes) -> None:
+    folder = RunFolder(tmp_path / "run")
+    write_atomically(folder.record_file, content)
+    with pytest.raises(InputError, match=r"record\.json"):
+        folder.record()
+
+
+def test_a_configuration_is_written_once(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.write_config(config(CORPUS))
+    folder.write_config(config(CORPUS, seed=1))
+    assert folder.config() == config(CORPUS)
+
+
+def test_metrics_end_where_a_kill_tore_them(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert list(folder.metrics()) == []
+    folder.metrics_file.write_bytes(b'{"trainer/step": 1}\n{"trainer/step": 2}\n{"trainer/st')
+    assert [row["trainer/step"] for row in folder.metrics()] == [1, 2]
+
+
+def test_validation_losses_read_back(tmp_path: Path) -> None:
+    losses = np.linspace(1, 2, 7)
+    RunFolder(tmp_path).write_validation_losses(losses)
+    np.testing.assert_array_equal(RunFolder(tmp_path).validation_losses(), losses)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"state": "FAILED", "reason": "OSError: gone"}, "FAILED: OSError: gone"),
+        ({"state": "OOM"}, "OOM"),
+        ({"state": "DIVERGED", "loss_nats": None}, "DIVERGED"),
+        ({"loss_nats": 4.95, "stuck_at_unigram": True}, "stuck at the unigram entropy (4.95 of 5.00 nats)"),
+    ],
+)
+def test_a_run_that_went_wrong_is_left_out_with_its_reason(changes: dict[str, Any], reason: str | None) -> None:
+    assert record(**changes).exclusion == reason
+
+
+def test_the_ledger_has_the_same_bytes_whatever_came_first(tmp_path: Path) -> None:
+    records = [
+        record(config=config(CORPUS, seed=1)),
+        record(environment=ENVIRONMENT.model_dump()),
+        record(config=config(CORPUS, recipe={"budget": {"steps": None, "tokens": 5000}}), state="FAILED", loss_nats=None),
+    ]
+    tables = []
+    for number, order in enumerate((records, records[::-1], records[1:] + records[:1])):
+        folder = sweep_folder(tmp_path / str(number) / "sweep")
+        for one in order:
+            folder.run(one.run_id).write_config(one.config)
+            folder.run(one.run_id).file_record(one)
+        folder.write_ledger()
+        tables.append((folder.ledger_file.read_bytes(), folder.ledger_file.with_suffix(".csv").read_bytes()))
+        assert ledger(order).equals(ledger(records))
+    assert tables[0] == tables[1] == tables[2]
+
+
+def test_what_was_not_reached_is_missing_and_never_zero(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "sweep")
+    add_run(folder, run_config(1, 64), state="DIVERGED", reason="loss became NaN")
+    add_run(folder, run_config(2, 64))
+    table = folder.write_ledger()
+    assert table["loss_nats"].isna().tolist() == [True, False]
+    assert table["exclusion"].tolist()[0] == "DIVERGED: loss became NaN"
+    assert folder.read_ledger().equals(table)
+
+
+def test_an_empty_sweep_has_an_empty_ledger(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "sweep")
+    with pytest.raises(InputError, match="does not exist"):
+        folder.read_ledger()
+    assert folder.write_ledger().empty
+    assert "run_id" in folder.read_ledger().columns
+
+
+def test_the_ledger_names_its_axes_by_their_convention(tmp_path: Path) -> None:
+    table = depth_or_width(tmp_path / "sweep", shapes=((1, 64),), budgets=(1e6,)).write_ledger()
+    run = run_config(1, 64)
+    row = table.iloc[0]
+    assert row["architecture.depth"] == 1
+    assert row["shape"] == "L1-H64-A2-F256"
+    assert {name: row[name] for name in counts_of(run, run.steps)} == counts_of(run, run.steps)
+    assert len(table) == 5
+
+
+def test_a_cell_holds_the_runs_that_differ_in_tuned_knobs_and_seeds() -> None:
+    tuned = ("recipe.learning_rate",)
+
+    def cell(path: str = "seed", value: object = 0, data: str = "data") -> str:
+        values = config(CORPUS).to_dict()
+        set_path(values, path, value)
+        return cell_of(RunConfig.parse(values), tuned, data)
+
+    assert cell("recipe.learning_rate", 0.1) == cell("seed", 7) == cell()
+    others = [
+        cell("recipe.weight_decay", 0.1),
+        cell("architecture.depth", 3),
+        cell("recipe.budget.steps", 31),
+        cell(data="other"),
+    ]
+    assert len({cell(), *others}) == 5
+
+
+def test_a_run_of_no_cell_of_the_sweep_is_left_out(tmp_path: Path) -> None:
+    runs = [record(), record(config=config(CORPUS, architecture={"depth": 1}))]
+    table = ledger(runs, cells=frozenset([cell_of(runs[0].config, (), "data")]))
+    assert dict(zip(table["architecture.depth"], table["exclusion"].notna(), strict=True)) == {1: True, 2: False}
+
+
+def test_a_folder_that_only_began_counts_as_a_run_without_a_record(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "sweep")
+    assert folder.runs() == []
+    folder.run("abc").write_config(config(CORPUS))
+    assert [run.run_id for run in folder.runs()] == ["abc"]
+    assert folder.records() == []

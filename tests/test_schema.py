@@ -1,0 +1,144 @@
+"""Strict models refuse what is wrong, all of it at once, each under its path with the value and the nearest known key."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from study.errors import InputError
+from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, deep_merge, flatten, nearest, set_path, whole
+
+
+class Leaf(Strict):
+    """A model inside another."""
+
+    share: Share = 0.5
+    kind: Literal["wordpiece", "file"] = "file"
+
+
+class Tree(Strict):
+    """One field of every sort."""
+
+    count: Count = 1
+    index: Index = 0
+    rate: Positive = 1.0
+    decay: NonNegative = 0.0
+    name: Text = "x"
+    leaf: Leaf = Leaf()
+    leaves: tuple[Leaf, ...] = ()
+    numbers: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
+
+
+def problems(values: object, place: str = "") -> dict[str, str]:
+    with pytest.raises(InputError) as caught:
+        Tree.parse(values, place)
+    return {problem.place: problem.message for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "expected"),
+    [
+        ("rate", "1e-3", 0.001),
+        ("rate", "1E-3", 0.001),
+        ("rate", 2, 2.0),
+        ("count", 2e5, 200_000),
+        ("count", "200000", 200_000),
+        ("decay", 0, 0.0),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(key: str, given: object, expected: float) -> None:
+    value = getattr(Tree.parse({key: given}), key)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "message"),
+    [
+        ("count", 0, "0 is below the least allowed, 1"),
+        ("count", 1.5, "1.5 is not a whole number"),
+        ("count", "many", "'many' is not a whole number"),
+        ("count", True, "True is true or false where a number is needed"),
+        ("index", -1, "-1 is below the least allowed, 0"),
+        ("rate", 0, "0 must be above 0"),
+        ("rate", "fast", "'fast' is not a number"),
+        ("rate", math.inf, "inf must be a finite number"),
+        ("rate", ".nan", "'.nan' is not a number"),
+        ("decay", -0.1, "-0.1 is below the least allowed, 0"),
+        ("name", "", "is empty"),
+        ("leaf", 3, "3 where keys and values are needed"),
+        ("leaf", None, "None where keys and values are needed"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_remedy(key: str, given: object, message: str) -> None:
+    assert problems({key: given}) == {key: message}
+
+
+def test_all_problems_are_told_at_once_under_their_paths() -> None:
+    values = {
+        "cuont": 1,
+        "rate": -1,
+        "leaf": {"share": 2, "knd": "file"},
+        "leaves": [{}, {"kind": "wordpeice"}],
+        "numbers": [1, 0],
+    }
+    assert problems(values, "base") == {
+        "base.cuont": "is not a known key; did you mean 'count'?",
+        "base.rate": "-1 must be above 0",
+        "base.leaf.share": "2 is above the most allowed, 1",
+        "base.leaf.knd": "is not a known key; did you mean 'kind'?",
+        "base.leaves[1].kind": "'wordpeice' is not one of wordpiece, file; did you mean 'wordpiece'?",
+        "base.numbers[1]": "0 is below the least allowed, 1",
+    }
+
+
+@pytest.mark.parametrize("values", [None, 3, "text", [1, 2]])
+def test_what_holds_no_keys_is_refused(values: object) -> None:
+    assert "where keys and values are needed" in problems(values, "sweep.yaml")["sweep.yaml"]
+
+
+def test_a_long_value_is_shortened() -> None:
+    assert len(problems({"count": "9" * 10_000 + "x"})["count"]) < 200
+
+
+def test_a_model_never_changes() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(Tree(), "count", 2)  # noqa: B010
+
+
+def test_a_far_word_is_answered_with_all_known_ones() -> None:
+    assert nearest("zzz", ["width", "depth"]) == "known: depth, width"
+    assert nearest("zzz", []) == "nothing can stand here"
+
+
+def test_merging_and_setting_leave_the_rest_alone() -> None:
+    base: dict[str, Any] = {"recipe": {"rate": 1, "decay": 2}, "seed": 0}
+    merged = deep_merge(base, {"recipe": {"rate": 3}, "seed": {"a": 1}})
+    assert merged == {"recipe": {"rate": 3, "decay": 2}, "seed": {"a": 1}}
+    assert base == {"recipe": {"rate": 1, "decay": 2}, "seed": 0}
+    set_path(base, "recipe.budget.tokens", 5)
+    assert base["recipe"] == {"rate": 1, "decay": 2, "budget": {"tokens": 5}}
+    with pytest.raises(InputError, match="seed is 0, nothing can be set below it"):
+        set_path(base, "seed.a.b", 1)
+
+
+nested = st.recursive(st.integers(), lambda below: st.dictionaries(st.sampled_from("abc"), below, min_size=1), max_leaves=8)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), nested))
+def test_flattened_values_can_be_set_back(values: dict[str, Any]) -> None:
+    back: dict[str, Any] = {}
+    for path, value in flatten(values).items():
+        set_path(back, path, value)
+    assert back == values
+
+
+@given(st.floats())
+def test_whole_changes_the_type_and_never_the_value(value: float) -> None:
+    assert whole(value) == value or math.isnan(value)
+    assert isinstance(whole(value), int) == value.is_integer()
