@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import Field
 
 from study.config import RunConfig, fingerprint_of, read_yaml
 from study.counting import parameters
@@ -96,7 +95,6 @@ class RunRecord(Strict):
     started_at: str
     finished_at: str
     environment: Environment | None = None
-    tags: tuple[str, ...] = Field(default=())
 
     @property
     def exclusion(self) -> str | None:
@@ -299,6 +297,10 @@ class SweepFolder:
         write_atomically(self.ledger_file.with_suffix(".csv"), table.to_csv(index=False).encode())
         return table
 
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the sweep gives its runs in W&B."""
+        return tuple(self.sweep().get("tags") or ()) if self.sweep_file.exists() else ()
+
     def cells(self) -> frozenset[str]:
         """The ids of the cells of the sweep as launched."""
         return frozenset(json.loads(self.cells_file.read_bytes())) if self.cells_file.exists() else frozenset()
@@ -327,7 +329,7 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
 
     rows = []
     for record in sorted(records, key=lambda record: record.run_id):
-        values = record.model_dump(mode="json", exclude={"config", "environment", "tags", "schema_version"})
+        values = record.model_dump(mode="json", exclude={"config", "environment", "schema_version"})
         environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
         cell = cell_of(record.config, tuned, record.data_fingerprint)
         foreign = "not part of the sweep as last launched" if cells and cell not in cells else None

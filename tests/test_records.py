@@ -152,7 +152,7 @@ def test_attempts_of_many_processes_get_numbers_of_their_own(tmp_path: Path) -> 
 def test_a_record_reads_back_and_stands(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     assert folder.record() is None
-    original = record(environment=ENVIRONMENT.model_dump(), tags=["a"])
+    original = record(environment=ENVIRONMENT.model_dump())
     assert folder.file_record(original)
     assert not folder.file_record(record(loss_nats=1.0))
     assert folder.record() == original

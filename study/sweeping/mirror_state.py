@@ -1,0 +1,113 @@
+"""What W&B holds of each run, noted in `wandb/mirrored/<run id>.json`, and the rows that a run writes; needs no wandb."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from study.errors import InputError
+from study.records import RunFolder, SweepFolder
+from study.schema import Index, Strict
+
+Tracked = Literal["online", "offline"]
+
+IDLE_SECONDS = 1800.0
+"""A run that wrote no row for so long has its W&B run closed; it is opened again when it goes on."""
+
+logger = logging.getLogger(__name__)
+
+
+class Mirrored(Strict):
+    """What W&B holds of one run: its metrics file up to a size, whether its record too, in which mode, in which W&B folder."""
+
+    metrics_bytes: Index
+    finished: bool
+    mode: Tracked
+    wandb_folder: str
+
+    def covers(self, run: RunFolder, mode: Tracked) -> bool:
+        """Whether that is all that the run wrote; online is also good enough for offline, but not the reverse."""
+        if (mode == "online" and self.mode == "offline") or self.finished != run.record_file.exists():
+            return False
+        return self.finished or self.metrics_bytes == size_of(run.metrics_file)
+
+
+def state_file(folder: SweepFolder, run: RunFolder) -> Path:
+    """Where it is noted what W&B holds of a run."""
+    return folder.wandb / "mirrored" / f"{run.run_id}.json"
+
+
+def read_state(folder: SweepFolder, run: RunFolder) -> Mirrored | None:
+    """What W&B holds of a run; None where nothing is known, or W&B's offline folder is gone."""
+    file = state_file(folder, run)
+    try:
+        state = Mirrored.parse(json.loads(file.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, InputError) as error:
+        logger.warning("%s is damaged, the run is mirrored anew: %s", file, error)
+        return None
+    return state if state.mode == "online" or (folder.wandb / state.wandb_folder).is_dir() else None
+
+
+def left_behind(folder: SweepFolder) -> list[str]:
+    """The ids of the runs of which W&B does not hold all that they wrote."""
+    return [run.run_id for run in folder.runs() if has_written(run) and not _is_covered(folder, run)]
+
+
+def _is_covered(folder: SweepFolder, run: RunFolder) -> bool:
+    state = read_state(folder, run)
+    return state is not None and state.covers(run, "offline")
+
+
+def has_written(run: RunFolder) -> bool:
+    """Whether a run has begun to write anything that W&B shows."""
+    return run.record_file.exists() or run.metrics_file.exists()
+
+
+def size_of(file: Path) -> int:
+    """The size of a file in bytes, 0 where there is none."""
+    return file.stat().st_size if file.exists() else 0
+
+
+class Rows:
+    """The rows of a growing file of JSON lines, each once; a line without its end is left until it has one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = 0
+        self.bytes_seen = 0
+        """The size of the file when its new rows were last asked for."""
+        self._offset = 0
+        self._last = b""
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """The rows that came since; raises ValueError at a line that is not JSON."""
+        self.bytes_seen = size_of(self.path)
+        if not self.bytes_seen:
+            return
+        with self.path.open("rb") as lines:
+            lines.seek(self._offset)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return
+                row = json.loads(line)
+                self._offset, self._last = self._offset + len(line), line
+                self.count += 1
+                yield row
+
+    def rewritten(self) -> bool:
+        """Whether the last row is no longer where it was, as when a resumed run drops the rows that it will repeat."""
+        if not self._last:
+            return False
+        with self.path.open("rb") as lines:
+            lines.seek(self._offset - len(self._last))
+            return lines.read(len(self._last)) != self._last
+
+    def idle(self) -> bool:
+        """Whether nothing was written for long."""
+        return self.path.exists() and time.time() - self.path.stat().st_mtime > IDLE_SECONDS
