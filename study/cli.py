@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 INTERRUPTED_EXIT = 130
 
+PIPED_WIDTH = 200
+"""How wide tables are where no terminal says."""
+
 
 def main() -> None:
     """Run the command line; bad input is told in full on standard error, with exit status 2."""
@@ -32,6 +36,9 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # who read this has enough; say nothing at exit either
+        sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped; the same command goes on from here", err=True)
         sys.exit(INTERRUPTED_EXIT)
@@ -68,14 +75,18 @@ def resource_options(command: Any) -> Any:
     return command
 
 
+size = click.IntRange(max=10_000_000)
+"""A size given on the command line; what is too small is told with the shape, what is far too large here."""
+
+
 @commands.command()
 @click.argument("name", required=False)
-@click.option("--depth", type=int, help="Layers L.")
-@click.option("--width", type=int, help="Hidden size H.")
-@click.option("--heads", type=int, help="Attention heads A.  [default: width/64]")
-@click.option("--ffn", type=int, help="Inner size F.  [default: 4·width]")
-@click.option("--vocabulary", type=int, help="Word pieces V.  [default: 30522]")
-@click.option("--positions", type=int, help="Learned positions.  [default: 512]")
+@click.option("--depth", type=size, help="Layers L.")
+@click.option("--width", type=size, help="Hidden size H.")
+@click.option("--heads", type=size, help="Attention heads A.  [default: width/64]")
+@click.option("--ffn", type=size, help="Inner size F.  [default: 4·width]")
+@click.option("--vocabulary", type=size, help="Word pieces V.  [default: 30522]")
+@click.option("--positions", type=size, help="Learned positions.  [default: 512]")
 @click.option("--sequence-length", type=int, default=128, show_default=True, help="Tokens a sequence, for the FLOPs.")
 @as_json
 def params(name: str | None, sequence_length: int, as_json: bool, **sizes: int | None) -> None:
@@ -135,7 +146,7 @@ def launch(sweep: Path, overrides: tuple[str, ...], results: Path, track: bool, 
     launched = launch_sweep(spec, values, results, _resources(resources), console, track)
     folder = folder_of(spec, results)
     if launched.unmirrored:
-        console.print(f"{launched.unmirrored} runs are not in W&B yet: study sync {folder.path}")
+        console.print(f"{launched.unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
     _report(folder.path, as_json)
 
 
@@ -155,10 +166,13 @@ def status(folder: Path, as_json: bool) -> None:
 
 @commands.command()
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--include-unbracketed", is_flag=True, help="Compare cells whose best learning rate is at an end of its range too."
+)
 @as_json
-def report(folder: Path, as_json: bool) -> None:
+def report(folder: Path, include_unbracketed: bool, as_json: bool) -> None:
     """Rebuild ledger, fits, figures and answer from the records in FOLDER; needs no GPU, no account and no torch."""
-    _report(_sweep_folder(folder).path, as_json)
+    _report(_sweep_folder(folder).path, as_json, include_unbracketed)
 
 
 @commands.command()
@@ -195,18 +209,18 @@ def _sweep_folder(path: Path) -> Any:
     """The sweep's folder; raises InputError where there is none."""
     from study.records import SweepFolder
 
-    folder = SweepFolder(path)
+    folder = SweepFolder(path if path.name not in ("", "..") else path.resolve())
     if not folder.sweep_file.exists():
         raise InputError.at(str(path), "is no sweep's folder (it holds no sweep.yaml); give one under results/")
     return folder
 
 
-def _report(path: Path, as_json: bool) -> None:
+def _report(path: Path, as_json: bool, include_unbracketed: bool = False) -> None:
     from study.answering import report as report_on
     from study.records import SweepFolder
 
     folder = SweepFolder(path)
-    answer = report_on(folder)
+    answer = report_on(folder, include_unbracketed)
     if as_json:
         click.echo(json.dumps(answer.to_dict(), indent=1))
     else:
@@ -215,8 +229,11 @@ def _report(path: Path, as_json: bool) -> None:
 
 def _bill_table(question: str, bill: Bill) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=question, title_justify="left")
+    from study.sweeping.display import printable
+
+    table = Table(title=Text(printable(question)), title_justify="left")
     for column in ("shape", "parameters", "non-embedding", "tokens a run", "train_flops a run", "seconds a run", "runs"):
         table.add_column(column, justify="left" if column == "shape" else "right")
     for row in bill.rows:
@@ -233,25 +250,29 @@ def _bill_summary(bill: Bill) -> str:
 
 def _status_table(state: SweepStatus) -> Table:
     from rich.table import Table
+    from rich.text import Text
+
+    from study.sweeping.display import printable
 
     who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
     done = f"{state.count('COMPLETED')} of {len(state.runs)} runs completed"
-    table = Table(title=f"{state.name}: {done}, {who}", title_justify="left")
-    for column in ("run", "shape", "state", "note"):
-        table.add_column(column)
+    table = Table(title=Text(printable(f"{state.name}: {done}, {who}")), title_justify="left")
+    for column in ("run", "shape", "state"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("note")
     for column in ("learning rate", "seed", "tokens", "loss (nats)", "tokens/s"):
         table.add_column(column, justify="right")
     for run in state.runs:
         loss = "" if run.loss_nats is None else f"{run.loss_nats:.4f}"
         speed = "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}"
         numbers = (f"{run.learning_rate:g}", f"{run.seed}", f"{run.tokens:,} of {run.target_tokens:,}", loss, speed)
-        table.add_row(run.run_id, run.shape, run.state, run.reason or "", *numbers)
+        table.add_row(run.run_id, run.shape, run.state, Text(printable(run.reason or "")), *numbers)
     return table
 
 
 def _print(*parts: Table | str) -> None:
     from rich.console import Console
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
     for part in parts:
-        console.print(part, highlight=False)
+        console.print(part, highlight=False, markup=False)

@@ -10,7 +10,7 @@ from typing import Any
 from study.config import RunConfig
 from study.counting import parameters
 from study.records import RunRecord, counts_of
-from study.sweeping.plan import cells, searched_config
+from study.sweeping.plan import cells, check_space, searched_config
 from study.sweeping.spec import SweepSpec
 
 ASSUMED_FLOPS_PER_SECOND = {"cpu": 4e10, "cuda": 1e14}
@@ -67,7 +67,10 @@ class Bill:
 
 
 def bill(spec: SweepSpec, slots: int, device: str, records: Iterable[RunRecord] = ()) -> Bill:
-    """The bill of a sweep on `slots` slots of a kind of device, timed by the median rate of earlier `records` if any."""
+    """The bill of a sweep on `slots` slots of a kind of device, timed by the median rate of earlier `records` if any.
+
+    Raises InputError with every problem of every run that the sweep may want.
+    """
     rates = [
         record.train_flops / record.wall_seconds
         for record in records
@@ -76,6 +79,7 @@ def bill(spec: SweepSpec, slots: int, device: str, records: Iterable[RunRecord] 
     rate = median(rates) if rates else ASSUMED_FLOPS_PER_SECOND[device]
     basis = f"{rate:.2g} FLOP/s a slot, " + (f"the median of {len(rates)} earlier runs" if rates else "assumed: no earlier run")
     if spec.search is not None:
+        check_space(spec)
         configs = [(search_example(spec), spec.search.trials)]
     else:
         configs = [(cell.config, cell.planned_runs()) for cell in cells(spec)]

@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,12 +20,18 @@ from filelock import FileLock, Timeout
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.records import RunFolder, RunRecord, SweepFolder, counts_of, write_atomically
+from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, write_atomically
 from study.sweeping.plan import Cell, cells, key_of
 from study.sweeping.spec import SweepSpec
 
 ATTEMPTS = 3
-"""How often the process of a run may die without a record before the run is filed as FAILED."""
+"""How often the process of a run may die without a record in one launch before the run is filed as FAILED."""
+
+PREEMPTED_EXIT = 75
+"""Exit status of a run that saved and stopped because it was told to; study.training.execution has it too."""
+
+LOCK_SECONDS = 1.0
+"""How long a launcher tries to get the sweep's lock, which `study status` holds for an instant to see whether it is free."""
 
 SAVE_SECONDS = 60.0
 """How long a stopping sweep waits for its runs to save."""
@@ -50,8 +57,8 @@ class Executor(Protocol):
 class Proposer(Protocol):
     """What a sweep wants to run next, given the records there are."""
 
-    def wanted(self, records: Mapping[str, RunRecord], free: int) -> list[RunConfig]:
-        """Runs to start now, those to start first first; some may be running already."""
+    def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
+        """Runs to start now, by `key_of` neither ended nor running, those to start first first."""
 
     def tell(self, record: RunRecord) -> None:
         """A run has ended."""
@@ -63,10 +70,10 @@ class CellProposer:
     def __init__(self, planned: list[Cell]) -> None:
         self.cells = planned
 
-    def wanted(self, records: Mapping[str, RunRecord], free: int) -> list[RunConfig]:
+    def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
         """All runs that any cell needs next."""
         del free
-        configs = [config for cell in self.cells for config in cell.wanted(records)]
+        configs = [config for cell in self.cells for config in cell.wanted(records) if key_of(config) not in running]
         return sorted(configs, key=lambda config: -counts_of(config, config.steps)["train_flops"])
 
     def tell(self, record: RunRecord) -> None:
@@ -85,17 +92,24 @@ class Progress:
 @contextmanager
 def held(folder: SweepFolder) -> Iterator[None]:
     """Hold the sweep's lock; raises InputError naming the holder where another launcher has it."""
-    folder.path.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.lock_file, timeout=LOCK_SECONDS)
     try:
-        with FileLock(folder.lock_file, timeout=0):
-            holder = {"pid": os.getpid(), "hostname": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
-            write_atomically(folder.holder_file, json.dumps(holder).encode())
-            yield
-            folder.holder_file.unlink()
+        folder.path.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
     except Timeout:
         holder = json.loads(folder.holder_file.read_bytes()) if folder.holder_file.exists() else {}
         who = f"process {holder.get('pid', '?')} on {holder.get('hostname', '?')} since {holder.get('since', '?')}"
         raise InputError.at(str(folder.path), f"is being run by {who}; wait for it, or stop it with Ctrl-C there") from None
+    except OSError as error:
+        remedy = "give another folder with --results"
+        raise InputError.at(str(folder.path), f"cannot be written: {error.strerror}; {remedy}") from None
+    try:
+        holder = {"pid": os.getpid(), "hostname": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+        write_atomically(folder.holder_file, json.dumps(holder).encode())
+        yield
+        folder.holder_file.unlink()
+    finally:
+        lock.release()
 
 
 class Coordinator:
@@ -104,11 +118,13 @@ class Coordinator:
     def __init__(self, spec: SweepSpec, values: dict[str, Any], folder: SweepFolder, data_fingerprint: str) -> None:
         self.spec, self.folder, self.data_fingerprint = spec, folder, data_fingerprint
         self.progress = Progress()
+        self._deaths: Counter[str] = Counter()
         planned = [] if spec.search is not None else cells(spec)
         folder.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
         write_atomically(folder.sweep_file, text.encode())
-        write_atomically(folder.cells_file, json.dumps(sorted(cell.name for cell in planned), indent=1).encode())
+        names = {cell_of(cell.config, tuple(spec.tune), data_fingerprint) for cell in planned}
+        write_atomically(folder.cells_file, json.dumps(sorted(names), indent=1).encode())
         begun = self._load()
         self.proposer = self._search(begun) if spec.search is not None else CellProposer(planned)
 
@@ -149,29 +165,30 @@ class Coordinator:
                 unsaved = wait(futures, SAVE_SECONDS).not_done
                 executor.kill()
                 wait(unsaved)
-                for future, config in futures.items():
-                    self._ended(config, future.result())
+                for config in futures.values():
+                    self._ended(config, PREEMPTED_EXIT)
                 raise
 
     def _submit(self, executor: Executor, futures: dict[Future[int], RunConfig]) -> None:
-        wanted = self.proposer.wanted(self.progress.ended, executor.free)
-        todo = [config for config in wanted if key_of(config) not in self.progress.running]
-        for config in todo[: executor.free]:
+        wanted = self.proposer.wanted(self.progress.ended, self.progress.running, executor.free)
+        starting = wanted[: executor.free]
+        for config in starting:
             run = self._run_folder(config)
             run.write_config(config)
             self.progress.running[key_of(config)] = config
             futures[executor.submit(config, run.path)] = config
-            todo.remove(config)
-        self.progress.waiting = len(todo)
+        self.progress.waiting = len(wanted) - len(starting)
 
     def _ended(self, config: RunConfig, exit_status: int) -> None:
         """File what became of a run; one whose process died without a record is tried again, but not for ever."""
         key, run = key_of(config), self._run_folder(config)
         del self.progress.running[key]
         record = run.record()
-        if record is None and exit_status not in (0, 75) and run.attempts() >= ATTEMPTS:
-            run.file_record(self._lost(config, run, exit_status))
-            record = run.record()
+        if record is None and exit_status != PREEMPTED_EXIT:
+            self._deaths[key] += 1
+            if self._deaths[key] >= ATTEMPTS:
+                run.file_record(self._lost(config, run, exit_status))
+                record = run.record()
         if record is not None:
             self.progress.ended[key] = record
             self.proposer.tell(record)
@@ -185,7 +202,7 @@ class Coordinator:
             run_id=run.run_id,
             sweep=self.spec.name,
             state="FAILED",
-            reason=f"its process ended with {how} in each of {run.attempts()} attempts; see {run.log_file.name}",
+            reason=f"its process ended without a record {ATTEMPTS} times, the last time with {how}; see {run.log_file.name}",
             config=config,
             data_fingerprint=self.data_fingerprint,
             steps=steps,

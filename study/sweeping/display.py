@@ -50,7 +50,7 @@ class LaunchDisplay:
         for key, record in state.ended.items():
             if key not in self._shown:
                 self._shown.add(key)
-                self.console.print(ended_line(record), highlight=False)
+                self.console.print(printable(ended_line(record)), highlight=False, markup=False, soft_wrap=True)
 
     def _share(self, key: str, config: RunConfig) -> float:
         """Update the bar of one run; the share of its steps that are done."""
@@ -61,6 +61,11 @@ class LaunchDisplay:
         note = f"{row['perf/tokens_per_second']:,.0f} tokens/s" if "perf/tokens_per_second" in row else ""
         self.progress.update(self._tasks[key], completed=tokens, note=note)
         return float(tokens) / config.tokens
+
+
+def printable(text: str) -> str:
+    """Text of unknown origin on one line, without the characters that would steer a terminal."""
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
 def run_label(config: RunConfig) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -39,10 +40,8 @@ def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | 
     by default with a slot for every `devices_per_run` cores, since small encoders gain little from a second thread.
     Raises InputError where the machine has not enough of what is asked for.
     """
-    import torch
-
     cores = len(os.sched_getaffinity(0))
-    gpus = torch.cuda.device_count() if device != "cpu" else 0
+    gpus = 0 if device == "cpu" else _gpu_count()
     if device == "cuda" and gpus < devices_per_run:
         raise InputError.at("--device cuda", f"{devices_per_run} GPUs a run were asked for, torch sees {gpus} here")
     if gpus >= devices_per_run and gpus:
@@ -57,6 +56,12 @@ def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | 
     return [Slot("cpu", tuple(range(devices_per_run)), threads)] * count
 
 
+def _gpu_count() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
 class LocalExecutor:
     """Runs on the slots of this machine; `submit` gives a future of the exit status, as concurrent.futures would."""
 
@@ -65,6 +70,9 @@ class LocalExecutor:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["study.training.run"])
         self._running: dict[Future[int], list[BaseProcess]] = {}
+        resource_tracker.ensure_running()  # the forkserver starts it otherwise, and it unblocks SIGINT
+        with _sigint_blocked():  # while it imports, the forkserver has no handler yet, and Ctrl-C would end it
+            forkserver.ensure_running()
 
     @property
     def free(self) -> int:
@@ -99,7 +107,8 @@ class LocalExecutor:
     def _signal(self, number: signal.Signals) -> None:
         for processes in list(self._running.values()):
             for process in processes:
-                if process.pid is not None and process.is_alive():
+                assert process.pid is not None
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, number)
 
     def _wait(self, future: Future[int], slot: Slot) -> None:
@@ -134,9 +143,20 @@ def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution,
     os.dup2(log, 2)
     stop = StopSignal()
     stop.install()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_stop_when_orphaned, args=(stop.set,), daemon=True).start()
     state = train(config, folder, sweep, execution, stop)
     sys.exit(PREEMPTED_EXIT if state == "PREEMPTED" else 0)
+
+
+@contextlib.contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Within, Ctrl-C waits, and what is started ignores it until it unblocks it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stop_when_orphaned(stop: object) -> None:
@@ -149,7 +169,9 @@ def _stop_when_orphaned(stop: object) -> None:
 
 def _rank_environments(slot: Slot) -> list[dict[str, str]]:
     """The variables of each rank, torchrun's names; a run on one device needs none but its GPU."""
-    gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, slot.indices))} if slot.device == "cuda" else {}
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    names = [visible[index] if visible else str(index) for index in slot.indices]
+    gpus = {"CUDA_VISIBLE_DEVICES": ",".join(names)} if slot.device == "cuda" else {}
     if len(slot.indices) == 1:
         return [gpus]
     with socket.socket() as probe:

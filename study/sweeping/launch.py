@@ -9,12 +9,14 @@ from typing import Any, Literal
 from rich.console import Console
 
 from study.data.prepared import prepare
+from study.errors import InputError
 from study.records import SweepFolder
-from study.sweeping.bill import Bill, bill
+from study.sweeping.bill import Bill, bill, search_example
 from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.display import LaunchDisplay
 from study.sweeping.executor import LocalExecutor, local_slots
-from study.sweeping.mirror import MirrorProcess
+from study.sweeping.mirror_process import MirrorProcess
+from study.sweeping.plan import cells
 from study.sweeping.spec import SweepSpec
 
 MIRROR_SECONDS = 20.0
@@ -44,11 +46,29 @@ def folder_of(spec: SweepSpec, results: Path) -> SweepFolder:
 
 
 def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
-    """The bill of a sweep on this machine, timed by the records that are there."""
+    """The bill of a sweep on this machine, timed by the records that are there.
+
+    Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
+    """
     slots = local_slots(resources.device, resources.slots_per_device, resources.devices)
+    _check_batches(spec, resources.devices)
     folder = folder_of(spec, results)
     records = folder.records() if folder.path.exists() else []
     return bill(spec, len(slots), slots[0].device, records)
+
+
+def _check_batches(spec: SweepSpec, devices: int) -> None:
+    """Raise InputError where a batch cannot be shared out evenly over the devices of a run."""
+    if devices == 1:
+        return
+    if spec.search is not None:
+        runs = [search_example(spec)]
+    else:
+        runs = [cell.variant(point, spec.first_seed) for cell in cells(spec) for point in cell.points()]
+    for batch in sorted({run.batch_sequences for run in runs}):
+        if batch % devices:
+            message = f"cannot share out a batch of {batch} sequences evenly; change recipe.batch_tokens"
+            raise InputError.at(f"--devices {devices}", message)
 
 
 def launch(
@@ -61,8 +81,8 @@ def launch(
     folder = folder_of(spec, results)
     slots = local_slots(resources.device, resources.slots_per_device, resources.devices)
     expected = plan(spec, results, resources).runs
+    data = prepare(spec.data, progress=True)
     with held(folder):
-        data = prepare(spec.data, progress=True)
         coordinator = Coordinator(spec, values, folder, data.fingerprint)
         mirror = MirrorProcess(folder)
         if track:

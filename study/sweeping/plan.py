@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from study.architecture import Architecture
-from study.config import Budget, Masking, Recipe, RunConfig
+from study.config import Budget, RunConfig
 from study.counting import parameters
 from study.errors import InputError, Problem
-from study.records import RunRecord, cell_of
-from study.schema import deep_merge, flatten, nearest, set_path
-from study.sweeping.spec import SweepSpec
+from study.records import RunRecord
+from study.schema import deep_merge, flatten, set_path
+from study.sweeping.spec import Dimension, SweepSpec
 
-KNOBS = (
-    *(f"architecture.{name}" for name in Architecture.model_fields),
-    *(f"recipe.{name}" for name in Recipe.model_fields if name != "budget"),
-    *(f"masking.{name}" for name in Masking.model_fields),
-)
-"""The dotted keys of a run that `tune` and `search` may set."""
+CHECKED_POINTS = 2000
+"""How many points of a space are tried for validity before a search starts."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,6 @@ class Cell:
 
     config: RunConfig
     spec: SweepSpec
-
-    @property
-    def name(self) -> str:
-        """The cell's id in the ledger."""
-        return cell_of(self.config, tuple(self.spec.tune))
 
     def variant(self, tuned: Mapping[str, float], seed: int) -> RunConfig:
         """The run of this cell with these knobs and this seed."""
@@ -47,10 +41,13 @@ class Cell:
         """The runs that the cell needs next, given the records there are (keyed by `key_of`); none left when it is done.
 
         First every tuned value at the first seed; then, where the best is at an end of the range, the next value outwards;
-        then the best at the other seeds. A pure function of the records, so that a restarted coordinator asks the same.
+        then the best at the other seeds. Where nothing is tuned, all seeds at once. A pure function of the records, so that a
+        restarted coordinator asks the same.
         """
         first, *others = self.spec.seed_values
-        trials = [self.variant(point, first) for point in self._points()]
+        if not self.spec.tune:
+            return [run for seed in self.spec.seed_values if key_of(run := self.variant({}, seed)) not in records]
+        trials = [self.variant(point, first) for point in self.points()]
         if missing := [config for config in trials if key_of(config) not in records]:
             return missing
         best = _best(trials, records)
@@ -66,16 +63,22 @@ class Cell:
 
     def planned_runs(self) -> int:
         """How many runs the cell takes, extensions not counted."""
-        return len(self._points()) + len(self.spec.seed_values) - 1
+        return len(self.points()) + len(self.spec.seed_values) - 1
 
-    def _points(self) -> list[dict[str, float]]:
+    def points(self) -> list[dict[str, float]]:
+        """Every combination of the tuned values, one of no values where nothing is tuned."""
         axes = {path: tuned.values() for path, tuned in self.spec.tune.items()}
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
     def _extensions(self, best: RunConfig, seed: int) -> list[RunConfig]:
+        """The next values outwards of the best run, but for those that no run can have, such as a share above 1."""
         knobs = {path: flatten(best.to_dict())[path] for path in self.spec.tune}
-        outward = {path: self.spec.tune[path].beyond(value) for path, value in knobs.items()}
-        return [self.variant(knobs | {path: value}, seed) for path, value in outward.items() if value is not None]
+        found = []
+        for path, value in knobs.items():
+            if (outward := self.spec.tune[path].beyond(value)) is not None:
+                with contextlib.suppress(InputError):
+                    found.append(self.variant(knobs | {path: outward}, seed))
+        return found
 
 
 def key_of(config: RunConfig) -> str:
@@ -103,10 +106,12 @@ def cells(spec: SweepSpec) -> list[Cell]:
     for shape, budget in product(_shapes(spec, problems), spec.budgets.each()):
         try:
             cell = Cell(run_config(spec, shape, budget), spec)
+            for point in cell.points():
+                run_config(spec, shape, budget, over=point)
         except InputError as error:
             problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
         else:
-            found.setdefault(cell.name, cell)
+            found.setdefault(key_of(cell.config), cell)
     if problems:
         raise InputError(problems.values())
     return list(found.values())
@@ -130,8 +135,6 @@ def run_config(
     values = deep_merge(template, spec.base)
     knobs = {path: tuned.low for path, tuned in spec.tune.items()} | dict(over or {})
     for path, value in knobs.items():
-        if path not in KNOBS:
-            raise InputError.at(_place(spec, path), f"is not a knob of a run; {nearest(path, list(KNOBS))}")
         set_path(values, path, value)
     try:
         return RunConfig.parse(values)
@@ -151,6 +154,27 @@ def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
         sizes = {"heads": spec.search.rules.heads(width), "ffn": spec.search.rules.ffn(width)} | sizes
     (budget,) = spec.budgets.each()
     return run_config(spec, sizes, budget, over=values)
+
+
+def check_space(spec: SweepSpec) -> None:
+    """Raise InputError where points of the space are no valid runs: all of a small space, a fixed sample of a large one."""
+    assert spec.search is not None
+    axes = {path: _candidates(dimension) for path, dimension in spec.search.space.items()}
+    points: Iterable[tuple[Any, ...]]
+    if math.prod(len(values) for values in axes.values()) > CHECKED_POINTS:
+        draw = random.Random(0)
+        points = [tuple(draw.choice(values) for values in axes.values()) for _ in range(CHECKED_POINTS)]
+    else:
+        points = product(*axes.values())
+    problems: dict[str, Problem] = {}
+    for values in points:
+        try:
+            searched_config(spec, dict(zip(axes, values, strict=True)))
+        except InputError as error:
+            for problem in error.problems:
+                problems.setdefault(problem.place, problem)
+    if problems:
+        raise InputError(problems.values())
 
 
 def _place(spec: SweepSpec, path: str, shape: str = "") -> str:
@@ -188,3 +212,14 @@ def _shapes(spec: SweepSpec, problems: dict[str, Problem]) -> list[dict[str, int
             )
         shapes.append({"depth": depth, "width": solved.width, "heads": solved.heads, "ffn": solved.ffn})
     return shapes
+
+
+def _candidates(dimension: Dimension) -> Sequence[Any]:
+    """Values of a dimension worth checking: all choices, all whole numbers, both ends of a range of reals."""
+    if dimension.choices is not None:
+        return dimension.choices
+    assert dimension.low is not None
+    assert dimension.high is not None
+    if dimension.whole:
+        return range(int(dimension.low), int(dimension.high) + 1, dimension.step or 1)
+    return [dimension.low, dimension.high]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import optuna
@@ -13,14 +11,11 @@ from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESample
 from optuna.trial import TrialState, create_trial
 
 from study.config import RunConfig
-from study.errors import InputError, Problem
+from study.errors import InputError
 from study.records import RunRecord
 from study.schema import flatten
 from study.sweeping.plan import key_of, searched_config
 from study.sweeping.spec import Dimension, SweepSpec
-
-CHECKED_POINTS = 2000
-"""How many points of a space are tried for validity before a search starts."""
 
 
 class OptunaSearch:
@@ -29,16 +24,19 @@ class OptunaSearch:
     def __init__(self, spec: SweepSpec) -> None:
         assert spec.search is not None
         self.spec, self.search = spec, spec.search
-        self._check_space()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.study = optuna.create_study(
             sampler=_sampler(self.search.sampler, spec.first_seed), directions=["minimize"] * len(self.search.objectives)
         )
-        self._asked: dict[str, optuna.Trial] = {}
+        self._distributions = {path: _distribution(dimension) for path, dimension in self.search.space.items()}
+        self._asked: dict[str, tuple[optuna.Trial, RunConfig]] = {}
         self._known: set[str] = set()
 
     def restore(self, ended: Iterable[RunRecord], begun: Iterable[RunConfig]) -> None:
-        """Take up what earlier starts tried: ended runs as finished trials, begun ones as the next to be asked."""
+        """Take up what earlier starts tried: ended runs as finished trials, begun ones as the next to be asked.
+
+        The sampler is seeded anew by how many there are; with its first seed it would draw the points of the first start again.
+        """
         for record in sorted(ended, key=lambda record: (record.finished_at, record.run_id)):
             if self._point(record.config) is not None:
                 self.tell(record)
@@ -46,20 +44,28 @@ class OptunaSearch:
             point = self._point(config)
             if point is not None and key_of(config) not in self._known:
                 self.study.enqueue_trial(point)
+        self.study.sampler = _sampler(self.search.sampler, self.spec.first_seed + len(self.study.get_trials(deepcopy=False)))
 
-    def wanted(self, records: Mapping[str, RunRecord], free: int) -> list[RunConfig]:
-        """The next trials for `free` slots; a point that was tried before is told its known outcome and not run again."""
-        configs: list[RunConfig] = []
+    def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
+        """The next trials for `free` slots, those whose run stopped without a record first.
+
+        A point that was tried before is told its known outcome and not run again, one that is no valid run is told as failed.
+        """
+        configs = [config for key, (_, config) in self._asked.items() if key not in running]
         while len(configs) < free and self._begun() < self.search.trials:
-            trial = self.study.ask(_distributions(self.search.space))
-            config = searched_config(self.spec, trial.params)
+            trial = self.study.ask(self._distributions)
+            try:
+                config = searched_config(self.spec, trial.params)
+            except InputError:
+                self.study.tell(trial, state=TrialState.FAIL)
+                continue
             key = key_of(config)
             if key in records:
                 self.study.tell(trial, *_outcome(self._objectives(records[key])))
             elif key in self._asked:
                 self.study.tell(trial, state=TrialState.FAIL)
             else:
-                self._asked[key] = trial
+                self._asked[key] = (trial, config)
                 configs.append(config)
         return configs
 
@@ -70,12 +76,11 @@ class OptunaSearch:
             return
         self._known.add(key)
         values, state = _outcome(self._objectives(record))
-        if (trial := self._asked.pop(key, None)) is not None:
-            self.study.tell(trial, values, state)
+        if (asked := self._asked.pop(key, None)) is not None:
+            self.study.tell(asked[0], values, state)
             return
-        distributions = _distributions(self.search.space)
         self.study.add_trial(
-            create_trial(params=self._point(record.config), distributions=distributions, values=values, state=state)
+            create_trial(params=self._point(record.config), distributions=self._distributions, values=values, state=state)
         )
 
     def _begun(self) -> int:
@@ -91,37 +96,15 @@ class OptunaSearch:
         """Where a run lies in the space, None where it does not."""
         flat = flatten(config.to_dict())
         point = {path: flat.get(path) for path in self.search.space}
-        for path, distribution in _distributions(self.search.space).items():
-            if point[path] is None or not distribution._contains(distribution.to_internal_repr(point[path])):
-                return None
+        if not all(_holds(distribution, point[path]) for path, distribution in self._distributions.items()):
+            return None
         return point if key_of(searched_config(self.spec, point)) == key_of(config) else None
-
-    def _check_space(self) -> None:
-        """Raise InputError where points of the space are no valid runs: all of a small space, a fixed sample of a large one."""
-        axes = {path: _candidates(dimension) for path, dimension in self.search.space.items()}
-        points: Iterable[tuple[Any, ...]] = itertools.product(*axes.values())
-        if _size(axes) > CHECKED_POINTS:
-            draw = random.Random(0)
-            points = [tuple(draw.choice(values) for values in axes.values()) for _ in range(CHECKED_POINTS)]
-        problems: dict[str, Problem] = {}
-        for values in points:
-            try:
-                searched_config(self.spec, dict(zip(axes, values, strict=True)))
-            except InputError as error:
-                for problem in error.problems:
-                    problems.setdefault(problem.place, problem)
-        if problems:
-            raise InputError(problems.values())
 
 
 def _sampler(name: str, seed: int) -> BaseSampler:
     samplers = {"tpe": TPESampler, "random": RandomSampler, "nsga2": NSGAIISampler}
     sampler: BaseSampler = samplers[name](seed=seed)
     return sampler
-
-
-def _distributions(space: Mapping[str, Dimension]) -> dict[str, BaseDistribution]:
-    return {path: _distribution(dimension) for path, dimension in space.items()}
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:
@@ -134,22 +117,11 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
 
 
-def _candidates(dimension: Dimension) -> list[Any]:
-    """Values of a dimension worth checking: all choices, all whole numbers, both ends of a range of reals."""
-    if dimension.choices is not None:
-        return list(dimension.choices)
-    assert dimension.low is not None
-    assert dimension.high is not None
-    if dimension.whole:
-        return list(range(int(dimension.low), int(dimension.high) + 1, dimension.step or 1))
-    return [dimension.low, dimension.high]
-
-
-def _size(axes: Mapping[str, list[Any]]) -> int:
-    size = 1
-    for values in axes.values():
-        size *= len(values)
-    return size
+def _holds(distribution: BaseDistribution, value: Any) -> bool:
+    """Whether a value lies in a dimension."""
+    if isinstance(distribution, CategoricalDistribution):
+        return value in distribution.choices
+    return isinstance(value, int | float) and distribution._contains(value)
 
 
 def _outcome(values: list[float] | None) -> tuple[list[float] | None, TrialState]:

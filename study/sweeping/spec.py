@@ -2,23 +2,55 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from study.config import Budget, DataConfig, Masking, read_yaml
-from study.errors import InputError
-from study.schema import Count, Index, Positive, Strict, Text, set_path, whole
+from study.architecture import Architecture
+from study.config import Budget, DataConfig, Masking, Recipe, read_yaml
+from study.errors import InputError, Problem
+from study.schema import Count, Index, Positive, Strict, Text, nearest, shown, whole
 from study.solving import ShapeRules
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """What a sweep may be called: its name becomes a folder, a W&B group and a title."""
+
+KNOBS = (
+    *(f"architecture.{name}" for name in Architecture.model_fields),
+    *(f"recipe.{name}" for name in Recipe.model_fields if name != "budget"),
+    *(f"masking.{name}" for name in Masking.model_fields),
+)
+"""The dotted keys of a run that `tune` and `search` may set."""
+
+LARGEST = {"depth": 10_000, "width": 1_000_000, "heads": 1_000_000, "ffn": 10_000_000}
+"""The largest sizes that a sweep takes, far beyond any encoder, so that a slip of the keyboard is told and not planned."""
+
+MOST_COMBINATIONS = 10_000
+"""The most shapes of a grid, and the most combinations of tuned values of a cell."""
+
+ItemT = TypeVar("ItemT")
+
+
+def _not_empty(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
+    if not values:
+        raise ValueError("is empty")
+    return values
+
+
+Several = Annotated[tuple[ItemT, ...], AfterValidator(_not_empty)]
+"""One or more; Field(min_length=1) would also call a list empty whose items are wrong."""
+
+Depth = Annotated[Count, Field(le=LARGEST["depth"])]
+Width = Annotated[Count, Field(le=LARGEST["width"])]
+Heads = Annotated[Count, Field(le=LARGEST["heads"])]
+Ffn = Annotated[Count, Field(le=LARGEST["ffn"])]
 
 
 class Rules(Strict):
@@ -37,19 +69,42 @@ class Rules(Strict):
 class Grid(Strict):
     """Every combination of the sizes given; heads and ffn follow the width by the rules where they are not."""
 
-    depth: Annotated[tuple[Count, ...], Field(min_length=1)]
-    width: Annotated[tuple[Count, ...], Field(min_length=1)]
-    heads: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
-    ffn: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
+    depth: Several[Depth]
+    width: Several[Width]
+    heads: Several[Heads] | None = None
+    ffn: Several[Ffn] | None = None
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide_every_width(cls, heads: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        for width, count in product(info.data.get("width", ()), heads or ()):
+            if width % count:
+                raise ValueError(f"holds {count}, which does not divide width {width}; leave heads out, or list the shapes")
+        return heads
+
+    @model_validator(mode="after")
+    def _not_endless(self) -> Self:
+        count = math.prod(len(values) for _, values in self if values is not None)
+        if count > MOST_COMBINATIONS:
+            raise ValueError(f"has {count:,} shapes, more than {MOST_COMBINATIONS:,}")
+        return self
 
 
 class Shape(Strict):
     """One shape; heads and ffn follow the width by the rules where they are not given."""
 
-    depth: Count
-    width: Count
-    heads: Count | None = None
-    ffn: Count | None = None
+    depth: Depth
+    width: Width
+    heads: Heads | None = None
+    ffn: Ffn | None = None
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide_width(cls, heads: int | None, info: ValidationInfo) -> int | None:
+        width = info.data.get("width")
+        if heads is not None and width is not None and width % heads:
+            raise ValueError(f"heads do not divide width {width}; leave them out, or give a number that does")
+        return heads
 
 
 class Shapes(Rules):
@@ -59,11 +114,11 @@ class Shapes(Rules):
     that misses the target by more than `tolerance` is refused.
     """
 
-    iso_parameters: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
-    depth: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
+    iso_parameters: Several[Annotated[Positive, Field(le=1e12)]] | None = None
+    depth: Several[Depth] | None = None
     tolerance: Annotated[Positive, Field(lt=1)] = 0.05
     grid: Grid | None = None
-    listed: Annotated[tuple[Shape, ...], Field(min_length=1)] | None = Field(default=None, alias="list")
+    listed: Several[Shape] | None = Field(default=None, alias="list")
 
     @model_validator(mode="after")
     def _exactly_one_way(self) -> Self:
@@ -93,10 +148,10 @@ class Shapes(Rules):
 class Budgets(Strict):
     """Budgets of a sweep, each a cell of its own: any of the units of a run's budget, each with a list of values."""
 
-    tokens: tuple[Positive, ...] = ()
-    steps: tuple[Count, ...] = ()
-    flops: tuple[Positive, ...] = ()
-    tokens_per_parameter: tuple[Positive, ...] = ()
+    tokens: tuple[Annotated[Positive, Field(le=1e18)], ...] = ()
+    steps: tuple[Annotated[Count, Field(le=10**12)], ...] = ()
+    flops: tuple[Annotated[Positive, Field(le=1e30)], ...] = ()
+    tokens_per_parameter: tuple[Annotated[Positive, Field(le=1e6)], ...] = ()
 
     @model_validator(mode="after")
     def _at_least_one(self) -> Self:
@@ -116,7 +171,7 @@ class Tuned(Strict):
 
     low: Positive
     high: Positive
-    trials: Annotated[Count, Field(ge=2)]
+    trials: Annotated[Count, Field(ge=2, le=1000)]
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -125,8 +180,8 @@ class Tuned(Strict):
         return self
 
     def values(self) -> list[float]:
-        """The values to try, rounded to four digits."""
-        return [_rounded(value) for value in np.geomspace(self.low, self.high, self.trials)]
+        """The values to try, rounded to four digits, each once."""
+        return list(dict.fromkeys(_rounded(value) for value in np.geomspace(self.low, self.high, self.trials)))
 
     def beyond(self, value: float) -> float | None:
         """The next value outwards where `value` is an end of the range, None inside it."""
@@ -145,6 +200,12 @@ class Dimension(Strict):
     log: bool = False
     step: Count | None = None
     choices: tuple[int | float | str | bool, ...] | None = None
+
+    @field_validator("choices")
+    @classmethod
+    def _numbers_are_numbers(cls, choices: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+        """PyYAML reads 1e-3 as a string."""
+        return None if choices is None else tuple(_number_in(choice) for choice in choices)
 
     @model_validator(mode="after")
     def _range_or_choices(self) -> Self:
@@ -179,10 +240,16 @@ class Search(Rules):
 
     trials: Count
     sampler: Literal["tpe", "random", "nsga2"] = "tpe"
-    objectives: Annotated[
-        tuple[Literal["loss_nats", "parameters", "parameters_non_embedding", "train_flops"], ...], Field(min_length=1)
-    ] = ("loss_nats",)
+    objectives: Several[Literal["loss_nats", "parameters", "parameters_non_embedding", "train_flops"]] = ("loss_nats",)
     space: Annotated[dict[str, Dimension], Field(min_length=1)]
+
+    @field_validator("space")
+    @classmethod
+    def _sizes_are_sensible(cls, space: dict[str, Dimension]) -> dict[str, Dimension]:
+        for path, dimension in space.items():
+            for value in dimension.choices if dimension.choices is not None else (dimension.high,):
+                _check_size(path, value)
+        return space
 
 
 class SweepSpec(Strict):
@@ -198,7 +265,7 @@ class SweepSpec(Strict):
     budgets: Budgets
     tune: dict[str, Tuned] = Field(default_factory=dict)
     seeds: Annotated[Count, Field(le=100)] = 1
-    first_seed: Index = 0
+    first_seed: Annotated[Index, Field(le=2**31)] = 0
     search: Search | None = None
     tags: tuple[Text, ...] = ()
 
@@ -219,6 +286,15 @@ class SweepSpec(Strict):
                 raise ValueError(f"holds {value!r} under {key} where keys and values are needed")
         return base
 
+    @field_validator("tune")
+    @classmethod
+    def _tuned_values_are_sensible(cls, tune: dict[str, Tuned]) -> dict[str, Tuned]:
+        for path, tuned in tune.items():
+            _check_size(path, tuned.high)
+        if (count := math.prod(tuned.trials for tuned in tune.values())) > MOST_COMBINATIONS:
+            raise ValueError(f"asks for {count:,} combinations a cell, more than {MOST_COMBINATIONS:,}")
+        return tune
+
     @model_validator(mode="after")
     def _shapes_or_search(self) -> Self:
         if (self.shapes is None) == (self.search is None):
@@ -226,6 +302,18 @@ class SweepSpec(Strict):
         if self.search is not None and (self.tune or self.seeds > 1 or sum(len(values) for _, values in self.budgets) > 1):
             raise ValueError("a search takes one budget and one seed, and tunes what its space names, so no tune")
         return self
+
+    @classmethod
+    def parse(cls, values: object, place: str = "") -> Self:
+        """The sweep that `values` describe; what is wrong with its knobs and with the parts of `base` is told at once too."""
+        problems = list(_problems_of_parts(values)) if isinstance(values, Mapping) else []
+        try:
+            spec = super().parse(values, place)
+        except InputError as error:
+            raise InputError([*error.problems, *problems]) from None
+        if problems:
+            raise InputError(problems)
+        return spec
 
     @property
     def seed_values(self) -> tuple[int, ...]:
@@ -239,15 +327,116 @@ def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> tuple[SweepSpec, 
     Raises InputError with everything that is wrong with the file or the overrides.
     """
     values = {"name": path.stem} | read_yaml(path)
+    problems: list[Problem] = []
     for override in overrides:
-        key, separator, text = override.partition("=")
-        if not separator or not key:
-            raise InputError.at(override, "is not an override; write key.path=value, as in seeds=3")
         try:
-            set_path(values, key, yaml.safe_load(text))
-        except yaml.YAMLError:
-            raise InputError.at(override, f"{text!r} is not a YAML value") from None
-    return SweepSpec.parse(values, place=""), values
+            _override(values, override)
+        except InputError as error:
+            problems += error.problems
+    try:
+        spec = SweepSpec.parse(values)
+    except InputError as error:
+        raise InputError([*problems, *error.problems]) from None
+    if problems:
+        raise InputError(problems)
+    return spec, values
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    """Put one `key.path=value` into the values of a sweep file."""
+    path, separator, text = override.partition("=")
+    if not separator or not all(path.split(".")):
+        raise InputError.at(shown(override), "is not an override; write key.path=value, as in seeds=3")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InputError.at(path, f"{shown(text)} is not a YAML value") from None
+    *way, last = _keys_of(path)
+    here = values
+    for key in way:
+        below = here.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise InputError.at(path, f"{key} is {shown(below)}, nothing can be set below it")
+        here = below
+    here[last] = value
+
+
+def _keys_of(path: str) -> list[str]:
+    """The keys that a path goes through; a knob under `tune` or `search.space` is one key with a dot in it."""
+    keys = path.split(".")
+    for above in (["tune"], ["search", "space"]):
+        if keys[: len(above)] == above and len(keys) > len(above) + 1:
+            knob = ".".join(keys[len(above) : len(above) + 2])
+            return [*above, knob, *keys[len(above) + 2 :]]
+    return keys
+
+
+def _problems_of_parts(values: Mapping[Any, Any]) -> Iterator[Problem]:
+    """What is wrong with knobs and with `base` by itself; whether the parts of a run fit is for study.sweeping.plan."""
+    search = values.get("search")
+    knobs = {"tune": values.get("tune"), "search.space": search.get("space") if isinstance(search, Mapping) else None}
+    for place, given in knobs.items():
+        for path in given if isinstance(given, Mapping) else ():
+            if path not in KNOBS:
+                yield Problem(f"{place}.{path}", f"is not a knob of a run; {nearest(str(path), list(KNOBS))}")
+    base = values.get("base", {})
+    if not isinstance(base, Mapping):
+        return
+    if isinstance(architecture := base.get("architecture"), Mapping):
+        yield from _problems_of_architecture(architecture, values.get("shapes") is not None)
+    if isinstance(recipe := base.get("recipe"), Mapping):
+        if "budget" in recipe:
+            yield Problem("base.recipe.budget", "stands under budgets, beside base")
+        try:
+            Recipe.parse({**recipe, "budget": {"steps": 1}}, "base.recipe")
+        except InputError as error:
+            yield from error.problems
+    yield from _problems_of_budgets(values, base)
+
+
+def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Iterator[Problem]:
+    place = "base.architecture"
+    for size in [size for size in LARGEST if size in given]:
+        if has_shapes:
+            yield Problem(f"{place}.{size}", "is what shapes give; leave it out here")
+        elif isinstance(value := _number_in(given[size]), int | float) and value > LARGEST[size]:
+            yield Problem(f"{place}.{size}", f"{value:g} is above the most allowed, {LARGEST[size]:,}")
+    sensible = {key: value for key, value in given.items() if key not in LARGEST}
+    try:
+        Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | sensible, place)
+    except InputError as error:
+        yield from error.problems
+
+
+def _problems_of_budgets(values: Mapping[Any, Any], base: Mapping[Any, Any]) -> Iterator[Problem]:
+    """Budgets in tokens below one batch, where the file fixes the batch; other budgets depend on the shapes."""
+    recipe, tune = base.get("recipe"), values.get("tune")
+    varies = values.get("search") is not None or (isinstance(tune, Mapping) and "recipe.batch_tokens" in tune)
+    given = {key: recipe[key] for key in ("batch_tokens",) if isinstance(recipe, Mapping) and key in recipe}
+    try:
+        batch = Recipe.parse({**given, "budget": {"steps": 1}}).batch_tokens
+        budgets = Budgets.parse(values.get("budgets"))
+    except InputError:
+        return  # told already
+    for tokens in budgets.tokens:
+        if tokens < batch and not varies:
+            yield Problem("budgets.tokens", f"{tokens:,} tokens are less than one batch of {batch:,}")
+
+
+def _check_size(path: str, value: object) -> None:
+    """Raise ValueError where a knob that is a size exceeds what a sweep takes."""
+    largest = LARGEST.get(path.removeprefix("architecture."))
+    if largest is not None and isinstance(value, int | float) and value > largest:
+        raise ValueError(f"{path} reaches {value:g}, above the most allowed, {largest:,}")
+
+
+def _number_in(value: object) -> object:
+    """The number that a string spells, everything else as it is."""
+    try:
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return value
+    return whole(number) if math.isfinite(number) else value
 
 
 def _rounded(value: float) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from study.records import RunFolder, SweepFolder
 
@@ -97,12 +98,16 @@ def newest_values(run: RunFolder) -> dict[str, Any]:
     return values
 
 
-def is_locked(path: Any) -> bool:
-    """Whether a process holds this lock now."""
-    if not path.exists():
+def is_locked(path: Path) -> bool:
+    """Whether a process holds this lock now; needs no more than the right to read it."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
         return False
     try:
-        with FileLock(path, timeout=0):
-            return False
-    except Timeout:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
+    finally:
+        os.close(handle)
+    return False

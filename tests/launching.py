@@ -1,0 +1,100 @@
+"""The `study` command in processes of its own, as a person at a terminal starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from study.records import RunFolder, SweepFolder
+
+STUDY = Path(sys.executable).with_name("study")
+TIMINGS = ("perf/tokens_per_second",)
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+class Place:
+    """A folder with a sweep file and its results, and what to call there; its processes carry its path in their environment."""
+
+    def __init__(self, path: Path, **environment: str) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.folder = SweepFolder(path / "results" / "toy")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+        self.environment = kept | {"WANDB_MODE": "offline", "HOME": str(path), "STUDY_TEST_PLACE": str(path)} | environment
+
+    def study(self, *arguments: object, status: int | None = 0, seconds: float = 150) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; fails where it exits with another status or shows a traceback."""
+        done = subprocess.run(
+            [STUDY, *map(str, arguments)], cwd=self.path, env=self.environment, capture_output=True, text=True, timeout=seconds
+        )
+        assert status is None or done.returncode == status, done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr, done.stderr
+        return done
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """Start a command as a terminal would: the leader of a process group."""
+        return subprocess.Popen(
+            [STUDY, *map(str, arguments)],
+            cwd=self.path,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def processes(self) -> list[int]:
+        """The processes that were started here and still live."""
+        mark, found = f"STUDY_TEST_PLACE={self.path}\0".encode(), []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                alive = (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+                if alive and mark in (entry / "environ").read_bytes() + b"\0":
+                    found.append(int(entry.name))
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue  # it ended while it was looked at, or is another user's
+        return found
+
+    def is_training(self) -> bool:
+        """Whether some run is between its first rows and its record."""
+        return any(has_rows(run) and not run.record_file.exists() for run in self.folder.runs())
+
+    def kill_mirror(self) -> None:
+        """SIGKILL the process that mirrors the sweep."""
+        (pid,) = [pid for pid in self.processes() if b"study.sweeping.mirror" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        os.kill(pid, signal.SIGKILL)
+
+
+def has_rows(run: RunFolder) -> bool:
+    """Whether a run has logged something."""
+    return run.metrics_file.exists() and run.metrics_file.stat().st_size > 200
+
+
+def numbers(folder: SweepFolder) -> dict[str, list[dict[str, Any]]]:
+    """Every row of every run without timings, and the final loss as a row more."""
+    found = {}
+    for run in folder.runs():
+        record = run.record()
+        assert record is not None
+        rows = [{key: value for key, value in row.items() if key not in TIMINGS} for row in run.metrics()]
+        found[run.run_id] = [*rows, {"loss_nats": record.loss_nats, "state": record.state}]
+    return found
+
+
+def written(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """The content of some files and folders below a folder."""
+    files = [path for name in names for path in ([folder / name] if (folder / name).is_file() else (folder / name).rglob("*"))]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files) if path.is_file()}

@@ -1,0 +1,78 @@
+"""Sweep files small enough to run within seconds, on a corpus that a model learns something of in a hundred steps."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from study.config import RunConfig
+from study.records import RunRecord, State, counts_of
+from study.schema import deep_merge
+from study.sweeping.spec import SweepSpec
+
+RATES = {"recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3}}
+
+
+def write_topics(path: Path, documents: int = 500) -> Path:
+    """Documents of one of eight topics with eight words each, so that every word tells much of the others."""
+    draw = random.Random(0)
+    words = [a + b + c for a in "bdgklmnp" for b in ("ab", "ek", "il", "om") for c in ("a", "e")]
+    texts = []
+    for _ in range(documents):
+        topic = 8 * draw.randrange(8)
+        texts.append(" ".join(draw.choices(words[topic : topic + 8], k=40)))
+    path.write_text("\n\n".join(texts))
+    return path
+
+
+def sweep_values(corpus: Path, **changes: Any) -> dict[str, Any]:
+    """A sweep of two shapes, a hundred steps a run, with changes merged in; None takes a key away."""
+    values: dict[str, Any] = {
+        "name": "toy",
+        "question": "Does a second layer help?",
+        "data": {
+            "corpus": str(corpus),
+            "tokenizer": {"vocabulary": 100},
+            "sequence_length": 16,
+            "validation_sequences": 32,
+        },
+        "base": {"recipe": {"batch_tokens": 256, "precision": "fp32", "learning_rate": 0.04}},
+        "shapes": {"grid": {"depth": [1, 2], "width": [16], "heads": [2], "ffn": [32]}},
+        "budgets": {"steps": [100]},
+    }
+    return {key: value for key, value in deep_merge(values, changes).items() if value is not None}
+
+
+def sweep(corpus: Path = Path("corpus.txt"), **changes: Any) -> SweepSpec:
+    """The strict form of `sweep_values`."""
+    return SweepSpec.parse(sweep_values(corpus, **changes))
+
+
+def write_sweep(path: Path, corpus: Path, **changes: Any) -> Path:
+    """`sweep_values` as a file."""
+    path.write_text(yaml.safe_dump(sweep_values(corpus, **changes), sort_keys=False))
+    return path
+
+
+def record(
+    config: RunConfig, loss: float | None = 3.0, state: State = "COMPLETED", run_id: str = "0" * 16, **changes: Any
+) -> RunRecord:
+    """The record of a run that nobody trained."""
+    values: dict[str, Any] = {
+        "run_id": run_id,
+        "sweep": "toy",
+        "state": state,
+        "config": config,
+        "data_fingerprint": "data",
+        "steps": config.steps,
+        "tokens": config.tokens,
+        "loss_nats": loss,
+        "stuck_at_unigram": False,
+        "attempts": 1,
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "finished_at": "2026-01-01T00:01:00+00:00",
+    }
+    return RunRecord(**values | counts_of(config, config.steps) | changes)

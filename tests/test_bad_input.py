@@ -1,0 +1,396 @@
+"""Bad input through the `study` command: exit status 2, place, value and remedy, no traceback, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from study.cli import main
+from tests.small import write_corpus
+
+GOOD = """\
+question: Why?
+data: {corpus: text.txt, tokenizer: {vocabulary: 200}, sequence_length: 16, validation_sequences: 32}
+base: {recipe: {batch_tokens: 256}}
+shapes: {grid: {depth: [1], width: [16], heads: [2]}}
+budgets: {steps: [10]}
+"""
+WITHOUT_SHAPES = GOOD.replace("shapes: {grid: {depth: [1], width: [16], heads: [2]}}\n", "")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to call `study` in, with a cache of its own and a good corpus."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    write_corpus(folder / "text.txt", documents=400)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("STUDY_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+class Refusal:
+    """What `study` says when it refuses."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def of(self, *arguments: object, prefix: str = "error: ") -> list[str]:
+        """The messages, one a line; fails unless the command exits with 2, and leaves every file as it was."""
+        self._monkeypatch.setattr(sys, "argv", ["study", *map(str, arguments)])
+        before = sorted(Path().rglob("*"))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        output, errors = self._capsys.readouterr()
+        assert ended.value.code == 2
+        assert "Traceback" not in output + errors
+        assert sorted(Path().rglob("*")) == before
+        told = [line for line in errors.splitlines() if line.startswith(prefix)]
+        assert told, errors
+        return [line.removeprefix(prefix) for line in told]
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Refusal:
+    return Refusal(capsys, monkeypatch)
+
+
+def one(messages: list[str]) -> str:
+    assert len(messages) == 1, messages
+    return messages[0]
+
+
+@pytest.fixture
+def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No data is looked at."""
+
+    def touched(*_: object, **__: object) -> None:
+        pytest.fail("data was prepared for a sweep that cannot be")
+
+    monkeypatch.setattr("study.sweeping.launch.prepare", touched)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("question: Why?", "question: Why?\nsedes: 2", "sedes: is not a known key; did you mean 'seeds'?"),
+        ("corpus:", "corpsu: x, corpus:", "data.corpsu: is not a known key; did you mean 'corpus'?"),
+        ("depth: [1]", "depth: [1], dept: [2]", "shapes.grid.dept: is not a known key; did you mean 'depth'?"),
+        ("question: Why?", "question: Why?\nquestion: How?", "x.yaml:2:1: is not valid YAML: the key 'question' stands twice"),
+        ("question: Why?\n", "", "question: is missing and has no default"),
+        ("question: Why?", "question: Why?\n7: 8", "7"),
+        ("heads: [2]", "heads: [3]", "shapes.grid.heads: [3] holds 3, which does not divide width 16; leave heads out"),
+        ("depth: [1]", "depth: [0]", "shapes.grid.depth[0]: 0 is below the least allowed, 1"),
+        ("depth: [1]", "depth: []", "shapes.grid.depth: [] is empty"),
+        ("depth: [1]", "depth: 1", "shapes.grid.depth: 1"),
+        ("width: [16]", "width: [1000000000000]", "shapes.grid.width[0]: 1000000000000 is above the most allowed, 1000000"),
+        ("width: [16]", "width: [true]", "shapes.grid.width[0]: True is true or false where a number is needed"),
+        ("batch_tokens: 256", "learning_rate: -1e-3", "base.recipe.learning_rate: '-1e-3' must be above 0"),
+        ("batch_tokens: 256", "learning_rate: .nan", "base.recipe.learning_rate: nan must be a finite number"),
+        ("batch_tokens: 256", "learning_rate: .inf", "base.recipe.learning_rate: inf must be a finite number"),
+        (
+            "batch_tokens: 256",
+            "learning_rate: yes",
+            "base.recipe.learning_rate: True is true or false where a number is needed",
+        ),
+        ("batch_tokens: 256", "batch_tokens: 100", "recipe.batch_tokens 100 is not a multiple of data.sequence_length 16"),
+        ("batch_tokens: 256", "budget: {steps: 1, tokens: 5}", "base.recipe.budget: stands under budgets, beside base"),
+        (
+            "base: {recipe: {batch_tokens: 256}}",
+            "base: {data: {corpus: x}}",
+            "base: holds 'data'; it takes architecture and recipe",
+        ),
+        ("base: {recipe: {batch_tokens: 256}}", "base: [1]", "base: [1] where keys and values are needed"),
+        (
+            "base: {recipe: {batch_tokens: 256}}",
+            "base: {architecture: {positions: 8}}",
+            "architecture.positions 8 is below data.sequence_length 16",
+        ),
+        ("steps: [10]", "tokens: [255]", "budgets.tokens: 255.0 tokens are less than one batch of 256"),
+        ("steps: [10]", "flops: [10]", "less than one batch of 256"),
+        ("steps: [10]", "tokens: [1e300]", "budgets.tokens[0]: '1e300' is above the most allowed, 1e+18"),
+        ("steps: [10]", "epochs: [1]", "budgets.epochs: is not a known key"),
+        ("vocabulary: 200", "vocabulary: 10", "data.tokenizer.vocabulary: 10 is below the least allowed, 64"),
+        ("vocabulary: 200", "kind: file", "data.tokenizer: needs a path exactly when its kind is 'file'"),
+        ("question: Why?", "question: Why?\nseeds: 0", "seeds: 0 is below the least allowed, 1"),
+        ("question: Why?", "question: Why?\nname: ../../x", "name: '../../x' cannot name a folder"),
+        ("question: Why?", "question: Why?\nname: a/b", "name: 'a/b' cannot name a folder"),
+        (
+            "question: Why?",
+            "question: Why?\ntune: {recipe.learning_rte: {low: 1e-3, high: 1e-2, trials: 2}}",
+            "tune.recipe.learning_rte: is not a knob of a run; did you mean 'recipe.learning_rate'?",
+        ),
+        (
+            "question: Why?",
+            "question: Why?\ntune: {recipe.learning_rate: {low: 1e-2, high: 1e-3, trials: 2}}",
+            "tune.recipe.learning_rate: low 0.01 is not below high 0.001",
+        ),
+        (
+            "question: Why?",
+            "question: Why?\ntune: {recipe.learning_rate: {low: 1e-3, high: 1e-2, trials: 1000000000}}",
+            "tune.recipe.learning_rate.trials: 1000000000 is above the most allowed, 1000",
+        ),
+        (
+            "grid: {depth: [1], width: [16], heads: [2]}",
+            "iso_parameters: [100], depth: [1]",
+            "shapes.iso_parameters 100 at depth 1: the nearest width, 8, has 888 parameters; allow it with tolerance",
+        ),
+        (
+            "grid: {depth: [1], width: [16], heads: [2]}",
+            "iso_parameters: [1e30], depth: [1]",
+            "is above the most allowed, 1000000000000.0",
+        ),
+        (
+            "grid: {depth: [1], width: [16], heads: [2]}",
+            "depth: [1]",
+            "shapes: needs exactly one of iso_parameters, grid, list",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "launch"])
+def test_a_sweep_file_with_one_thing_wrong(
+    command: str, old: str, new: str, message: str, here: Path, refusal: Refusal, no_data: None
+) -> None:
+    assert GOOD.count(old) == 1
+    Path("x.yaml").write_text(GOOD.replace(old, new))
+    begin = time.monotonic()
+    assert message in one(refusal.of(command, "x.yaml"))
+    assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (WITHOUT_SHAPES, "needs either shapes or search"),
+        (GOOD + "search: {trials: 2, space: {recipe.dropout: {low: 0, high: 0.5}}}\n", "needs either shapes or search"),
+        (WITHOUT_SHAPES + "search: {trials: 2, space: {recipe.dropout: {low: 0, high: 0.5}}}\n", "base.architecture.depth"),
+        (
+            WITHOUT_SHAPES + "search: {trials: 2, space: {dropout: {low: 0, high: 0.5}}}\n",
+            "search.space.dropout: is not a knob",
+        ),
+        (
+            WITHOUT_SHAPES + "search: {trials: 2, space: {architecture.width: {low: 1, high: 1e12}}}\n",
+            "width reaches 1e+12, above",
+        ),
+        (WITHOUT_SHAPES + "search: {trials: 2, space: {}}\n", "search.space: is empty"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "launch"])
+def test_shapes_or_a_search(command: str, text: str, message: str, here: Path, refusal: Refusal, no_data: None) -> None:
+    Path("x.yaml").write_text(text)
+    assert any(message in told for told in refusal.of(command, "x.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "x.yaml: does not exist"),
+        (b"", "x.yaml: is empty"),
+        (b"# nothing but a comment\n", "x.yaml: is empty"),
+        (b"- a\n- b\n", "x.yaml: does not hold keys and values"),
+        (b"just words", "x.yaml: does not hold keys and values"),
+        (b"question: [1\nbudgets: 2\n", "x.yaml:2:8: is not valid YAML"),
+        (b"question: ok\n\tbudgets: 2\n", "x.yaml:2:1: is not valid YAML"),
+        (b"question: !!python/object/apply:os.system [true]\n", "x.yaml:1:11: is not valid YAML"),
+        (b"question: caf\xe9\n", "x.yaml: is not UTF-8 text (byte 13)"),
+        (b"\x7fELF\x02\x01\x01\x00\x00", "x.yaml: is not valid YAML"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "launch"])
+def test_a_file_that_is_no_sweep(
+    command: str, content: bytes | None, message: str, here: Path, refusal: Refusal, no_data: None
+) -> None:
+    if content is not None:
+        Path("x.yaml").write_bytes(content)
+    assert message in refusal.of(command, "x.yaml")[0]
+
+
+def test_a_folder_is_no_sweep_file(here: Path, refusal: Refusal) -> None:
+    assert one(refusal.of("plan", ".")) == ".: cannot be read: Is a directory"
+
+
+def test_everything_wrong_is_told_at_once_before_data_is_touched(here: Path, refusal: Refusal, no_data: None) -> None:
+    Path("x.yaml").write_text(
+        "question: Why?\nsedes: 2\ndata: {corpus: text.txt, tokenizer: {vocabulary: 200}, sequence_length: 16}\n"
+        "base: {recipe: {learning_rate: -1, batch_tokens: 256, warmup: 3}}\n"
+        "shapes: {list: [{depth: 0, width: 16}, {depth: 1, width: 16, heads: 5}]}\nbudgets: {tokens: [100]}\n"
+    )
+    told = refusal.of("launch", "x.yaml", "seeds=0", "nonsense")
+    assert {message.partition(": ")[0] for message in told} == {
+        "sedes",
+        "seeds",
+        "'nonsense'",
+        "base.recipe.learning_rate",
+        "base.recipe.warmup",
+        "shapes.list[0].depth",
+        "shapes.list[1].heads",
+        "budgets.tokens",
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seeds", "'seeds': is not an override; write key.path=value, as in seeds=3"),
+        ("seeds: 3", "'seeds: 3': is not an override"),
+        ("seeds={", "seeds: '{' is not a YAML value"),
+        ("base.recipe.lerning_rate=1", "base.recipe.lerning_rate: is not a known key; did you mean 'learning_rate'?"),
+        ("question.more=1", "question.more: question is 'Why?', nothing can be set below it"),
+        ("name=..", "name: '..' cannot name a folder"),
+    ],
+)
+def test_an_override_that_cannot_be(override: str, message: str, here: Path, refusal: Refusal, no_data: None) -> None:
+    Path("x.yaml").write_text(GOOD)
+    assert message in one(refusal.of("launch", "x.yaml", override))
+
+
+def parquet(path: Path) -> None:
+    pd.DataFrame({"words": ["a b", "c d"], "count": [1, 2]}).to_parquet(path)
+
+
+def vocabulary(path: Path) -> None:
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(196))]))
+
+
+@pytest.mark.parametrize(
+    ("make", "override", "message"),
+    [
+        (None, "data.corpus=gone.txt", "data.corpus: 'gone.txt' does not exist; give docstrings, a path, or hub:NAME"),
+        (
+            lambda: Path("x.csv").write_text("a,b"),
+            "data.corpus=x.csv",
+            "data.corpus: 'x.csv' has an unknown suffix; known: .parquet",
+        ),
+        (lambda: Path("x.txt").touch(), "data.corpus=x.txt", "data.corpus: 'x.txt' is empty; remove it or fill it"),
+        (
+            lambda: Path("x.txt").write_bytes(b"text " * 9 + b"\x00"),
+            "data.corpus=x.txt",
+            "x.txt: holds a NUL (byte 45), so it is not",
+        ),
+        (lambda: Path("x.txt").write_bytes(b"text \xff"), "data.corpus=x.txt", "x.txt: is not UTF-8 text (byte 5); convert it"),
+        (
+            lambda: Path("x.jsonl").write_text('{"text": "a"}\nnot JSON\n'),
+            "data.corpus=x.jsonl",
+            "x.jsonl:2: is not JSON: Expecting value (byte 14 of the file)",
+        ),
+        (
+            lambda: Path("x.jsonl").write_text('{"txt": "a"}\n'),
+            "data.corpus=x.jsonl",
+            "data.text_column: 'text' is not a column of x.jsonl:1; did you mean 'txt'?",
+        ),
+        (lambda: parquet(Path("x.parquet")), "data.corpus=x.parquet", "data.text_column: 'text' is not a column of x.parquet"),
+        (lambda: Path("x.parquet").write_text("PAR"), "data.corpus=x.parquet", "x.parquet: is not a Parquet file"),
+        (
+            lambda: Path("folder").mkdir(),
+            "data.corpus=folder",
+            "data.corpus: the folder 'folder' holds no .parquet, .jsonl, .txt file",
+        ),
+        (lambda: Path("x.txt").write_text("one two three"), "data.corpus=x.txt", "data."),
+        (None, "data.corpus=hub:nobody/nothing", "data.corpus: 'hub:nobody/nothing' cannot be loaded: "),
+        (None, "data.corpus='hub:'", "data.corpus: 'hub:' names no dataset; the form is hub:NAME[:CONFIG]"),
+        (None, "data.validation_sequences=1000000", "data.validation_sequences: 1,000,000 are asked for, but the corpus of"),
+        (
+            None,
+            "data.tokenizer.vocabulary=50000",
+            "data.tokenizer.vocabulary: 50,000 pieces are asked for, but this corpus yields only",
+        ),
+        (
+            None,
+            "data.tokenizer={kind: file, path: gone.json, vocabulary: 200}",
+            "data.tokenizer.path: 'gone.json' is not a file",
+        ),
+        (
+            lambda: Path("t.json").write_text("{}"),
+            "data.tokenizer={kind: file, path: t.json, vocabulary: 200}",
+            "data.tokenizer.path: 't.json' is not a tokenizer.json",
+        ),
+        (
+            lambda: vocabulary(Path("v.txt")),
+            "data.tokenizer={kind: file, path: v.txt, vocabulary: 200}",
+            "data.tokenizer.path: the vocabulary lacks [MASK]",
+        ),
+    ],
+)
+def test_data_that_cannot_be_used_starts_no_sweep(
+    make: object, override: str, message: str, here: Path, refusal: Refusal
+) -> None:
+    if callable(make):
+        make()
+    Path("x.yaml").write_text(GOOD)
+    assert message in one(refusal.of("launch", "x.yaml", override))
+
+
+def test_devices_that_are_not_there_or_cannot_share_a_batch(
+    here: Path, refusal: Refusal, no_data: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    Path("x.yaml").write_text(GOOD)
+    assert "--device cuda: 1 GPUs a run were asked for, torch sees 0" in one(refusal.of("launch", "x.yaml", "--device", "cuda"))
+    assert one(refusal.of("launch", "x.yaml", "--devices", 3)).startswith(
+        "--devices 3: cannot share out a batch of 16 sequences evenly"
+    )
+    assert "'--devices': 0 is not in the range" in one(refusal.of("launch", "x.yaml", "--devices", 0, prefix="Error: "))
+
+
+def test_results_that_cannot_be_written(here: Path, refusal: Refusal) -> None:
+    Path("x.yaml").write_text(GOOD)
+    Path("file").write_text("not a folder")
+    assert "give another folder with --results" in one(refusal.of("launch", "x.yaml", "--results", "file"))
+
+
+@pytest.mark.parametrize("command", ["status", "report", "sync"])
+@pytest.mark.parametrize("folder", ["gone", ".", "text.txt"])
+def test_a_folder_that_is_no_sweeps(command: str, folder: str, here: Path, refusal: Refusal) -> None:
+    assert "is no sweep's folder (it holds no sweep.yaml); give one under results/" in one(refusal.of(command, folder))
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+@pytest.mark.parametrize("content", [b"{}", b"\x00\xff", b'{"run_id": 1', json.dumps({"state": "DONE"}).encode()])
+def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, refusal: Refusal) -> None:
+    from study.records import SweepFolder
+    from study.sweeping.plan import cells
+    from study.sweeping.spec import read_sweep
+
+    Path("x.yaml").write_text(GOOD)
+    folder = SweepFolder(Path("results/x"))
+    run = folder.run("0" * 16)
+    run.write_config(cells(read_sweep(Path("x.yaml"))[0])[0].config)
+    folder.sweep_file.write_text(GOOD)
+    run.record_file.write_bytes(content)
+    assert all(str(run.record_file) in message for message in refusal.of(command, folder.path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bert-bse"], "bert-bse: is not a known model; did you mean 'bert-base'?"),
+        ([], "--depth: is missing; give a model's NAME, or --depth and --width"),
+        (["--depth", 1, "--width", 100, "--heads", 7], "heads: 7 heads do not divide width 100; 5 would"),
+        (["--depth", -1, "--width", 128], "depth: -1 is below the least allowed, 1"),
+        (["bert-base", "--sequence-length", 1000], "--sequence-length: 1000 is not between 1 and positions 512"),
+    ],
+)
+def test_a_model_that_cannot_be(arguments: list[object], message: str, here: Path, refusal: Refusal) -> None:
+    assert one(refusal.of("params", *arguments)) == message
+
+
+@pytest.mark.parametrize("arguments", [["--width", 10**12, "--depth", 1], ["bert-base", "--ffn", 10**30]])
+def test_sizes_far_too_large_are_refused_at_once(arguments: list[object], here: Path, refusal: Refusal) -> None:
+    assert "is not in the range x<=10000000" in one(refusal.of("params", *arguments, prefix="Error: "))
+
+
+def test_a_reader_that_hangs_up_is_no_error(here: Path) -> None:
+    import subprocess
+
+    study = Path(sys.executable).with_name("study")
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([study, "params", "bert-base"], stdout=write, stderr=subprocess.PIPE, check=False, timeout=60)
+    os.close(write)
+    assert done.stderr == b""

@@ -1,0 +1,258 @@
+"""The coordinator: no run twice, none lost, whatever dies; runs here are faked, and end at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.config import RunConfig
+from study.errors import InputError
+from study.records import RunFolder, SweepFolder
+from study.sweeping.coordinator import ATTEMPTS, Coordinator, Progress, held
+from study.sweeping.status import is_locked, status
+from tests.sweeps import RATES, record, sweep, sweep_values
+
+Life = Callable[[RunConfig, RunFolder], int]
+"""What becomes of a run: it may file a record, and gives an exit status."""
+
+CORPUS = Path("corpus.txt")
+TWELVE_CELLS: dict[str, Any] = {"shapes": {"grid": {"depth": list(range(1, 13))}}, "tune": RATES, "seeds": 3}
+
+
+def completes(config: RunConfig, run: RunFolder) -> int:
+    loss = 2 + abs(config.recipe.learning_rate - 0.04)
+    assert run.file_record(record(config, loss, run_id=run.run_id))
+    return 0
+
+
+class FakeExecutor:
+    """Four slots; each submitted run has lived its life when `submit` returns, or when it is interrupted."""
+
+    def __init__(self, life: Life = completes, slots: int = 4, lingering: bool = False) -> None:
+        self.life, self.slots, self.lingering = life, slots, lingering
+        self.submitted: list[str] = []
+        self.told: list[str] = []
+        self._running: list[tuple[Future[int], RunConfig, RunFolder]] = []
+
+    @property
+    def free(self) -> int:
+        return self.slots - len(self._running)
+
+    def submit(self, config: RunConfig, folder: Path) -> Future[int]:
+        assert self.free > 0
+        assert (folder / "config.yaml").exists()
+        self.submitted.append(folder.name)
+        future: Future[int] = Future()
+        self._running.append((future, config, RunFolder(folder)))
+        if not self.lingering:
+            self._end()
+        return future
+
+    def _end(self) -> None:
+        while self._running:
+            future, config, run = self._running.pop()
+            future.set_result(self.life(config, run))
+
+    def interrupt(self) -> None:
+        self.told.append("interrupt")
+        self._end()
+
+    def kill(self) -> None:
+        self.told.append("kill")
+
+
+def coordinator(tmp_path: Path, **changes: Any) -> Coordinator:
+    folder = SweepFolder(tmp_path / "results" / "toy")
+    return Coordinator(sweep(CORPUS, **changes), sweep_values(CORPUS, **changes), folder, "data")
+
+
+def run(tmp_path: Path, executor: FakeExecutor, **changes: Any) -> Progress:
+    started = coordinator(tmp_path, **changes)
+    started.run(executor, lambda _: None, refresh_seconds=0.01)
+    return started.progress
+
+
+def states(tmp_path: Path) -> Counter[str]:
+    return Counter(record.state for record in SweepFolder(tmp_path / "results" / "toy").records())
+
+
+def test_sixty_runs_are_each_run_once_longest_first(tmp_path: Path) -> None:
+    executor = FakeExecutor()
+    progress = run(tmp_path, executor, **TWELVE_CELLS)
+    assert len(executor.submitted) == len(set(executor.submitted)) == len(progress.ended) == 60
+    assert states(tmp_path) == {"COMPLETED": 60}
+    assert progress.running == {}
+    folder = SweepFolder(tmp_path / "results" / "toy")
+    depths = [folder.run(run_id).config().architecture.depth for run_id in executor.submitted]
+    assert depths[:3] == [12, 12, 12]
+
+
+def test_a_sweep_that_is_done_submits_nothing(tmp_path: Path) -> None:
+    run(tmp_path, FakeExecutor(), **TWELVE_CELLS)
+    again = FakeExecutor()
+    assert len(run(tmp_path, again, **TWELVE_CELLS).ended) == 60
+    assert again.submitted == []
+
+
+def test_more_seeds_run_only_what_is_new(tmp_path: Path) -> None:
+    run(tmp_path, FakeExecutor(), tune=RATES, seeds=2)
+    more = FakeExecutor()
+    progress = run(tmp_path, more, tune=RATES, seeds=3)
+    assert (len(more.submitted), len(progress.ended)) == (2, 10)
+
+
+def test_runs_of_other_data_are_not_taken_for_this_sweeps(tmp_path: Path) -> None:
+    run(tmp_path, FakeExecutor())
+    folder = SweepFolder(tmp_path / "results" / "toy")
+    other = Coordinator(sweep(CORPUS), sweep_values(CORPUS), folder, "other data")
+    executor = FakeExecutor()
+    other.run(executor, lambda _: None)
+    assert len(executor.submitted) == 2
+    assert len(folder.records()) == 4
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "told"), [(-9, "signal SIGKILL"), (-11, "signal SIGSEGV"), (1, "exit status 1"), (0, "exit status 0")]
+)
+def test_a_run_whose_process_keeps_dying_is_filed_and_the_rest_goes_on(exit_status: int, told: str, tmp_path: Path) -> None:
+    def life(config: RunConfig, run: RunFolder) -> int:
+        return exit_status if config.architecture.depth == 2 else completes(config, run)
+
+    executor = FakeExecutor(life)
+    progress = run(tmp_path, executor)
+    assert sorted(Counter(executor.submitted).values()) == [1, ATTEMPTS]
+    lost = next(record for record in progress.ended.values() if record.state != "COMPLETED")
+    assert (lost.state, lost.steps, lost.loss_nats) == ("FAILED", 0, None)
+    assert lost.reason == f"its process ended without a record 3 times, the last time with {told}; see log.txt"
+    assert lost.exclusion == f"FAILED: {lost.reason}"
+    assert states(tmp_path) == {"COMPLETED": 1, "FAILED": 1}
+
+
+def test_a_run_whose_process_died_twice_completes_at_the_third_attempt(tmp_path: Path) -> None:
+    deaths: Counter[str] = Counter()
+
+    def life(config: RunConfig, run: RunFolder) -> int:
+        deaths[run.run_id] += 1
+        return -9 if deaths[run.run_id] < ATTEMPTS else completes(config, run)
+
+    run(tmp_path, FakeExecutor(life))
+    assert states(tmp_path) == {"COMPLETED": 2}
+
+
+def test_in_a_search_too_a_run_whose_process_died_is_tried_again(tmp_path: Path) -> None:
+    deaths: Counter[str] = Counter()
+
+    def life(config: RunConfig, run: RunFolder) -> int:
+        deaths[run.run_id] += 1
+        return -9 if deaths[run.run_id] < ATTEMPTS else completes(config, run)
+
+    search = {"trials": 5, "space": {"recipe.learning_rate": {"low": 0.01, "high": 0.1}}}
+    fixed = {"architecture": {"depth": 1, "width": 16, "heads": 2, "ffn": 32}}
+    progress = run(tmp_path, FakeExecutor(life), shapes=None, search=search, base=fixed)
+    assert len(progress.ended) == 5
+    assert set(deaths.values()) == {ATTEMPTS}
+
+
+def test_runs_that_were_preempted_are_resumed_however_often(tmp_path: Path) -> None:
+    attempts: Counter[str] = Counter()
+
+    def life(config: RunConfig, run: RunFolder) -> int:
+        attempts[run.run_id] += 1
+        return 75 if attempts[run.run_id] <= 2 * ATTEMPTS else completes(config, run)
+
+    run(tmp_path, FakeExecutor(life))
+    assert states(tmp_path) == {"COMPLETED": 2}
+
+
+def test_ctrl_c_lets_the_runs_save_and_a_restart_goes_on(tmp_path: Path) -> None:
+    def life(config: RunConfig, run: RunFolder) -> int:
+        return 75
+
+    def press(progress: Progress) -> None:
+        if len(progress.running) == 4:
+            raise KeyboardInterrupt
+
+    for _ in range(ATTEMPTS + 1):  # however often it is stopped, no run is taken for one that keeps dying
+        started, executor = coordinator(tmp_path, **TWELVE_CELLS), FakeExecutor(life, lingering=True)
+        with pytest.raises(KeyboardInterrupt):
+            started.run(executor, press)
+        assert executor.told == ["interrupt", "kill"]
+        assert len(executor.submitted) == 4
+        assert started.progress.running == {}
+    again = FakeExecutor()
+    assert len(run(tmp_path, again, **TWELVE_CELLS).ended) == 60
+    assert len(again.submitted) == len(set(again.submitted)) == 60
+
+
+def test_runs_that_do_not_save_in_time_are_killed_and_not_filed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stubborn(FakeExecutor):
+        def interrupt(self) -> None:
+            self.told.append("interrupt")
+
+        def kill(self) -> None:
+            self.told.append("kill")
+            self._end()
+
+    monkeypatch.setattr("study.sweeping.coordinator.SAVE_SECONDS", 0.1)
+    executor = Stubborn(lambda *_: -9, lingering=True)
+
+    def press(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(ATTEMPTS):
+        with pytest.raises(KeyboardInterrupt):
+            coordinator(tmp_path).run(executor, press)
+    assert executor.told == ["interrupt", "kill"] * ATTEMPTS
+    assert states(tmp_path) == {}
+
+
+def test_sigterm_stops_a_sweep_as_ctrl_c_does(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        coordinator(tmp_path).run(FakeExecutor(lingering=True), lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from study.records import SweepFolder
+from study.sweeping.coordinator import held
+with held(SweepFolder(Path(sys.argv[1]))):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_launcher_is_told_who_runs_the_sweep_until_that_one_dies(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "results" / "toy")
+    command = [sys.executable, "-c", HOLDER, str(folder.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(InputError, match=f"is being run by process {holder.pid} on .* since 20"), held(folder):
+            pytest.fail("held twice")
+        assert is_locked(folder.lock_file)
+        coordinated_by = status(folder).coordinator
+        assert coordinated_by is not None
+        assert coordinated_by["pid"] == holder.pid
+        holder.kill()
+    with held(folder):
+        assert is_locked(folder.lock_file)
+    assert not is_locked(folder.lock_file)
+    assert status(folder).coordinator is None
+
+
+def test_a_results_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(InputError, match="give another folder with --results"), held(SweepFolder(tmp_path / "results" / "toy")):
+        pytest.fail("held a file")

@@ -1,0 +1,218 @@
+"""The local executor with real processes: a crash costs one run, a stop saves, ranks agree with one device."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+import torch
+
+from study.config import RunConfig
+from study.data.prepared import prepare
+from study.errors import InputError
+from study.records import RunFolder, RunRecord
+from study.sweeping.executor import LocalExecutor, Slot, local_slots
+from study.training.checkpoints import checkpoints_in
+from tests.small import config, run_folder
+from tests.sweeps import write_topics
+
+ONE = Slot("cpu", (0,), 1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_topics(tmp_path_factory.mktemp("corpus") / "text.txt")
+
+
+def toy(corpus: Path, steps: int = 30, seed: int = 0) -> RunConfig:
+    changes = {"architecture": {"vocabulary": 100}, "data": {"tokenizer": {"vocabulary": 100}}, "seed": seed}
+    wanted = config(corpus, recipe={"budget": {"steps": steps}}, **changes)
+    prepare(wanted.data)
+    return wanted
+
+
+def started(executor: LocalExecutor, wanted: RunConfig, root: Path) -> tuple[Future[int], RunFolder]:
+    folder = run_folder(root, wanted)
+    return executor.submit(wanted, folder.path), folder
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def is_training(folder: RunFolder) -> bool:
+    return folder.metrics_file.exists() and folder.metrics_file.stat().st_size > 200
+
+
+def pid_of(folder: RunFolder) -> int:
+    (attempt,) = (folder.path / "attempts").glob("*.json")
+    return int(json.loads(attempt.read_text())["pid"])
+
+
+def recorded(folder: RunFolder) -> RunRecord:
+    record = folder.record()
+    assert record is not None
+    return record
+
+
+def test_a_run_trains_in_a_session_of_its_own_and_frees_its_slot(corpus: Path, tmp_path: Path) -> None:
+    executor = LocalExecutor([ONE], "toy")
+    assert executor.free == 1
+    future, folder = started(executor, toy(corpus, 600), tmp_path)
+    assert executor.free == 0
+    until(lambda: is_training(folder))
+    assert os.getsid(pid_of(folder)) == pid_of(folder)
+    assert future.result(60) == 0
+    assert executor.free == 1
+    assert (recorded(folder).state, recorded(folder).sweep, recorded(folder).steps) == ("COMPLETED", "toy", 600)
+
+
+def test_a_killed_run_ends_with_its_signal_and_harms_no_other(corpus: Path, tmp_path: Path) -> None:
+    executor = LocalExecutor([ONE, ONE], "toy")
+    killed, folder = started(executor, toy(corpus, 3000), tmp_path)
+    other, other_folder = started(executor, toy(corpus, 30, seed=1), tmp_path)
+    until(lambda: is_training(folder))
+    os.kill(pid_of(folder), signal.SIGKILL)
+    assert killed.result(10) == -signal.SIGKILL
+    assert folder.record() is None
+    assert other.result(60) == 0
+    assert recorded(other_folder).state == "COMPLETED"
+    assert executor.free == 2
+
+
+def test_an_interrupt_saves_and_another_executor_resumes(corpus: Path, tmp_path: Path) -> None:
+    executor, wanted = LocalExecutor([ONE], "toy"), toy(corpus, 1000)
+    future, folder = started(executor, wanted, tmp_path)
+    until(lambda: is_training(folder))
+    executor.interrupt()
+    assert future.result(20) == 75
+    assert folder.record() is None
+    (checkpoint,) = checkpoints_in(folder.checkpoints)
+    saved = int(checkpoint.name.split("-")[1])
+    assert 0 < saved < 1000
+    again, _ = started(LocalExecutor([ONE], "toy"), wanted, tmp_path)
+    assert again.result(60) == 0
+    assert (recorded(folder).attempts, recorded(folder).steps) == (2, 1000)
+
+
+def test_kill_ends_every_run_at_once(corpus: Path, tmp_path: Path) -> None:
+    executor = LocalExecutor([ONE, ONE], "toy")
+    runs = [started(executor, toy(corpus, 3000, seed), tmp_path) for seed in (0, 1)]
+    until(lambda: all(is_training(folder) for _, folder in runs))
+    executor.kill()
+    assert [future.result(10) for future, _ in runs] == [-9, -9]
+    assert executor.free == 2
+
+
+def test_what_a_run_prints_is_in_its_log_and_what_it_raises_is_its_exit_status(corpus: Path, tmp_path: Path) -> None:
+    executor, wanted = LocalExecutor([ONE], "toy"), toy(corpus)
+    folder = run_folder(tmp_path, wanted)
+    folder.path.mkdir(parents=True)
+    folder.checkpoints.write_text("a file where the folder should be")
+    folder.record_file.mkdir()
+    assert executor.submit(wanted, folder.path).result(60) == 1
+    assert "IsADirectoryError" in folder.log_file.read_text()
+
+
+def test_two_ranks_train_one_run_to_the_losses_of_one_device(corpus: Path, tmp_path: Path) -> None:
+    wanted = toy(corpus, 60)
+    alone, folder = started(LocalExecutor([ONE], "toy"), wanted, tmp_path / "alone")
+    together, pair = started(LocalExecutor([Slot("cpu", (0, 1), 1)], "toy"), wanted, tmp_path / "together")
+    assert (alone.result(60), together.result(120)) == (0, 0)
+    one, two = recorded(folder), recorded(pair)
+    assert two.environment is not None
+    assert two.environment.devices == 2
+    assert two.loss_nats == pytest.approx(one.loss_nats, abs=1e-4)
+    assert two.train_loss_nats == pytest.approx(one.train_loss_nats, abs=1e-4)
+    assert two.run_id == one.run_id
+    losses = [
+        [(row["trainer/step"], row["train/loss"]) for row in run.metrics() if "train/loss" in row] for run in (folder, pair)
+    ]
+    assert [step for step, _ in losses[0]] == [step for step, _ in losses[1]]
+    assert [loss for _, loss in losses[1]] == pytest.approx([loss for _, loss in losses[0]], abs=1e-4)
+
+
+def test_an_interrupted_run_of_two_ranks_saves_once_and_resumes(corpus: Path, tmp_path: Path) -> None:
+    wanted, pair = toy(corpus, 400), Slot("cpu", (0, 1), 1)
+    executor = LocalExecutor([pair], "toy")
+    future, folder = started(executor, wanted, tmp_path)
+    until(lambda: is_training(folder))
+    executor.interrupt()
+    assert future.result(30) == 75
+    assert len(checkpoints_in(folder.checkpoints)) == 1
+    again, _ = started(LocalExecutor([pair], "toy"), wanted, tmp_path)
+    assert again.result(120) == 0
+    assert (recorded(folder).state, recorded(folder).steps) == ("COMPLETED", 400)
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, cores: int, gpus: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+
+
+@pytest.mark.parametrize(
+    ("cores", "slots_per_device", "devices", "slots"),
+    [
+        (2, None, 1, [Slot("cpu", (0,), 1)] * 2),
+        (16, None, 1, [Slot("cpu", (0,), 1)] * 16),
+        (16, 4, 1, [Slot("cpu", (0,), 4)] * 4),
+        (16, 1, 1, [Slot("cpu", (0,), 16)]),
+        (16, None, 4, [Slot("cpu", (0, 1, 2, 3), 1)] * 4),
+        (16, 2, 4, [Slot("cpu", (0, 1, 2, 3), 2)] * 2),
+        (1, None, 2, [Slot("cpu", (0, 1), 1)]),
+        (2, 8, 1, [Slot("cpu", (0,), 1)] * 8),
+    ],
+)
+def test_slots_of_a_cpu(
+    cores: int, slots_per_device: int | None, devices: int, slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(monkeypatch, cores, gpus=0)
+    assert local_slots("auto", slots_per_device, devices) == slots
+    machine(monkeypatch, cores, gpus=8)
+    assert local_slots("cpu", slots_per_device, devices) == slots
+
+
+@pytest.mark.parametrize(
+    ("gpus", "slots_per_device", "devices", "slots"),
+    [
+        (2, None, 1, [Slot("cuda", (0,), 8), Slot("cuda", (1,), 8)]),
+        (1, 4, 1, [Slot("cuda", (0,), 4)] * 4),
+        (5, None, 2, [Slot("cuda", (0, 1), 4), Slot("cuda", (2, 3), 4)]),
+        (8, None, 8, [Slot("cuda", tuple(range(8)), 2)]),
+        (2, 2, 1, [Slot("cuda", (0,), 4), Slot("cuda", (1,), 4)] * 2),
+    ],
+)
+def test_slots_of_gpus(
+    gpus: int, slots_per_device: int | None, devices: int, slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(monkeypatch, 16, gpus)
+    assert local_slots("auto", slots_per_device, devices) == slots
+    assert local_slots("cuda", slots_per_device, devices) == slots
+
+
+@pytest.mark.parametrize(("gpus", "devices"), [(0, 1), (1, 2)])
+def test_gpus_that_are_not_there_are_refused(gpus: int, devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 2, gpus)
+    with pytest.raises(InputError, match=f"--device cuda: {devices} GPUs a run were asked for, torch sees {gpus} here"):
+        local_slots("cuda", None, devices)
+
+
+def test_a_slot_names_the_gpus_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    from study.sweeping.executor import _rank_environments
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert _rank_environments(Slot("cuda", (1,), 1)) == [{"CUDA_VISIBLE_DEVICES": "1"}]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-6e1")
+    first, second = _rank_environments(Slot("cuda", (1, 2), 1))
+    assert first["CUDA_VISIBLE_DEVICES"] == second["CUDA_VISIBLE_DEVICES"] == "5,GPU-6e1"
+    assert (first["LOCAL_RANK"], second["LOCAL_RANK"]) == ("0", "1")
+    assert (first["MASTER_ADDR"], first["MASTER_PORT"]) == ("127.0.0.1", second["MASTER_PORT"])

@@ -1,0 +1,239 @@
+"""Whole sweeps through the `study` command: to the end, stopped, killed, failing in part, and redrawn."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from study.records import SweepFolder
+from study.training.checkpoints import checkpoints_in
+from tests.launching import Place, has_rows, numbers, until, written
+from tests.sweeps import write_sweep, write_topics
+
+LAUNCH = ("launch", "toy.yaml", "--no-wandb", "--device", "cpu")
+DERIVED = ("ledger.parquet", "ledger.csv", "fits", "figures", "answer.md")
+TUNED: dict[str, Any] = {
+    "tune": {"recipe.learning_rate": {"low": 0.005, "high": 0.01, "trials": 2}},
+    "seeds": 2,
+    "budgets": {"steps": [250]},
+    "base": {"architecture": {"norm": "pre"}},
+}
+"""Two cells of two rates, one rate more beyond the better, and the best at a second seed: eight runs of a second."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_topics(tmp_path_factory.mktemp("corpus") / "text.txt")
+
+
+def place(path: Path, corpus: Path, **changes: Any) -> Place:
+    made = Place(path)
+    write_sweep(path / "toy.yaml", corpus, **changes)
+    return made
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> tuple[Place, str]:
+    """An undisturbed sweep, and what its launch printed."""
+    made = place(tmp_path_factory.mktemp("finished"), corpus, **TUNED)
+    return made, made.study(*LAUNCH).stdout
+
+
+def copied(finished: tuple[Place, str], to: Path) -> Place:
+    shutil.copytree(finished[0].path, to / "copy")
+    return Place(to / "copy")
+
+
+def times(folder: SweepFolder) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in (folder.path / "runs").rglob("*") if path.is_file()}
+
+
+def test_a_sweep_runs_to_its_answer(finished: tuple[Place, str]) -> None:
+    made, printed = finished
+    folder = made.folder
+    records = folder.records()
+    assert {record.state for record in records} == {"COMPLETED"}
+    assert not any(record.stuck_at_unigram for record in records)
+    assert len(records) == 8
+    ledger = pd.read_parquet(folder.ledger_file)
+    columns = ["run_id", "loss_nats", "tokens"]
+    as_text = pd.read_csv(folder.path / "ledger.csv", dtype={"run_id": str})
+    pd.testing.assert_frame_equal(ledger[columns], as_text[columns])
+    assert set(ledger["run_id"]) == {run.run_id for run in folder.runs()}
+    assert ledger["exclusion"].isna().all()
+    assert json.loads((folder.fits / "learning_rate.json").read_text())["cells"]
+    drawn = {path.stem for path in folder.figures.glob("*.svg")}
+    assert drawn == {path.stem for path in folder.figures.glob("*.png")}
+    assert {"learning_rate", "loss_curves"} <= drawn
+    answer = folder.answer_file.read_text()
+    assert "Does a second layer help?" in answer
+    assert all(f"figures/{name}.svg" in answer for name in drawn)
+    assert printed.count("COMPLETED L") == len(records)
+    assert f"toy: {len(records)} of {len(records)} runs ended" in printed
+    assert "The answer: results/toy/answer.md" in printed
+    assert not folder.wandb.exists()
+    assert not list(folder.path.rglob("*.ckpt"))
+    assert made.processes() == []
+
+
+def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Place, str], tmp_path: Path) -> None:
+    again = copied(finished, tmp_path)
+    before, drawn = times(again.folder), written(again.folder.path, DERIVED)
+    shutil.rmtree(again.folder.figures)
+    done = again.study(*LAUNCH, "--json")
+    assert times(again.folder) == before
+    assert written(again.folder.path, DERIVED) == drawn
+    assert done.stderr.split("\n")[0] == "8 runs are there already"
+    assert "COMPLETED" not in done.stderr
+    launched = json.loads(done.stdout)
+    assert launched["runs"] == {"started": 8, "ended": 8, "excluded": 0}
+    assert json.loads(again.study("report", "results/toy", "--json").stdout) == launched
+    paid = json.loads(again.study("plan", "toy.yaml", "--json", "--device", "cpu").stdout)
+    assert paid["runs"] == 6
+    assert "the median of 8 earlier runs" in paid["basis"]
+
+
+def test_what_is_derived_is_rebuilt_with_the_same_bytes_without_torch(finished: tuple[Place, str], tmp_path: Path) -> None:
+    bare = copied(finished, tmp_path)
+    drawn = written(bare.folder.path, DERIVED)
+    assert len(drawn) > 10
+    for name in DERIVED:
+        path = bare.folder.path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    code = """
+import sys
+class Absent:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in ("torch", "pytorch_lightning", "wandb", "optuna", "tokenizers", "datasets"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+from study.cli import main
+sys.argv[1:] = ["report", "."]
+main()
+"""
+    folder = bare.folder.path
+    subprocess.run([sys.executable, "-c", code], cwd=folder, env=bare.environment, check=True, capture_output=True, timeout=100)
+    assert written(bare.folder.path, DERIVED) == drawn
+
+
+def stopped(made: Place, how: str) -> None:
+    """Launch a sweep and stop it while it trains; fails unless it says how to go on, and every run that had begun has saved."""
+    launcher = made.start(*LAUNCH)
+    until(made.is_training)
+    if how == "Ctrl-C":
+        os.killpg(launcher.pid, signal.SIGINT)
+    else:
+        launcher.send_signal(signal.SIGTERM)
+    output, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130, errors
+    assert errors.strip().endswith("stopped; the same command goes on from here")
+    assert "Traceback" not in output + errors
+    assert made.processes() == []
+    waiting = [run for run in made.folder.runs() if run.record() is None]
+    assert waiting
+    assert all(len(checkpoints_in(run.checkpoints)) == 1 for run in waiting if has_rows(run))
+    state = json.loads(made.study("status", "results/toy", "--json").stdout)
+    assert (state["coordinator"], state["counts"]["stopped"]) == (None, len(waiting))
+
+
+def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(finished: tuple[Place, str], corpus: Path, tmp_path: Path) -> None:
+    made = place(tmp_path, corpus, **TUNED)
+    stopped(made, "Ctrl-C")
+    made.study(*LAUNCH)
+    assert numbers(made.folder) == numbers(finished[0].folder)
+    assert made.study("status", "results/toy").stdout.startswith("toy: 8 of 8 runs completed, nobody runs it now")
+
+
+def test_sigterm_stops_a_sweep_too(corpus: Path, tmp_path: Path) -> None:
+    stopped(place(tmp_path, corpus, budgets={"steps": [100_000]}), "SIGTERM")
+
+
+def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path: Path) -> None:
+    made = place(tmp_path, corpus)
+    launcher = made.start(*LAUNCH)
+    until(lambda: bool(made.folder.runs()))
+    os.killpg(launcher.pid, signal.SIGINT)
+    output, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    assert "Traceback" not in output + errors
+    assert made.processes() == []
+
+
+def test_while_a_sweep_runs_it_can_be_looked_at_and_not_launched_again(corpus: Path, tmp_path: Path) -> None:
+    made = place(tmp_path, corpus, budgets={"steps": [100_000]})
+    launcher = made.start(*LAUNCH)
+    until(lambda: len([run for run in made.folder.runs() if has_rows(run)]) == 2)
+    state = json.loads(made.study("status", "results/toy", "--json").stdout)
+    assert (state["coordinator"]["pid"], state["counts"]) == (launcher.pid, {"running": 2})
+    assert all(0 < run["tokens"] < run["target_tokens"] for run in state["runs"])
+    assert f"run by process {launcher.pid}" in " ".join(made.study("status", "results/toy").stdout.split())
+    refused = made.study(*LAUNCH, status=2).stderr
+    assert f"is being run by process {launcher.pid} on" in refused
+    made.study("report", "results/toy")
+    assert "0 of 2 runs ended" in made.folder.answer_file.read_text()
+    launcher.terminate()
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    assert made.processes() == []
+
+
+def test_runs_stop_when_their_coordinator_is_killed_and_a_relaunch_resumes_them(
+    finished: tuple[Place, str], corpus: Path, tmp_path: Path
+) -> None:
+    made = place(tmp_path, corpus, **TUNED)
+    launcher = made.start(*LAUNCH)
+    until(made.is_training)
+    launcher.kill()
+    launcher.communicate()
+    until(lambda: made.processes() == [], seconds=15)
+    saved = [run for run in made.folder.runs() if checkpoints_in(run.checkpoints)]
+    assert saved
+    made.study(*LAUNCH)
+    assert numbers(made.folder) == numbers(finished[0].folder)
+    assert all((record := run.record()) is not None and record.attempts == 2 for run in saved)
+
+
+def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, tmp_path: Path) -> None:
+    made = place(
+        tmp_path,
+        corpus,
+        tune={"recipe.learning_rate": {"low": 0.01, "high": 1e12, "trials": 2}},
+        base={"architecture": {"norm": "pre"}, "recipe": {"gradient_clip_norm": 1e15, "warmup_fraction": 0.0}},
+        budgets={"steps": [250]},
+        seeds=2,
+    )
+    printed = made.study(*LAUNCH).stdout
+    ledger = pd.read_parquet(made.folder.ledger_file)
+    diverged = ledger[ledger["recipe.learning_rate"] == 1e12]
+    assert list(diverged["state"]) == ["DIVERGED", "DIVERGED"]
+    assert diverged["exclusion"].str.startswith("DIVERGED: ").all()
+    assert diverged["loss_nats"].isna().all()
+    repeated = ledger[ledger["seed"] == 1]
+    assert sorted(repeated["architecture.depth"]) == [1, 2]
+    assert set(repeated["state"]) == {"COMPLETED"}
+    assert printed.count("DIVERGED L") == 2
+    assert "DIVERGED" in made.study("status", "results/toy").stdout
+    assert made.folder.answer_file.read_text().count("DIVERGED: ") == 2
+
+
+def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Path) -> None:
+    question = "Is <script>alert(1)</script> *better*?\n\n# No | `rm` [x](javascript:1) [/red] \x1b[31m"
+    made = place(tmp_path, corpus, question=question, expect="![i](http://x/y)", shapes={"grid": {"depth": [1]}})
+    for arguments in (("plan", "toy.yaml"), LAUNCH, ("status", "results/toy")):
+        assert "\x1b" not in made.study(*arguments).stdout
+    answer = made.folder.answer_file.read_text()
+    line = next(line for line in answer.splitlines() if "Question." in line)
+    assert line == (
+        r"> **Question.** Is \<script\>alert(1)\</script\> \*better\*? \# No \| \`rm\` \[x\](javascript:1) \[/red\] \[31m"
+    )
+    assert r"\!\[i\](http://x/y)" in answer
+    assert [run.run_id for run in made.folder.runs()] == [path.name for path in (made.folder.path / "runs").iterdir()]

@@ -1,0 +1,248 @@
+"""From a sweep to its cells, runs and bill: what a cell wants is a function of the records alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.config import RunConfig
+from study.counting import parameters
+from study.errors import InputError
+from study.records import RunRecord
+from study.sweeping.bill import bill
+from study.sweeping.plan import Cell, cells, check_space, key_of
+from tests.sweeps import RATES, record, sweep
+
+Loss = Callable[[RunConfig], float | None]
+
+
+def rate(config: RunConfig) -> float:
+    return config.recipe.learning_rate
+
+
+def told(**changes: Any) -> dict[str, str]:
+    spec = sweep(**changes)
+    with pytest.raises(InputError) as caught:
+        check_space(spec) if spec.search else cells(spec)
+    return {problem.place: problem.message for problem in caught.value.problems}
+
+
+def run_all(cell: Cell, loss: Loss) -> list[list[tuple[float, int]]]:
+    """The rates and seeds that a cell wants, round by round, until it wants none."""
+    records: dict[str, RunRecord] = {}
+    rounds: list[list[tuple[float, int]]] = []
+    while wanted := cell.wanted(records):
+        assert len(rounds) < 10
+        rounds.append([(rate(config), config.seed) for config in wanted])
+        records |= {key_of(config): outcome(config, loss) for config in wanted}
+    return rounds
+
+
+def outcome(config: RunConfig, loss: Loss) -> RunRecord:
+    nats = loss(config)
+    return record(config, nats) if nats is not None else record(config, None, "DIVERGED", reason="training loss is nan")
+
+
+def test_a_grid_and_a_list_give_each_shape_at_each_budget() -> None:
+    grid = cells(sweep(budgets={"steps": [10, 20]}))
+    sizes = [(cell.config.architecture.shape_name, cell.config.steps) for cell in grid]
+    assert sizes == [(f"L{depth}-H16-A2-F32", steps) for depth in (1, 2) for steps in (10, 20)]
+    (listed,) = cells(sweep(shapes={"grid": None, "list": [{"depth": 3, "width": 128}]}))
+    assert listed.config.architecture.shape_name == "L3-H128-A2-F512"
+    assert (listed.config.architecture.vocabulary, listed.config.architecture.positions) == (100, 16)
+
+
+def test_equal_parameters_are_met_within_the_tolerance() -> None:
+    shapes = {"grid": None, "iso_parameters": [2e5, 4e5], "depth": [1, 2, 4], "head_width": 32, "width_multiple": 4}
+    planned = cells(sweep(shapes=shapes | {"tolerance": 0.05}, base={"architecture": {"norm": "pre"}}))
+    counts = [parameters(cell.config.architecture).parameters_non_embedding for cell in planned]
+    assert [cell.config.architecture.depth for cell in planned] == [1, 2, 4, 1, 2, 4]
+    assert counts == [pytest.approx(target, rel=0.05) for target in (2e5, 2e5, 2e5, 4e5, 4e5, 4e5)]
+    assert {cell.config.architecture.norm for cell in planned} == {"pre"}
+
+
+def test_budgets_of_every_unit_become_whole_steps() -> None:
+    budgets = {"steps": [7], "tokens": [1000], "flops": [1e8], "tokens_per_parameter": [0.5]}
+    planned = cells(sweep(budgets=budgets, shapes={"grid": {"depth": [1]}}))
+    configs = {next(iter(cell.config.recipe.budget.model_dump(exclude_none=True))): cell.config for cell in planned}
+    assert configs["steps"].steps == 7
+    assert configs["tokens"].steps == 3
+    assert configs["flops"].steps == int(1e8 // (configs["flops"].flops_per_token["train_flops"] * 256))
+    assert configs["tokens_per_parameter"].steps == parameters(configs["steps"].architecture).parameters // 2 // 256
+    assert all(config.tokens == config.steps * 256 for config in configs.values())
+
+
+def test_a_budget_that_stands_twice_is_one_cell() -> None:
+    assert len(cells(sweep(budgets={"steps": [10, 10]}))) == 2
+
+
+@pytest.mark.parametrize(
+    ("best", "rounds"),
+    [
+        (0.04, [[(0.02, 0), (0.04, 0), (0.08, 0)], [(0.04, 1), (0.04, 2)]]),
+        (0.02, [[(0.02, 0), (0.04, 0), (0.08, 0)], [(0.01, 0)], [(0.02, 1), (0.02, 2)]]),
+        (0.001, [[(0.02, 0), (0.04, 0), (0.08, 0)], [(0.01, 0)], [(0.01, 1), (0.01, 2)]]),
+        (1.0, [[(0.02, 0), (0.04, 0), (0.08, 0)], [(0.16, 0)], [(0.16, 1), (0.16, 2)]]),
+    ],
+)
+def test_a_cell_tries_its_rates_looks_once_beyond_an_end_and_repeats_the_best(
+    best: float, rounds: list[list[tuple[float, int]]]
+) -> None:
+    cell = cells(sweep(tune=RATES, seeds=3))[0]
+    assert run_all(cell, lambda config: abs(rate(config) - best)) == rounds
+
+
+def test_two_knobs_are_tried_in_all_combinations_and_each_is_extended() -> None:
+    tune = {
+        "recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3},
+        "recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2},
+    }
+    cell = cells(sweep(tune=tune))[0]
+    records = {key_of(config): record(config, rate(config) + config.recipe.weight_decay) for config in cell.wanted({})}
+    assert len(records) == cell.planned_runs() == 6
+    beyond = [(rate(config), config.recipe.weight_decay) for config in cell.wanted(records)]
+    assert beyond == [(0.01, 0.01), (0.02, 0.001)]
+
+
+def test_runs_that_failed_diverged_or_learned_nothing_are_never_the_best() -> None:
+    def loss(config: RunConfig) -> float | None:
+        return None if rate(config) == 0.08 else 3 - rate(config)
+
+    cell = cells(sweep(tune=RATES, seeds=2))[0]
+    assert run_all(cell, loss) == [[(0.02, 0), (0.04, 0), (0.08, 0)], [(0.04, 1)]]
+    trials = {key_of(config): record(config, 1.0 + rate(config), stuck_at_unigram=rate(config) < 0.03,
+                                     unigram_entropy_nats=1.0) for config in cell.wanted({})}  # fmt: skip
+    assert [(rate(config), config.seed) for config in cell.wanted(trials)] == [(0.04, 1)]
+
+
+def test_a_cell_without_a_usable_trial_stops() -> None:
+    cell = cells(sweep(tune=RATES, seeds=3))[0]
+    assert run_all(cell, lambda _: None) == [[(0.02, 0), (0.04, 0), (0.08, 0)]]
+
+
+def test_an_extension_that_no_run_can_have_is_left_out() -> None:
+    cell = cells(sweep(tune={"recipe.dropout": {"low": 0.1, "high": 0.9, "trials": 2}}, seeds=2))[0]
+    dropouts: list[list[float]] = []
+    records: dict[str, RunRecord] = {}
+    while wanted := cell.wanted(records):
+        dropouts.append([config.recipe.dropout for config in wanted])
+        records |= {key_of(config): record(config, 2 - config.recipe.dropout) for config in wanted}
+    assert dropouts == [[0.1, 0.9], [0.9]]
+
+
+def test_where_nothing_is_tuned_the_seeds_do_not_wait_for_each_other() -> None:
+    cell = cells(sweep(seeds=3, first_seed=4))[0]
+    assert run_all(cell, lambda _: None) == [[(0.04, 4), (0.04, 5), (0.04, 6)]]
+
+
+def test_what_is_wanted_follows_from_any_subset_of_the_records() -> None:
+    """Whatever a killed coordinator left, going on from it ends with the same runs."""
+    cell = cells(sweep(tune=RATES, seeds=3))[0]
+
+    def loss(config: RunConfig) -> float:
+        return rate(config) + config.seed
+
+    def finished(records: dict[str, RunRecord]) -> set[str]:
+        while wanted := cell.wanted(records):
+            records = records | {key_of(config): outcome(config, loss) for config in wanted}
+        return set(records)
+
+    complete: dict[str, RunRecord] = {}
+    while wanted := cell.wanted(complete):
+        complete |= {key_of(config): outcome(config, loss) for config in wanted}
+    assert len(complete) == 6
+    for size in range(len(complete) + 1):
+        for kept in itertools.combinations(complete, size):
+            assert finished({key: complete[key] for key in kept}) == set(complete)
+
+
+def test_records_of_other_runs_change_nothing() -> None:
+    one, two = cells(sweep(tune=RATES))
+    foreign: Mapping[str, RunRecord] = {key_of(config): record(config, 0.1) for config in two.wanted({})}
+    assert one.wanted(foreign) == one.wanted({})
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "message"),
+    [
+        ({"base": {"recipe": {"batch_tokens": 100}}}, "", "batch_tokens 100 is not a multiple of data.sequence_length 16"),
+        ({"base": {"architecture": {"positions": 8}}}, "", "architecture.positions 8 is below data.sequence_length 16"),
+        ({"base": {"architecture": {"vocabulary": 99}}}, "", "architecture.vocabulary 99 differs from the tokenizer's, 100"),
+        ({"budgets": {"flops": [10]}}, "", "less than one batch of 256"),
+        ({"tune": {"recipe.beta1": {"low": 0.5, "high": 2, "trials": 3}}}, "tune.recipe.beta1", "1 must be below 1"),
+        ({"tune": {"recipe.batch_tokens": {"low": 64, "high": 256, "trials": 4}}}, "tune.recipe.batch_tokens",
+         "101.6 is not a whole number"),
+        ({"shapes": {"grid": None, "iso_parameters": [100], "depth": [1]}}, "shapes.iso_parameters 100 at depth 1",
+         "the nearest width, 8, has 888 parameters; allow it with tolerance, or move the target"),
+    ],
+)  # fmt: skip
+def test_runs_that_cannot_be_are_told_before_anything_starts(changes: dict[str, Any], place: str, message: str) -> None:
+    problems = told(**changes)
+    assert list(problems) == [place]
+    assert message in problems[place]
+
+
+def test_every_target_that_no_width_meets_is_told() -> None:
+    assert set(told(shapes={"grid": None, "iso_parameters": [100, 1e6, 200], "depth": [1]})) == {
+        "shapes.iso_parameters 100 at depth 1",
+        "shapes.iso_parameters 200 at depth 1",
+    }
+
+
+def test_a_space_is_checked_before_it_is_searched() -> None:
+    space = {
+        "architecture.depth": {"low": 1, "high": 4},
+        "architecture.width": {"choices": [16, 20, 32]},
+        "architecture.heads": {"choices": [1, 8]},
+        "recipe.schedule": {"choices": ["linear", "sudden"]},
+    }
+    problems = told(shapes=None, search={"trials": 2, "space": space})
+    assert set(problems) == {"search.space.architecture.heads", "search.space.recipe.schedule"}
+    assert "do not divide width 20" in problems["search.space.architecture.heads"]
+
+
+def test_a_huge_space_is_checked_in_bounded_time() -> None:
+    space = {"architecture.depth": {"low": 1, "high": 10_000}, "recipe.batch_tokens": {"low": 16, "high": 1e15, "step": 16}}
+    check_space(sweep(shapes=None, search={"trials": 2, "space": space, "head_width": 8},
+                      base={"architecture": {"width": 16}}, budgets={"steps": [1]}))  # fmt: skip
+
+
+def test_a_bill_adds_up_before_anything_is_spent() -> None:
+    spec = sweep(tune=RATES, seeds=2, budgets={"steps": [100]})
+    paid = bill(spec, slots=2, device="cpu")
+    assert [row.shape for row in paid.rows] == ["L1-H16-A2-F32", "L2-H16-A2-F32"]
+    assert [row.runs for row in paid.rows] == [4, 4]
+    assert paid.tokens == 8 * 100 * 256
+    assert paid.train_flops == pytest.approx(
+        sum(4 * cell.config.flops_per_token["train_flops"] * 25600 for cell in cells(spec))
+    )
+    assert paid.expected_seconds == pytest.approx(paid.train_flops / 4e10 / 2)
+    assert "assumed" in paid.basis
+    plain = json.loads(json.dumps(paid.to_dict()))
+    assert (plain["runs"], plain["tokens"], len(plain["cells"])) == (8, paid.tokens, 2)
+
+
+def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device(tmp_path: Path) -> None:
+    environment = {"hostname": "h", "device": "cpu", "processor": "x", "threads": 1, "precision": "fp32",
+                   "python": "3", "torch": "2", "lightning": "2", "study": "0"}  # fmt: skip
+    spec = sweep()
+    configs = [cell.config for cell in cells(spec)]
+    timed = [
+        record(config, environment=environment, wall_seconds=config.tokens * config.flops_per_token["train_flops"] / speed)
+        for config, speed in zip([configs[0], configs[1], configs[0]], (1e6, 2e6, 9e6), strict=True)
+    ]
+    on_a_gpu = record(configs[0], environment=environment | {"device": "NVIDIA H200"}, wall_seconds=1e-6)
+    paid = bill(spec, slots=1, device="cpu", records=[*timed, on_a_gpu, record(configs[1])])
+    assert paid.expected_seconds == pytest.approx(paid.train_flops / 2e6)
+    assert paid.basis == "2e+06 FLOP/s a slot, the median of 3 earlier runs"
+
+
+def test_a_search_is_billed_by_its_largest_run() -> None:
+    space = {"architecture.depth": {"low": 1, "high": 4}, "architecture.width": {"choices": [16, 32]}}
+    paid = bill(sweep(shapes=None, search={"trials": 7, "space": space, "head_width": 16}), slots=1, device="cpu")
+    assert [(row.shape, row.runs) for row in paid.rows] == [("L4-H32-A2-F128", 7)]

@@ -1,0 +1,131 @@
+"""Free search: decided by Optuna, rebuilt from records, no run twice."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState
+
+from study.config import RunConfig
+from study.records import RunRecord
+from study.sweeping.plan import key_of
+from study.sweeping.search import OptunaSearch
+from study.sweeping.spec import SweepSpec
+from tests.sweeps import record, sweep
+
+SPACE = {
+    "architecture.depth": {"low": 1, "high": 4},
+    "architecture.width": {"choices": [16, 32, 48]},
+    "recipe.learning_rate": {"low": 1e-3, "high": 1e-1, "log": True},
+}
+SMALL = {"architecture.depth": {"low": 1, "high": 2}, "architecture.width": {"choices": [16, 32]}}
+
+
+def search_sweep(space: dict[str, Any] = SPACE, trials: int = 12, **search: Any) -> SweepSpec:
+    return sweep(shapes=None, search={"trials": trials, "space": space, "head_width": 16} | search)
+
+
+def ended(config: RunConfig, number: int = 0, **changes: Any) -> RunRecord:
+    """A record whose loss falls with depth; `number` makes later ones end later."""
+    times = {"finished_at": f"2026-01-01T00:{number // 60:02}:{number % 60:02}+00:00", "run_id": f"{number:016x}"}
+    return record(config, 5 / config.architecture.depth + config.recipe.learning_rate, **times | changes)
+
+
+def run_to_the_end(search: OptunaSearch, records: dict[str, RunRecord], slots: int = 3) -> list[RunConfig]:
+    """Every run that a search asks for with some slots, ended in a random order."""
+    draw, running, asked = random.Random(0), dict[str, RunConfig](), list[RunConfig]()
+    while True:
+        new = search.wanted(records, running, slots - len(running))
+        assert len(new) <= slots - len(running)
+        asked += new
+        running |= {key_of(config): config for config in new}
+        if not running:
+            return asked
+        key = draw.choice(sorted(running))
+        records[key] = ended(running.pop(key), len(records))
+        search.tell(records[key])
+
+
+def trials_of(search: OptunaSearch) -> set[tuple[Any, ...]]:
+    done = search.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
+    return {(tuple(sorted(trial.params.items())), tuple(trial.values or ()), trial.state) for trial in done}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2", "random"])
+@pytest.mark.parametrize("objectives", [["loss_nats"], ["loss_nats", "parameters", "train_flops"]])
+def test_a_search_asks_for_its_trials_and_is_rebuilt_from_its_records(sampler: str, objectives: list[str]) -> None:
+    spec = search_sweep(sampler=sampler, objectives=objectives)
+    search, records = OptunaSearch(spec), dict[str, RunRecord]()
+    asked = run_to_the_end(search, records)
+    assert len(asked) == len(set(map(key_of, asked))) == len(records) == 12
+    again = OptunaSearch(spec)
+    again.restore(records.values(), begun=[])
+    assert trials_of(again) == trials_of(search)
+    assert again.wanted(records, {}, 3) == []
+    best = max(record.config.architecture.depth for record in records.values())
+    assert {trial.params["architecture.depth"] for trial in again.study.best_trials} >= {best}
+
+
+def test_after_a_restart_only_what_is_missing_is_asked_and_begun_runs_first() -> None:
+    spec, records = search_sweep(), dict[str, RunRecord]()
+    before = OptunaSearch(spec)
+    first = before.wanted(records, {}, 6)
+    for number, config in enumerate(first[:4]):
+        records[key_of(config)] = ended(config, number)
+        before.tell(records[key_of(config)])
+    after = OptunaSearch(spec)
+    after.restore(records.values(), begun=first[4:])
+    wanted = after.wanted(records, {}, 3)
+    assert wanted[:2] == first[4:]
+    assert key_of(wanted[2]) not in {key_of(config) for config in first}
+    rest = run_to_the_end(after, records, slots=20)
+    assert len(records) == 12
+    assert wanted == rest[:3]
+
+
+def test_a_run_that_stopped_without_a_record_is_asked_again() -> None:
+    search = OptunaSearch(search_sweep())
+    first = search.wanted({}, {}, 2)
+    running = {key_of(first[0]): first[0]}
+    assert search.wanted({}, running, 1) == [first[1]]
+    assert search.wanted({}, {key_of(config): config for config in first}, 0) == []
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
+def test_a_small_space_is_not_run_twice_and_the_search_ends(sampler: str) -> None:
+    search, records = OptunaSearch(search_sweep(SMALL, trials=30, sampler=sampler)), dict[str, RunRecord]()
+    asked = run_to_the_end(search, records)
+    assert len(asked) == len(set(map(key_of, asked))) == len(records) <= 4
+    assert len(search.study.trials) == 30
+
+
+def test_failed_runs_and_those_that_learned_nothing_are_told_as_failed() -> None:
+    search = OptunaSearch(search_sweep(objectives=["loss_nats", "parameters"]))
+    diverged, stuck, good = search.wanted({}, {}, 3)
+    search.tell(record(diverged, None, "DIVERGED", reason="training loss is nan"))
+    search.tell(record(stuck, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15))
+    search.tell(ended(good))
+    assert [trial.state for trial in search.study.trials] == [TrialState.FAIL, TrialState.FAIL, TrialState.COMPLETE]
+    assert search.study.trials[2].values == [ended(good).loss_nats, ended(good).parameters]
+
+
+def test_records_and_begun_runs_outside_the_space_are_left_alone() -> None:
+    wide = OptunaSearch(search_sweep())
+    other_choices = {"architecture.width": {"choices": [64]}, "recipe.learning_rate": {"low": 0.5, "high": 0.6}}
+    narrow = OptunaSearch(search_sweep({"architecture.depth": {"low": 1, "high": 2}} | other_choices))
+    asked = wide.wanted({}, {}, 4)
+    narrow.restore([ended(config) for config in asked[:2]], begun=asked[2:])
+    assert narrow.study.trials == []
+
+
+def test_a_point_that_is_no_valid_run_fails_as_a_trial_and_stops_nothing() -> None:
+    space = {"architecture.width": {"low": 16, "high": 64, "step": 16}, "architecture.heads": {"low": 1, "high": 16}}
+    search = OptunaSearch(search_sweep(space, trials=20).model_copy(update={"base": {"architecture": {"depth": 1}}}))
+    records: dict[str, RunRecord] = {}
+    run_to_the_end(search, records)
+    states = [trial.state for trial in search.study.trials]
+    assert len(states) == 20
+    assert TrialState.FAIL in states
+    assert all(record.config.architecture.width % record.config.architecture.heads == 0 for record in records.values())

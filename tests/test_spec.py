@@ -1,0 +1,211 @@
+"""A sweep file: what it may say, and that everything wrong with it is told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.config import Budget
+from study.errors import InputError
+from study.sweeping.spec import Budgets, Dimension, Shapes, Tuned, read_sweep
+from tests.sweeps import RATES, sweep, write_sweep
+
+
+def problems(**changes: Any) -> dict[str, str]:
+    with pytest.raises(InputError) as caught:
+        sweep(**changes)
+    return {problem.place: problem.message for problem in caught.value.problems}
+
+
+def test_a_file_is_read_and_named_after_itself(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path / "depth.yaml", tmp_path / "text.txt", name=None, tune=RATES, seeds=2, first_seed=5)
+    spec, values = read_sweep(file)
+    assert spec.name == values["name"] == "depth"
+    assert spec.seed_values == (5, 6)
+    assert spec.tune["recipe.learning_rate"].values() == [0.02, 0.04, 0.08]
+
+
+def test_numbers_may_be_written_as_powers_of_ten(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "question: Why?\nshapes: {iso_parameters: [2e5], depth: [1]}\nbudgets: {tokens: [1e6]}\n"
+        "tune: {recipe.learning_rate: {low: 1e-3, high: 1e-2, trials: 2}}\nbase: {recipe: {learning_rate: 3e-3}}\n"
+    )
+    spec, _ = read_sweep(file)
+    assert spec.shapes is not None
+    assert spec.shapes.iso_parameters == (200_000.0,)
+    assert list(spec.budgets.each()) == [Budget(tokens=1_000_000)]
+    assert spec.tune["recipe.learning_rate"].values() == [0.001, 0.01]
+
+
+def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path / "x.yaml", tmp_path / "text.txt", tune=RATES)
+    overrides = (
+        "seeds=3",
+        "base.recipe.learning_rate=1e-3",
+        "budgets={tokens: [1e6, 2e6]}",
+        "tune.recipe.learning_rate.trials=5",
+        "tune.recipe.weight_decay={low: 0.01, high: 0.1, trials: 2}",
+    )
+    spec, values = read_sweep(file, overrides)
+    assert (spec.seeds, values["seeds"]) == (3, 3)
+    assert spec.base["recipe"] == {"batch_tokens": 256, "precision": "fp32", "learning_rate": "1e-3"}
+    assert spec.budgets == Budgets(tokens=(1e6, 2e6))
+    assert {path: tuned.trials for path, tuned in spec.tune.items()} == {"recipe.learning_rate": 5, "recipe.weight_decay": 2}
+    assert values["tune"]["recipe.learning_rate"]["trials"] == 5
+
+
+@pytest.mark.parametrize(
+    ("override", "place", "message"),
+    [
+        ("seeds", "'seeds'", "write key.path=value"),
+        ("=3", "'=3'", "write key.path=value"),
+        ("base..x=3", "'base..x=3'", "write key.path=value"),
+        ("seeds=[1", "seeds", "is not a YAML value"),
+        ("seeds.more=1", "seeds.more", "seeds is 2, nothing can be set below it"),
+        ("sedes=3", "sedes", "did you mean 'seeds'?"),
+        ("base.recipe.lerning_rate=1", "base.recipe.lerning_rate", "did you mean 'learning_rate'?"),
+        ("tune.recipe.lr={low: 1, high: 2, trials: 2}", "tune.recipe.lr", "is not a knob of a run"),
+    ],
+)
+def test_an_override_that_cannot_be_is_named(override: str, place: str, message: str, tmp_path: Path) -> None:
+    file = write_sweep(tmp_path / "x.yaml", tmp_path / "text.txt", seeds=2)
+    with pytest.raises(InputError) as caught:
+        read_sweep(file, (override,))
+    assert [problem.place for problem in caught.value.problems] == [place]
+    assert message in caught.value.problems[0].message
+
+
+def test_everything_wrong_with_a_file_and_its_overrides_is_told_at_once(tmp_path: Path) -> None:
+    file = write_sweep(
+        tmp_path / "x.yaml",
+        tmp_path / "text.txt",
+        seeds=0,
+        sampler="tpe",
+        data={"sequence_lenght": 16, "tokenizer": {"vocabulary": True}},
+        base={"recipe": {"learning_rate": -1e-3, "batch_tokens": 256, "dropuot": 0.1}},
+        shapes={"grid": None, "list": [{"depth": 0, "width": 16, "heads": 3}, {"depth": 1, "width": ".nan"}]},
+        budgets={"tokens": [64]},
+        tune={"recipe.lr": {"low": 2, "high": 1, "trials": 1}},
+    )
+    with pytest.raises(InputError) as caught:
+        read_sweep(file, ("nothing",))
+    told = {problem.place: problem.message for problem in caught.value.problems}
+    assert told.keys() == {
+        "'nothing'",
+        "seeds",
+        "sampler",
+        "data.sequence_lenght",
+        "data.tokenizer.vocabulary",
+        "base.recipe.learning_rate",
+        "base.recipe.dropuot",
+        "shapes.list[0].depth",
+        "shapes.list[0].heads",
+        "shapes.list[1].width",
+        "budgets.tokens",
+        "tune.recipe.lr",
+        "tune.recipe.lr.trials",
+    }
+    assert told["shapes.list[0].heads"] == "3 heads do not divide width 16; leave them out, or give a number that does"
+    assert told["data.sequence_lenght"] == "is not a known key; did you mean 'sequence_length'?"
+    assert told["budgets.tokens"] == "64.0 tokens are less than one batch of 256"
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "message"),
+    [
+        ({"shapes": None}, "", "needs either shapes or search"),
+        ({"search": {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5}}}}, "", "needs either shapes or search"),
+        ({"shapes": {"iso_parameters": [1e5], "depth": [1]}}, "shapes", "exactly one of iso_parameters, grid, list, not"),
+        ({"shapes": {"depth": [1]}}, "shapes", "needs depth exactly when iso_parameters are given"),
+        ({"shapes": {"grid": {"depth": []}}}, "shapes.grid.depth", "is empty"),
+        ({"shapes": {"grid": {"heads": [2, 3]}}}, "shapes.grid.heads", "3, which does not divide width 16"),
+        ({"shapes": {"grid": {"width": [10**12]}}}, "shapes.grid.width[0]", "above the most allowed, 1000000"),
+        ({"shapes": {"grid": {"ffn": list(range(1, 9000))}}}, "shapes.grid", "has 17,998 shapes, more than 10,000"),
+        ({"budgets": {"steps": []}}, "budgets", "needs at least one budget"),
+        ({"budgets": {"steps": [1.5]}}, "budgets.steps[0]", "1.5 is not a whole number"),
+        ({"tune": {"recipe.beta1": {"low": 0.5, "high": 0.5, "trials": 2}}}, "tune.recipe.beta1", "low 0.5 is not below"),
+        ({"tune": {"architecture.width": {"low": 8, "high": 1e12, "trials": 2}}}, "tune", "width reaches 1e+12, above"),
+        ({"tune": {f"recipe.{knob}": {"low": 0.1, "high": 0.2, "trials": 200} for knob in ("dropout", "epsilon")}}, "tune",
+         "asks for 40,000 combinations a cell"),
+        ({"base": {"data": {"sequence_length": 8}}}, "base", "data, masking and seeds stand beside it"),
+        ({"base": {"recipe": 3}}, "base", "holds 3 under recipe"),
+        ({"base": {"recipe": {"budget": {"steps": 4}}}}, "base.recipe.budget", "stands under budgets, beside base"),
+        ({"base": {"architecture": {"width": 8}}}, "base.architecture.width", "is what shapes give"),
+        ({"base": {"architecture": {"norm": "rms"}}}, "base.architecture.norm", "is not one of post, pre"),
+        ({"seeds": True}, "seeds", "is true or false where a number is needed"),
+        ({"seeds": 101}, "seeds", "above the most allowed, 100"),
+        ({"first_seed": -1}, "first_seed", "below the least allowed, 0"),
+        ({"question": ""}, "question", "is empty"),
+        ({"name": "../up"}, "name", "cannot name a folder"),
+        ({"name": "a/b"}, "name", "cannot name a folder"),
+        ({"name": ".."}, "name", "cannot name a folder"),
+        ({"name": "toy\n"}, "name", "cannot name a folder"),
+        ({"name": "x" * 65}, "name", "cannot name a folder"),
+    ],
+)  # fmt: skip
+def test_what_a_sweep_cannot_say(changes: dict[str, Any], place: str, message: str) -> None:
+    told = problems(**changes)
+    assert list(told) == [place]
+    assert message in told[place]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": 2}, "one budget and one seed"),
+        ({"budgets": {"tokens": [1e6]}}, "one budget and one seed"),
+        ({"tune": RATES}, "so no tune"),
+    ],
+)
+def test_a_search_takes_one_budget_and_one_seed_and_tunes_itself(changes: dict[str, Any], message: str) -> None:
+    search = {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5}}}
+    assert sweep(shapes=None, search=search).search is not None
+    assert message in problems(shapes=None, search=search, **changes)[""]
+
+
+@pytest.mark.parametrize(
+    ("dimension", "message"),
+    [
+        ({"low": 1}, "needs either low and high, or choices"),
+        ({"low": 1, "high": 2, "choices": [1]}, "needs either low and high, or choices"),
+        ({"low": 2, "high": 1}, "low 2.0 is not below high 1.0"),
+        ({"low": 0, "high": 1, "log": True}, "a log dimension needs a low above zero"),
+        ({"low": 0.5, "high": 1, "step": 1}, "a step needs whole low and high"),
+        ({"choices": []}, "has no choices"),
+    ],
+)
+def test_a_dimension_is_a_range_or_choices(dimension: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Dimension.parse(dimension)
+
+
+def test_choices_that_spell_numbers_are_numbers() -> None:
+    assert Dimension.parse({"choices": ["1e-3", 2e5, "cosine", True, "nan"]}).choices == (0.001, 2e5, "cosine", True, "nan")
+
+
+def test_tuned_values_stand_in_equal_ratios_each_once() -> None:
+    assert Tuned.parse({"low": 1e-3, "high": 1e-2, "trials": 3}).values() == [0.001, 0.003162, 0.01]
+    assert Tuned.parse({"low": 1, "high": 1.001, "trials": 9}).values() == [1, 1.001]
+
+
+def test_beyond_an_end_lies_the_next_value_of_the_same_ratio() -> None:
+    tuned = Tuned.parse({"low": 1e-3, "high": 1e-2, "trials": 3})
+    assert [tuned.beyond(value) for value in tuned.values()] == [0.0003162, None, 0.03162]
+    assert tuned.beyond(0.03162) is None
+
+
+def test_shapes_follow_the_rules_where_heads_and_ffn_are_not_given() -> None:
+    shapes = Shapes.parse({"grid": {"depth": [1, 2], "width": [96]}, "head_width": 32, "ffn_ratio": 2.5})
+    common = {"width": 96, "heads": 3, "ffn": 240}
+    assert shapes.combinations() == [{"depth": 1} | common, {"depth": 2} | common]
+    listed = Shapes.parse({"list": [{"depth": 1, "width": 128, "heads": 4}, {"depth": 1, "width": 128, "ffn": 7}]})
+    assert [(shape["heads"], shape["ffn"]) for shape in listed.combinations()] == [(4, 512), (2, 7)]
+
+
+def test_each_budget_keeps_its_unit() -> None:
+    budgets = Budgets.parse({"tokens": [1e6], "steps": [30, 60], "flops": ["1e12"], "tokens_per_parameter": [20]})
+    units = [budget.model_dump(exclude_none=True) for budget in budgets.each()]
+    assert units == [{"tokens": 1e6}, {"steps": 30}, {"steps": 60}, {"flops": 1e12}, {"tokens_per_parameter": 20}]
