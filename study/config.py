@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, model_validator
 
-from study.architecture import Architecture
+from study.architecture import Architecture, unbuildable
 from study.counting import flops_per_token, masked_positions, parameters
 from study.errors import InputError
 from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, whole
@@ -133,6 +133,8 @@ class RunConfig(Strict):
     def _parts_fit(self) -> Self:
         architecture, recipe, data = self.architecture, self.recipe, self.data
         length, pieces = data.sequence_length, data.tokenizer.vocabulary
+        if problem := unbuildable(architecture):
+            raise ValueError(f"architecture.{problem}")
         if architecture.vocabulary != pieces:
             raise ValueError(f"architecture.vocabulary {architecture.vocabulary} differs from the tokenizer's, {pieces}")
         if architecture.positions < length:
