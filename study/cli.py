@@ -123,19 +123,38 @@ def compare(
 
     A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
     """
-    from study import comparing
+    from study.changes import changes_as_text, changes_to_dict, measures, rank_changes
+    from study.comparing import rows_as_text, rows_to_dict, side_by_side
     from study.naming import subject
 
     subjects = [subject(name, results) for name in names]
     if not changes:
-        rows = comparing.side_by_side(subjects, sequence_length)
-        plain, text = comparing.rows_to_dict(subjects, rows), comparing.rows_as_text(subjects, rows)
+        rows = side_by_side(subjects, sequence_length)
+        plain, text = rows_to_dict(subjects, rows), rows_as_text(subjects, rows)
     elif len(subjects) > 1:
         raise InputError.at("--change", f"needs one NAME to change, not {len(subjects)}")
     else:
-        ranked = comparing.rank_changes(subjects[0], changes, comparing.measures(sequence_length), by)
-        plain, text = comparing.changes_to_dict(subjects[0], ranked, by), comparing.changes_as_text(subjects[0], ranked, by)
+        ranked = rank_changes(subjects[0], changes, measures(sequence_length), by)
+        plain, text = changes_to_dict(subjects[0], ranked, by), changes_as_text(subjects[0], ranked, by)
     click.echo(json.dumps(plain, indent=1) if as_json else text)
+
+
+@commands.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@as_json
+def figures(folder: Path, as_json: bool) -> None:
+    """Draw into FOLDER what counting alone shows: where the named models' parameters are, and their elasticities."""
+    from study.named_models import catalogue, named
+    from study.plotting import elasticities, where_parameters_are
+    from study.plotting.style import save_in
+
+    shares = where_parameters_are.frame(where_parameters_are.shown(catalogue()))
+    base = named("bert-base")
+    written = [
+        *save_in(where_parameters_are.draw(shares), folder, "where_parameters_are"),
+        *save_in(elasticities.draw(elasticities.frame(base), base), folder, "elasticities"),
+    ]
+    click.echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
 
 
 @commands.command()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, model_validator
 
-from study.architecture import Architecture, unbuildable
+from study.architecture import NOT_IN_MLM, Architecture, unbuildable
 from study.counting import flops_per_token, masked_positions, parameters
 from study.errors import InputError
 from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, whole
@@ -207,7 +207,8 @@ class RunConfig(Strict):
         for the number of validation sequences. Defaults are left out too, so that a new knob renames no run; a default that
         changes must raise NUMERICS_VERSION.
         """
-        values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude={"data"}))
+        unused: dict[str, Any] = {"data": True, "architecture": set(NOT_IN_MLM)}
+        values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude=unused))
         values["validation_sequences"] = self.data.validation_sequences
         values |= {"data_fingerprint": data_fingerprint, "numerics_version": NUMERICS_VERSION}
         return fingerprint_of(values)

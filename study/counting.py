@@ -9,7 +9,6 @@ from study.architecture import Architecture
 from study.components import (
     Letters,
     Part,
-    Quantity,
     attention_weights,
     bottleneck_weights,
     components,
@@ -19,6 +18,7 @@ from study.components import (
     head_weights,
     projection_weights,
 )
+from study.symbols import Quantity
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from study.accounts import account, explanations
 from study.architecture import Architecture, unbuildable
+from study.changes import measures, rank_changes
 from study.cli import main
-from study.comparing import measures, rank_changes, rows_as_text, side_by_side
+from study.comparing import rows_as_text, side_by_side
 from study.config import RunConfig
 from study.counting import parameters
 from study.errors import InputError
@@ -240,7 +241,9 @@ def test_every_model_of_bert_s_kind_can_be_built() -> None:
 
 def test_defaults_of_new_fields_rename_no_run(tmp_path: Path) -> None:
     plain = config(tmp_path)
-    written = config(tmp_path, architecture={"embedding_width": 16, "layer_groups": 2, "embedding_norm": True})
+    same = {"embedding_width": 16, "layer_groups": 2, "embedding_norm": True}
+    unused = {"pooler": False, "second_output_bias": False}
+    written = config(tmp_path, architecture=same | unused)
     assert written.fingerprint("data") == plain.fingerprint("data")
 
 
