@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from study.accounts import totals, training_flops
+from study.accounts import TOTALS, totals, training_flops
 from study.aligned import aligned
 from study.architecture import Architecture
 from study.counting import parameters
@@ -28,8 +28,13 @@ def side_by_side(subjects: Sequence[Subject], sequence_length: int) -> list[Row]
     return [Row(group, name, tuple(column.get((group, name)) for column in columns)) for group, name in names]
 
 
-GROUPS = ("shape", "components", "parameters", "flops_per_token")
-"""What is compared, in this order."""
+GROUPS = {
+    "shape": "shape",
+    "components": "parameters by component",
+    "parameters": "parameters in all",
+    "flops_per_token": "training FLOPs per token",
+}
+"""What is compared, in this order, and what a reader calls it."""
 
 
 def _quantities(a: Architecture, sequence_length: int) -> dict[tuple[str, str], float]:
@@ -45,13 +50,13 @@ def rows_as_text(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
     """Models as columns, with how many times the first the second is where there are two."""
     pair = len(subjects) == 2
     lines = [["", *(subject.title for subject in subjects), *(["second ÷ first"] if pair else [])]]
-    for group in GROUPS:
-        lines.append([GROUP_TITLES[group], *[""] * (len(lines[0]) - 1)])
+    for group, heading in GROUPS.items():
+        lines.append([heading, *[""] * (len(lines[0]) - 1)])
         for row in (row for row in rows if row.group == group):
             first, last = row.values[0], row.values[-1]
             ratio = [f"{last / first:.3g}×" if first and last else ""] if pair else []
             shown = ["–" if value is None else f"{value:,.0f}" for value in row.values]
-            lines.append([f"  {row.name.replace('_', ' ') if group == 'parameters' else row.name}", *shown, *ratio])
+            lines.append([f"  {TOTALS.get(row.name, row.name)}", *shown, *ratio])
     return "\n".join(aligned(lines))
 
 
@@ -63,11 +68,3 @@ def rows_to_dict(subjects: Sequence[Subject], rows: Sequence[Row]) -> dict[str, 
         for place, subject in enumerate(subjects)
     ]
     return {"models": models}
-
-
-GROUP_TITLES = {
-    "shape": "shape",
-    "components": "parameters by component",
-    "parameters": "parameters in all",
-    "flops_per_token": "training FLOPs per token",
-}
