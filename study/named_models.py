@@ -18,6 +18,7 @@ from study.solving import ShapeRules
 class NamedModel:
     """One row of the table: what a model is called, its size as its authors or its model card state it, and the sources.
 
+    `published_status` says how the published size is known, which for most is from memory of the paper or card.
     A cell of the table that is empty stands for BERT's value of that field.
     """
 
@@ -25,6 +26,7 @@ class NamedModel:
     family: str
     aliases: tuple[str, ...]
     published: str
+    published_status: str
     source: str
     sizes: Mapping[str, str]
 
@@ -46,7 +48,7 @@ def catalogue() -> tuple[NamedModel, ...]:
 
 
 def _model(row: dict[str, str]) -> NamedModel:
-    facts = {key: row.pop(key) for key in ("name", "family", "published", "source")}
+    facts = {key: row.pop(key) for key in ("name", "family", "published", "published_status", "source")}
     aliases = tuple(row.pop("aliases").split())
     return NamedModel(**facts, aliases=aliases, sizes={size: value for size, value in row.items() if value})
 

@@ -13,11 +13,11 @@ from study.named_models import find, unknown
 
 @dataclass(frozen=True)
 class Subject:
-    """An architecture that was asked for by name, what to call it, and its published size where it is a named model."""
+    """An architecture that was asked for by name, what to call it, and of a named model its published size and its status."""
 
     title: str
     architecture: Architecture
-    published: str | None = None
+    published: tuple[str, str] | None = None
 
 
 def subject(name: str, results: Path) -> Subject:
@@ -26,7 +26,7 @@ def subject(name: str, results: Path) -> Subject:
     Raises InputError with the nearest known name, or with what is wrong in the file.
     """
     if model := find(name):
-        return Subject(model.short_name, model.architecture, model.published)
+        return Subject(model.short_name, model.architecture, (model.published, model.published_status))
     path = Path(name)
     if path.is_file():
         return Subject(name, _in_file(path))
