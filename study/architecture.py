@@ -170,11 +170,18 @@ def nearest_divisor(width: int, heads: int) -> int:
     return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - heads))
 
 
+def unlike_bert(architecture: Architecture) -> dict[str, object]:
+    """The fields that study.model knows at BERT's value only, where an architecture has another value."""
+    fields = ((name, field.default) for name, field in Architecture.model_fields.items() if name not in BUILT)
+    values = ((name, default, getattr(architecture, name)) for name, default in fields)
+    return {name: value for name, default, value in values if value != default}
+
+
 def unbuildable(architecture: Architecture) -> str | None:
     """What keeps study.model from building an architecture, by its field; None where it can build it."""
-    for name, field in Architecture.model_fields.items():
-        value = getattr(architecture, name)
-        if name not in (*BUILT, *NOT_IN_MLM) and value != field.default:
-            plain = "as BERT has it" if field.default is None else f"{name} {field.default}"
+    for name, value in unlike_bert(architecture).items():
+        if name not in NOT_IN_MLM:
+            default = Architecture.model_fields[name].default
+            plain = "as BERT has it" if default is None else f"{name} {default}"
             return f"{name} {value} can be counted but not trained; what can be built has {plain}, and any {', '.join(BUILT)}"
     return None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, model_validator
 
-from study.architecture import NOT_IN_MLM, Architecture, unbuildable
+from study.architecture import BUILT, NOT_IN_MLM, Architecture, unbuildable, unlike_bert
 from study.counting import flops_per_token, masked_positions, parameters
 from study.errors import InputError
 from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, whole
@@ -187,8 +187,14 @@ class RunConfig(Strict):
         return self.steps * self.recipe.batch_tokens
 
     def to_dict(self) -> dict[str, Any]:
-        """The resolved tree as plain values, whole floats as integers."""
+        """The resolved tree as plain values, whole floats as integers.
+
+        Fields of the architecture that no run varies are left out at BERT's value, so that configurations, cells and ledgers
+        stay as they are when another family's field is added.
+        """
         values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
+        kept = {*BUILT, *unlike_bert(self.architecture)}
+        values["architecture"] = {name: value for name, value in values["architecture"].items() if name in kept}
         return values
 
     def to_yaml(self) -> str:

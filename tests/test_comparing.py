@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.accounts import account, explanations
-from study.architecture import Architecture, unbuildable
+from study.architecture import BUILT, Architecture, unbuildable
 from study.changes import measures, rank_changes
 from study.cli import main
 from study.comparing import rows_as_text, side_by_side
@@ -267,6 +267,13 @@ def test_fields_that_do_not_fit_each_other_are_told_with_both_values(name: str, 
     with pytest.raises(InputError) as error:
         Architecture.parse(named(name).model_dump() | changes)
     assert problem in str(error.value)
+
+
+def test_fields_of_other_families_leave_configurations_as_they_were(tmp_path: Path) -> None:
+    written = config(tmp_path).to_dict()["architecture"]
+    assert written.keys() == {*BUILT}
+    unpooled = config(tmp_path, architecture={"pooler": False})
+    assert RunConfig.parse(unpooled.to_dict()) == unpooled
 
 
 def test_finding_a_model_gives_its_row() -> None:
