@@ -8,15 +8,38 @@ from pydantic import ValidationInfo, field_validator
 
 from study.schema import Count, Index, Strict
 
+BUILT = ("depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm", "tied_decoder")
+"""The fields that study.model builds at any value; the others it builds as BERT has them."""
+
+NOT_IN_MLM = ("pooler", "second_output_bias")
+"""Fields that only totals of other people's models depend on; an MLM model is built alike at any value."""
+
 
 class Architecture(Strict):
-    """A BERT-style encoder with a masked-language-model head: depth L, width H, heads A, ffn F, and the rest.
+    """An encoder with a masked-language-model head: depth L, width H, heads A, ffn F, and the rest, by default as BERT's.
 
-    `ffn` is the inner size that is really built. `norm` says where LayerNorm stands: `post`, after each residual sum, as in
+    `ffn` is the inner size that is really built. `norm` says where the norms stand: `post`, after each residual sum, as in
     BERT (Devlin et al. 2019, arXiv:1810.04805), or `pre`, before each sublayer with one more after the last (Xiong et al.
-    2020, arXiv:2002.04745). With `tied_decoder` the output projection is the token embedding.
+    2020, arXiv:2002.04745). With `tied_decoder` the output projection is the token embedding. What else families differ in:
 
-    Raises InputError (through `parse`) or ValidationError where heads do not divide the width or a size is below one.
+    - `embedding_width` E: tables of width E with a projection to H (ALBERT, arXiv:1909.11942; ELECTRA, arXiv:2003.10555);
+      the decoder then works at E. `trigram_embedding` projects three neighbouring tokens at once, and positions and
+      segments are added after it (MobileBERT, arXiv:2004.02984).
+    - `bottleneck_width` B and `ffn_stack` N: blocks that work at B between projections from and to H, with N FFNs (MobileBERT).
+    - `layer_groups` G: layers that share their parameters within G groups (ALBERT has one).
+    - `activation`: a gated FFN, GeGLU or SwiGLU, has three matrices (Shazeer 2020, arXiv:2002.05202).
+    - `biases`: which matrices have one. DeBERTa's key has none; in ModernBERT (arXiv:2412.13663) only the output has.
+    - `norm_kind`: LayerNorm, RMSNorm, or MobileBERT's affine map without normalising. `embedding_norm`: in pre-norm, one after
+      the embeddings in place of the first block's (ModernBERT).
+    - `position_encoding`: `learned` adds P rows; `rotary` has no parameters; `disentangled` has a table of R relative
+      positions with projections of its own (DeBERTa, arXiv:2006.03654), `disentangled_shared` uses the content's projections
+      and norms the table (DeBERTa v2 and v3, arXiv:2111.09543). `convolution_kernel` K: a convolution beside the first block.
+    - `attention_window` W: tokens see W/2 others on each side, but for every `global_attention_every`-th layer.
+    - `mlm_transform`: the head's product before the decoder goes to E, to H (the decoder then has H − E columns beside the
+      token embedding, MobileBERT), or is not there (NeoBERT, arXiv:2502.19587).
+    - `pooler`, `contact_head` (ESM-2), and `second_output_bias`, which transformers adds to an untied decoder of BERT's kin.
+
+    Raises InputError (through `parse`) or ValidationError where sizes do not fit each other or one is below one.
     """
 
     depth: Count
@@ -28,22 +51,137 @@ class Architecture(Strict):
     segments: Index = 2
     norm: Literal["post", "pre"] = "post"
     tied_decoder: bool = True
+    embedding_width: Count | None = None
+    trigram_embedding: bool = False
+    bottleneck_width: Count | None = None
+    ffn_stack: Count = 1
+    layer_groups: Count | None = None
+    activation: Literal["gelu", "relu", "geglu", "swiglu"] = "gelu"
+    biases: Literal["all", "no_key", "none"] = "all"
+    norm_kind: Literal["layer", "rms", "affine"] = "layer"
+    norm_bias: bool = True
+    embedding_norm: bool | None = None
+    position_encoding: Literal["learned", "rotary", "disentangled", "disentangled_shared"] = "learned"
+    relative_positions: Index = 0
+    convolution_kernel: Index = 0
+    attention_window: Count | None = None
+    global_attention_every: Count = 1
+    mlm_transform: Literal["embedding_width", "width", "none"] = "embedding_width"
+    pooler: bool = True
+    contact_head: bool = False
+    second_output_bias: bool = True
 
     @field_validator("heads")
     @classmethod
     def _heads_divide_width(cls, heads: int, info: ValidationInfo) -> int:
         width = info.data.get("width")
         if width is not None and width % heads:
-            near = min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - heads))
-            raise ValueError(f"heads do not divide width {width}; {near} would")
+            raise ValueError(f"heads do not divide width {width}; {nearest_divisor(width, heads)} would")
         return heads
+
+    @field_validator("embedding_width", "layer_groups")
+    @classmethod
+    def _same_as_none(cls, value: int | None, info: ValidationInfo) -> int | None:
+        """Tables as wide as the blocks, or a group for each layer, are the plain case: one architecture, one fingerprint."""
+        most = info.data.get("width" if info.field_name == "embedding_width" else "depth")
+        if info.field_name == "layer_groups" and value is not None and most is not None and value > most:
+            raise ValueError(f"groups of layers are more than depth {most} has layers")
+        return None if value == most else value
+
+    @field_validator("bottleneck_width")
+    @classmethod
+    def _heads_divide_bottleneck(cls, bottleneck: int | None, info: ValidationInfo) -> int | None:
+        heads = info.data.get("heads")
+        if bottleneck is not None and heads is not None and bottleneck % heads:
+            raise ValueError(f"is not divided by heads {heads}; {max(1, round(bottleneck / heads)) * heads} would be")
+        return bottleneck
+
+    @field_validator("norm_bias")
+    @classmethod
+    def _rms_has_no_bias(cls, bias: bool, info: ValidationInfo) -> bool:
+        if bias and info.data.get("norm_kind") == "rms":
+            raise ValueError("does not go with norm_kind rms, which has no bias; set norm_bias: false")
+        return bias
+
+    @field_validator("embedding_norm")
+    @classmethod
+    def _embedding_norm_fits(cls, normed: bool | None, info: ValidationInfo) -> bool | None:
+        """None is what `norm` implies: post-norm has one, pre-norm has none."""
+        norm = info.data.get("norm")
+        if norm == "post" and normed is False:
+            raise ValueError("does not go with norm post, which always norms the embeddings")
+        return None if normed is (norm == "post") else normed
+
+    @field_validator("relative_positions")
+    @classmethod
+    def _relative_positions_fit(cls, rows: int, info: ValidationInfo) -> int:
+        encoding = info.data.get("position_encoding", "")
+        if encoding.startswith("disentangled") and rows < 2:
+            raise ValueError(f"relative positions are too few for position_encoding {encoding}, which needs at least 2")
+        if encoding and not encoding.startswith("disentangled") and rows:
+            raise ValueError(f"relative positions do not go with position_encoding {encoding}; leave them out")
+        return rows
+
+    @field_validator("global_attention_every")
+    @classmethod
+    def _global_layers_need_windows(cls, every: int, info: ValidationInfo) -> int:
+        if every > 1 and info.data.get("attention_window") is None:
+            raise ValueError("needs an attention_window for the layers between; without one every layer is global")
+        return every
+
+    @field_validator("mlm_transform")
+    @classmethod
+    def _head_fits_decoder(cls, transform: str, info: ValidationInfo) -> str:
+        width, embedding = info.data.get("width"), info.data.get("embedding_width")
+        if None not in (width, embedding) and transform == "none":
+            raise ValueError(f"leaves width {width} to a decoder of embedding_width {embedding}; they must be equal")
+        if width is not None and embedding is not None and transform == "width" and embedding > width:
+            raise ValueError(f"needs an embedding_width of at most width {width}, not {embedding}")
+        return transform
 
     @property
     def head_width(self) -> int:
-        """Width of one attention head, H/A."""
-        return self.width // self.heads
+        """Width of one attention head, H/A, or B/A within a bottleneck."""
+        return (self.bottleneck_width or self.width) // self.heads
 
     @property
     def shape_name(self) -> str:
         """The four sizes of the shape as one short name, such as L2-H128-A2-F512."""
         return f"L{self.depth}-H{self.width}-A{self.heads}-F{self.ffn}"
+
+    @property
+    def gated(self) -> bool:
+        """Whether the FFN has a third matrix, whose output gates the inner one."""
+        return self.activation in ("geglu", "swiglu")
+
+    @property
+    def norms_embeddings(self) -> bool:
+        """Whether a norm follows the embeddings."""
+        return self.norm == "post" if self.embedding_norm is None else self.embedding_norm
+
+    @property
+    def relative(self) -> bool:
+        """Whether attention has products with a table of relative positions."""
+        return self.position_encoding.startswith("disentangled")
+
+
+def nearest_divisor(width: int, heads: int) -> int:
+    """The number that divides `width` and is nearest to `heads`, the smaller on a tie."""
+    return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - heads))
+
+
+def unlike_bert(architecture: Architecture) -> dict[str, object]:
+    """The fields that study.model knows at BERT's value only, where an architecture has another value."""
+    fields = ((name, field.default) for name, field in Architecture.model_fields.items() if name not in BUILT)
+    values = ((name, default, getattr(architecture, name)) for name, default in fields)
+    return {name: value for name, default, value in values if value != default}
+
+
+def unbuildable(architecture: Architecture) -> str | None:
+    """What keeps study.model from building an architecture, by its field; None where it can build it."""
+    for name, value in unlike_bert(architecture).items():
+        if name not in NOT_IN_MLM:
+            default = Architecture.model_fields[name].default
+            plain = "as BERT has it" if default is None else f"{name} {default}"
+            return f"{name} {value} can be counted but not trained; what can be built has {plain}, and any {', '.join(BUILT)}"
+    return None

@@ -78,6 +78,10 @@ def resource_options(command: Any) -> Any:
 size = click.IntRange(max=10_000_000)
 """A size given on the command line; what is too small is told with the shape, what is far too large here."""
 
+length_option = click.option(
+    "--sequence-length", type=int, default=128, show_default=True, help="Tokens a sequence, for the FLOPs."
+)
+
 
 @commands.command()
 @click.argument("name", required=False)
@@ -87,19 +91,80 @@ size = click.IntRange(max=10_000_000)
 @click.option("--ffn", type=size, help="Inner size F.  [default: 4·width]")
 @click.option("--vocabulary", type=size, help="Word pieces V.  [default: 30522]")
 @click.option("--positions", type=size, help="Learned positions.  [default: 512]")
-@click.option("--sequence-length", type=int, default=128, show_default=True, help="Tokens a sequence, for the FLOPs.")
+@length_option
+@click.option("--explain", is_flag=True, help="Add the numbers that others give for this model, and why they differ.")
+@results_option
 @as_json
-def params(name: str | None, sequence_length: int, as_json: bool, **sizes: int | None) -> None:
-    """Count the parameters and FLOPs of a model by NAME (bert-base) or by its shape, without building it."""
-    from study.counting import account
-    from study.named_models import architecture_of
+def params(name: str | None, sequence_length: int, explain: bool, results: Path, as_json: bool, **sizes: int | None) -> None:
+    """Count the parameters and FLOPs of a model without building it.
 
-    architecture = architecture_of(name, {key: value for key, value in sizes.items() if value is not None})
-    counted = account(architecture, sequence_length)
-    if as_json:
-        click.echo(json.dumps(counted.to_dict(), indent=1))
+    NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or a run's id;
+    without it the sizes make the shape, and with it they change it.
+    """
+    from study.accounts import account, explanations
+    from study.named_models import architecture_of, changed
+    from study.naming import subject
+
+    given = {key: value for key, value in sizes.items() if value is not None}
+    asked = subject(name, results) if name is not None else None
+    architecture = changed(asked.architecture, given, asked.title) if asked else architecture_of(None, given)
+    title = asked.title if asked and not given else architecture.shape_name
+    published = asked.published if asked and not given else None
+    others = explanations(architecture, published) if explain else ()
+    counted = account(architecture, sequence_length, title, others)
+    click.echo(json.dumps(counted.to_dict(), indent=1) if as_json else counted.to_text())
+
+
+@commands.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--change", "changes", multiple=True, metavar="FIELD=VALUE", help="A change of the one NAME to rank; repeat it.")
+@click.option("--by", type=click.Choice(["parameters", "train_flops"]), default="parameters", show_default=True)
+@length_option
+@results_option
+@as_json
+def compare(
+    names: tuple[str, ...], changes: tuple[str, ...], by: str, sequence_length: int, results: Path, as_json: bool
+) -> None:
+    r"""Put models side by side, or rank single changes of one model by what they add.
+
+    \b
+    study compare bert-base roberta-base
+    study compare bert-base --change depth=24 --change width=1024 --change vocabulary=60000
+
+    A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
+    """
+    from study.changes import changes_as_text, changes_to_dict, measures, rank_changes
+    from study.comparing import rows_as_text, rows_to_dict, side_by_side
+    from study.naming import subject
+
+    subjects = [subject(name, results) for name in names]
+    if not changes:
+        rows = side_by_side(subjects, sequence_length)
+        plain, text = rows_to_dict(subjects, rows), rows_as_text(subjects, rows)
+    elif len(subjects) > 1:
+        raise InputError.at("--change", f"needs one NAME to change, not {len(subjects)}")
     else:
-        click.echo(counted.to_text(name or architecture.shape_name))
+        ranked = rank_changes(subjects[0], changes, measures(sequence_length), by)
+        plain, text = changes_to_dict(subjects[0], ranked, by), changes_as_text(subjects[0], ranked, by)
+    click.echo(json.dumps(plain, indent=1) if as_json else text)
+
+
+@commands.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@as_json
+def figures(folder: Path, as_json: bool) -> None:
+    """Draw into FOLDER what counting alone shows: where the named models' parameters are, and their elasticities."""
+    from study.named_models import catalogue, named
+    from study.plotting import elasticities, where_parameters_are
+    from study.plotting.style import save_in
+
+    shares = where_parameters_are.frame(where_parameters_are.shown(catalogue()))
+    base = named("bert-base")
+    written = [
+        *save_in(where_parameters_are.draw(shares), folder, "where_parameters_are"),
+        *save_in(elasticities.draw(elasticities.frame(base), base), folder, "elasticities"),
+    ]
+    click.echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
 
 
 @commands.command()

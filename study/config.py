@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, model_validator
 
-from study.architecture import Architecture
+from study.architecture import BUILT, NOT_IN_MLM, Architecture, unbuildable, unlike_bert
 from study.counting import flops_per_token, masked_positions, parameters
 from study.errors import InputError
 from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, whole
@@ -133,6 +134,8 @@ class RunConfig(Strict):
     def _parts_fit(self) -> Self:
         architecture, recipe, data = self.architecture, self.recipe, self.data
         length, pieces = data.sequence_length, data.tokenizer.vocabulary
+        if problem := unbuildable(architecture):
+            raise ValueError(f"architecture.{problem}")
         if architecture.vocabulary != pieces:
             raise ValueError(f"architecture.vocabulary {architecture.vocabulary} differs from the tokenizer's, {pieces}")
         if architecture.positions < length:
@@ -185,8 +188,14 @@ class RunConfig(Strict):
         return self.steps * self.recipe.batch_tokens
 
     def to_dict(self) -> dict[str, Any]:
-        """The resolved tree as plain values, whole floats as integers."""
+        """The resolved tree as plain values, whole floats as integers.
+
+        Fields of the architecture that no run varies are left out at BERT's value, so that configurations, cells and ledgers
+        stay as they are when another family's field is added.
+        """
         values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
+        kept = {*BUILT, *unlike_bert(self.architecture)}
+        values["architecture"] = {name: value for name, value in values["architecture"].items() if name in kept}
         return values
 
     def to_yaml(self) -> str:
@@ -205,7 +214,8 @@ class RunConfig(Strict):
         for the number of validation sequences. Defaults are left out too, so that a new knob renames no run; a default that
         changes must raise NUMERICS_VERSION.
         """
-        values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude={"data"}))
+        unused: dict[str, Any] = {"data": True, "architecture": set(NOT_IN_MLM)}
+        values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude=unused))
         values["validation_sequences"] = self.data.validation_sequences
         values |= {"data_fingerprint": data_fingerprint, "numerics_version": NUMERICS_VERSION}
         return fingerprint_of(values)
@@ -226,6 +236,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise InputError.at(str(path), "is nested too deeply") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
@@ -242,6 +254,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         seen: set[object] = set()
         for key_node, _ in node.value:
             key = key_node.value
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a plain word", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
             seen.add(key)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+PREEMPTED_EXIT = 75
+"""Exit status of a run that saved and stopped because it was told to (EX_TEMPFAIL: try again)."""
+
 
 @dataclass(frozen=True)
 class Problem:

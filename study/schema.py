@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import math
+import reprlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Self, TypeVar, get_args
 
@@ -71,8 +71,9 @@ def nearest(word: str, known: list[str]) -> str:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """A value as an error message shows it: its repr, shortened."""
-    text = repr(value)
+    """A value as an error message shows it: its repr, shortened, however much it holds."""
+    shortened = reprlib.Repr(maxlevel=3, maxstring=limit, maxother=limit)
+    text = shortened.repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -189,5 +190,5 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def whole(value: float) -> int | float:
-    """An int where the number is whole, so that 2e5 and 200000 are one value."""
-    return int(value) if math.isfinite(value) and value == int(value) else value
+    """An int where the number is whole and a float holds it exactly, so that 2e5 and 200000 are one value."""
+    return int(value) if abs(value) < 2**53 and value == int(value) else value

@@ -1,41 +1,38 @@
-"""Counts equal the published ones, the closed forms behave as forms must, and FLOPs are those that really run."""
+"""Counts equal the live model's, the closed forms behave as forms must, and FLOPs are those that really run."""
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
+import re
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from study.architecture import Architecture
-from study.counting import account, flops_per_sequence, flops_per_token, parameters, what_doubling_adds
-from study.errors import InputError
+from study.components import LETTERS, Letters
+from study.counting import (
+    flops_per_sequence,
+    flops_per_token,
+    formulas,
+    pairs_within,
+    parameters,
+    what_doubling_adds,
+)
 from study.model.masked_language_model import MaskedLanguageModel
-from study.named_models import named
+from study.named_models import catalogue, changed, named
+from tests.transformers_models import live_model
 
-LIKE_BERT = ("BERT", "BERT miniature", "TinyBERT", "MiniLM", "24hBERT")
-"""The families of the published table whose encoders and heads are BERT's."""
-
-COLUMNS = {
-    "layers": "depth",
-    "hidden": "width",
-    "heads": "heads",
-    "ffn": "ffn",
-    "vocab": "vocabulary",
-    "positions": "positions",
-    "type_vocab": "segments",
-}
-"""The columns of the published table that are sizes of an architecture."""
+BERT_BASE_ADDS = {"depth": 85_054_464, "width": 278_760_960, "ffn": 56_659_968, "heads": 0}
 
 
 @st.composite
 def architectures(draw: st.DrawFn) -> Architecture:
+    """Encoders as study.model builds them."""
     heads = draw(st.integers(1, 8))
     return Architecture(
         depth=draw(st.integers(1, 24)),
@@ -50,6 +47,10 @@ def architectures(draw: st.DrawFn) -> Architecture:
     )
 
 
+families = st.sampled_from([model.architecture for model in catalogue()])
+"""Encoders of every family."""
+
+
 def test_bert_base_has_its_published_parameters() -> None:
     count = parameters(named("bert-base"))
     assert count.parameters_encoder == 108_891_648
@@ -59,71 +60,52 @@ def test_bert_base_has_its_published_parameters() -> None:
     assert count.parameters_non_embedding == 85_056_000
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("bert-tiny", 4_416_698),
-        ("bert-mini", 11_201_594),
-        ("bert-small", 28_795_194),
-        ("bert-medium", 41_404_730),
-        ("bert-base", 109_514_298),
-        ("bert-large", 335_174_458),
-    ],
-)
-def test_named_models_have_their_published_parameters(name: str, expected: int) -> None:
-    assert parameters(named(name)).parameters == expected
-
-
-def test_counts_equal_the_published_table(shared_data: Path) -> None:
-    with (shared_data / "published" / "encoders" / "named_models.csv").open() as table:
-        rows = [row for row in csv.DictReader(table) if row["family"] in LIKE_BERT]
-    assert len(rows) > 30
-    for row in rows:
-        sizes = {ours: int(row[theirs]) for theirs, ours in COLUMNS.items()}
-        count = parameters(Architecture.parse(sizes))
-        component = {part.name: part.count for part in count.components}
-        blocks = component["attention"] + component["ffn"] + component["block norms"]
-        counted = {
-            "base_no_pooler": count.parameters_encoder,
-            "pooler": count.parameters_pooler,
-            "base_with_pooler": count.parameters_encoder + count.parameters_pooler,
-            "mlm_tied": count.parameters_mlm_tied,
-            "mlm_untied": count.parameters_mlm_untied,
-            "non_embedding": count.parameters_non_embedding,
-            "word_emb": component["token embeddings"],
-            "pos_emb": component["position embeddings"],
-            "type_emb": component["segment embeddings"],
-            "other_emb_ln_proj": component["embedding norm"],
-            "blocks_total": blocks,
-            "per_layer": blocks // int(row["layers"]),
-        }
-        assert counted == {name: int(row[name]) for name in counted}, row["model"]
-
-
 def test_doubling_the_width_of_bert_base_adds_three_times_what_doubling_its_depth_adds() -> None:
-    assert what_doubling_adds(named("bert-base")) == {
-        "depth": 85_054_464,
-        "width": 278_760_960,
-        "ffn": 56_659_968,
-        "heads": 0,
+    assert what_doubling_adds(named("bert-base")) == BERT_BASE_ADDS
+
+
+@given(architectures() | families)
+def test_totals_are_sums_of_components(architecture: Architecture) -> None:
+    count = parameters(architecture)
+    of = {part: sum(c.count for c in count.components if c.part == part) for part in ("tables", "encoder", "head")}
+    assert count.parameters == sum(of.values())
+    assert count.parameters_encoder == of["tables"] + of["encoder"]
+    assert count.parameters_non_embedding == of["encoder"]
+    assert count.parameters_mlm_tied == count.parameters or not architecture.tied_decoder
+    assert len({component.name for component in count.components}) == len(count.components)
+    assert all(component.count > 0 for component in count.components)
+
+
+@given(architectures() | families)
+def test_a_formula_evaluates_to_its_count(architecture: Architecture) -> None:
+    letters = Letters.numbers(architecture)
+    written = formulas(architecture)
+    for component in parameters(architecture).components:
+        python = written[component.name].replace("·", "*").replace("²", "**2").replace("−", "-")
+        assert eval(python, {}, vars(letters)) == component.count, (component.name, written[component.name])
+
+
+def test_formulas_of_bert_are_those_of_the_textbook() -> None:
+    assert formulas(named("bert-base")) == {
+        "token embeddings": "V·H",
+        "position embeddings": "P·H",
+        "segment embeddings": "T·H",
+        "embedding norm": "2·H",
+        "attention": "L·(4·H² + 4·H)",
+        "ffn": "L·(2·H·F + F + H)",
+        "block norms": "L·4·H",
+        "MLM transform": "H² + H",
+        "MLM norm": "2·H",
+        "MLM output bias": "V",
     }
 
 
-@given(architectures())
-def test_totals_are_sums_of_components(architecture: Architecture) -> None:
-    count = parameters(architecture)
-    head = sum(part.count for part in count.components if part.name.startswith("MLM"))
-    tables = sum(part.count for part in count.components if part.name.endswith("embeddings"))
-    assert count.parameters == sum(part.count for part in count.components)
-    assert count.parameters_encoder == count.parameters - head
-    assert count.parameters_non_embedding == count.parameters_encoder - tables
-    assert len({part.name for part in count.components}) == len(count.components)
-
-
-@given(architectures())
+@given(architectures() | families)
 def test_every_layer_costs_the_same(architecture: Architecture) -> None:
-    one, two, three = (parameters(architecture.model_copy(update={"depth": depth})).parameters for depth in (1, 2, 3))
-    assert three - two == two - one > 0
+    sizes = [architecture.model_copy(update={"depth": depth}) for depth in (1, 2, 3)]
+    one, two, three = (parameters(size).parameters for size in sizes)
+    assert three - two == two - one
+    assert (two > one) == (architecture.layer_groups is None or architecture.contact_head)
 
 
 @given(architectures())
@@ -133,22 +115,26 @@ def test_heads_cost_nothing(architecture: Architecture) -> None:
     assert flops_per_sequence(single, 8, 1) == flops_per_sequence(architecture, 8, 1)
 
 
-@given(architectures(), st.sampled_from(["depth", "width", "ffn", "vocabulary"]), st.integers(1, 64))
+@given(architectures() | families, st.sampled_from(["depth", "width", "ffn", "vocabulary"]), st.integers(1, 64))
 def test_more_of_a_size_costs_more(architecture: Architecture, size: str, more: int) -> None:
     larger = architecture.model_copy(update={size: getattr(architecture, size) + more})
-    assert parameters(larger).parameters > parameters(architecture).parameters
+    shared = size == "depth" and architecture.layer_groups is not None
+    assert shared or parameters(larger).parameters > parameters(architecture).parameters
     assert flops_per_sequence(larger, 64, 10).train_flops > flops_per_sequence(architecture, 64, 10).train_flops
 
 
-@pytest.mark.parametrize(
-    ("changes", "batch", "length", "predictions"),
-    [
-        ({}, 2, 24, 4),
-        ({"depth": 1, "width": 64, "heads": 1, "ffn": 100}, 1, 17, 3),
-        ({"depth": 5, "width": 48, "heads": 12, "ffn": 1}, 3, 8, 1),
-        ({"norm": "pre", "tied_decoder": False, "segments": 0}, 2, 10, 10),
-    ],
-)
+SIX_SHAPES: list[tuple[dict[str, Any], int, int, int]] = [
+    ({}, 2, 24, 4),
+    ({"depth": 1, "width": 64, "heads": 1, "ffn": 100}, 1, 17, 3),
+    ({"depth": 5, "width": 48, "heads": 12, "ffn": 1}, 3, 8, 1),
+    ({"norm": "pre", "tied_decoder": False, "segments": 0}, 2, 10, 10),
+    ({"depth": 3, "width": 128, "heads": 2, "ffn": 512}, 1, 24, 24),
+    ({"depth": 1, "width": 8, "heads": 8, "ffn": 200, "norm": "pre"}, 4, 1, 1),
+]
+"""Changes of a small shape, sequences, tokens a sequence, predictions a sequence."""
+
+
+@pytest.mark.parametrize(("changes", "batch", "length", "predictions"), SIX_SHAPES)
 def test_train_flops_are_those_of_the_live_model(changes: dict[str, Any], batch: int, length: int, predictions: int) -> None:
     sizes = {"depth": 2, "width": 32, "heads": 4, "ffn": 48, "vocabulary": 97, "positions": 24}
     architecture = Architecture.parse(sizes | changes)
@@ -159,6 +145,50 @@ def test_train_flops_are_those_of_the_live_model(changes: dict[str, Any], batch:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(tokens, positions).sum().backward()
     assert counter.get_total_flops() == batch * flops_per_sequence(architecture, length, predictions).train_flops
+
+
+FAMILIES = [
+    "bert-tiny",
+    "roberta-base",
+    "distilbert",
+    "albert-base",
+    "electra-small",
+    "mobilebert",
+    "deberta-base",
+    "deberta-v2-xlarge",
+    "deberta-v3-base",
+    "modernbert-base",
+    "esm2-8m",
+]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("length", [5, 24])
+def test_flops_of_a_family_are_those_of_transformers(name: str, length: int) -> None:
+    """Every product of forward and backward, in a batch of one; transformers runs the head on every position."""
+    model = next(model for model in catalogue() if name in model.aliases)
+    small = {"depth": 4, "width": 256, "heads": 4, "ffn": 96, "vocabulary": 97}
+    architecture = changed(model.architecture, small)
+    live = live_model(model.family, architecture, attn_implementation="eager")
+    with FlopCounterMode(display=False) as counter:
+        live(input_ids=torch.full((1, length), 5)).logits.sum().backward()
+    expected = flops_per_sequence(architecture, length, length).train_flops_dense_head
+    assert counter.get_total_flops() == expected
+
+
+@given(st.integers(1, 300), st.integers(1, 60))
+def test_pairs_within_a_window_are_those_a_loop_finds(window: int, length: int) -> None:
+    near = sum(abs(i - j) <= window // 2 for i in range(length) for j in range(length))
+    assert pairs_within(window, length) == near
+
+
+def test_windows_save_flops_only_beyond_their_reach() -> None:
+    windowed = named("modernbert-base")
+    full = windowed.model_copy(update={"attention_window": None, "global_attention_every": 1})
+    assert flops_per_sequence(windowed, 65, 10) == flops_per_sequence(full, 65, 10)
+    long, plain = flops_per_sequence(windowed, 8192, 1229), flops_per_sequence(full, 8192, 1229)
+    saved = 12 * 14 * 768 * (8192**2 - pairs_within(128, 8192))
+    assert plain.train_flops - long.train_flops == saved
 
 
 def test_a_head_on_every_position_costs_the_dense_head() -> None:
@@ -172,8 +202,12 @@ def test_conventions_differ_most_at_small_scale(name: str, apart: float) -> None
     assert max(flops) / min(flops) == pytest.approx(apart, rel=0.1)
 
 
-def test_an_account_needs_positions_for_its_sequence() -> None:
-    assert account(named("bert-base"), 512).predictions == 77
-    for length in (0, 513):
-        with pytest.raises(InputError, match="--sequence-length"):
-            account(named("bert-base"), length)
+def test_the_live_model_has_the_counted_parameters() -> None:
+    model: nn.Module = MaskedLanguageModel(named("bert-tiny"))
+    assert sum(parameter.numel() for parameter in model.parameters()) == 4_416_698
+
+
+def test_no_letter_of_a_formula_is_unexplained() -> None:
+    for model in catalogue():
+        written = " ".join(formulas(model.architecture).values())
+        assert set(re.findall(r"[A-Z]", written)) <= LETTERS.keys()

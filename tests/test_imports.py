@@ -13,7 +13,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-TRUNK = ("errors", "schema", "randomness", "architecture", "counting", "solving", "named_models", "config", "records")
+TRUNK = (
+    *("errors", "schema", "randomness", "aligned", "symbols", "architecture", "components", "counting", "solving"),
+    *("named_models", "accounts", "config", "records", "naming", "comparing", "changes"),
+)
 TRAINING = (*TRUNK, "data", "model", "training", "sweeping", "cli")
 ANALYSIS = (*TRUNK, "wording", "fitting", "plotting", "findings", "tables", "answering", "cli")
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""

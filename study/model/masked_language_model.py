@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from study.architecture import Architecture
+from study.architecture import Architecture, unbuildable
 from study.counting import parameters
+from study.errors import InputError
 from study.model.embeddings import initialise
 from study.model.encoder import Encoder
 from study.model.heads import MaskedLanguageModelHead
@@ -17,10 +18,15 @@ from study.randomness import Stream, stream_seed
 
 
 class MaskedLanguageModel(nn.Module):
-    """An encoder that predicts masked tokens; only the positions asked for pass through the head."""
+    """An encoder that predicts masked tokens; only the positions asked for pass through the head.
+
+    Raises InputError for an architecture that can be counted but is not built here.
+    """
 
     def __init__(self, architecture: Architecture, dropout: float = 0.0, seed: int = 0) -> None:
         super().__init__()
+        if problem := unbuildable(architecture):
+            raise InputError.at("architecture", problem)
         self.architecture = architecture
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(Stream.INITIALISATION, seed))

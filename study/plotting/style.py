@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -119,10 +120,18 @@ def log_ticks(axes: Axes) -> None:
 
 
 def save(figure: Figure, folder: SweepFolder, name: str) -> None:
-    """Write `figures/<name>.svg` and `.png`, without dates or versions in them."""
+    """Write a sweep's `figures/<name>.svg` and `.png`."""
+    save_in(figure, folder.figures, name)
+
+
+def save_in(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write `<name>.svg` and `.png` into a folder, without dates or versions in them, and say where they are."""
     metadata: dict[str, dict[str, str | None]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+    written = []
     for kind, blank in metadata.items():
         buffer = io.BytesIO()
         with theme():
             figure.savefig(buffer, format=kind, metadata=blank)
-        write_atomically(folder.figures / f"{name}.{kind}", buffer.getvalue())
+        written.append(folder / f"{name}.{kind}")
+        write_atomically(written[-1], buffer.getvalue())
+    return written

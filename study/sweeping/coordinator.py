@@ -19,16 +19,13 @@ import yaml
 from filelock import FileLock, Timeout
 
 from study.config import RunConfig
-from study.errors import InputError
+from study.errors import PREEMPTED_EXIT, InputError
 from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, write_atomically
 from study.sweeping.plan import Cell, cells, key_of
 from study.sweeping.spec import SweepSpec
 
 ATTEMPTS = 3
 """How often the process of a run may die without a record in one launch before the run is filed as FAILED."""
-
-PREEMPTED_EXIT = 75
-"""Exit status of a run that saved and stopped because it was told to; study.training.execution has it too."""
 
 LOCK_SECONDS = 1.0
 """How long a launcher tries to get the sweep's lock, which `study status` holds for an instant to see whether it is free."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from study.config import RunConfig
-from study.errors import InputError
+from study.errors import PREEMPTED_EXIT, InputError
 
 if TYPE_CHECKING:
     from study.training.execution import Execution
@@ -131,7 +131,6 @@ def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution,
     """The life of one run's process: its own session, its output in the run's log, stopping when told or orphaned."""
     from study.records import RunFolder
     from study.training.callbacks import StopSignal
-    from study.training.execution import PREEMPTED_EXIT
     from study.training.run import train
 
     os.setsid()

@@ -15,9 +15,6 @@ from study.config import RunConfig
 from study.errors import InputError
 from study.records import Environment
 
-PREEMPTED_EXIT = 75
-"""Exit status of a run that saved and stopped because it was told to (EX_TEMPFAIL: try again)."""
-
 
 @dataclass(frozen=True)
 class Execution:

@@ -1,0 +1,184 @@
+"""Single changes of a model, ranked by what they add to its parameters and FLOPs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from study.accounts import training_flops
+from study.aligned import aligned
+from study.architecture import Architecture
+from study.counting import parameters
+from study.errors import InputError, Problem
+from study.naming import Subject
+from study.schema import nearest
+from study.solving import ShapeRules
+
+Measure = Callable[[Architecture], float]
+"""A number that an architecture has and a change adds to."""
+
+LABELS = {"parameters": "parameters", "train_flops": "train_flops a token"}
+"""What a reader calls each measure."""
+
+
+def measures(sequence_length: int) -> dict[str, Measure]:
+    """What changes are ranked by: `parameters` (unique tensors of the MLM model), and `train_flops` per token."""
+    return {
+        "parameters": lambda architecture: parameters(architecture).parameters,
+        "train_flops": lambda architecture: training_flops(architecture, sequence_length)[1]["train_flops"],
+    }
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one change does to one measure: the value before and after, and the elasticity over the change.
+
+    The elasticity is ln(after/before) ÷ ln(new size/old size), exact for the step that is made (an arc, not the slope at a
+    point); None for a change of several sizes at once or of something that is no size.
+    """
+
+    before: float
+    after: float
+    elasticity: float | None
+
+    @property
+    def added(self) -> float:
+        """What the change adds."""
+        return self.after - self.before
+
+    def to_dict(self) -> dict[str, float | None]:
+        """The effect as plain values."""
+        share = self.added / self.before
+        return {"after": self.after, "added": self.added, "added_share": share, "elasticity": self.elasticity}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a base: its sizes as asked for, what had to follow, the architecture, and the effect on each measure."""
+
+    label: str
+    note: str
+    architecture: Architecture
+    effects: Mapping[str, Effect]
+
+
+def rank_changes(base: Subject, texts: Iterable[str], measured: Mapping[str, Measure], by: str = "parameters") -> list[Change]:
+    """Changes of a base, those that add most to the measure `by` first.
+
+    Each text is `field=value`, or several joined by commas for one change. What is not named stays: a wider model keeps its
+    ffn. It keeps its heads where they divide the new width; else it gets the number that divides it and comes nearest to the
+    base's head width. Raises InputError with every text that cannot be understood or leads to an impossible architecture.
+    """
+    changes: list[Change] = []
+    problems: list[Problem] = []
+    before = {name: measure(base.architecture) for name, measure in measured.items()}
+    for text in texts:
+        try:
+            changes.append(_change(base.architecture, text, before, measured))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return sorted(changes, key=lambda change: -change.effects[by].added)
+
+
+def _change(base: Architecture, text: str, before: Mapping[str, float], measured: Mapping[str, Measure]) -> Change:
+    values = _parse(text)
+    note = ""
+    if "width" in values and "heads" not in values:
+        width = _as_int(values["width"])
+        if width and width > 0 and width % base.heads:
+            heads = ShapeRules(head_width=base.head_width).heads(width)
+            values |= {"heads": str(heads)}
+            note = f"heads {base.heads} → {heads}, to divide it"
+    architecture = Architecture.parse(base.model_dump() | values, place=f"--change {text}")
+    asked = [field for field in values if not (note and field == "heads")]
+    old, new = base.model_dump(include=set(asked)), architecture.model_dump(include=set(asked))
+    if old == new:
+        raise InputError.at(f"--change {text}", "leaves the model as it is; give another value")
+    ratio = _ratio([(old[field], new[field]) for field in asked])
+    effects = {name: _effect(before[name], measure(architecture), ratio) for name, measure in measured.items()}
+    label = ", ".join(f"{field} {_shown(old[field])} → {_shown(new[field])}" for field in asked)
+    return Change(label, note, architecture, effects)
+
+
+def _parse(text: str) -> dict[str, str]:
+    """The fields and values of `field=value[,field=value…]`."""
+    values = {}
+    for part in text.split(","):
+        field, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not field or not value:
+            raise InputError.at(f"--change {text}", "is not field=value, such as depth=24")
+        if field not in Architecture.model_fields:
+            raise InputError.at(
+                f"--change {text}", f"{field!r} is not a field; {nearest(field, list(Architecture.model_fields))}"
+            )
+        values[field] = value
+    return values
+
+
+def _effect(before: float, after: float, ratio: float | None) -> Effect:
+    return Effect(before, after, None if ratio is None else math.log(after / before) / math.log(ratio))
+
+
+def _ratio(pairs: list[tuple[object, object]]) -> float | None:
+    """New over old of the one size that changed; None where there is more than one, or none."""
+    if len(pairs) != 1:
+        return None
+    old, new = pairs[0]
+    sizes = [value for value in (old, new) if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    return sizes[1] / sizes[0] if len(sizes) == 2 else None
+
+
+def _as_int(text: str) -> int | None:
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _shown(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def changes_as_text(base: Subject, changes: Sequence[Change], by: str) -> str:
+    """Changes as rows in their order, for each measure what they add, that as a share, and the elasticity."""
+    names = list(changes[0].effects)
+    header = ["", "change"]
+    before = ["", base.title]
+    for name in names:
+        header += [LABELS[name], "added", "elasticity"]
+        before += [f"{changes[0].effects[name].before:,.0f}", "", ""]
+    lines = [header, before]
+    for rank, change in enumerate(changes, 1):
+        line = [f"{rank}.", change.label + (f" ({change.note})" if change.note else "")]
+        for effect in change.effects.values():
+            slope = "–" if effect.elasticity is None else f"{effect.elasticity:.3f}"
+            line += [f"{effect.added:+,.0f}", f"{effect.added / effect.before:+.1%}", slope]
+        lines.append(line)
+    note = "elasticity: ln(after/before) ÷ ln(new size/old size), over the whole change; what is not named stays as it is"
+    return "\n".join([*aligned(lines, left=2), "", _answer(changes, by), note])
+
+
+def changes_to_dict(base: Subject, changes: Sequence[Change], by: str) -> dict[str, object]:
+    """The ranked changes as plain values."""
+    return {
+        "base": base.title,
+        "ranked_by": by,
+        "before": {name: effect.before for name, effect in changes[0].effects.items()},
+        "changes": [
+            {"change": change.label, "note": change.note, "shape": change.architecture.shape_name}
+            | {name: effect.to_dict() for name, effect in change.effects.items()}
+            for change in changes
+        ],
+    }
+
+
+def _answer(changes: Sequence[Change], by: str) -> str:
+    """The one line that people ask for: which change adds most to each measure."""
+    parts = [f"ranked by {LABELS[by]} added"]
+    for name in changes[0].effects:
+        added = [change.effects[name].added for change in changes]
+        parts.append(f"most {LABELS[name]}: {changes[added.index(max(added))].label}")
+    return "; ".join(parts)

@@ -1,0 +1,61 @@
+"""What a name on the command line stands for: a named model, a configuration file, a run's folder, or a run's id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from study.architecture import Architecture
+from study.errors import InputError
+from study.named_models import find, unknown
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An architecture that was asked for by name, what to call it, and of a named model its published size and its status."""
+
+    title: str
+    architecture: Architecture
+    published: tuple[str, str] | None = None
+
+
+def subject(name: str, results: Path) -> Subject:
+    """The architecture that `name` stands for; named models come first, then files and folders, then runs in `results`.
+
+    Raises InputError with the nearest known name, or with what is wrong in the file.
+    """
+    if model := find(name):
+        return Subject(model.short_name, model.architecture, (model.published, model.published_status))
+    path = Path(name)
+    if path.is_file():
+        return Subject(name, _in_file(path))
+    if path.is_dir():
+        return Subject(name, _in_file(path / "config.yaml"))
+    if run := _run(name, results):
+        return Subject(name, _in_file(run))
+    raise unknown(name, f" (nor is it a file, or a run in {results})")
+
+
+def _in_file(path: Path) -> Architecture:
+    """The architecture of a YAML file that holds one, either alone or under `architecture` as in a run's config.yaml."""
+    from study.config import read_yaml
+
+    values: dict[str, Any] = read_yaml(path)
+    if "architecture" in values:
+        return Architecture.parse(values["architecture"], place=f"{path}: architecture")
+    if "shapes" in values:
+        raise InputError.at(str(path), f"is a sweep of many architectures; see `study plan {path}`")
+    return Architecture.parse(values, place=str(path))
+
+
+def _run(run_id: str, results: Path) -> Path | None:
+    """The configuration of the run with an id, or with the one id that starts with it."""
+    if len(run_id) < 4 or not run_id.isalnum():
+        return None
+    from study.records import RunFolder
+
+    found = [RunFolder(path).config_file for path in sorted(results.glob(f"*/runs/{run_id}*"))]
+    if len(found) > 1:
+        raise InputError.at(run_id, f"is the start of {len(found)} runs in {results}; give more of the id")
+    return found[0] if found else None

@@ -1,0 +1,90 @@
+"""Depth and width elasticities of the parameters over the L×H plane, with the named models of BERT's kind on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
+
+from study.architecture import Architecture
+from study.counting import parameters
+from study.named_models import named
+from study.plotting.style import panels, theme
+
+DEPTHS = tuple(range(1, 49))
+WIDTHS = tuple(round(64 * 2 ** (step / 4)) for step in range(25))
+DEPTH_TICKS = (1, 2, 4, 8, 12, 24, 48)
+WIDTH_TICKS = (64, 128, 256, 512, 768, 1024, 2048, 4096)
+MARKED = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large")
+
+Point = tuple[float, float, str]
+
+
+def elasticities(architecture: Architecture) -> dict[str, float]:
+    """The slopes d ln N / d ln x at a shape, N = `parameters` and x the depth, or the width with F/H and the heads kept.
+
+    Exact: N is linear in L, so that N(L + 1) − N(L) is its slope, and quadratic in H along F = r·H, so that
+    (N(H + 1) − N(H − 1)) / 2 is. Raises ValueError where F is not a whole multiple of H.
+    """
+    a, count = architecture, parameters(architecture).parameters
+    if a.ffn % a.width:
+        raise ValueError(f"ffn {a.ffn} is no whole multiple of width {a.width}")
+    ratio = a.ffn // a.width
+
+    def at(**sizes: int) -> int:
+        return parameters(a.model_copy(update=sizes)).parameters
+
+    deeper = at(depth=a.depth + 1) - count
+    wider, narrower = (at(width=width, ffn=ratio * width) for width in (a.width + 1, a.width - 1))
+    return {"depth": a.depth * deeper / count, "width": a.width * (wider - narrower) / (2 * count)}
+
+
+def frame(base: Architecture, depths: Sequence[int] = DEPTHS, widths: Sequence[int] = WIDTHS) -> pd.DataFrame:
+    """One row a shape: its elasticities, with all but L, H and F = 4·H as `base` has it."""
+    rows = []
+    for depth in depths:
+        for width in widths:
+            shape = base.model_copy(update={"depth": depth, "width": width, "heads": 1, "ffn": 4 * width})
+            of = {f"{size}_elasticity": value for size, value in elasticities(shape).items()}
+            rows.append({"depth": depth, "width": width, **of})
+    return pd.DataFrame(rows)
+
+
+def draw(data: pd.DataFrame, base: Architecture) -> Figure:
+    """A panel for depth and one for width: contours of the elasticity, and dots at BERT's own shapes."""
+    marked = [(a.depth, a.width, name.removeprefix("bert-")) for name, a in ((name, named(name)) for name in MARKED)]
+    with theme():
+        titles = [
+            "1% more depth L",
+            "1% more width H, with F = 4·H",
+        ]
+        figure, axes = panels(titles, "depth L", "width H", 2, (5.6, 4.6))
+        for panel, size, levels in zip(
+            axes, ("depth", "width"), (np.arange(0, 1.01, 0.1), np.arange(1, 2.01, 0.1)), strict=True
+        ):
+            _contours(panel, data, size, levels, marked)
+        rest = f"V = {base.vocabulary:,}, P = {base.positions}"
+        figure.suptitle(f"How many % more parameters of the MLM model? (elasticity d ln N / d ln size; {rest})")
+    return figure
+
+
+def _contours(panel: Axes, data: pd.DataFrame, size: str, levels: np.ndarray, marked: Sequence[Point]) -> None:
+    """Contours over log2 of depth and width, between whose grid lines the elasticity is nearly linear."""
+    grid = data.pivot(index="width", columns="depth", values=f"{size}_elasticity")
+    depths, widths = np.log2(grid.columns.to_numpy(float)), np.log2(grid.index.to_numpy(float))
+    panel.contourf(depths, widths, grid.to_numpy(), levels, cmap="YlGnBu", vmax=levels[-1] + 0.5)
+    lines = panel.contour(depths, widths, grid.to_numpy(), levels, colors="black", linewidths=0.5)
+    panel.clabel(lines, fmt="%.1f", fontsize=9)
+    for axis, ticks in ((panel.xaxis, DEPTH_TICKS), (panel.yaxis, WIDTH_TICKS)):
+        axis.set_major_locator(FixedLocator([float(np.log2(tick)) for tick in ticks]))
+        axis.set_major_formatter(lambda value, _: f"{2**value:,.0f}")
+    panel.grid(visible=False)
+    for depth, width, name in marked:
+        place = (float(np.log2(depth)), float(np.log2(width)))
+        panel.plot(*place, "o", color="white", markeredgecolor="black", markersize=7)
+        label = panel.annotate(name, place, (0, 9), textcoords="offset points", ha="center", fontsize="small")
+        label.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1})

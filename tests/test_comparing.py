@@ -1,0 +1,282 @@
+"""Models side by side, single changes ranked, and the accounts of `study params`, as values and on the command line."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.accounts import account, explanations
+from study.architecture import BUILT, Architecture, unbuildable
+from study.changes import measures, rank_changes
+from study.cli import main
+from study.comparing import rows_as_text, side_by_side
+from study.config import RunConfig
+from study.counting import parameters
+from study.errors import InputError
+from study.model.masked_language_model import MaskedLanguageModel
+from study.named_models import catalogue, find, named
+from study.naming import Subject, subject
+from tests.small import config, config_values
+
+BASE = Subject("bert-base", named("bert-base"))
+ISSUE = ("depth=24", "width=1024", "ffn=6144", "heads=24", "vocabulary=60000")
+subjects = st.sampled_from([Subject(model.short_name, model.architecture) for model in catalogue()])
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command and returns its exit status, standard output and standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["study", *map(str, arguments)])
+        try:
+            main()
+            status = 0
+        except SystemExit as stop:
+            status = stop.code if isinstance(stop.code, int) else 0
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_twice_the_depth_adds_most_to_bert_base() -> None:
+    ranked = rank_changes(BASE, ISSUE, measures(128))
+    added = {change.label: change.effects["parameters"].added for change in ranked}
+    assert added == {
+        "depth 12 → 24": 85_054_464,
+        "ffn 3,072 → 6,144": 56_659_968,
+        "width 768 → 1,024": 49_327_360,
+        "vocabulary 30,522 → 60,000": 22_668_582,
+        "heads 12 → 24": 0,
+    }
+    assert ranked[2].note == "heads 12 → 16, to divide it"
+    assert ranked[2].architecture.ffn == 3072
+    by_flops = rank_changes(BASE, ["vocabulary=90000", "ffn=3300"], measures(128), by="train_flops")
+    assert [change.label for change in by_flops] == ["vocabulary 30,522 → 90,000", "ffn 3,072 → 3,300"]
+
+
+@given(subjects, st.integers(2, 40))
+def test_an_elasticity_is_that_of_the_whole_step(base: Subject, times: int) -> None:
+    (change,) = rank_changes(base, [f"depth={base.architecture.depth * times}"], measures(64))
+    for effect in change.effects.values():
+        assert effect.elasticity is not None
+        assert effect.before * times**effect.elasticity == pytest.approx(effect.after)
+        assert 0 <= effect.elasticity <= 1
+    assert parameters(change.architecture).parameters == change.effects["parameters"].after
+
+
+@given(subjects, st.integers(1, 40))
+def test_a_wider_model_keeps_its_heads_where_they_divide(base: Subject, more: int) -> None:
+    width = base.architecture.width + 64 * more
+    (change,) = rank_changes(base, [f"width={width}"], measures(64))
+    kept = width % base.architecture.heads == 0
+    assert (change.architecture.heads == base.architecture.heads) or not kept
+    assert width % change.architecture.heads == 0
+    assert bool(change.note) == (not kept)
+
+
+def test_several_sizes_and_other_fields_change_without_an_elasticity() -> None:
+    ranked = rank_changes(BASE, ["width=1024,ffn=4096", "norm=pre", "activation=geglu", "embedding_width=128"], measures(128))
+    assert all(change.effects["parameters"].elasticity is None for change in ranked)
+    added = {change.label: change.effects["parameters"].added for change in ranked}
+    assert added["norm post → pre"] == 0
+    assert added["activation gelu → geglu"] == 12 * (768 * 3072 + 3072)
+    assert added["embedding_width None → 128"] < 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("dept=24", "--change dept=24: 'dept' is not a field; did you mean 'depth'"),
+        ("depth", "is not field=value, such as depth=24"),
+        ("depth=12", "leaves the model as it is"),
+        ("heads=7", "--change heads=7.heads: '7' heads do not divide width 768; 6 would"),
+        ("width=0", "width: '0' is below the least allowed, 1"),
+        ("depth=many", "depth: 'many' is not a whole number"),
+    ],
+)
+def test_a_change_that_cannot_be_is_told_with_its_remedy(text: str, problem: str) -> None:
+    with pytest.raises(InputError) as error:
+        rank_changes(BASE, [text, "depth=24"], measures(128))
+    assert problem in str(error.value)
+    assert len(error.value.problems) == 1
+
+
+def test_models_side_by_side_show_what_one_has_and_the_other_lacks() -> None:
+    both = [BASE, Subject("albert-base", named("albert-base"))]
+    rows = {row.name: row.values for row in side_by_side(both, 128)}
+    assert rows["mlm_tied"] == (109_514_298, 11_221_680)
+    assert rows["embedding projection"] == (None, 99_072)
+    text = rows_as_text(both, side_by_side(both, 128))
+    assert "second ÷ first" in text
+    assert "–" in text
+
+
+def test_explanations_give_the_figures_that_others_print() -> None:
+    base = {other.name: other.figure for other in explanations(named("bert-base"), ("110M", "recalled"))}
+    assert base == {
+        "published": "110M",
+        "sum as in a lecture": 107_433_216,
+        "estimate as in a tutorial": 136_267_776,
+        "matrices of the blocks alone, L·12·H²": 84_934_656,
+        "encoder with pooler": 109_482_240,
+        "pre-training, MLM + NSP": 110_106_428,
+        "decoder not tied": 132_955_194,
+        "output bias counted twice": 109_544_820,
+        "decoder not tied, bias twice": 132_985_716,
+    }
+    large = {other.name: other.figure for other in explanations(named("bert-large"), ("340M", "recalled"))}
+    assert large["estimate as in a tutorial"] == 276_111_360
+    assert large["pre-training, MLM + NSP"] == 336_226_108
+    assert {other.name for other in explanations(named("albert-base"))} >= {"layers not shared"}
+
+
+@pytest.mark.parametrize("model", catalogue(), ids=lambda model: model.short_name)
+def test_every_named_model_has_an_account_that_adds_up(model: Any) -> None:
+    architecture = model.architecture
+    counted = account(
+        architecture, 128, model.short_name, explanations(architecture, (model.published, model.published_status))
+    )
+    plain: dict[str, Any] = json.loads(json.dumps(counted.to_dict()))
+    assert sum(plain["components"].values()) == parameters(architecture).parameters
+    assert plain["components"].keys() == plain["formulas"].keys()
+    assert "100%" in counted.to_text()
+
+
+def test_params_of_a_file_a_run_folder_and_a_run_id(study: Any, tmp_path: Path) -> None:
+    run = tmp_path / "results" / "sweep" / "runs" / "0123456789abcdef"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(config(tmp_path / "corpus.txt").to_yaml())
+    alone = tmp_path / "albert.yaml"
+    alone.write_text("{depth: 2, width: 32, heads: 2, ffn: 64, vocabulary: 100, embedding_width: 8, layer_groups: 1}")
+    for name in (run / "config.yaml", run, run.name, run.name[:6]):
+        status, out, _ = study("params", name, "--sequence-length", 16, "--results", tmp_path / "results", "--json")
+        assert status == 0
+        assert json.loads(out)["shape"] == "L2-H16-A2-F32"
+    status, out, _ = study("params", alone)
+    assert status == 0
+    assert "embedding projection" in out
+    assert subject(str(alone), tmp_path).architecture.layer_groups == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("params", "bert-bse"),
+            "error: bert-bse: is not a known model; did you mean 'bert-base'? (nor is it a file, or a run",
+        ),
+        (("compare", "bert-base", "albert"), "error: albert: is not a known model; did you mean 'albert-"),
+        (("compare", "bert-base", "bert-large", "--change", "depth=2"), "error: --change: needs one NAME to change, not 2"),
+        (("compare", "bert-base", "--change", "depht=2"), "did you mean 'depth'"),
+        (
+            ("compare", "bert-base", "--sequence-length", 513),
+            "error: --sequence-length: 513 is not between 1 and positions 512",
+        ),
+        (("params", "albert-base", "--width", 64), "error: albert-base.heads: 12 heads do not divide width 64; 8 would"),
+        (("compare",), "Missing argument 'NAME...'"),
+    ],
+)
+def test_bad_input_has_one_message_and_status_2(study: Any, arguments: tuple[object, ...], message: str) -> None:
+    status, out, err = study(*arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_compare_as_json_and_text(study: Any) -> None:
+    changes = [word for change in ISSUE for word in ("--change", change)]
+    _, out, _ = study("compare", "bert-base", *changes, "--json")
+    ranked = json.loads(out)
+    assert ranked["changes"][0]["change"] == "depth 12 → 24"
+    assert ranked["changes"][0]["parameters"]["elasticity"] == pytest.approx(math.log(194_568_762 / 109_514_298, 2))
+    _, out, _ = study("compare", "bert-base", *changes)
+    assert "most parameters: depth 12 → 24; most train_flops a token: depth 12 → 24" in out
+    _, out, _ = study("compare", "bert-base", "bert-large", "esm2-8m", "--json")
+    assert [model["parameters"]["mlm_tied"] for model in json.loads(out)["models"]] == [109_514_298, 335_174_458, 7_512_474]
+
+
+@pytest.mark.parametrize(
+    "command", [["params", "modernbert-base", "--explain"], ["compare", "bert-base", "--change", "depth=2"]]
+)
+def test_counting_is_quick_because_nothing_heavy_is_imported(command: list[str]) -> None:
+    code = "import sys; from study.cli import main; main(); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in done.stderr.split()}
+    assert not loaded & {"torch", "numpy", "pandas", "matplotlib", "rich", "transformers", "pytorch_lightning"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"embedding_width": 8}, "embedding_width 8"),
+        ({"activation": "geglu"}, "activation geglu"),
+        ({"biases": "none"}, "biases none"),
+        ({"layer_groups": 1}, "layer_groups 1"),
+        ({"position_encoding": "rotary"}, "position_encoding rotary"),
+        ({"norm_kind": "rms", "norm_bias": False}, "norm_kind rms"),
+        ({"norm": "pre", "embedding_norm": True}, "embedding_norm True"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_anything_is_spent(tmp_path: Path, changes: dict[str, Any], field: str) -> None:
+    architecture = Architecture.parse(config_values(tmp_path)["architecture"] | changes)
+    assert parameters(architecture).parameters > 0
+    with pytest.raises(InputError, match=f"architecture.{field} can be counted but not trained"):
+        RunConfig.parse(config_values(tmp_path, architecture=changes))
+    with pytest.raises(InputError, match=f"architecture: {field} can be counted but not trained"):
+        MaskedLanguageModel(architecture)
+
+
+def test_every_model_of_bert_s_kind_can_be_built() -> None:
+    buildable = {model.family for model in catalogue() if unbuildable(model.architecture) is None}
+    assert buildable >= {"BERT", "BERT miniature", "RoBERTa", "XLM-R", "DistilBERT", "TinyBERT", "MiniLM", "24hBERT"}
+    assert not buildable & {"ALBERT", "MobileBERT", "DeBERTa v1", "ModernBERT", "Ettin", "NeoBERT"}
+
+
+def test_defaults_of_new_fields_rename_no_run(tmp_path: Path) -> None:
+    plain = config(tmp_path)
+    same = {"embedding_width": 16, "layer_groups": 2, "embedding_norm": True}
+    unused = {"pooler": False, "second_output_bias": False}
+    written = config(tmp_path, architecture=same | unused)
+    assert written.fingerprint("data") == plain.fingerprint("data")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "problem"),
+    [
+        ("bert-base", {"layer_groups": 13}, "13 groups of layers are more than depth 12 has layers"),
+        ("bert-base", {"norm_kind": "rms"}, "norm_bias: True does not go with norm_kind rms"),
+        ("bert-base", {"position_encoding": "disentangled"}, "0 relative positions are too few"),
+        ("bert-base", {"relative_positions": 512}, "512 relative positions do not go with position_encoding learned"),
+        ("bert-base", {"bottleneck_width": 100}, "100 is not divided by heads 12; 96 would be"),
+        ("bert-base", {"embedding_norm": False}, "False does not go with norm post"),
+        ("bert-base", {"global_attention_every": 3}, "3 needs an attention_window"),
+        ("albert-base", {"mlm_transform": "none"}, "leaves width 768 to a decoder of embedding_width 128"),
+        ("electra-large-generator", {"mlm_transform": "width"}, "needs an embedding_width of at most width 256, not 1024"),
+    ],
+)
+def test_fields_that_do_not_fit_each_other_are_told_with_both_values(name: str, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError) as error:
+        Architecture.parse(named(name).model_dump() | changes)
+    assert problem in str(error.value)
+
+
+def test_fields_of_other_families_leave_configurations_as_they_were(tmp_path: Path) -> None:
+    written = config(tmp_path).to_dict()["architecture"]
+    assert written.keys() == {*BUILT}
+    unpooled = config(tmp_path, architecture={"pooler": False})
+    assert RunConfig.parse(unpooled.to_dict()) == unpooled
+
+
+def test_finding_a_model_gives_its_row() -> None:
+    model = find("DEBERTA-V3-BASE")
+    assert model is not None
+    assert (model.published, model.short_name) == ("86M backbone+98M emb (184M)", "deberta-v3-base")
