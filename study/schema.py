@@ -72,7 +72,8 @@ def nearest(word: str, known: list[str]) -> str:
 
 def shown(value: object, limit: int = 60) -> str:
     """A value as an error message shows it: its repr, shortened, however much it holds."""
-    shortened = reprlib.Repr(maxlevel=3, maxstring=limit, maxother=limit)
+    shortened = reprlib.Repr()
+    shortened.maxlevel, shortened.maxstring, shortened.maxother = 3, limit, limit
     text = shortened.repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 

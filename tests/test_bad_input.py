@@ -369,7 +369,7 @@ def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, ref
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bert-bse"], "bert-bse: is not a known model; did you mean 'bert-base'?"),
+        (["bert-bse"], "bert-bse: is not a known model; did you mean 'bert-base'? (nor is it a file, or a run in results)"),
         ([], "--depth: is missing; give a model's NAME, or --depth and --width"),
         (["--depth", 1, "--width", 100, "--heads", 7], "heads: 7 heads do not divide width 100; 5 would"),
         (["--depth", -1, "--width", 128], "depth: -1 is below the least allowed, 1"),
