@@ -13,16 +13,9 @@ import click
 from study.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from study.sweeping.bill import Bill
     from study.sweeping.launch import Resources
-    from study.sweeping.status import SweepStatus
 
 INTERRUPTED_EXIT = 130
-
-PIPED_WIDTH = 200
-"""How wide tables are where no terminal says."""
 
 
 def main() -> None:
@@ -177,13 +170,14 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     """Check a SWEEP file and print its bill: parameters, tokens, FLOPs and expected seconds, before anything is spent."""
     from study.sweeping.launch import plan as bill_of
     from study.sweeping.spec import read_sweep
+    from study.sweeping.tables import bill_summary, bill_table, show
 
     spec, _ = read_sweep(sweep, overrides)
     bill = bill_of(spec, results, _resources(resources))
     if as_json:
         click.echo(json.dumps(bill.to_dict(), indent=1))
     else:
-        _print(_bill_table(spec.question, bill), _bill_summary(bill))
+        show(bill_table(spec.question, bill), bill_summary(bill))
 
 
 @commands.command()
@@ -221,12 +215,13 @@ def launch(sweep: Path, overrides: tuple[str, ...], results: Path, track: bool, 
 def status(folder: Path, as_json: bool) -> None:
     """Show where the runs of a sweep are; FOLDER is the sweep's folder under results/."""
     from study.sweeping.status import status as status_of
+    from study.sweeping.tables import show, status_table
 
     state = status_of(_sweep_folder(folder))
     if as_json:
         click.echo(json.dumps(state.to_dict(), indent=1))
     else:
-        _print(_status_table(state))
+        show(status_table(state))
 
 
 @commands.command()
@@ -290,54 +285,3 @@ def _report(path: Path, as_json: bool, include_unbracketed: bool = False) -> Non
         click.echo(json.dumps(answer.to_dict(), indent=1))
     else:
         click.echo(f"\n{answer.headline}\n\nThe answer: {folder.answer_file}\nIts figures: {folder.figures}")
-
-
-def _bill_table(question: str, bill: Bill) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    from study.sweeping.display import printable
-
-    table = Table(title=Text(printable(question)), title_justify="left")
-    for column in ("shape", "parameters", "non-embedding", "tokens a run", "train_flops a run", "seconds a run", "runs"):
-        table.add_column(column, justify="left" if column == "shape" else "right")
-    for row in bill.rows:
-        sizes = (f"{row.parameters:,}", f"{row.parameters_non_embedding:,}", f"{row.tokens:,}")
-        table.add_row(row.shape, *sizes, f"{row.train_flops:.3g}", f"{row.expected_seconds:,.0f}", f"{row.runs}")
-    return table
-
-
-def _bill_summary(bill: Bill) -> str:
-    minutes = bill.expected_seconds / 60
-    total = f"{bill.runs} runs, {bill.tokens:,} tokens, {bill.train_flops:.3g} FLOPs (train_flops)"
-    return f"{total}: about {minutes:,.1f} minutes on {bill.slots} slots at {bill.basis}"
-
-
-def _status_table(state: SweepStatus) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    from study.sweeping.display import printable
-
-    who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
-    done = f"{state.count('COMPLETED')} of {len(state.runs)} runs completed"
-    table = Table(title=Text(printable(f"{state.name}: {done}, {who}")), title_justify="left")
-    for column in ("run", "shape", "state"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("note")
-    for column in ("learning rate", "seed", "tokens", "loss (nats)", "tokens/s"):
-        table.add_column(column, justify="right")
-    for run in state.runs:
-        loss = "" if run.loss_nats is None else f"{run.loss_nats:.4f}"
-        speed = "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}"
-        numbers = (f"{run.learning_rate:g}", f"{run.seed}", f"{run.tokens:,} of {run.target_tokens:,}", loss, speed)
-        table.add_row(run.run_id, run.shape, run.state, Text(printable(run.reason or "")), *numbers)
-    return table
-
-
-def _print(*parts: Table | str) -> None:
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    for part in parts:
-        console.print(part, highlight=False, markup=False)
