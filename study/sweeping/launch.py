@@ -15,6 +15,7 @@ from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.display import LaunchDisplay
 from study.sweeping.executor import LocalExecutor, local_slots
 from study.sweeping.mirror import MirrorProcess
+from study.sweeping.room import check_room
 from study.sweeping.spec import SweepSpec
 
 MIRROR_SECONDS = 20.0
@@ -46,6 +47,7 @@ def folder_of(spec: SweepSpec, results: Path) -> SweepFolder:
 def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
     """The bill of a sweep on this machine, timed by the records that are there."""
     slots = local_slots(resources.device, resources.slots_per_device, resources.devices)
+    check_room(spec, slots)
     folder = folder_of(spec, results)
     records = folder.records() if folder.path.exists() else []
     return bill(spec, len(slots), slots[0].device, records)
