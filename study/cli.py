@@ -200,6 +200,7 @@ def sync(folder: Path, as_json: bool) -> None:
 @click.option("--sequence-length", type=click.IntRange(1), default=128, show_default=True, help="Tokens a sequence.")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
 @click.option("--latency-table", type=click.Path(path_type=Path), default=Path("results/latency"), show_default=True)
+@click.option("--latency-statistic", type=click.Choice(["median", "p95", "fastest"]), default="median", show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="Which rows of the latency table.  [default: the only ones]")
 @click.option("--law", type=click.Path(path_type=Path), help="JSON of a fitted law; the lowest predicted loss comes first.")
 @click.option("--tokens", help="Training tokens, as in 1B, for a law that needs them.")
@@ -240,7 +241,7 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
     from rich.console import Console
     from rich.progress import Progress, TimeRemainingColumn
 
-    from study.latency.command import measure_into, table_of
+    from study.latency.command import disturbed, measure_into, table_of
 
     with Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True)) as progress:
         task = progress.add_task("warming up", total=1.0)
@@ -248,7 +249,7 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
     if as_json:
         click.echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))
     else:
-        _print(table_of(rows), f"The table: {path}")
+        _print(table_of(rows), f"The table: {path}", *filter(None, [disturbed(rows)]))
 
 
 def _resources(options: dict[str, Any]) -> Resources:

@@ -11,7 +11,7 @@ from typing import Any
 from study.architecture import Architecture
 from study.counting import MASKING_RATE, flops_per_token, masked_positions, parameters
 from study.errors import InputError
-from study.latency.prediction import LatencyModel, fit_latency
+from study.latency.prediction import LatencyModel, Statistic, fit_latency
 from study.latency.table import read_table
 from study.law_files import Law, read_law
 from study.memory import Precision, memory_of
@@ -73,6 +73,7 @@ def right_size(
     memory_of: str = "inference",
     latency: str | None = None,
     latency_table: Path = Path("results/latency"),
+    latency_statistic: Statistic = "median",
     threads: int | None = None,
     law: Path | None = None,
     tokens: str | None = None,
@@ -85,7 +86,10 @@ def right_size(
     Raises InputError for amounts that cannot be read or reached, and where latency is asked for and no table is there.
     """
     setting = _setting(memory_of, **rest)
-    model = fit_latency(read_table(latency_table), setting.precision, threads) if latency is not None else None
+    model = None
+    if latency is not None:
+        size = (setting.batch, setting.sequence_length)
+        model = fit_latency(read_table(latency_table), setting.precision, threads, size, latency_statistic)
     fitted = read_law(law) if law is not None else None
     quantities = _quantities(setting, model, fitted, None if tokens is None else read_count("--tokens", tokens))
     read = (

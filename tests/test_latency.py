@@ -16,6 +16,7 @@ from study.architecture import Architecture
 from study.cli import commands
 from study.errors import InputError
 from study.latency import measuring
+from study.latency.command import disturbed
 from study.latency.measuring import Setting, cases, measure, measured_models
 from study.latency.prediction import TERMS, fit_latency
 from study.latency.table import KEY, hardware_environment, read_table, write_table
@@ -38,7 +39,7 @@ def synthetic_table(noise: float = 0.0, **changes: Any) -> pd.DataFrame:
         a, tokens = case.architecture, case.batch * case.sequence_length
         flops = tokens * a.depth * (24 * a.width**2 + 4 * case.sequence_length * a.width)
         seconds = (1e-3 + 2e-4 * a.depth + flops / 5e10) * float(np.exp(noise * draw.normal()))
-        rows.append(row | {"median_seconds": seconds, "p95_seconds": 1.2 * seconds} | changes)
+        rows.append(row | {"median_seconds": seconds, "p95_seconds": 1.2 * seconds, "fastest_seconds": seconds / 2} | changes)
     return pd.DataFrame(rows)
 
 
@@ -68,7 +69,7 @@ def test_cases_take_turns_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> No
 
     times = measuring._timed_in_turns([call("slow", 2.0), call("quick", 1.0)], 10.0, lambda _: None)
     assert [len(taken) for taken in times] == [5, 10]
-    timed = "".join(name[0] for name in order[2 * measuring.WARM_UP_CALLS :])
+    timed = "".join(name[0] for name in order[2:])  # a second is enough of warming up
     assert timed == "sqq" * 5
 
 
@@ -100,6 +101,14 @@ def test_a_table_that_follows_the_model_is_predicted_exactly() -> None:
     unseen = Architecture.parse({"depth": 6, "width": 384, "heads": 6, "ffn": 1536, "vocabulary": 30522})
     flops = 2 * 128 * 6 * 12 * 384**2 + 4 * 128 * 128 * 6 * 384
     assert model.seconds(unseen, 1, 128) == pytest.approx(1e-3 + 6 * 2e-4 + flops / 5e10, rel=1e-3)
+
+
+def test_a_batch_and_length_with_shapes_enough_is_fitted_alone() -> None:
+    alone = fit_latency(synthetic_table(), "fp32", setting=(1, 128))
+    assert (alone.n_rows, alone.settings) == (5, "1 x 128 tokens")
+    together = fit_latency(synthetic_table(), "fp32", setting=(4, 128), statistic="p95")
+    assert (together.n_rows, together.settings) == (20, "all batches and lengths")
+    assert together.coefficients["flop"] == pytest.approx(1.2 / 5e10, rel=1e-3)
 
 
 def test_noise_shows_in_the_error_that_is_stated() -> None:
@@ -159,6 +168,14 @@ def test_the_command_measures_writes_and_draws(tmp_path: Path) -> None:
         "parameters_against_latency.png",
     }
     assert set(KEY) <= set(read_table(folder).columns)
+
+
+def test_a_machine_that_others_use_is_noticed() -> None:
+    busy = synthetic_table()
+    told = disturbed(busy)
+    assert told is not None
+    assert "2.0 times as long as the fastest" in told
+    assert disturbed(busy.assign(fastest_seconds=0.9 * busy["median_seconds"])) is None
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from study.latency.measuring import Progress, Setting, cases, measure, measured_
 from study.latency.table import check_environment, hardware_environment, write_table
 from study.quantities import read_whole_numbers, seconds_text
 
+DISTURBED = 0.5
+"""By how much, as a share, a median may exceed the fastest call on an idle machine."""
+
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
@@ -52,6 +55,17 @@ def measure_into(
     table = write_table(rows, environment, out)
     parameters_against_latency.write(table)
     return rows, table
+
+
+def disturbed(rows: pd.DataFrame) -> str | None:
+    """A warning where the median call took half as long again as the fastest in most cases: the machine was not idle."""
+    slowed = rows["median_seconds"] / rows["fastest_seconds"]
+    if (slowed > 1 + DISTURBED).mean() < 0.5:
+        return None
+    return (
+        f"The median call took {slowed.median():.1f} times as long as the fastest: other programs used this machine. Measure "
+        "again when it is idle, or predict the fastest calls (study shapes --latency-statistic fastest)."
+    )
 
 
 def table_of(rows: pd.DataFrame) -> Table:

@@ -17,8 +17,8 @@ from study.memory import Device, Precision
 if TYPE_CHECKING:
     import pandas as pd
 
-WARM_UP_CALLS = 3
-"""Forward passes before the first that counts; the fastest tells about how long one takes."""
+WARM_UP_CALLS, WARM_UP_SECONDS = 3, 1.0
+"""Forward passes before the first that counts, and the seconds after which no more are made."""
 
 FEWEST, MOST = 5, 200
 """How often a case is timed at least and at most."""
@@ -119,7 +119,7 @@ def _calls(measured: list[Case], setting: Setting) -> list[Callable[[], object]]
 
 def _timed_in_turns(calls: list[Callable[[], object]], seconds: float, progress: Progress) -> list[list[float]]:
     """Seconds of each call, each timed n times: n of the rounds, evenly spread from the first to the last."""
-    expected = [min(_timed(call) for _ in range(WARM_UP_CALLS)) for call in calls]
+    expected = [_warmed_up(call) for call in calls]
     counts = [min(MOST, max(FEWEST, math.ceil(seconds / one))) for one in expected]
     rounds, whole = max(counts), sum(n * one for n, one in zip(counts, expected, strict=True))
     times: list[list[float]] = [[] for _ in calls]
@@ -131,6 +131,14 @@ def _timed_in_turns(calls: list[Callable[[], object]], seconds: float, progress:
                 spent += expected[index]
                 progress(spent / whole)
     return times
+
+
+def _warmed_up(call: Callable[[], object]) -> float:
+    """About how many seconds a call takes, from a few that do not count; a slow one is called only once."""
+    times = [_timed(call)]
+    while len(times) < WARM_UP_CALLS and sum(times) < WARM_UP_SECONDS:
+        times.append(_timed(call))
+    return min(times)
 
 
 def _timed(call: Callable[[], object]) -> float:

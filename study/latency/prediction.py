@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,12 @@ from study.memory import Precision, itemsize
 if TYPE_CHECKING:
     import pandas as pd
 
+Statistic = Literal["median", "p95", "fastest"]
+"""Which time of the calls is predicted; on a machine that others use, only the fastest is that of the encoder alone."""
+
+FEWEST_SHAPES = 5
+"""How many shapes a batch and length must have to be fitted alone."""
+
 TERMS = ("call", "layer", "flop", "weight_byte", "activation_byte")
 """What a coefficient is the seconds of."""
 
@@ -27,13 +33,16 @@ class LatencyModel:
 
     t = c₀ + c₁·L + c₂·FLOPs + c₃·bytes of the encoder's weights + c₄·bytes of the activations that the blocks write
 
-    fitted to all batches and lengths of one machine, precision and number of threads by non-negative least squares of the
-    relative error. `error` is the median and `worst_error` the largest relative error when every shape in turn is left out of
-    the fit and predicted.
+    fitted by non-negative least squares of the relative error to a `statistic` of the calls: their median, their 95th
+    percentile, or the fastest. `error` is the median and `worst_error` the largest relative error when every shape in turn is
+    left out of the fit and predicted.
     """
+
+    statistic: Statistic
 
     precision: Precision
     threads: int
+    settings: str
     coefficients: dict[str, float]
     n_rows: int
     n_shapes: int
@@ -51,27 +60,42 @@ class LatencyModel:
 
     def to_text(self) -> str:
         """What the model is and how good, in a line."""
-        basis = f"{self.n_rows} times of {self.n_shapes} shapes, {self.precision}, {self.threads} threads"
+        basis = f"{self.n_rows} times ({self.statistic}) of {self.n_shapes} shapes at {self.settings}, {self.threads} threads"
         error = f"{self.error:.0%} off (median), {self.worst_error:.0%} at worst, each shape left out in turn"
         return f"latency: predicted from {basis}; {error}"
 
 
-def fit_latency(table: pd.DataFrame, precision: Precision, threads: int | None = None) -> LatencyModel:
+def fit_latency(
+    table: pd.DataFrame,
+    precision: Precision,
+    threads: int | None = None,
+    setting: tuple[int, int] | None = None,
+    statistic: Statistic = "median",
+) -> LatencyModel:
     """The latency model of a table's rows of one precision and number of threads (the only one there is, where not given).
+
+    `setting` is the batch and sequence length to predict for: where FEWEST_SHAPES were measured at just these, their rows
+    alone are fitted, else those of all batches and lengths together.
 
     Raises InputError where the table has no such rows, or fewer than three shapes, which cannot be fitted.
     """
-    rows = _rows_of(table, precision, threads)
+    rows, settings = _rows_of(table, precision, threads), "all batches and lengths"
+    if setting is not None:
+        there = rows[(rows["batch"] == setting[0]) & (rows["sequence_length"] == setting[1])]
+        if there["shape"].nunique() >= FEWEST_SHAPES:
+            rows, settings = there, f"{setting[0]} x {setting[1]} tokens"
     architectures = [_architecture(row) for row in rows.to_dict("records")]
     shapes = [hash(architecture) for architecture in architectures]
     if len(set(shapes)) < 3:
         message = f"has {len(set(shapes))} shapes in {precision}; a prediction needs 3: study latency with more --shapes"
         raise InputError.at("--latency-table", message)
-    settings = zip(architectures, rows["batch"], rows["sequence_length"], strict=True)
-    features = np.array([_features(a, int(batch), int(length), precision) for a, batch, length in settings])
-    seconds = rows["median_seconds"].to_numpy(float)
+    cases = zip(architectures, rows["batch"], rows["sequence_length"], strict=True)
+    features = np.array([_features(a, int(batch), int(length), precision) for a, batch, length in cases])
+    seconds = rows[f"{statistic}_seconds"].to_numpy(float)
     errors = _left_out_errors(features, seconds, np.array(shapes))
     return LatencyModel(
+        statistic=statistic,
+        settings=settings,
         precision=precision,
         threads=int(rows["threads"].iloc[0]),
         coefficients=dict(zip(TERMS, _fit(features, seconds).tolist(), strict=True)),

@@ -16,6 +16,9 @@ from study.records import write_atomically
 if TYPE_CHECKING:
     import pandas as pd
 
+TIMES = ("median_seconds", "p95_seconds", "fastest_seconds")
+"""The columns of times."""
+
 KEY = ("model", "shape", "vocabulary", "norm", "batch", "sequence_length", "precision", "threads")
 """What identifies a row of a table; one that is measured again replaces the older."""
 
@@ -81,11 +84,11 @@ def read_table(path: Path) -> pd.DataFrame:
         raise InputError.at(str(path), f"holds {len(found)} latency tables; give one of {', '.join(map(str, found))}")
     try:
         table = pd.read_csv(found[0])
-        missing = [name for name in (*KEY, "depth", "width", "heads", "ffn", "median_seconds") if name not in table]
+        missing = [name for name in (*KEY, "depth", "width", "heads", "ffn", *TIMES) if name not in table]
     except (ValueError, pd.errors.ParserError) as error:
         raise InputError.at(str(found[0]), f"is no latency table: {error}") from None
     if missing:
         raise InputError.at(str(found[0]), f"is no latency table: it has no column {', '.join(missing)}")
-    if table.empty or not (table["median_seconds"] > 0).all():
+    if table.empty or not (table[list(TIMES)] > 0).all(axis=None):
         raise InputError.at(str(found[0]), "has no rows, or times that are not above zero; measure again with study latency")
     return table
