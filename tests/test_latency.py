@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from study.architecture import Architecture
 from study.cli import commands
 from study.errors import InputError
-from study.latency import measuring
-from study.latency.command import disturbed
-from study.latency.measuring import Setting, cases, measure, measured_models
 from study.latency.prediction import TERMS, fit_latency
-from study.latency.table import KEY, hardware_environment, read_table, write_table
+from study.latency.table import KEY, read_table, write_table
 from study.plotting import parameters_against_latency
+from study.timing import measuring
+from study.timing.command import disturbed
+from study.timing.measuring import Setting, cases, hardware_environment, measure, measured_models
 
 TINY = "1x16,2x16"
 

@@ -16,9 +16,10 @@ from study.cli import commands
 from study.counting import flops_per_token, parameters
 from study.errors import InputError
 from study.latency.prediction import fit_latency
-from study.latency.table import hardware_environment, write_table
+from study.latency.table import write_table
 from study.memory import memory_of
 from study.right_sizing import right_size
+from study.timing.measuring import hardware_environment
 from tests.test_latency import synthetic_table
 
 

@@ -1,1 +1,1 @@
-"""Inference latency: measured, kept as a table, and predicted for shapes that were not measured."""
+"""Inference latency: the tables of what was measured, and the latency that they predict for other shapes."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.errors import InputError
-from study.memory import Device
 from study.records import write_atomically
 
 if TYPE_CHECKING:
@@ -21,14 +19,6 @@ TIMES = ("median_seconds", "p95_seconds", "fastest_seconds")
 
 KEY = ("model", "shape", "vocabulary", "norm", "batch", "sequence_length", "precision", "threads")
 """What identifies a row of a table; one that is measured again replaces the older."""
-
-
-def hardware_environment(device: Device) -> dict[str, Any]:
-    """What the latencies of a table hold for: processor or GPU, its instruction set, and versions."""
-    from study.training.execution import Execution, environment
-
-    here = environment(Execution(device), "fp32").model_dump()
-    return {name: here[name] for name in ("device", "processor", "python", "torch", "study")} | {"system": platform.platform()}
 
 
 def check_environment(environment: Mapping[str, Any], root: Path) -> Path:

@@ -47,7 +47,7 @@ def draw(data: pd.DataFrame) -> Figure:
                 colour, marker = styles[row["depth"]]
                 size, median = row[PARAMETERS], row["median_seconds"]
                 panel.vlines(size, row["fastest_seconds"], row["p95_seconds"], color=colour, linewidth=1.6)
-                panel.plot([size], [median], color=colour, marker=marker, linestyle="none")
+                panel.plot([size], [median], color=colour, marker=marker, linestyle="none", zorder=6)
                 label, side = _label(row["model"], row["depth"], row["width"])
                 offset = {"left": (6, -9), "right": (-6, 3)}[side]
                 panel.annotate(

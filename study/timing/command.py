@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.errors import InputError
-from study.latency.measuring import Progress, Setting, cases, measure, measured_models
-from study.latency.table import check_environment, hardware_environment, write_table
+from study.latency.table import check_environment, write_table
 from study.quantities import read_whole_numbers, seconds_text
+from study.timing.measuring import Progress, Setting, cases, hardware_environment, measure, measured_models
 
 DISTURBED = 0.5
 """By how much, as a share, a median may exceed the fastest call on an idle machine."""
@@ -34,13 +34,11 @@ def measure_into(
     device: Any,
     seconds: float,
 ) -> tuple[pd.DataFrame, Path]:
-    """Measure what the options name and put it into the table under `out`, with its figure; returns rows and path.
+    """Measure what the options name and put it into the table under `out`; returns the rows and its path.
 
     Raises InputError for bad options before anything is measured.
     """
     import torch
-
-    from study.plotting import parameters_against_latency
 
     named = measured_models(shapes, models, vocabulary, positions)
     batches = read_whole_numbers("--batch", batch)
@@ -52,9 +50,7 @@ def measure_into(
     check_environment(environment, out)
     setting = Setting(device, precision, threads or len(os.sched_getaffinity(0)), seconds)
     rows = measure(wanted, setting, progress)
-    table = write_table(rows, environment, out)
-    parameters_against_latency.write(table)
-    return rows, table
+    return rows, write_table(rows, environment, out)
 
 
 def disturbed(rows: pd.DataFrame) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -166,6 +167,14 @@ def _row(case: Case, setting: Setting, seconds: list[float]) -> dict[str, Any]:
         "p95_seconds": ordered[math.ceil(0.95 * len(ordered)) - 1],
         "fastest_seconds": ordered[0],
     }
+
+
+def hardware_environment(device: Device) -> dict[str, Any]:
+    """What the latencies of a table hold for: processor or GPU, its instruction set, and versions."""
+    from study.training.execution import Execution, environment
+
+    here = environment(Execution(device), "fp32").model_dump()
+    return {name: here[name] for name in ("device", "processor", "python", "torch", "study")} | {"system": platform.platform()}
 
 
 def measured_models(shapes: str, names: str, vocabulary: int, positions: int) -> dict[str, Architecture]:
