@@ -8,11 +8,8 @@ from dataclasses import asdict, dataclass
 from study.aligned import aligned
 from study.architecture import Architecture, unbuildable
 from study.components import LETTERS
-from study.counting import ParameterCount, flops_per_token, formulas, masked_positions, parameters
+from study.counting import MASKING_RATE, ParameterCount, flops_per_token, formulas, masked_positions, parameters
 from study.errors import InputError
-
-MASKING_RATE = 0.15
-"""BERT's share of masked positions, for accounts of an architecture without a run."""
 
 LECTURE_VOCABULARY = 30_000
 """The vocabulary as Devlin et al. 2019 round it in their text, §3."""

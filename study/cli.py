@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED_EXIT = 130
 
+CONVENTIONS = ("parameters", "parameters_encoder", "parameters_non_embedding")
+
 
 def main() -> None:
     """Run the command line; bad input is told in full on standard error, with exit status 2."""
@@ -170,7 +172,8 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     """Check a SWEEP file and print its bill: parameters, tokens, FLOPs and expected seconds, before anything is spent."""
     from study.sweeping.launch import plan as bill_of
     from study.sweeping.spec import read_sweep
-    from study.sweeping.tables import bill_summary, bill_table, show
+    from study.sweeping.tables import bill_summary, bill_table
+    from study.terminal import show
 
     spec, _ = read_sweep(sweep, overrides)
     bill = bill_of(spec, results, _resources(resources))
@@ -215,7 +218,8 @@ def launch(sweep: Path, overrides: tuple[str, ...], results: Path, track: bool, 
 def status(folder: Path, as_json: bool) -> None:
     """Show where the runs of a sweep are; FOLDER is the sweep's folder under results/."""
     from study.sweeping.status import status as status_of
-    from study.sweeping.tables import show, status_table
+    from study.sweeping.tables import status_table
+    from study.terminal import show
 
     state = status_of(_sweep_folder(folder))
     if as_json:
@@ -257,6 +261,74 @@ def sync(folder: Path, as_json: bool) -> None:
             click.echo(f"{run_id}: {reason}", err=True)
     if outcome.failed:
         sys.exit(1)
+
+
+@commands.command()
+@click.option("--parameters", help="How many, as in 10M; counted by --convention.")
+@click.option("--convention", type=click.Choice(CONVENTIONS), default="parameters_non_embedding", show_default=True)
+@click.option("--train-flops", help="Training FLOPs per token (train_flops), as in 60M.")
+@click.option("--memory", help="Memory at the peak, as in 200MB, of --memory-of.")
+@click.option("--memory-of", type=click.Choice(["inference", "training"]), default="inference", show_default=True)
+@click.option("--latency", "latency", help="Seconds of an encoder's forward pass, as in 10ms; needs --latency-table.")
+@click.option("--under", is_flag=True, help="The widest shape at each depth under the amount; so where several are given.")
+@click.option("--tolerance", type=click.FloatRange(0, 1, max_open=True), default=0.02, show_default=True, help="As a share.")
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences, for memory and latency.")
+@click.option("--sequence-length", type=click.IntRange(1), default=128, show_default=True, help="Tokens a sequence.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+@click.option("--latency-table", type=click.Path(path_type=Path), default=Path("results/latency"), show_default=True)
+@click.option("--latency-statistic", type=click.Choice(["median", "p95", "fastest"]), default="median", show_default=True)
+@click.option("--threads", type=click.IntRange(1), help="Which rows of the latency table.  [default: the only ones]")
+@click.option("--law", type=click.Path(path_type=Path), help="JSON of a fitted law; the lowest predicted loss comes first.")
+@click.option("--tokens", help="Training tokens, as in 1B, for a law that needs them.")
+@click.option("--depth", default="1:24", show_default=True, help="Depths to consider.")
+@click.option("--width", default="64:2048", show_default=True, help="Widths to consider.")
+@click.option("--width-multiple", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--head-width", type=click.IntRange(1), default=64, show_default=True, help="Heads are those nearest to it.")
+@click.option("--ffn-ratio", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, help="F over H.")
+@click.option("--vocabulary", type=click.IntRange(1), default=30522, show_default=True, help="Word pieces V.")
+@click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions.")
+@as_json
+def shapes(as_json: bool, **options: Any) -> None:
+    """Find the shapes with so many parameters, FLOPs, bytes or seconds, or under several such budgets at once."""
+    from study.right_sizing import right_size
+
+    solved = right_size(**options)
+    if as_json:
+        click.echo(json.dumps(solved.to_dict(), indent=1))
+    else:
+        click.echo(solved.to_text())
+
+
+@commands.command()
+@click.option("--models", default="", help="Named models with commas between, as in bert-tiny,bert-mini.")
+@click.option("--shapes", default="", help="Shapes as DEPTHxWIDTH with commas between, as in 2x128,4x256.")
+@click.option("--batch", default="1,32", show_default=True, help="Sequences a call.")
+@click.option("--sequence-length", default="128,512", show_default=True, help="Tokens a sequence.")
+@click.option("--vocabulary", type=click.IntRange(1), default=30522, show_default=True, help="Word pieces V of --shapes.")
+@click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions of --shapes.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores of this process]")
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="About, a case.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("results/latency"), show_default=True)
+@as_json
+def latency(out: Path, as_json: bool, **options: Any) -> None:
+    """Time the forward pass of encoders on this machine, and put it into the table that `study shapes` and the plots read."""
+    from rich.console import Console
+    from rich.progress import Progress, TimeRemainingColumn
+
+    from study.plotting import parameters_against_latency
+    from study.terminal import show
+    from study.timing.command import disturbed, measure_into, table_of
+
+    with Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        task = progress.add_task("warming up", total=1.0)
+        rows, path = measure_into(out, lambda share: progress.update(task, completed=share, description="timing"), **options)
+    parameters_against_latency.write(path)
+    if as_json:
+        click.echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))
+    else:
+        show(table_of(rows), f"The table: {path}", *filter(None, [disturbed(rows)]))
 
 
 def _resources(options: dict[str, Any]) -> Resources:

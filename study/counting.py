@@ -20,6 +20,9 @@ from study.components import (
 )
 from study.symbols import Quantity
 
+MASKING_RATE = 0.15
+"""BERT's share of masked positions, for what is said of an architecture without a run."""
+
 
 @dataclass(frozen=True)
 class Component:

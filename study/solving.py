@@ -1,11 +1,13 @@
-"""Shapes from rules: heads and ffn from the width, and the width that meets a parameter count at a given depth."""
+"""Shapes from rules: heads and ffn from the width, the width that meets a parameter count, and all shapes that meet goals."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from study.architecture import Architecture
 from study.counting import parameters
+from study.errors import InputError, Problem
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,11 @@ class ShapeRules:
         """The inner size, ffn_ratio · width, to the nearest whole number."""
         return max(1, round(self.ffn_ratio * width))
 
+    def shape(self, depth: int, width: int, template: Architecture) -> Architecture:
+        """`template` with this depth and width, and the heads and ffn that follow from the width."""
+        sizes = {"depth": depth, "width": width, "heads": self.heads(width), "ffn": self.ffn(width)}
+        return template.model_copy(update=sizes)
+
     def at_parameters(self, target: float, depth: int, template: Architecture) -> Architecture:
         """The architecture of `depth` layers whose `parameters_non_embedding` come nearest to `target`.
 
@@ -33,9 +40,7 @@ class ShapeRules:
         """
 
         def at(multiples: int) -> Architecture:
-            width = multiples * self.width_multiple
-            sizes = {"depth": depth, "width": width, "heads": self.heads(width), "ffn": self.ffn(width)}
-            return template.model_copy(update=sizes)
+            return self.shape(depth, multiples * self.width_multiple, template)
 
         below, above = 1, 2
         while parameters(at(above)).parameters_non_embedding < target:
@@ -47,3 +52,91 @@ class ShapeRules:
             else:
                 above = middle
         return min((at(below), at(above)), key=lambda a: abs(parameters(a).parameters_non_embedding - target))
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A quantity of a shape and the amount wanted of it: how it is counted, how it is written, and which option asked."""
+
+    place: str
+    quantity: str
+    amount: float
+    count: Callable[[Architecture], float]
+    text: Callable[[float], str]
+
+    @property
+    def words(self) -> str:
+        """The quantity in words, its unit left to `text`."""
+        return self.quantity.removesuffix("_bytes").removesuffix("_seconds").replace("_", " ")
+
+    def off(self, architecture: Architecture) -> float:
+        """How far a shape is from the amount, as a share of it: 0.02 is 2% above."""
+        return self.count(architecture) / self.amount - 1
+
+
+@dataclass(frozen=True)
+class Space:
+    """The shapes among which goals are met: depths and, in steps of the rules' `width_multiple`, widths."""
+
+    rules: ShapeRules
+    depths: range
+    widths: range
+    template: Architecture
+
+    def at(self, depth: int) -> Iterator[Architecture]:
+        """The shapes of a depth, narrow to wide."""
+        step = self.rules.width_multiple
+        for width in range(-(-self.widths.start // step) * step, self.widths.stop, step):
+            yield self.rules.shape(depth, width, self.template)
+
+    def __iter__(self) -> Iterator[Architecture]:
+        """All shapes, shallow to deep, narrow to wide."""
+        for depth in self.depths:
+            yield from self.at(depth)
+
+    def __str__(self) -> str:
+        """The space in words."""
+        widths = f"widths {self.widths.start} to {self.widths.stop - 1} in multiples of {self.rules.width_multiple}"
+        return f"depths {self.depths.start} to {self.depths.stop - 1}, {widths}"
+
+
+def on_contour(space: Space, goal: Goal, tolerance: float) -> list[Architecture]:
+    """All shapes of the space whose quantity is within `tolerance`, as a share, of the amount.
+
+    Raises InputError, naming the nearest reachable amount, where there is none.
+    """
+    shapes = list(space)
+    if found := [shape for shape in shapes if abs(goal.off(shape)) <= tolerance]:
+        return found
+    asked = f"no shape has {goal.text(goal.amount)} of {goal.words} within {100 * tolerance:g}% ({space})"
+    if not shapes:
+        raise InputError.at(goal.place, f"{asked}: no multiple lies in that range")
+    nearest = min(shapes, key=lambda shape: abs(goal.off(shape)))
+    reached = f"the nearest, {nearest.shape_name}, has {goal.text(goal.count(nearest))} ({goal.off(nearest):+.2%})"
+    remedy = "allow it with --tolerance, or more shapes with --depth, --width or a smaller --width-multiple"
+    raise InputError.at(goal.place, f"{asked}; {reached}; {remedy}")
+
+
+def under(space: Space, goals: Sequence[Goal]) -> list[Architecture]:
+    """At each depth the widest shape of the space that is above none of the amounts.
+
+    Raises InputError, naming for each amount that no shape stays under the least one reachable, where there is none.
+    """
+    found = []
+    for depth in space.depths:
+        fitting = [shape for shape in space.at(depth) if all(goal.count(shape) <= goal.amount for goal in goals)]
+        found += fitting[-1:]
+    if found:
+        return found
+    shapes = list(space)
+    if not shapes:
+        raise InputError.at("--width", f"no multiple of {space.rules.width_multiple} lies in the range ({space})")
+    problems = []
+    for goal in goals:
+        least = min(shapes, key=goal.count)
+        if goal.count(least) > goal.amount:
+            needed = f"the smallest, {least.shape_name}, has {goal.text(goal.count(least))}"
+            message = f"no shape stays under {goal.text(goal.amount)} of {goal.words} ({space}); {needed}"
+            problems.append(Problem(goal.place, message))
+    together = Problem(", ".join(goal.place for goal in goals), f"no shape stays under all of them at once ({space})")
+    raise InputError(problems or [together])

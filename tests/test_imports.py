@@ -14,10 +14,22 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 TRUNK = (
-    *("errors", "schema", "randomness", "aligned", "symbols", "architecture", "components", "counting", "solving"),
-    *("named_models", "accounts", "config", "records", "naming", "comparing", "changes"),
+    *(
+        "errors",
+        "terminal",
+        "schema",
+        "randomness",
+        "quantities",
+        "aligned",
+        "symbols",
+        "architecture",
+        "components",
+        "counting",
+    ),
+    *("memory", "solving", "named_models", "accounts", "config", "records", "naming", "comparing", "changes"),
+    *("law_files", "latency", "right_sizing"),
 )
-TRAINING = (*TRUNK, "data", "model", "training", "sweeping", "cli")
+TRAINING = (*TRUNK, "data", "model", "training", "timing", "sweeping", "cli")
 ANALYSIS = (*TRUNK, "wording", "fitting", "plotting", "findings", "tables", "answering", "cli")
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
 
@@ -26,6 +38,7 @@ ALLOWED = {
     "data": {"torch", "pytorch_lightning"},
     "model": {"torch", "pytorch_lightning"},
     "training": {"torch", "pytorch_lightning", "lightning_fabric"},
+    "timing": {"torch"},
     "sweeping": {"torch", "optuna"},
 }
 """The heavy packages that a part may import, even inside a function; the W&B mirror alone may import wandb."""

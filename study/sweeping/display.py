@@ -9,6 +9,7 @@ from study.config import RunConfig
 from study.records import RunRecord, SweepFolder
 from study.sweeping.coordinator import Progress as SweepProgress
 from study.sweeping.status import newest_values
+from study.terminal import printable
 
 
 class LaunchDisplay:
@@ -61,11 +62,6 @@ class LaunchDisplay:
         note = f"{row['perf/tokens_per_second']:,.0f} tokens/s" if "perf/tokens_per_second" in row else ""
         self.progress.update(self._tasks[key], completed=tokens, note=note)
         return float(tokens) / config.tokens
-
-
-def printable(text: str) -> str:
-    """Text of unknown origin on one line, without the characters that would steer a terminal."""
-    return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
 def run_label(config: RunConfig) -> str:

@@ -17,6 +17,7 @@ from study.sweeping.display import LaunchDisplay
 from study.sweeping.executor import LocalExecutor, local_slots
 from study.sweeping.mirror_process import MirrorProcess
 from study.sweeping.plan import cells
+from study.sweeping.room import check_room
 from study.sweeping.spec import SweepSpec
 
 MIRROR_SECONDS = 20.0
@@ -52,6 +53,7 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
     """
     slots = local_slots(resources.device, resources.slots_per_device, resources.devices)
     _check_batches(spec, resources.devices)
+    check_room(spec, slots)
     folder = folder_of(spec, results)
     records = folder.records() if folder.path.exists() else []
     return bill(spec, len(slots), slots[0].device, records)

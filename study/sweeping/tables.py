@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from study.sweeping.bill import Bill
-from study.sweeping.display import printable
 from study.sweeping.status import SweepStatus
-
-PIPED_WIDTH = 200
-"""How wide tables are where no terminal says."""
+from study.terminal import narrow_table, printable
 
 
 def bill_table(question: str, bill: Bill) -> Table:
     """One row a cell: its size and what one of its runs costs."""
-    table = _table(question, ("shape",), ("parameters", "non-embedding", "tokens", "FLOPs", "seconds", "runs"))
+    table = narrow_table(question, ("shape",), ("parameters", "non-embedding", "tokens", "FLOPs", "seconds", "runs"))
     for row in bill.rows:
         sizes = (f"{row.parameters:,}", f"{row.parameters_non_embedding:,}", f"{row.tokens:,}")
         table.add_row(row.shape, *sizes, f"{row.train_flops:.3g}", f"{row.expected_seconds:,.0f}", f"{row.runs}")
@@ -37,27 +30,11 @@ def status_table(state: SweepStatus) -> Table:
     """One row a run: where it is, and why fits leave it out where they do."""
     who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
     title = f"{state.name}: {state.count('COMPLETED')} of {len(state.runs)} runs completed, {who}"
-    table = _table(title, ("run", "shape", "state"), ("rate", "seed", "done", "nats", "tokens/s"))
+    table = narrow_table(title, ("run", "shape", "state"), ("rate", "seed", "done", "nats", "tokens/s"))
     table.add_column("note")
     for run in state.runs:
         loss = "" if run.loss_nats is None else f"{run.loss_nats:.4f}"
         speed = "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}"
         numbers = (f"{run.learning_rate:g}", f"{run.seed}", f"{run.tokens / run.target_tokens:.0%}", loss, speed)
         table.add_row(run.run_id, run.shape, run.state, *numbers, Text(printable(run.reason or "")))
-    return table
-
-
-def show(*parts: Table | str) -> None:
-    """Print tables and lines, as wide as the terminal is."""
-    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    for part in parts:
-        console.print(part, highlight=False, markup=False)
-
-
-def _table(title: str, words: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
-    table = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in words:
-        table.add_column(name, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
     return table

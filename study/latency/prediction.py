@@ -1,0 +1,151 @@
+"""The latency of shapes that were not measured, predicted from a table of those that were, with the error of doing so."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from study.architecture import Architecture
+from study.counting import flops_per_sequence, parameters
+from study.errors import InputError
+from study.memory import Precision, itemsize
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Statistic = Literal["median", "p95", "fastest"]
+"""Which time of the calls is predicted; on a machine that others use, only the fastest is that of the encoder alone."""
+
+FEWEST_SHAPES = 5
+"""How many shapes a batch and length must have to be fitted alone."""
+
+TERMS = ("call", "layer", "flop", "weight_byte", "activation_byte")
+"""What a coefficient is the seconds of."""
+
+
+@dataclass(frozen=True)
+class LatencyModel:
+    """Seconds of a forward pass as a sum of costs that cannot be negative.
+
+    t = c₀ + c₁·L + c₂·FLOPs + c₃·bytes of the encoder's weights + c₄·bytes of the activations that the blocks write
+
+    fitted by non-negative least squares of the relative error to a `statistic` of the calls: their median, their 95th
+    percentile, or the fastest. `error` is the median and `worst_error` the largest relative error when every shape in turn is
+    left out of the fit and predicted.
+    """
+
+    statistic: Statistic
+
+    precision: Precision
+    threads: int
+    settings: str
+    coefficients: dict[str, float]
+    n_rows: int
+    n_shapes: int
+    error: float
+    worst_error: float
+
+    def seconds(self, architecture: Architecture, batch: int, sequence_length: int) -> float:
+        """Predicted seconds of one call."""
+        features = _features(architecture, batch, sequence_length, self.precision)
+        return float(features @ np.array([self.coefficients[term] for term in TERMS]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The model as plain values."""
+        return dict(vars(self))
+
+    def to_text(self) -> str:
+        """What the model is and how good, in a line."""
+        basis = f"{self.n_rows} times ({self.statistic}) of {self.n_shapes} shapes at {self.settings}, {self.threads} threads"
+        error = f"{self.error:.0%} off (median), {self.worst_error:.0%} at worst, each shape left out in turn"
+        return f"latency: predicted from {basis}; {error}"
+
+
+def fit_latency(
+    table: pd.DataFrame,
+    precision: Precision,
+    threads: int | None = None,
+    setting: tuple[int, int] | None = None,
+    statistic: Statistic = "median",
+) -> LatencyModel:
+    """The latency model of a table's rows of one precision and number of threads (the only one there is, where not given).
+
+    `setting` is the batch and sequence length to predict for: where FEWEST_SHAPES were measured at just these, their rows
+    alone are fitted, else those of all batches and lengths together.
+
+    Raises InputError where the table has no such rows, or fewer than three shapes, which cannot be fitted.
+    """
+    rows, settings = _rows_of(table, precision, threads), "all batches and lengths"
+    if setting is not None:
+        there = rows[(rows["batch"] == setting[0]) & (rows["sequence_length"] == setting[1])]
+        if there["shape"].nunique() >= FEWEST_SHAPES:
+            rows, settings = there, f"{setting[0]} x {setting[1]} tokens"
+    architectures = [_architecture(row) for row in rows.to_dict("records")]
+    shapes = [hash(architecture) for architecture in architectures]
+    if len(set(shapes)) < 3:
+        message = f"has {len(set(shapes))} shapes in {precision}; a prediction needs 3: study latency with more --shapes"
+        raise InputError.at("--latency-table", message)
+    cases = zip(architectures, rows["batch"], rows["sequence_length"], strict=True)
+    features = np.array([_features(a, int(batch), int(length), precision) for a, batch, length in cases])
+    seconds = rows[f"{statistic}_seconds"].to_numpy(float)
+    errors = _left_out_errors(features, seconds, np.array(shapes))
+    return LatencyModel(
+        statistic=statistic,
+        settings=settings,
+        precision=precision,
+        threads=int(rows["threads"].iloc[0]),
+        coefficients=dict(zip(TERMS, _fit(features, seconds).tolist(), strict=True)),
+        n_rows=len(rows),
+        n_shapes=len(set(shapes)),
+        error=float(np.median(errors)),
+        worst_error=float(errors.max()),
+    )
+
+
+def _rows_of(table: pd.DataFrame, precision: Precision, threads: int | None) -> pd.DataFrame:
+    rows = table[table["precision"] == precision]
+    counts = sorted(rows["threads"].unique().tolist())
+    known = f"it has {', '.join(sorted(table['precision'].unique()))} at {', '.join(map(str, counts)) or 'no'} threads"
+    if not counts or (threads is not None and threads not in counts):
+        wanted = precision if threads is None else f"{precision} at {threads} threads"
+        raise InputError.at("--latency-table", f"has no times in {wanted}; {known}; measure them with study latency")
+    if threads is None and len(counts) > 1:
+        raise InputError.at("--threads", f"is missing, and the table has times at {', '.join(map(str, counts))}; give one")
+    return rows[rows["threads"] == (counts[0] if threads is None else threads)]
+
+
+def _architecture(row: Mapping[Hashable, Any]) -> Architecture:
+    """The architecture that a row of the table was measured on."""
+    sizes = ("depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm")
+    return Architecture.parse({name: row[name] for name in sizes}, place="--latency-table")
+
+
+def _features(architecture: Architecture, batch: int, length: int, precision: Precision) -> NDArray[np.float64]:
+    """What a call costs, by term; a block writes 8H + 2F numbers a token, and A·S attention scores."""
+    a, tokens = architecture, batch * length
+    flops = batch * flops_per_sequence(a, length, 0).train_flops / 3
+    weights = itemsize(precision) * parameters(a).parameters_encoder
+    written = itemsize(precision) * a.depth * tokens * (8 * a.width + 2 * a.ffn + a.heads * length)
+    return np.array([1, a.depth, flops, weights, written], dtype=float)
+
+
+def _fit(features: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Coefficients ≥ 0 with the least sum of squared relative errors; columns are scaled, so that units do not matter."""
+    from scipy.optimize import nnls
+
+    relative = features / seconds[:, None]
+    scale = np.linalg.norm(relative, axis=0)
+    return np.asarray(nnls(relative / scale, np.ones(len(seconds)))[0] / scale, dtype=float)
+
+
+def _left_out_errors(features: NDArray[np.float64], seconds: NDArray[np.float64], shapes: NDArray[Any]) -> NDArray[np.float64]:
+    """Relative errors of every row, predicted by a fit without the rows of its shape."""
+    predicted = np.empty_like(seconds)
+    for shape in set(shapes.tolist()):
+        out = shapes == shape
+        predicted[out] = features[out] @ _fit(features[~out], seconds[~out])
+    return np.abs(predicted / seconds - 1)

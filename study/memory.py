@@ -1,0 +1,218 @@
+"""Memory of training and inference by part, in bytes: integer arithmetic on what the modules really keep, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from study.architecture import Architecture
+from study.counting import MASKING_RATE, masked_positions, parameters
+from study.errors import InputError
+
+Precision = Literal["fp32", "bf16"]
+Device = Literal["cpu", "cuda"]
+
+FLOAT, TOKEN = 4, 8
+"""Bytes of a float32 and of a token id (int64)."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of tensors alive at the peak, by part, and the moment of the peak.
+
+    `weight_copies` are the bf16 copies of the weights that autocast keeps until the backward pass is over. `workspace` is
+    what the peak needs above the parts that are stored: logits and their gradient, or gradients on their way.
+    The process itself (interpreter, libraries, CUDA context) is not in it.
+    """
+
+    moment: str
+    weights: int
+    gradients: int
+    optimiser: int
+    weight_copies: int
+    activations: int
+    workspace: int
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by part, in the order in which they come to be; they add up to `total`."""
+        names = ("weights", "gradients", "optimiser", "weight_copies", "activations", "workspace")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def total(self) -> int:
+        """Bytes at the peak."""
+        return sum(self.parts.values())
+
+    def to_dict(self) -> dict[str, object]:
+        """The parts in bytes, their total and the moment of the peak, as plain values."""
+        sizes = {f"{name}_bytes": size for name, size in self.parts.items()}
+        return {**sizes, "total_bytes": self.total, "moment": self.moment}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one optimiser step works on: B sequences of S tokens on this device, K of each masked, in a precision.
+
+    Attention is fused, as torch's scaled_dot_product_attention is everywhere but on CPUs with dropout; there it keeps the
+    S·S probabilities. `ranks` share the batch by DDP, whose buckets hold the gradients once more.
+    """
+
+    batch: int
+    sequence_length: int
+    predictions: int
+    precision: Precision = "fp32"
+    dropout: float = 0.0
+    device: Device = "cpu"
+    ranks: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """N = B·S."""
+        return self.batch * self.sequence_length
+
+    @property
+    def item(self) -> int:
+        """Bytes of a number in the matrix products, a: 4 in fp32, 2 in bf16."""
+        return itemsize(self.precision)
+
+    @property
+    def fused_attention(self) -> bool:
+        """Whether attention runs without keeping its S·S probabilities."""
+        return self.device == "cuda" or not self.dropout
+
+
+def training_memory(architecture: Architecture, step: Step) -> Memory:
+    """Memory of training by AdamW at its peak: stored parts, and the workspace of the moment that needs the most.
+
+    Stored, with P parameters and N = B·S tokens, in bytes (a = 4 in fp32, 2 in bf16 autocast): weights 4P, gradients 4P,
+    two moments 8P, activations (see `activation_bytes`), and in bf16 the copies 2P of the products' weights. With M = B·K
+    masked positions the moments are
+    - loss: all that is stored, the last step's gradients among it, with logits and log-probabilities: 8MV, in bf16 10MV;
+    - gradient of the loss: the old gradients are gone, log-probabilities and two gradients of them 12MV;
+    - last block's backward: activations, the decoder's gradient 4VH, and gradients on their way through the block;
+    - gradient of the token table: gradients whole, its two contributions and their sum, so 8VH beside (tied only);
+    - validation, at 2B sequences: logits and log-probabilities 16MV, gradients and activations gone.
+
+    Convention: tensors alive in PyTorch's allocator from the second step on, activations not recomputed; Lightning frees the
+    gradients between forward and backward pass and before validation. Source: autograd's saved tensors, which
+    tests/test_memory.py measures.
+    """
+    count = parameters(architecture).parameters
+    weights, gradients = FLOAT * count, FLOAT * count * (2 if step.ranks > 1 else 1)
+    fixed, copies, kept = 3 * weights, _copied_weights(architecture, step), activation_bytes(architecture, step)
+    logits = FLOAT * step.batch * step.predictions * architecture.vocabulary
+    table = FLOAT * architecture.vocabulary * architecture.width
+    bf16_logits = logits // 2 if step.precision == "bf16" else 0
+    moments = {
+        "loss": fixed + gradients + copies + kept + 2 * logits + bf16_logits,
+        "gradient of the loss": fixed + copies + kept + 3 * logits,
+        "backward pass of the last block": fixed + copies + kept + table + _block_backward(architecture, step),
+        "gradient of the token table": fixed + gradients + (2 * table if architecture.tied_decoder else 0),
+        "validation": fixed + 4 * logits,
+    }
+    moment = max(moments, key=lambda name: moments[name])
+    workspace = moments[moment] - fixed - gradients - copies - kept
+    return Memory(moment, weights, gradients, 2 * weights, copies, kept, workspace)
+
+
+def activation_bytes(architecture: Architecture, step: Step) -> int:
+    """Activations that autograd keeps for the backward pass, in bytes.
+
+    With N = B·S tokens and a = 4 in fp32, 2 in bf16 autocast (norms and residual sums stay in fp32):
+    - every norm's input and two statistics, (2L + 1)·N·(4H + 8);
+    - each block's product inputs: to query/key/value and to the FFN 2aNH, inner size before and after GELU 2aNF, attention's
+      output aNH;
+    - fused attention: query, key, value 3aNH and a log-sum-exp 4AN; otherwise them in fp32, 12NH, and the probabilities, their
+      dropout and its result 12·A·S·N;
+    - dropout: 2L + 1 masks of NH, of a byte each on CUDA, of the numbers' own size on CPU;
+    - the head on M = B·K positions: M·(4aH + 8); token ids before and after masking, with the positions and labels 16N + 16M.
+    """
+    a, h, n, item = architecture, architecture.width, step.tokens, step.item
+    norms = (2 * a.depth + 1) * n * (FLOAT * h + 2 * FLOAT)
+    if step.fused_attention:
+        attention = n * (3 * item * h + FLOAT * a.heads)
+    else:
+        attention = n * 3 * FLOAT * (h + a.heads * step.sequence_length)
+    block = attention + n * item * (3 * h + 2 * a.ffn)
+    mask, first_mask = (1, 1) if step.device == "cuda" else (item, FLOAT)
+    masks = n * h * (2 * a.depth * mask + first_mask) if step.dropout else 0
+    token_ids = 2 * TOKEN * (n + step.batch * step.predictions)
+    return norms + a.depth * block + masks + _head_activations(a, step) + token_ids
+
+
+def inference_memory(architecture: Architecture, batch: int, sequence_length: int, precision: Precision = "fp32") -> Memory:
+    """Memory of the encoder's forward pass without gradients at its peak: hidden states of every token, no head.
+
+    With N = B·S and a bytes a number (weights too: a bf16 encoder is stored in bf16): weights a·parameters_encoder, token ids
+    8N, and the wider sublayer: attention holds its input, query, key, value, their mix and its product 6aNH + 4AN, the FFN
+    holds the block's input, its own, and the inner size before and after GELU aN(2H + 2F); pre-norm holds aNH more.
+    """
+    a, h, n, item = architecture, architecture.width, batch * sequence_length, itemsize(precision)
+    attention = n * (6 * item * h + FLOAT * a.heads)
+    feed_forward = n * item * (2 * h + 2 * a.ffn)
+    wider = "attention" if attention > feed_forward else "feed-forward"
+    normed = n * item * h if a.norm == "pre" else 0
+    alive = max(attention, feed_forward) + normed + TOKEN * n
+    return Memory(f"{wider} of a block", item * parameters(a).parameters_encoder, 0, 0, 0, alive, 0)
+
+
+def memory_of(architecture: Architecture, batch: int, sequence_length: int, precision: Precision) -> dict[str, Memory]:
+    """Memory of training (BERT's 15% of positions masked, no dropout) and of inference, for accounts without a run.
+
+    Raises InputError where the batch is empty or the architecture has fewer positions than the length.
+    """
+    if batch < 1:
+        raise InputError.at("--batch", f"{batch} is below the least allowed, 1")
+    if not 1 <= sequence_length <= architecture.positions:
+        raise InputError.at("--sequence-length", f"{sequence_length} is not between 1 and positions {architecture.positions}")
+    step = Step(batch, sequence_length, masked_positions(sequence_length, MASKING_RATE), precision)
+    return {
+        "training": training_memory(architecture, step),
+        "inference": inference_memory(architecture, batch, sequence_length, precision),
+    }
+
+
+def memory_lines(memories: dict[str, Memory]) -> list[str]:
+    """A table in plain text: a row a part, a column a use."""
+    names = list(next(iter(memories.values())).parts)
+    rows = [(name.replace("_", " "), [memory.parts[name] for memory in memories.values()]) for name in names]
+    rows.append(("total", [memory.total for memory in memories.values()]))
+    lines = [f"{'memory (bytes)':<22}" + "".join(f"{use:>20}" for use in memories)]
+    lines += [f"{name:<22}" + "".join(f"{size:>20,}" for size in sizes) for name, sizes in rows]
+    return [*lines, *(f"peak of {use}: {memory.moment}" for use, memory in memories.items())]
+
+
+def itemsize(precision: Precision) -> int:
+    """Bytes of a number: 4 in fp32, 2 in bf16."""
+    return 2 if precision == "bf16" else FLOAT
+
+
+def _head_activations(architecture: Architecture, step: Step) -> int:
+    """Activations of the MLM head on M = B·K positions: M·(4aH + 8)."""
+    return step.batch * step.predictions * (4 * step.item * architecture.width + 2 * FLOAT)
+
+
+def _copied_weights(architecture: Architecture, step: Step) -> int:
+    """Autocast's bf16 copies of the weights of the products: all but norms and the position and segment tables."""
+    if step.precision == "fp32":
+        return 0
+    a, h = architecture, architecture.width
+    block = 4 * (h * h + h) + 2 * h * a.ffn + a.ffn + h
+    return step.item * (a.depth * block + h * h + h + a.vocabulary * (h + 1))
+
+
+def _block_backward(architecture: Architecture, step: Step) -> int:
+    """What the backward pass of the last block holds at its widest beyond the activations; below zero where it frees more.
+
+    The head's activations are gone by then. In the FFN come the gradients of the inner size, aNF, and of the outer weights,
+    4HF, and in bf16 a copy of the incoming one, aNH. Attention that is not fused comes when the FFN's activations and those
+    around it, 2aNF + 4aNH, are freed: the gradients of the FFN's weights, 8HF, and of the probabilities, 4·A·S·N.
+    """
+    a, h, n, item = architecture, architecture.width, step.tokens, step.item
+    copy = n * item * h if step.precision == "bf16" else 0
+    widest = n * item * a.ffn + FLOAT * h * a.ffn + copy
+    if not step.fused_attention:
+        probabilities = FLOAT * n * a.heads * step.sequence_length
+        widest = max(widest, probabilities + 2 * FLOAT * h * a.ffn - n * item * (2 * a.ffn + 4 * h))
+    return widest - _head_activations(a, step)

@@ -1,0 +1,83 @@
+"""Parameters of the encoder against measured latency, from a latency table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from study.errors import InputError
+from study.latency.table import TIMES, read_table
+from study.plotting.style import depth_key, depth_styles, legend_below, log_ticks, panels, save_in, theme
+from study.quantities import seconds_text
+
+PARAMETERS = "parameters_encoder"
+LATENCY = "seconds a call (median)"
+
+
+def frame(table: pd.DataFrame, precision: str = "fp32", threads: int | None = None) -> pd.DataFrame:
+    """One row a measured case of one precision and number of threads (the table's largest by default), panel by panel.
+
+    Raises InputError where the table has no such case.
+    """
+    chosen = table[table["precision"] == precision]
+    if not chosen.empty:
+        chosen = chosen[chosen["threads"] == (chosen["threads"].max() if threads is None else threads)]
+    if chosen.empty:
+        wanted = precision if threads is None else f"{precision} at {threads} threads"
+        raise InputError.at("latency table", f"has no times in {wanted}; measure them with study latency")
+    columns = ["model", "depth", "width", PARAMETERS, "batch", "sequence_length", "device", "precision", "threads"]
+    data = chosen[[*columns, "n", *TIMES]].sort_values(["sequence_length", "batch", PARAMETERS])
+    names = [f"{batch} x {length} tokens" for batch, length in zip(data["batch"], data["sequence_length"], strict=True)]
+    return data.assign(panel=names, tokens_per_second=data["batch"] * data["sequence_length"] / data["median_seconds"])
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A panel a batch and length, a point a model coloured by depth, its bar from the fastest call to the 95th percentile."""
+    with theme():
+        names = data["panel"].unique()
+        figure, axes = panels(names.tolist(), f"{PARAMETERS} (no pooler, no head)", LATENCY, 2, (4.9, 3.5))
+        styles = depth_styles(data["depth"])
+        halo = [withStroke(linewidth=3, foreground="white")]
+        for panel, name in zip(axes, names, strict=True):
+            for row in data[data["panel"] == name].to_dict("records"):
+                colour, marker = styles[row["depth"]]
+                size, median = row[PARAMETERS], row["median_seconds"]
+                panel.vlines(size, row["fastest_seconds"], row["p95_seconds"], color=colour, linewidth=1.6)
+                panel.plot([size], [median], color=colour, marker=marker, linestyle="none", zorder=6)
+                label, side = _label(row["model"], row["depth"], row["width"])
+                offset = {"left": (6, -9), "right": (-6, 3)}[side]
+                panel.annotate(
+                    label, (size, median), offset, textcoords="offset points", ha=side, fontsize=8, path_effects=halo, zorder=5
+                )
+        axes[0].set_yscale("log")
+        axes[0].yaxis.set_major_locator(LogLocator(numticks=12))
+        axes[0].yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: seconds_text(seconds)))
+        axes[0].yaxis.set_minor_formatter(NullFormatter())
+        log_ticks(axes[0])
+        low, high = axes[0].get_xlim()
+        axes[0].set_xlim(low / 1.4, high * 1.9)
+        figure.suptitle(_title(data))
+        legend_below(figure, depth_key(styles), columns=6)
+    return figure
+
+
+def _label(model: str, depth: int, width: int) -> tuple[str, str]:
+    """What stands at a point and which end of it: a named model's name to the right, an unnamed shape's sizes to the left."""
+    return (f"{depth}x{width}", "right") if model.startswith(f"L{depth}-H{width}-") else (model, "left")
+
+
+def write(table: Path) -> None:
+    """Draw a latency table's figure beside it, for the precision of most of its rows."""
+    measured = read_table(table)
+    save_in(draw(frame(measured, str(measured["precision"].mode()[0]))), table.parent, "parameters_against_latency")
+
+
+def _title(data: pd.DataFrame) -> str:
+    first, n = data.iloc[0], data["n"]
+    calls = f"{n.min()} to {n.max()} calls each" if n.min() < n.max() else f"{n.min()} calls each"
+    where = f"{first['device']}, {first['precision']}, {first['threads']} CPU threads"
+    return f"Latency of the encoder's forward pass against its size\n({where}; {calls}; bars: fastest to 95th percentile)"

@@ -1,0 +1,87 @@
+"""Quantities as people write them, 10M, 200MB, 10ms: read strictly, with the unit that belongs there, and written back."""
+
+from __future__ import annotations
+
+import re
+
+from study.errors import InputError
+
+COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
+"""Prefixes of counts (B is a billion, as in a 7B model)."""
+
+BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+"""Units of memory in bytes; MB is a million, MiB 2²⁰."""
+
+SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+"""Units of time in seconds."""
+
+_NUMBER = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+) ?([A-Za-zµ]*)")
+
+
+def read_count(place: str, text: str) -> float:
+    """A count, 10M for ten million; raises InputError at `place` where the text is no such thing."""
+    return _read(place, text, COUNTS, "a count such as 10M, 250k or 1.5e6")
+
+
+def read_bytes(place: str, text: str) -> int:
+    """An amount of memory in bytes, 200MB for two hundred million; a bare number is refused."""
+    return round(_read(place, text, BYTES, "an amount of memory with its unit, such as 200MB or 1.5GiB"))
+
+
+def read_seconds(place: str, text: str) -> float:
+    """A time in seconds, 10ms for a hundredth; a bare number is refused."""
+    return _read(place, text, SECONDS, "a time with its unit, such as 10ms or 0.5s")
+
+
+def read_range(place: str, text: str) -> range:
+    """Whole numbers from the first to the last, `2:12`, or the one that stands alone."""
+    if not (found := re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())):
+        raise InputError.at(place, f"{text!r} is not a range; write one as 2:12, or a whole number")
+    low, high = int(found[1]), int(found[2] or found[1])
+    if not 1 <= low <= high:
+        raise InputError.at(place, f"{text!r} is empty or starts below 1; write the smaller number first, as in 2:12")
+    return range(low, high + 1)
+
+
+def read_whole_numbers(place: str, text: str) -> tuple[int, ...]:
+    """Whole numbers above zero with commas between, `1,32`, each once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[1-9][0-9]{0,8}", part) for part in parts):
+        raise InputError.at(place, f"{text!r} is not a list of whole numbers above zero; write it as 1,32")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def count_text(number: float) -> str:
+    """A count with three digits and its prefix, 10.4M."""
+    return _written(number, {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}, "")
+
+
+def bytes_text(number: float) -> str:
+    """Memory with three digits, 203 MB."""
+    return _written(number, {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}, " ")
+
+
+def seconds_text(number: float) -> str:
+    """A time with three digits, 9.84 ms."""
+    return _written(number, {"µs": 1e-6, "ms": 1e-3, "s": 1.0}, " ")
+
+
+def _read(place: str, text: str, units: dict[str, float] | dict[str, int], needed: str) -> float:
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None or found[2] not in units:
+        raise InputError.at(place, f"{text!r} is not {needed}")
+    number = float(re.sub("[_,]", "", found[1])) * units[found[2]]
+    if not 0 < number < float("inf"):
+        raise InputError.at(place, f"{text!r} must be above zero and finite")
+    return number
+
+
+def _written(number: float, units: dict[str, float], gap: str) -> str:
+    unit = max((name for name in units if units[name] <= abs(number)), key=lambda name: units[name], default=next(iter(units)))
+    return f"{number / units[unit]:.3g}{gap}{unit}" if abs(number) / units[unit] < 999.5 else _next(number, units, gap, unit)
+
+
+def _next(number: float, units: dict[str, float], gap: str, unit: str) -> str:
+    """A number that rounds to a thousand of its unit, in the next one where there is one."""
+    larger = [name for name in units if units[name] > units[unit]]
+    return f"{number / units[larger[0]]:.3g}{gap}{larger[0]}" if larger else f"{number / units[unit]:,.0f}{gap}{unit}"

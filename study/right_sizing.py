@@ -1,0 +1,192 @@
+"""What `study shapes` does: from amounts as people write them to the shapes that have them, the best first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from study.architecture import Architecture
+from study.counting import MASKING_RATE, flops_per_token, masked_positions, parameters
+from study.errors import InputError
+from study.latency.prediction import LatencyModel, Statistic, fit_latency
+from study.latency.table import read_table
+from study.law_files import Law, read_law
+from study.memory import Precision, memory_of
+from study.quantities import bytes_text, count_text, read_bytes, read_count, read_range, read_seconds, seconds_text
+from study.solving import Goal, ShapeRules, Space, on_contour, under
+
+Quantities = dict[str, Callable[[Architecture], float]]
+"""How each quantity of a shape is counted, by its name."""
+
+WRITERS: dict[str, Callable[[float], str]] = {"memory_bytes": bytes_text, "latency_seconds": seconds_text}
+"""How quantities other than counts are written."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Shapes that meet the goals, with their quantities; the first is the best, by the law's loss where there is one."""
+
+    goals: tuple[Goal, ...]
+    question: str
+    shapes: tuple[Architecture, ...]
+    quantities: Quantities
+    latency: LatencyModel | None
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The question, the shapes with every quantity, and how latency was predicted, as plain values."""
+        sizes = ("depth", "width", "heads", "ffn")
+        rows = [
+            {"shape": shape.shape_name, **{size: getattr(shape, size) for size in sizes}, **self._values(shape)}
+            for shape in self.shapes
+        ]
+        goals = {goal.quantity: goal.amount for goal in self.goals}
+        latency = self.latency and self.latency.to_dict()
+        return {"goals": goals, "question": self.question, "shapes": rows, "latency_model": latency, "notes": list(self.notes)}
+
+    def to_text(self) -> str:
+        """The shapes as a table in plain text."""
+        rows = [["shape", *(_heading(name) for name in self.quantities)]]
+        for shape in self.shapes:
+            values = self._values(shape)
+            rows.append([shape.shape_name, *(_written(name, value) for name, value in values.items())])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "".join([name.ljust(widths[0]), *(cell.rjust(width + 3) for cell, width in zip(cells, widths[1:], strict=True))])
+            for name, *cells in rows
+        ]
+        return "\n".join([self.question, "", *lines, "", *self.notes])
+
+    def _values(self, shape: Architecture) -> dict[str, float]:
+        return {name: count(shape) for name, count in self.quantities.items()}
+
+
+def right_size(
+    *,
+    parameters: str | None = None,
+    convention: str = "parameters_non_embedding",
+    train_flops: str | None = None,
+    memory: str | None = None,
+    memory_of: str = "inference",
+    latency: str | None = None,
+    latency_table: Path = Path("results/latency"),
+    latency_statistic: Statistic = "median",
+    threads: int | None = None,
+    law: Path | None = None,
+    tokens: str | None = None,
+    under: bool = False,
+    tolerance: float = 0.02,
+    **rest: Any,
+) -> Solved:
+    """The shapes that have the amounts asked for: one amount within `tolerance`, or under one or several.
+
+    Raises InputError for amounts that cannot be read or reached, and where latency is asked for and no table is there.
+    """
+    setting = _setting(memory_of, **rest)
+    model = None
+    if latency is not None:
+        size = (setting.batch, setting.sequence_length)
+        model = fit_latency(read_table(latency_table), setting.precision, threads, size, latency_statistic)
+    fitted = read_law(law) if law is not None else None
+    quantities = _quantities(setting, model, fitted, None if tokens is None else read_count("--tokens", tokens))
+    read = (
+        ("--parameters", convention, parameters, read_count),
+        ("--train-flops", "train_flops_per_token", train_flops, read_count),
+        ("--memory", "memory_bytes", memory, read_bytes),
+        ("--latency", "latency_seconds", latency, read_seconds),
+    )
+    goals = [
+        Goal(place, quantity, reader(place, text), quantities[quantity], partial(_written, quantity))
+        for place, quantity, text, reader in read
+        if text is not None
+    ]
+    return _solved(goals, setting, quantities, model, under or len(goals) > 1, tolerance)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The shapes considered, and what their memory and latency are counted at."""
+
+    space: Space
+    memory_of: str
+    batch: int
+    sequence_length: int
+    precision: Precision
+
+    def __str__(self) -> str:
+        """The setting in words."""
+        return f"{self.batch} x {self.sequence_length} tokens, {self.precision}"
+
+
+def _setting(
+    memory_of: str,
+    *,
+    batch: int = 1,
+    sequence_length: int = 128,
+    precision: Precision = "fp32",
+    depth: str = "1:24",
+    width: str = "64:2048",
+    width_multiple: int = 64,
+    head_width: int = 64,
+    ffn_ratio: float = 4.0,
+    vocabulary: int = 30522,
+    positions: int = 512,
+) -> Setting:
+    if sequence_length > positions:
+        raise InputError.at("--sequence-length", f"{sequence_length} exceeds --positions {positions}; raise those too")
+    rules = ShapeRules(head_width, ffn_ratio, width_multiple)
+    sizes = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": vocabulary, "positions": positions}
+    space = Space(rules, read_range("--depth", depth), read_range("--width", width), Architecture.parse(sizes))
+    return Setting(space, memory_of, batch, sequence_length, precision)
+
+
+def _quantities(setting: Setting, model: LatencyModel | None, law: Law | None, tokens: float | None) -> Quantities:
+    """How each column is counted; latency only with a model, loss only with a law."""
+    batch, length = setting.batch, setting.sequence_length
+    masked = masked_positions(length, MASKING_RATE)
+
+    def total(name: str) -> Callable[[Architecture], float]:
+        return lambda shape: parameters(shape).totals()[name]
+
+    found: Quantities = {name: total(name) for name in ("parameters", "parameters_encoder", "parameters_non_embedding")}
+    found["train_flops_per_token"] = lambda shape: flops_per_token(shape, length, masked)["train_flops"]
+    found["memory_bytes"] = lambda shape: memory_of(shape, batch, length, setting.precision)[setting.memory_of].total
+    if model is not None:
+        found["latency_seconds"] = lambda shape: model.seconds(shape, batch, length)
+    if law is not None:
+        found["loss_nats"] = lambda shape: law.loss_nats(shape, tokens)
+    return found
+
+
+def _solved(
+    goals: list[Goal], setting: Setting, quantities: Quantities, model: LatencyModel | None, budgets: bool, tolerance: float
+) -> Solved:
+    if not goals:
+        raise InputError.at("--parameters", "nothing is asked for; give --parameters, --train-flops, --memory or --latency")
+    amounts = ", ".join(f"{goal.text(goal.amount)} of {goal.words}" for goal in goals)
+    if budgets:
+        shapes = under(setting.space, goals)
+        question = f"the widest shape at each depth under {amounts}"
+    else:
+        shapes = on_contour(setting.space, goals[0], tolerance)
+        question = f"all shapes within {100 * tolerance:g}% of {amounts}"
+    if loss := quantities.get("loss_nats"):
+        shapes.sort(key=loss)
+    elif budgets:
+        shapes.sort(key=quantities["parameters_non_embedding"], reverse=True)
+    notes = [f"memory: {setting.memory_of}, {setting}" + (" a step, 15% masked" if setting.memory_of == "training" else "")]
+    notes += [model.to_text()] if model is not None else []
+    return Solved(tuple(goals), f"{question} ({setting.space})", tuple(shapes), quantities, model, tuple(notes))
+
+
+def _written(name: str, value: float) -> str:
+    """A value as its column shows it."""
+    return f"{value:.4f}" if name == "loss_nats" else WRITERS.get(name, count_text)(value)
+
+
+def _heading(name: str) -> str:
+    """A quantity's name as a column's heading."""
+    return name.removesuffix("_bytes").removesuffix("_seconds").replace("parameters_", "").replace("_per_token", "/token")

@@ -1,0 +1,123 @@
+"""Whether the runs of a sweep fit the memory of the slots that they will run on; asked before anything is spent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from study.config import RunConfig
+from study.errors import InputError, Problem
+from study.memory import Device, Memory, Precision, Step, training_memory
+from study.quantities import bytes_text
+from study.sweeping.bill import search_example
+from study.sweeping.plan import cells
+from study.sweeping.spec import SweepSpec
+
+if TYPE_CHECKING:
+    from study.sweeping.executor import Slot
+
+PROCESS_BYTES: dict[Device, int] = {"cpu": 150_000_000, "cuda": 800_000_000}
+"""What a run's process takes beside its tensors: on CPU what it does not share with the other runs of the forkserver
+(50 to 110 MB measured), on a GPU the CUDA context, cuBLAS's workspaces and the allocator's rounding (an allowance)."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory for one run on one slot, and what it is a share of."""
+
+    device: Device
+    bytes: int
+    share: str
+
+
+def check_room(spec: SweepSpec, slots: Sequence[Slot]) -> None:
+    """Raise InputError with every shape of a sweep whose training memory is above the room of a slot, and by how much."""
+    room = room_of(slots)
+    runs = [search_example(spec)] if spec.search is not None else [run for cell in cells(spec) for run in cell.wanted({})]
+    refuse_too_large(runs, room, len(slots[0].indices))
+
+
+def refuse_too_large(runs: Iterable[RunConfig], room: Room, ranks: int = 1) -> None:
+    """Raise InputError with every shape among `runs` that needs more than the room; of each the largest run is told."""
+    needs: dict[str, int] = {}
+    for run in runs:
+        name = run.architecture.shape_name
+        needs[name] = max(needs.get(name, 0), needed_bytes(run, room.device, ranks))
+    problems = [
+        Problem(
+            f"shape {name}",
+            f"training needs {bytes_text(needed)} of memory, a slot has {bytes_text(room.bytes)} ({room.share}): "
+            f"{bytes_text(needed - room.bytes)} too much; use fewer --slots-per-device, or a smaller recipe.batch_tokens",
+        )
+        for name, needed in needs.items()
+        if needed > room.bytes
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def needed_bytes(config: RunConfig, device: Device, ranks: int = 1) -> int:
+    """Bytes that a run needs of one slot's room: its tensors and its process, of all ranks where they share the RAM."""
+    from study.training.execution import resolve_precision
+
+    memory = run_memory(config, resolve_precision(config.recipe.precision, device), device, ranks)
+    return (memory.total + PROCESS_BYTES[device]) * (ranks if device == "cpu" else 1)
+
+
+def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: int = 1) -> Memory:
+    """Memory of a run on each of its `ranks` devices; `precision` is the one that its recipe resolves to there."""
+    step = Step(
+        batch=-(-config.batch_sequences // ranks),
+        sequence_length=config.data.sequence_length,
+        predictions=config.predictions,
+        precision=precision,
+        dropout=config.recipe.dropout,
+        device=device,
+        ranks=ranks,
+    )
+    return training_memory(config.architecture, step)
+
+
+def room_of(slots: Sequence[Slot]) -> Room:
+    """Memory of the tightest slot: free RAM over all slots, or a GPU's free memory over the slots that share it."""
+    if slots[0].device == "cpu":
+        available = available_memory_bytes()
+        return Room("cpu", available // len(slots), _share(available, "of RAM available", len(slots)))
+    import torch
+
+    sharing = [sum(other.indices == slot.indices for other in slots) for slot in slots]
+    free = [min(torch.cuda.mem_get_info(index)[0] for index in slot.indices) for slot in slots]
+    tightest = min(range(len(slots)), key=lambda i: free[i] / sharing[i])
+    share = _share(free[tightest], f"free on GPU {slots[tightest].indices[0]}", sharing[tightest])
+    return Room("cuda", free[tightest] // sharing[tightest], share)
+
+
+def available_memory_bytes() -> int:
+    """RAM that new processes can take without swapping: MemAvailable, or what a container's limit leaves where that is less."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        available = int(fields["MemAvailable"].split()[0]) * 1024
+    else:
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(0, min([available, *_left_in_control_groups()]))
+
+
+def _left_in_control_groups() -> Iterator[int]:
+    """The limit of this machine's control group less its use, file cache that can be dropped not counted (cgroup 2, then 1)."""
+    for folder, limit, use in (
+        (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            droppable = int(statistics["inactive_file"])
+            yield int((folder / limit).read_text()) - int((folder / use).read_text()) + droppable
+
+
+def _share(total: int, what: str, slots: int) -> str:
+    return f"{bytes_text(total)} {what}" + (f", shared by {slots} slots" if slots > 1 else "")

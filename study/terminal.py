@@ -1,0 +1,35 @@
+"""Tables and text on a terminal: narrow enough for one of 80 columns, and safe with text of unknown origin."""
+
+from __future__ import annotations
+
+import sys
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PIPED_WIDTH = 200
+"""How wide tables are where no terminal says."""
+
+
+def printable(text: str) -> str:
+    """Text of unknown origin on one line, without the characters that would steer a terminal."""
+    return "".join(character for character in " ".join(text.split()) if character.isprintable())
+
+
+def narrow_table(title: str, words: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
+    """An empty table with columns of words and then of numbers, none of them wrapped."""
+    table = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in words:
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def show(*parts: Table | str) -> None:
+    """Print tables and lines, as wide as the terminal is."""
+    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    for part in parts:
+        console.print(part, highlight=False, markup=False)

@@ -1,0 +1,195 @@
+"""Latency is measured in turns, kept with its environment, and predicted with a stated error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from click.testing import CliRunner
+
+from study.architecture import Architecture
+from study.cli import commands
+from study.errors import InputError
+from study.latency.prediction import TERMS, fit_latency
+from study.latency.table import KEY, read_table, write_table
+from study.plotting import parameters_against_latency
+from study.timing import measuring
+from study.timing.command import disturbed
+from study.timing.measuring import Setting, cases, hardware_environment, measure, measured_models
+
+TINY = "1x16,2x16"
+
+
+def models() -> dict[str, Architecture]:
+    return measured_models(TINY, "", vocabulary=50, positions=32)
+
+
+def synthetic_table(noise: float = 0.0, **changes: Any) -> pd.DataFrame:
+    """Times that follow the model exactly, but for noise: 1 ms a call, 0.2 ms a layer, 50 GFLOP/s."""
+    draw = np.random.default_rng(0)
+    shapes = measured_models("2x128,4x256,4x512,8x512,12x256", "", 30522, 512)
+    rows = []
+    for case in cases(shapes, (1, 32), (128, 512)):
+        row = measuring._row(case, Setting(threads=2), [1.0])
+        a, tokens = case.architecture, case.batch * case.sequence_length
+        flops = tokens * a.depth * (24 * a.width**2 + 4 * case.sequence_length * a.width)
+        seconds = (1e-3 + 2e-4 * a.depth + flops / 5e10) * float(np.exp(noise * draw.normal()))
+        rows.append(row | {"median_seconds": seconds, "p95_seconds": 1.2 * seconds, "fastest_seconds": seconds / 2} | changes)
+    return pd.DataFrame(rows)
+
+
+def test_a_measurement_has_a_row_a_case_and_leaves_the_threads_alone() -> None:
+    before = torch.get_num_threads()
+    shares: list[float] = []
+    rows = measure(cases(models(), (1, 2), (8, 16)), Setting(threads=1, seconds=0.01), shares.append)
+    assert torch.get_num_threads() == before
+    assert len(rows) == 8
+    assert (rows["n"] >= measuring.FEWEST).all()
+    assert (rows["fastest_seconds"] <= rows["median_seconds"]).all()
+    assert (rows["median_seconds"] <= rows["p95_seconds"]).all()
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
+
+
+def test_cases_take_turns_over_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(measuring, "_timed", lambda call: call())
+
+    def call(name: str, seconds: float) -> Any:
+        def run() -> float:
+            order.append(name)
+            return seconds
+
+        return run
+
+    times = measuring._timed_in_turns([call("slow", 2.0), call("quick", 1.0)], 10.0, lambda _: None)
+    assert [len(taken) for taken in times] == [5, 10]
+    timed = "".join(name[0] for name in order[2:])  # a second is enough of warming up
+    assert timed == "sqq" * 5
+
+
+def test_median_and_p95_are_those_of_the_sample() -> None:
+    (case,) = cases({"one": next(iter(models().values()))}, (1,), (8,))
+    row = measuring._row(case, Setting(), [float(value) for value in range(100, 0, -1)])
+    assert (row["median_seconds"], row["p95_seconds"], row["fastest_seconds"]) == (50.5, 95.0, 1.0)
+
+
+def test_rows_stay_unless_measured_again_and_an_environment_has_its_own_folder(tmp_path: Path) -> None:
+    environment = hardware_environment("cpu")
+    rows = synthetic_table()
+    path = write_table(rows, environment, tmp_path)
+    again = rows.head(1).assign(median_seconds=9.0)
+    assert write_table(again, environment, tmp_path) == path
+    kept = read_table(tmp_path)
+    assert len(kept) == len(rows)
+    assert (kept["median_seconds"] == 9.0).sum() == 1
+    assert json.loads((path.parent / "environment.json").read_bytes()) == environment
+    with pytest.raises(InputError, match=r"another environment \(torch was"):
+        write_table(rows, environment | {"torch": "0.1"}, tmp_path)
+
+
+def test_a_table_that_follows_the_model_is_predicted_exactly() -> None:
+    model = fit_latency(synthetic_table(), "fp32")
+    assert model.worst_error < 1e-3
+    assert model.coefficients["flop"] == pytest.approx(1 / 5e10, rel=1e-3)
+    assert all(model.coefficients[term] >= 0 for term in TERMS)
+    unseen = Architecture.parse({"depth": 6, "width": 384, "heads": 6, "ffn": 1536, "vocabulary": 30522})
+    flops = 2 * 128 * 6 * 12 * 384**2 + 4 * 128 * 128 * 6 * 384
+    assert model.seconds(unseen, 1, 128) == pytest.approx(1e-3 + 6 * 2e-4 + flops / 5e10, rel=1e-3)
+
+
+def test_a_batch_and_length_with_shapes_enough_is_fitted_alone() -> None:
+    alone = fit_latency(synthetic_table(), "fp32", setting=(1, 128))
+    assert (alone.n_rows, alone.settings) == (5, "1 x 128 tokens")
+    together = fit_latency(synthetic_table(), "fp32", setting=(4, 128), statistic="p95")
+    assert (together.n_rows, together.settings) == (20, "all batches and lengths")
+    assert together.coefficients["flop"] == pytest.approx(1.2 / 5e10, rel=1e-3)
+
+
+def test_noise_shows_in_the_error_that_is_stated() -> None:
+    model = fit_latency(synthetic_table(noise=0.2), "fp32")
+    assert 0.05 < model.error < 0.4
+    assert f"{model.error:.0%} off (median)" in model.to_text()
+
+
+@pytest.mark.parametrize(
+    ("table", "threads", "place", "told"),
+    [
+        (synthetic_table(precision="bf16"), None, "--latency-table", "no times in fp32"),
+        (synthetic_table(), 7, "--latency-table", "fp32 at 7 threads; it has fp32 at 2 threads"),
+        (pd.concat([synthetic_table(), synthetic_table(threads=1)]), None, "--threads", "1, 2"),
+        (synthetic_table().head(4), None, "--latency-table", "1 shapes"),
+    ],
+)
+def test_a_table_that_cannot_answer_says_why(table: pd.DataFrame, threads: int | None, place: str, told: str) -> None:
+    with pytest.raises(InputError) as refused:
+        fit_latency(table, "fp32", threads)
+    (problem,) = refused.value.problems
+    assert problem.place == place
+    assert told in problem.message
+
+
+def test_no_table_names_the_command_that_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="study latency --models"):
+        read_table(tmp_path)
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError, match="it has no column"):
+        read_table(tmp_path)
+
+
+def test_the_figure_shows_every_case_of_one_precision() -> None:
+    data = parameters_against_latency.frame(pd.concat([synthetic_table(), synthetic_table(threads=1)]))
+    assert len(data) == 20
+    assert set(data["threads"]) == {2}
+    assert data["panel"].unique().tolist() == ["1 x 128 tokens", "32 x 128 tokens", "1 x 512 tokens", "32 x 512 tokens"]
+    figure = parameters_against_latency.draw(data)
+    assert len(figure.axes) == 4
+    assert "parameters_encoder" in figure.axes[2].get_xlabel()
+    with pytest.raises(InputError, match="no times in bf16"):
+        parameters_against_latency.frame(synthetic_table(), "bf16")
+
+
+def test_the_command_measures_writes_and_draws(tmp_path: Path) -> None:
+    options = ["--shapes", TINY, "--batch", "1", "--sequence-length", "8", "--vocabulary", "50", "--positions", "16"]
+    options += ["--threads", "1", "--seconds", "0.01", "--out", str(tmp_path), "--json"]
+    result = CliRunner().invoke(commands, ["latency", *options], catch_exceptions=False)
+    printed = json.loads(result.stdout)
+    assert len(printed["rows"]) == 2
+    folder = Path(printed["table"]).parent
+    assert {path.name for path in folder.iterdir()} == {
+        "table.csv",
+        "environment.json",
+        "parameters_against_latency.svg",
+        "parameters_against_latency.png",
+    }
+    assert set(KEY) <= set(read_table(folder).columns)
+
+
+def test_a_machine_that_others_use_is_noticed() -> None:
+    busy = synthetic_table()
+    told = disturbed(busy)
+    assert told is not None
+    assert "2.0 times as long as the fastest" in told
+    assert disturbed(busy.assign(fastest_seconds=0.9 * busy["median_seconds"])) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ([], "--models"),
+        (["--models", "bert-tinny"], "--models bert-tinny"),
+        (["--shapes", "2by128"], "--shapes"),
+        (["--shapes", "2x128", "--sequence-length", "513"], "--sequence-length"),
+        (["--shapes", "2x128", "--batch", "many"], "--batch"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_measured(options: list[str], place: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(commands, ["latency", "--out", str(tmp_path), *options])
+    assert isinstance(result.exception, InputError)
+    assert result.exception.problems[0].place == place
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,167 @@
+"""Predicted memory is what a live run takes, at its peak."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from study.architecture import Architecture
+from study.config import RunConfig
+from study.counting import parameters
+from study.errors import InputError
+from study.memory import Step, inference_memory, memory_lines, memory_of, training_memory
+from study.model.encoder import Encoder
+from study.sweeping.room import run_memory
+from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
+
+TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
+"""How far a prediction may be off; a GPU's allocator rounds, and its kernels have workspaces of their own."""
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+
+
+def config(
+    depth: int, width: int, heads: int, ffn: int, *, vocabulary: int, length: int, batch: int, **changes: Any
+) -> RunConfig:
+    recipe = {name: changes.pop(name) for name in ("precision", "dropout") if name in changes}
+    sizes = {"depth": depth, "width": width, "heads": heads, "ffn": ffn, "vocabulary": vocabulary, "positions": length}
+    return RunConfig.parse(
+        {
+            "architecture": sizes | changes,
+            "recipe": {"precision": "fp32", "batch_tokens": batch * length, "budget": {"steps": 3}} | recipe,
+            "data": {
+                "tokenizer": {"vocabulary": vocabulary},
+                "sequence_length": length,
+                "validation_sequences": 2 * batch,
+            },
+        }
+    )
+
+
+TRAINED = {
+    "bert-tiny, gradient of the token table": config(2, 128, 2, 512, vocabulary=30522, length=64, batch=8),
+    "loss": config(2, 128, 2, 512, vocabulary=2048, length=64, batch=32),
+    "bf16": config(2, 128, 2, 512, vocabulary=2048, length=64, batch=32, precision="bf16"),
+    "dropout, so math attention": config(2, 64, 8, 256, vocabulary=300, length=256, batch=8, dropout=0.1),
+    "bf16, dropout, untied": config(
+        4, 256, 4, 1024, vocabulary=8000, length=64, batch=8, precision="bf16", dropout=0.1, tied_decoder=False
+    ),
+    "few tokens, deep": config(4, 256, 4, 1024, vocabulary=2048, length=32, batch=2),
+    "pre-norm": config(6, 64, 1, 128, vocabulary=1000, length=64, batch=16, norm="pre"),
+    "backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
+    "gradient of the loss": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
+    "validation": config(1, 32, 2, 32, vocabulary=8000, length=16, batch=64),
+}
+
+ENCODED = {
+    "feed-forward": (config(2, 128, 2, 512, vocabulary=1000, length=64, batch=8), "fp32"),
+    "bf16": (config(2, 128, 2, 512, vocabulary=1000, length=64, batch=8), "bf16"),
+    "pre-norm": (config(3, 96, 3, 384, vocabulary=300, length=64, batch=16, norm="pre"), "fp32"),
+    "attention": (config(4, 128, 2, 128, vocabulary=1000, length=64, batch=32), "fp32"),
+    "weights": (config(2, 128, 2, 512, vocabulary=30522, length=64, batch=1), "fp32"),
+    "wide": (config(1, 512, 8, 2048, vocabulary=300, length=128, batch=16), "bf16"),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_run_takes_the_memory_that_is_predicted(name: str) -> None:
+    run = TRAINED[name]
+    predicted = run_memory(run, "bf16" if run.recipe.precision == "bf16" else "fp32", "cpu")
+    with one_thread():
+        measured = tracked_peak(lambda: train_three_steps(run))
+    assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
+
+
+def test_every_moment_is_the_peak_of_some_run_here() -> None:
+    moments = {run_memory(run, "fp32", "cpu").moment for run in TRAINED.values()}
+    assert len(moments) == 5
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_inference_takes_the_memory_that_is_predicted(name: str) -> None:
+    run, precision = ENCODED[name]
+    predicted = inference_memory(run.architecture, run.batch_sequences, run.data.sequence_length, precision)  # type: ignore[arg-type]
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    encoder = Encoder(run.architecture).eval().to(dtype)
+    tokens = torch.zeros(run.batch_sequences, run.data.sequence_length, dtype=torch.long)
+    stored = sum(parameter.untyped_storage().nbytes() for parameter in encoder.parameters())
+    with one_thread(), torch.inference_mode():
+        measured = stored + tokens.untyped_storage().nbytes() + tracked_peak(lambda: encoder(tokens))
+    assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
+
+
+def test_the_tracker_agrees_with_the_allocator(tmp_path: Path) -> None:
+    run = TRAINED["few tokens, deep"]
+    with one_thread():
+        tracked = tracked_peak(lambda: train_three_steps(run))
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            train_three_steps(run)
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"]
+    changes = [event["args"] for event in events if event.get("name") == "[memory]"]
+    before = changes[0]["Total Allocated"] - changes[0]["Bytes"]
+    allocated = max(change["Total Allocated"] for change in changes) - before
+    assert tracked == pytest.approx(allocated, rel=0.02)
+
+
+@needs_gpu
+@pytest.mark.parametrize("batch", [32, 128])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_run_on_a_gpu_takes_the_memory_that_is_predicted(batch: int, precision: Any, dropout: float) -> None:
+    run = config(4, 512, 8, 2048, vocabulary=30522, length=128, batch=batch, precision=precision, dropout=dropout)
+    measured = cuda_peak(lambda: train_three_steps(run, "cuda"))
+    assert run_memory(run, precision, "cuda").total == pytest.approx(measured, rel=GPU_TOLERANCE)
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_inference_on_a_gpu_takes_the_memory_that_is_predicted(precision: Any) -> None:
+    run = config(4, 512, 8, 2048, vocabulary=30522, length=128, batch=64)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    encoder = Encoder(run.architecture).eval().to("cuda", dtype)
+    tokens = torch.zeros(64, 128, dtype=torch.long, device="cuda")
+    stored = sum(parameter.untyped_storage().nbytes() for parameter in encoder.parameters())
+    with torch.inference_mode():
+        measured = stored + tokens.untyped_storage().nbytes() + cuda_peak(lambda: encoder(tokens))
+    assert inference_memory(run.architecture, 64, 128, precision).total == pytest.approx(measured, rel=GPU_TOLERANCE)
+
+
+def bert_base() -> Architecture:
+    return Architecture.parse({"depth": 12, "width": 768, "heads": 12, "ffn": 3072, "vocabulary": 30522})
+
+
+def test_the_parts_add_up_and_workspace_is_never_negative() -> None:
+    for batch in (1, 8, 512):
+        for precision in ("fp32", "bf16"):
+            memory = training_memory(bert_base(), Step(batch, 128, 19, precision))
+            assert memory.workspace >= 0
+            assert memory.total == sum(memory.parts.values())
+            assert memory.weights + memory.gradients + memory.optimiser == 16 * parameters(bert_base()).parameters
+
+
+def test_ddp_holds_the_gradients_once_more() -> None:
+    one, two = (training_memory(bert_base(), Step(8, 128, 19, ranks=ranks)) for ranks in (1, 2))
+    assert two.gradients == 2 * one.gradients
+
+
+def test_a_table_of_parts_for_people_and_for_programs() -> None:
+    memories = memory_of(bert_base(), 32, 128, "bf16")
+    lines = memory_lines(memories)
+    assert f"{memories['training'].total:,}" in "\n".join(lines)
+    values = memories["training"].to_dict()
+    assert values["total_bytes"] == sum(
+        size for name, size in values.items() if isinstance(size, int) and name != "total_bytes"
+    )
+
+
+@pytest.mark.parametrize(("batch", "length", "place"), [(0, 128, "--batch"), (1, 513, "--sequence-length")])
+def test_impossible_batches_are_refused(batch: int, length: int, place: str) -> None:
+    with pytest.raises(InputError) as refused:
+        memory_of(bert_base(), batch, length, "fp32")
+    assert refused.value.problems[0].place == place

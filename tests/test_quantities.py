@@ -1,0 +1,86 @@
+"""Quantities are read strictly and written so that they read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from study.errors import InputError
+from study.quantities import (
+    bytes_text,
+    count_text,
+    read_bytes,
+    read_count,
+    read_range,
+    read_seconds,
+    read_whole_numbers,
+    seconds_text,
+)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (read_count, "10M", 10_000_000),
+        (read_count, "1.5e6", 1_500_000),
+        (read_count, "250 k", 250_000),
+        (read_count, "7B", 7e9),
+        (read_count, "1_000,000", 1_000_000),
+        (read_bytes, "200MB", 200_000_000),
+        (read_bytes, "1.5 GiB", 3 * 2**29),
+        (read_seconds, "10ms", 0.01),
+        (read_seconds, "2s", 2),
+    ],
+)
+def test_what_people_write(read: Callable[[str, str], float], text: str, value: float) -> None:
+    assert read("--x", text) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (read_count, "ten"),
+        (read_count, "-5M"),
+        (read_count, "0"),
+        (read_count, "10MB"),
+        (read_count, "1e999"),
+        (read_count, "nan"),
+        (read_count, ""),
+        (read_bytes, "200"),
+        (read_bytes, "200M"),
+        (read_bytes, "200mb"),
+        (read_seconds, "10"),
+        (read_seconds, "10m"),
+        (read_range, "3:1"),
+        (read_range, "0:4"),
+        (read_range, "a:b"),
+        (read_whole_numbers, "1,,2"),
+        (read_whole_numbers, "0"),
+        (read_whole_numbers, "1.5"),
+    ],
+)
+def test_anything_else_is_refused_with_its_place_and_value(read: Callable[[str, str], object], text: str) -> None:
+    with pytest.raises(InputError) as refused:
+        read("--x", text)
+    (problem,) = refused.value.problems
+    assert problem.place == "--x"
+    assert repr(text) in problem.message
+
+
+def test_ranges_and_lists() -> None:
+    assert list(read_range("--x", "2:4")) == [2, 3, 4]
+    assert list(read_range("--x", "7")) == [7]
+    assert read_whole_numbers("--x", "1, 32,1") == (1, 32)
+
+
+@given(st.floats(min_value=1e-6, max_value=1e15))
+def test_what_is_written_reads_back_to_three_digits(number: float) -> None:
+    if number >= 1:
+        assert read_count("", count_text(number)) == pytest.approx(number, rel=0.006)
+    if 1 <= number < 1e14:
+        assert read_bytes("", bytes_text(number)) == pytest.approx(number, rel=0.006, abs=0.5)
+    if number < 999:
+        assert read_seconds("", seconds_text(number)) == pytest.approx(number, rel=0.006)

@@ -1,0 +1,177 @@
+"""Every shape that is returned counts to what was asked, and what cannot be reached names what can."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from study.architecture import Architecture
+from study.cli import commands
+from study.counting import flops_per_token, parameters
+from study.errors import InputError
+from study.latency.prediction import fit_latency
+from study.latency.table import write_table
+from study.memory import memory_of
+from study.right_sizing import right_size
+from study.timing.measuring import hardware_environment
+from tests.test_latency import synthetic_table
+
+
+@pytest.fixture(scope="module")
+def latency_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("latency")
+    write_table(synthetic_table(), hardware_environment("cpu"), root)
+    return root
+
+
+def write_law(path: Path, **law: Any) -> Path:
+    path.write_text(json.dumps(law))
+    return path
+
+
+def reachable(otherwise: str, **question: Any) -> tuple[Architecture, ...]:
+    """The shapes that answer a question; none where it is refused, which must say `otherwise`."""
+    try:
+        return right_size(**question).shapes
+    except InputError as error:
+        refusal = str(error)
+    assert otherwise in refusal
+    return ()
+
+
+CONVENTIONS = st.sampled_from(["parameters", "parameters_encoder", "parameters_non_embedding"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    millions=st.floats(0.5, 300),
+    convention=CONVENTIONS,
+    tolerance=st.sampled_from([0.005, 0.02, 0.1]),
+    head_width=st.sampled_from([32, 64, 128]),
+    ffn_ratio=st.sampled_from([1.0, 2.7, 4.0]),
+)
+def test_every_shape_has_the_parameters_asked_for(
+    millions: float, convention: str, tolerance: float, head_width: int, ffn_ratio: float
+) -> None:
+    asked = f"{millions:.3f}M"
+    rules: dict[str, Any] = {"head_width": head_width, "ffn_ratio": ffn_ratio}
+    options: dict[str, Any] = {"depth": "1:12", "convention": convention, "tolerance": tolerance} | rules
+    for shape in reachable("the nearest", parameters=asked, **options):
+        rebuilt = Architecture.parse(shape.model_dump())
+        count = parameters(rebuilt).totals()[convention]
+        assert abs(count / (float(asked[:-1]) * 1e6) - 1) <= tolerance
+        assert rebuilt.width % 64 == 0
+        assert 1 <= rebuilt.depth <= 12
+        assert rebuilt.ffn == round(ffn_ratio * rebuilt.width)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    megabytes=st.integers(5, 3000),
+    megaflops=st.integers(1, 3000),
+    memory=st.sampled_from(["inference", "training"]),
+    batch=st.sampled_from([1, 32]),
+    precision=st.sampled_from(["fp32", "bf16"]),
+)
+def test_every_shape_is_under_all_budgets_and_the_next_wider_is_not(
+    megabytes: int, megaflops: int, memory: str, batch: int, precision: Any
+) -> None:
+    options: dict[str, Any] = {"memory_of": memory, "batch": batch, "precision": precision, "depth": "1:8", "width": "64:1024"}
+    solved = reachable("no shape stays under", memory=f"{megabytes}MB", train_flops=f"{megaflops}M", **options)
+
+    def fits(shape: Architecture) -> bool:
+        needed = memory_of(shape, batch, 128, precision)[memory].total
+        return needed <= megabytes * 10**6 and flops_per_token(shape, 128, 19)["train_flops"] <= megaflops * 1e6
+
+    for shape in solved:
+        wider = shape.width + 64
+        assert fits(shape)
+        sizes = {"width": wider, "heads": wider // 64, "ffn": 4 * wider}
+        assert wider > 1024 or not fits(shape.model_copy(update=sizes))
+
+
+def test_latency_is_that_of_the_table_s_model(latency_folder: Path) -> None:
+    solved = right_size(memory="200MB", latency="10ms", latency_table=latency_folder, depth="1:12")
+    model = fit_latency(synthetic_table(), "fp32", setting=(1, 128))
+    assert solved.latency is not None
+    assert all(model.seconds(shape, 1, 128) <= 0.01 * (1 + 1e-5) for shape in solved.shapes)
+    assert "each shape left out in turn" in solved.to_text()
+    contour = right_size(latency="10ms", latency_table=latency_folder, tolerance=0.05)
+    assert all(abs(model.seconds(shape, 1, 128) / 0.01 - 1) <= 0.0501 for shape in contour.shapes)
+
+
+def test_a_law_puts_the_lowest_loss_first(tmp_path: Path) -> None:
+    path = write_law(
+        tmp_path / "y.json",
+        law="power",
+        variable="parameters_non_embedding",
+        estimates={"E": 1.5, "A": 400, "alpha": 0.34},
+        intervals={"alpha": [0.3, 0.4]},
+    )
+    solved = right_size(memory="100MB", law=path, under=True)
+    losses = [row["loss_nats"] for row in solved.to_dict()["shapes"]]
+    assert losses == sorted(losses)
+    first = solved.shapes[0]
+    assert losses[0] == pytest.approx(1.5 + 400 / parameters(first).parameters_non_embedding ** 0.34)
+
+
+def test_a_chinchilla_law_needs_tokens(tmp_path: Path) -> None:
+    estimates = {"E": 1.69, "A": 406.4, "B": 410.7, "alpha": 0.34, "beta": 0.28}
+    path = write_law(tmp_path / "y.json", law="chinchilla", estimates=estimates)
+    solved = right_size(parameters="10M", law=path, tokens="1B")
+    count = parameters(solved.shapes[0]).parameters_non_embedding
+    assert solved.to_dict()["shapes"][0]["loss_nats"] == pytest.approx(1.69 + 406.4 / count**0.34 + 410.7 / 1e9**0.28)
+    with pytest.raises(InputError, match="--tokens"):
+        right_size(parameters="10M", law=path)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "is not JSON"),
+        ("[1]", "holds no law that is known"),
+        ('{"law": "powr"}', "did you mean 'power'"),
+        ('{"law": "power", "estimates": {"E": 1, "A": -2, "alpha": 0.3}}', "estimates.A: -2 must be above 0"),
+        ('{"law": "power", "variable": "flops", "estimates": {"E": 1, "A": 2, "alpha": 0.3}}', "variable: 'flops'"),
+    ],
+)
+def test_other_laws_are_refused(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "y.json").write_text(content)
+    with pytest.raises(InputError) as refused:
+        right_size(parameters="10M", law=tmp_path / "y.json")
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "told"),
+    [
+        ([], "--parameters", "nothing is asked for"),
+        (["--parameters", "10M", "--tolerance", "1e-7"], "--parameters", "the nearest, L8-H320-A5-F1280, has 9.86M (-1.36%)"),
+        (["--parameters", "lots"], "--parameters", "'lots' is not a count"),
+        (["--memory", "200"], "--memory", "with its unit"),
+        (["--memory", "1MB", "--under"], "--memory", "the smallest, L1-H64-A1-F256, has 8.47 MB"),
+        (["--parameters", "10M", "--width", "65:100"], "--parameters", "no multiple lies in that range"),
+        (["--memory", "1GB", "--under", "--width", "65:100"], "--width", "no multiple of 64"),
+        (["--parameters", "10M", "--depth", "4:2"], "--depth", "write the smaller number first"),
+        (["--parameters", "10M", "--sequence-length", "600"], "--sequence-length", "exceeds --positions 512"),
+        (["--latency", "10ms", "--latency-table", "/nowhere"], "/nowhere", "study latency --models"),
+    ],
+)
+def test_bad_questions_are_refused(options: list[str], place: str, told: str) -> None:
+    result = CliRunner().invoke(commands, ["shapes", *options])
+    assert isinstance(result.exception, InputError)
+    assert result.exception.problems[0].place == place
+    assert told in result.exception.problems[0].message
+
+
+def test_the_command_prints_a_table_and_json() -> None:
+    text = CliRunner().invoke(commands, ["shapes", "--parameters", "10M"], catch_exceptions=False).output
+    assert "L8-H320-A5-F1280" in text
+    printed = CliRunner().invoke(commands, ["shapes", "--parameters", "10M", "--json"], catch_exceptions=False).output
+    assert [row["shape"] for row in json.loads(printed)["shapes"]] == ["L2-H640-A10-F2560", "L8-H320-A5-F1280"]

@@ -1,0 +1,85 @@
+"""A run that cannot fit its device is refused before anything is spent, saying by how much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from study.config import RunConfig
+from study.errors import InputError
+from study.memory import Device
+from study.quantities import bytes_text
+from study.sweeping import room as rooms
+from study.sweeping.executor import Slot
+from study.sweeping.room import Room, available_memory_bytes, check_room, needed_bytes, refuse_too_large, room_of
+from study.sweeping.spec import SweepSpec
+from tests.small import config
+
+
+def test_a_run_that_does_not_fit_is_named_with_need_room_difference_and_remedy() -> None:
+    small, large = config(Path("x")), config(Path("x"), architecture={"width": 64, "depth": 4})
+    needed = needed_bytes(large, "cpu")
+    room = Room("cpu", needed - 1_000_000, "2 GB of RAM available, shared by 2 slots")
+    with pytest.raises(InputError) as refused:
+        refuse_too_large([small, large, large], room)
+    (problem,) = refused.value.problems
+    assert problem.place == f"shape {large.architecture.shape_name}"
+    for part in (bytes_text(needed), bytes_text(room.bytes), "1 MB too much", room.share, "--slots-per-device", "batch_tokens"):
+        assert part in problem.message
+
+
+def test_a_run_that_fits_exactly_is_let_through() -> None:
+    run = config(Path("x"))
+    refuse_too_large([run], Room("cpu", needed_bytes(run, "cpu"), ""))
+
+
+def test_cpu_ranks_share_the_ram_and_gpu_ranks_do_not() -> None:
+    run = config(Path("x"))
+    needs: dict[tuple[Device, int], int] = {
+        (device, ranks): needed_bytes(run, device, ranks) for device in ("cpu", "cuda") for ranks in (1, 2)
+    }
+    assert needs["cpu", 2] > needs["cpu", 1]
+    assert needs["cuda", 2] < 2 * needs["cuda", 1]
+
+
+def test_the_ram_is_shared_among_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "available_memory_bytes", lambda: 8_000_000_000)
+    room = room_of([Slot("cpu", (0,), 1)] * 4)
+    assert (room.bytes, room.share) == (2_000_000_000, "8 GB of RAM available, shared by 4 slots")
+
+
+def test_a_gpu_is_shared_among_its_own_slots_and_the_fullest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {0: 80_000_000_000, 1: 30_000_000_000}
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda index: (free[index], 80_000_000_000))
+    room = room_of([Slot("cuda", (0,), 1), Slot("cuda", (1,), 1)] * 2)
+    assert (room.device, room.bytes, room.share) == ("cuda", 15_000_000_000, "30 GB free on GPU 1, shared by 2 slots")
+
+
+def test_available_memory_is_some_of_this_machine() -> None:
+    assert 10_000_000 < available_memory_bytes() < 10**14
+
+
+def test_a_sweep_is_checked_run_by_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = SweepSpec.parse(
+        {
+            "name": "large",
+            "question": "Does it fit?",
+            "data": {"corpus": "x", "tokenizer": {"vocabulary": 200}, "sequence_length": 16},
+            "base": {"recipe": {"batch_tokens": 128}},
+            "shapes": {"list": [{"depth": 1, "width": 16}, {"depth": 24, "width": 4096}, {"depth": 12, "width": 4096}]},
+            "budgets": {"steps": [10]},
+        }
+    )
+    monkeypatch.setattr(rooms, "available_memory_bytes", lambda: 10_000_000_000)
+    with pytest.raises(InputError) as refused:
+        check_room(spec, [Slot("cpu", (0,), 1)])
+    places = [problem.place for problem in refused.value.problems]
+    assert places == ["shape L24-H4096-A64-F16384", "shape L12-H4096-A64-F16384"]
+
+
+def test_the_largest_batch_of_a_shape_decides() -> None:
+    runs: list[RunConfig] = [config(Path("x"), recipe={"batch_tokens": tokens}) for tokens in (128, 1280)]
+    most = needed_bytes(runs[1], "cpu")
+    with pytest.raises(InputError, match=r"0 B too much|1 B too much"):
+        refuse_too_large(runs, Room("cpu", most - 1, ""))
