@@ -321,7 +321,9 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
     from study.terminal import show
     from study.timing.command import disturbed, measure_into, table_of
 
-    with Progress(*Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+    with Progress(
+        *Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as progress:
         task = progress.add_task("warming up", total=1.0)
         rows, path = measure_into(out, lambda share: progress.update(task, completed=share, description="timing"), **options)
     parameters_against_latency.write(path)
