@@ -10,6 +10,7 @@ from study.architecture import Architecture, unbuildable
 from study.components import LETTERS
 from study.counting import MASKING_RATE, ParameterCount, flops_per_token, formulas, masked_positions, parameters
 from study.errors import InputError
+from study.memory import Memory, Precision, memory_of
 
 LECTURE_VOCABULARY = 30_000
 """The vocabulary as Devlin et al. 2019 round it in their text, §3."""
@@ -34,6 +35,8 @@ class Account:
     sequence_length: int
     predictions: int
     flops: dict[str, float]
+    memory: dict[str, Memory]
+    setting: str
     explanations: tuple[Explanation, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
@@ -48,6 +51,8 @@ class Account:
             "sequence_length": self.sequence_length,
             "predictions_per_sequence": self.predictions,
         }
+        if self.memory:
+            account["memory"] = {"setting": self.setting} | {use: memory.to_dict() for use, memory in self.memory.items()}
         if self.explanations:
             account["explanations"] = [asdict(explanation) for explanation in self.explanations]
         return account
@@ -55,6 +60,8 @@ class Account:
     def to_text(self) -> str:
         """The account as tables in plain text."""
         parts = [self._components(), self._totals(), self._flops()]
+        if self.memory:
+            parts.append(self._memory())
         if self.explanations:
             parts.append(self._explanations())
         return "\n\n".join("\n".join(part) for part in parts)
@@ -74,6 +81,13 @@ class Account:
         where = f"{self.sequence_length} tokens a sequence, {self.predictions} of them masked"
         title = f"training FLOPs per token, forward and backward ({where})"
         return [title, *aligned([[convention, f"{value:,.0f}"] for convention, value in self.flops.items()])]
+
+    def _memory(self) -> list[str]:
+        rows = [[f"memory ({self.setting}), bytes", *self.memory]]
+        for part in next(iter(self.memory.values())).parts:
+            rows.append([part.replace("_", " "), *(f"{memory.parts[part]:,}" for memory in self.memory.values())])
+        rows.append(["total at the peak", *(f"{memory.total:,}" for memory in self.memory.values())])
+        return aligned(rows)
 
     def _explanations(self) -> list[str]:
         figures = [x.figure if isinstance(x.figure, str) else f"{x.figure:,}" for x in self.explanations]
@@ -104,15 +118,32 @@ def totals(count: ParameterCount) -> dict[str, int]:
 
 
 def account(
-    architecture: Architecture, sequence_length: int, title: str | None = None, others: tuple[Explanation, ...] = ()
+    architecture: Architecture,
+    sequence_length: int,
+    batch: int,
+    precision: Precision,
+    title: str | None = None,
+    others: tuple[Explanation, ...] = (),
 ) -> Account:
     """The account of an architecture at a sequence length, with BERT's 15% of positions masked.
+
+    Memory is that of a batch in a precision, of training with AdamW and of the encoder's forward pass alone; it is known for
+    encoders of BERT's plain kind, and left out for others.
 
     Raises InputError where the architecture has fewer positions than that.
     """
     predictions, flops = training_flops(architecture, sequence_length)
-    name = title or architecture.shape_name
-    return Account(name, architecture, parameters(architecture), sequence_length, predictions, flops, others)
+    return Account(
+        title=title or architecture.shape_name,
+        architecture=architecture,
+        count=parameters(architecture),
+        sequence_length=sequence_length,
+        predictions=predictions,
+        flops=flops,
+        memory={} if unbuildable(architecture) else memory_of(architecture, batch, sequence_length, precision),
+        setting=f"{batch} x {sequence_length} tokens, {precision}",
+        explanations=others,
+    )
 
 
 def training_flops(architecture: Architecture, sequence_length: int) -> tuple[int, dict[str, float]]:

@@ -1,33 +1,51 @@
-"""Single changes of a model, ranked by what they add to its parameters and FLOPs."""
+"""Single changes of a model, ranked by what they add to its parameters, FLOPs, memory and latency."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from study.accounts import training_flops
 from study.aligned import aligned
-from study.architecture import Architecture
+from study.architecture import Architecture, unbuildable
 from study.counting import parameters
 from study.errors import InputError, Problem
+from study.memory import Precision, memory_of
 from study.naming import Subject
 from study.schema import nearest
 from study.solving import ShapeRules
 
+if TYPE_CHECKING:
+    from study.latency.prediction import LatencyModel
+
 Measure = Callable[[Architecture], float]
 """A number that an architecture has and a change adds to."""
 
-LABELS = {"parameters": "parameters", "train_flops": "train_flops a token"}
-"""What a reader calls each measure."""
+LABELS = {
+    "parameters": ("parameters", 1.0),
+    "train_flops": ("train_flops a token", 1.0),
+    "memory_bytes": ("training memory, MB", 1e-6),
+    "latency_seconds": ("latency, µs", 1e6),
+}
+"""What a reader calls each measure, and by what it is multiplied to be read."""
 
 
-def measures(sequence_length: int) -> dict[str, Measure]:
-    """What changes are ranked by: `parameters` (unique tensors of the MLM model), and `train_flops` per token."""
-    return {
+def measures(sequence_length: int, batch: int, precision: Precision, latency: LatencyModel | None) -> dict[str, Measure]:
+    """What changes are ranked by.
+
+    `parameters` (unique tensors of the MLM model), `train_flops` per token, `memory_bytes` of training at a batch, length and
+    precision, and `latency_seconds` of the encoder's forward pass where a latency model is given.
+    """
+    found: dict[str, Measure] = {
         "parameters": lambda architecture: parameters(architecture).parameters,
         "train_flops": lambda architecture: training_flops(architecture, sequence_length)[1]["train_flops"],
+        "memory_bytes": lambda architecture: memory_of(architecture, batch, sequence_length, precision)["training"].total,
     }
+    if latency is not None:
+        found["latency_seconds"] = lambda architecture: latency.seconds(architecture, batch, sequence_length)
+    return found
 
 
 @dataclass(frozen=True)
@@ -68,22 +86,42 @@ def rank_changes(base: Subject, texts: Iterable[str], measured: Mapping[str, Mea
 
     Each text is `field=value`, or several joined by commas for one change. What is not named stays: a wider model keeps its
     ffn. It keeps its heads where they divide the new width; else it gets the number that divides it and comes nearest to the
-    base's head width. Raises InputError with every text that cannot be understood or leads to an impossible architecture.
+    base's head width. Memory and latency are known for encoders of BERT's plain kind, and left out where the base or a change
+    is of another. Raises InputError with every text that cannot be understood or leads to an impossible architecture.
     """
-    changes: list[Change] = []
+    steps: list[_Step] = []
     problems: list[Problem] = []
-    before = {name: measure(base.architecture) for name, measure in measured.items()}
     for text in texts:
         try:
-            changes.append(_change(base.architecture, text, before, measured))
+            steps.append(_step(base.architecture, text))
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
+    if any(unbuildable(architecture) for architecture in (base.architecture, *(step.architecture for step in steps))):
+        measured = {name: measure for name, measure in measured.items() if name in ("parameters", "train_flops")}
+    if by not in measured:
+        raise InputError.at("--by", f"{by} is not known for these models; known: {', '.join(measured)}")
+    before = {name: measure(base.architecture) for name, measure in measured.items()}
+    changes = [step.measured(before, measured) for step in steps]
     return sorted(changes, key=lambda change: -change.effects[by].added)
 
 
-def _change(base: Architecture, text: str, before: Mapping[str, float], measured: Mapping[str, Measure]) -> Change:
+@dataclass(frozen=True)
+class _Step:
+    """A change before it is measured; `ratio` is new over old of the one size that changes."""
+
+    label: str
+    note: str
+    architecture: Architecture
+    ratio: float | None
+
+    def measured(self, before: Mapping[str, float], measured: Mapping[str, Measure]) -> Change:
+        effects = {name: _effect(before[name], measure(self.architecture), self.ratio) for name, measure in measured.items()}
+        return Change(self.label, self.note, self.architecture, effects)
+
+
+def _step(base: Architecture, text: str) -> _Step:
     values = _parse(text)
     note = ""
     if "width" in values and "heads" not in values:
@@ -97,10 +135,8 @@ def _change(base: Architecture, text: str, before: Mapping[str, float], measured
     old, new = base.model_dump(include=set(asked)), architecture.model_dump(include=set(asked))
     if old == new:
         raise InputError.at(f"--change {text}", "leaves the model as it is; give another value")
-    ratio = _ratio([(old[field], new[field]) for field in asked])
-    effects = {name: _effect(before[name], measure(architecture), ratio) for name, measure in measured.items()}
     label = ", ".join(f"{field} {_shown(old[field])} → {_shown(new[field])}" for field in asked)
-    return Change(label, note, architecture, effects)
+    return _Step(label, note, architecture, _ratio([(old[field], new[field]) for field in asked]))
 
 
 def _parse(text: str) -> dict[str, str]:
@@ -148,14 +184,15 @@ def changes_as_text(base: Subject, changes: Sequence[Change], by: str) -> str:
     header = ["", "change"]
     before = ["", base.title]
     for name in names:
-        header += [LABELS[name], "added", "elasticity"]
-        before += [f"{changes[0].effects[name].before:,.0f}", "", ""]
+        label, scale = LABELS[name]
+        header += [label, "added", "elasticity"]
+        before += [f"{changes[0].effects[name].before * scale:,.0f}", "", ""]
     lines = [header, before]
     for rank, change in enumerate(changes, 1):
         line = [f"{rank}.", change.label + (f" ({change.note})" if change.note else "")]
-        for effect in change.effects.values():
+        for name, effect in change.effects.items():
             slope = "–" if effect.elasticity is None else f"{effect.elasticity:.3f}"
-            line += [f"{effect.added:+,.0f}", f"{effect.added / effect.before:+.1%}", slope]
+            line += [f"{effect.added * LABELS[name][1]:+,.0f}", f"{effect.added / effect.before:+.1%}", slope]
         lines.append(line)
     note = "elasticity: ln(after/before) ÷ ln(new size/old size), over the whole change; what is not named stays as it is"
     return "\n".join([*aligned(lines, left=2), "", _answer(changes, by), note])
@@ -177,8 +214,8 @@ def changes_to_dict(base: Subject, changes: Sequence[Change], by: str) -> dict[s
 
 def _answer(changes: Sequence[Change], by: str) -> str:
     """The one line that people ask for: which change adds most to each measure."""
-    parts = [f"ranked by {LABELS[by]} added"]
+    parts = [f"ranked by {LABELS[by][0]} added"]
     for name in changes[0].effects:
         added = [change.effects[name].added for change in changes]
-        parts.append(f"most {LABELS[name]}: {changes[added.index(max(added))].label}")
+        parts.append(f"most {LABELS[name][0]}: {changes[added.index(max(added))].label}")
     return "; ".join(parts)

@@ -13,6 +13,8 @@ import click
 from study.errors import InputError
 
 if TYPE_CHECKING:
+    from study.latency.prediction import LatencyModel
+    from study.memory import Precision
     from study.sweeping.launch import Resources
 
 INTERRUPTED_EXIT = 130
@@ -73,6 +75,8 @@ def resource_options(command: Any) -> Any:
 size = click.IntRange(max=10_000_000)
 """A size given on the command line; what is too small is told with the shape, what is far too large here."""
 
+batch_option = click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Sequences, for the memory.")
+precision_option = click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
 length_option = click.option(
     "--sequence-length", type=int, default=128, show_default=True, help="Tokens a sequence, for the FLOPs."
 )
@@ -87,11 +91,22 @@ length_option = click.option(
 @click.option("--vocabulary", type=size, help="Word pieces V.  [default: 30522]")
 @click.option("--positions", type=size, help="Learned positions.  [default: 512]")
 @length_option
+@batch_option
+@precision_option
 @click.option("--explain", is_flag=True, help="Add the numbers that others give for this model, and why they differ.")
 @results_option
 @as_json
-def params(name: str | None, sequence_length: int, explain: bool, results: Path, as_json: bool, **sizes: int | None) -> None:
-    """Count the parameters and FLOPs of a model without building it.
+def params(
+    name: str | None,
+    sequence_length: int,
+    batch: int,
+    precision: Precision,
+    explain: bool,
+    results: Path,
+    as_json: bool,
+    **sizes: int | None,
+) -> None:
+    """Count the parameters, FLOPs and memory of a model without building it.
 
     NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or a run's id;
     without it the sizes make the shape, and with it they change it.
@@ -106,19 +121,35 @@ def params(name: str | None, sequence_length: int, explain: bool, results: Path,
     title = asked.title if asked and not given else architecture.shape_name
     published = asked.published if asked and not given else None
     others = explanations(architecture, published) if explain else ()
-    counted = account(architecture, sequence_length, title, others)
+    counted = account(architecture, sequence_length, batch, precision, title, others)
     click.echo(json.dumps(counted.to_dict(), indent=1) if as_json else counted.to_text())
 
 
 @commands.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--change", "changes", multiple=True, metavar="FIELD=VALUE", help="A change of the one NAME to rank; repeat it.")
-@click.option("--by", type=click.Choice(["parameters", "train_flops"]), default="parameters", show_default=True)
+@click.option(
+    "--by",
+    type=click.Choice(["parameters", "train_flops", "memory_bytes", "latency_seconds"]),
+    default="parameters",
+    show_default=True,
+)
+@click.option("--latency-table", type=click.Path(path_type=Path), help="Measured by study latency; adds latency to changes.")
 @length_option
+@batch_option
+@precision_option
 @results_option
 @as_json
 def compare(
-    names: tuple[str, ...], changes: tuple[str, ...], by: str, sequence_length: int, results: Path, as_json: bool
+    names: tuple[str, ...],
+    changes: tuple[str, ...],
+    by: str,
+    latency_table: Path | None,
+    sequence_length: int,
+    batch: int,
+    precision: Precision,
+    results: Path,
+    as_json: bool,
 ) -> None:
     r"""Put models side by side, or rank single changes of one model by what they add.
 
@@ -139,7 +170,8 @@ def compare(
     elif len(subjects) > 1:
         raise InputError.at("--change", f"needs one NAME to change, not {len(subjects)}")
     else:
-        ranked = rank_changes(subjects[0], changes, measures(sequence_length), by)
+        model = _latency_model(latency_table, precision, (batch, sequence_length))
+        ranked = rank_changes(subjects[0], changes, measures(sequence_length, batch, precision, model), by)
         plain, text = changes_to_dict(subjects[0], ranked, by), changes_as_text(subjects[0], ranked, by)
     click.echo(json.dumps(plain, indent=1) if as_json else text)
 
@@ -331,6 +363,16 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
         click.echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))
     else:
         show(table_of(rows), f"The table: {path}", *filter(None, [disturbed(rows)]))
+
+
+def _latency_model(table: Path | None, precision: Precision, setting: tuple[int, int]) -> LatencyModel | None:
+    """What predicts latency from a table of measured ones, None without a table."""
+    if table is None:
+        return None
+    from study.latency.prediction import fit_latency
+    from study.latency.table import read_table
+
+    return fit_latency(read_table(table), precision, setting=setting)
 
 
 def _resources(options: dict[str, Any]) -> Resources:

@@ -173,16 +173,6 @@ def memory_of(architecture: Architecture, batch: int, sequence_length: int, prec
     }
 
 
-def memory_lines(memories: dict[str, Memory]) -> list[str]:
-    """A table in plain text: a row a part, a column a use."""
-    names = list(next(iter(memories.values())).parts)
-    rows = [(name.replace("_", " "), [memory.parts[name] for memory in memories.values()]) for name in names]
-    rows.append(("total", [memory.total for memory in memories.values()]))
-    lines = [f"{'memory (bytes)':<22}" + "".join(f"{use:>20}" for use in memories)]
-    lines += [f"{name:<22}" + "".join(f"{size:>20,}" for size in sizes) for name, sizes in rows]
-    return [*lines, *(f"peak of {use}: {memory.moment}" for use, memory in memories.items())]
-
-
 def itemsize(precision: Precision) -> int:
     """Bytes of a number: 4 in fp32, 2 in bf16."""
     return 2 if precision == "bf16" else FLOAT

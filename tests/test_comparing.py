@@ -21,6 +21,8 @@ from study.comparing import rows_as_text, side_by_side
 from study.config import RunConfig
 from study.counting import parameters
 from study.errors import InputError
+from study.latency.prediction import TERMS, LatencyModel
+from study.memory import memory_of
 from study.model.masked_language_model import MaskedLanguageModel
 from study.named_models import catalogue, find, named
 from study.naming import Subject, subject
@@ -48,8 +50,11 @@ def study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return run
 
 
+MEASURES = measures(128, 32, "fp32", None)
+
+
 def test_twice_the_depth_adds_most_to_bert_base() -> None:
-    ranked = rank_changes(BASE, ISSUE, measures(128))
+    ranked = rank_changes(BASE, ISSUE, MEASURES)
     added = {change.label: change.effects["parameters"].added for change in ranked}
     assert added == {
         "depth 12 → 24": 85_054_464,
@@ -60,24 +65,24 @@ def test_twice_the_depth_adds_most_to_bert_base() -> None:
     }
     assert ranked[2].note == "heads 12 → 16, to divide it"
     assert ranked[2].architecture.ffn == 3072
-    by_flops = rank_changes(BASE, ["vocabulary=90000", "ffn=3300"], measures(128), by="train_flops")
+    by_flops = rank_changes(BASE, ["vocabulary=90000", "ffn=3300"], MEASURES, by="train_flops")
     assert [change.label for change in by_flops] == ["vocabulary 30,522 → 90,000", "ffn 3,072 → 3,300"]
 
 
 @given(subjects, st.integers(2, 40))
 def test_an_elasticity_is_that_of_the_whole_step(base: Subject, times: int) -> None:
-    (change,) = rank_changes(base, [f"depth={base.architecture.depth * times}"], measures(64))
+    (change,) = rank_changes(base, [f"depth={base.architecture.depth * times}"], measures(64, 8, "fp32", None))
     for effect in change.effects.values():
         assert effect.elasticity is not None
         assert effect.before * times**effect.elasticity == pytest.approx(effect.after)
-        assert 0 <= effect.elasticity <= 1
+        assert 0 <= effect.elasticity <= 1 + 1e-9
     assert parameters(change.architecture).parameters == change.effects["parameters"].after
 
 
 @given(subjects, st.integers(1, 40))
 def test_a_wider_model_keeps_its_heads_where_they_divide(base: Subject, more: int) -> None:
     width = base.architecture.width + 64 * more
-    (change,) = rank_changes(base, [f"width={width}"], measures(64))
+    (change,) = rank_changes(base, [f"width={width}"], measures(64, 8, "fp32", None))
     kept = width % base.architecture.heads == 0
     assert (change.architecture.heads == base.architecture.heads) or not kept
     assert width % change.architecture.heads == 0
@@ -85,7 +90,7 @@ def test_a_wider_model_keeps_its_heads_where_they_divide(base: Subject, more: in
 
 
 def test_several_sizes_and_other_fields_change_without_an_elasticity() -> None:
-    ranked = rank_changes(BASE, ["width=1024,ffn=4096", "norm=pre", "activation=geglu", "embedding_width=128"], measures(128))
+    ranked = rank_changes(BASE, ["width=1024,ffn=4096", "norm=pre", "activation=geglu", "embedding_width=128"], MEASURES)
     assert all(change.effects["parameters"].elasticity is None for change in ranked)
     added = {change.label: change.effects["parameters"].added for change in ranked}
     assert added["norm post → pre"] == 0
@@ -106,9 +111,20 @@ def test_several_sizes_and_other_fields_change_without_an_elasticity() -> None:
 )
 def test_a_change_that_cannot_be_is_told_with_its_remedy(text: str, problem: str) -> None:
     with pytest.raises(InputError) as error:
-        rank_changes(BASE, [text, "depth=24"], measures(128))
+        rank_changes(BASE, [text, "depth=24"], MEASURES)
     assert problem in str(error.value)
     assert len(error.value.problems) == 1
+
+
+def test_memory_and_latency_rank_where_they_are_known() -> None:
+    timed = LatencyModel("median", "fp32", 1, "all", dict.fromkeys(TERMS, 0.0) | {"layer": 1e-3}, 5, 5, 0.0, 0.0)
+    ranked = rank_changes(BASE, ["depth=24", "ffn=6144"], measures(128, 32, "fp32", timed), by="memory_bytes")
+    assert [change.label for change in ranked] == ["depth 12 → 24", "ffn 3,072 → 6,144"]
+    assert ranked[0].effects["latency_seconds"].added == pytest.approx(0.012)
+    assert ranked[1].effects["latency_seconds"].elasticity == 0
+    assert ranked[0].effects["memory_bytes"].before == memory_of(BASE.architecture, 32, 128, "fp32")["training"].total
+    with pytest.raises(InputError, match="memory_bytes is not known for these models"):
+        rank_changes(BASE, ["activation=geglu"], MEASURES, by="memory_bytes")
 
 
 def test_models_side_by_side_show_what_one_has_and_the_other_lacks() -> None:
@@ -143,10 +159,10 @@ def test_explanations_give_the_figures_that_others_print() -> None:
 @pytest.mark.parametrize("model", catalogue(), ids=lambda model: model.short_name)
 def test_every_named_model_has_an_account_that_adds_up(model: Any) -> None:
     architecture = model.architecture
-    counted = account(
-        architecture, 128, model.short_name, explanations(architecture, (model.published, model.published_status))
-    )
+    others = explanations(architecture, (model.published, model.published_status))
+    counted = account(architecture, min(128, architecture.positions), 32, "fp32", model.short_name, others)
     plain: dict[str, Any] = json.loads(json.dumps(counted.to_dict()))
+    assert ("memory" in plain) == (unbuildable(architecture) is None)
     assert sum(plain["components"].values()) == parameters(architecture).parameters
     assert plain["components"].keys() == plain["formulas"].keys()
     assert "100%" in counted.to_text()
