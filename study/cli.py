@@ -161,6 +161,57 @@ def report(folder: Path, as_json: bool) -> None:
     _report(_sweep_folder(folder).path, as_json)
 
 
+def role_options(command: Any) -> Any:
+    """The options that say which column, or which expression of columns, means what."""
+    roles = {
+        "parameters": "Parameters N.",
+        "tokens": "Training tokens D.",
+        "flops": "Training FLOPs C.",
+        "loss": "Loss.",
+        "depth": "Layers.",
+        "width": "Hidden size.",
+        "heads": "Attention heads.",
+        "ffn": "FFN inner size.",
+        "unique_tokens": "Tokens before any is repeated.",
+        "error": "Downstream error, 0 to 1.",
+        "score": "Downstream score, 0 to 1.",
+    }
+    for role, meaning in reversed(roles.items()):
+        command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=meaning)(command)
+    return command
+
+
+@commands.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--law", required=True, help="chinchilla, power-floor, …; an unknown name lists them all.")
+@role_options
+@click.option("--where", metavar="CONDITION", help="Rows to keep, as in 'loss < 4 and dataset == \"c4\"'.")
+@click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled and held out together.")
+@click.option("--budget", metavar="COLUMN", help="What orders runs from small to large.  [default: FLOPs, else 6·N·D]")
+@click.option("--huber-delta", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True)
+@click.option("--space", type=click.Choice(["log", "linear"]), default="log", show_default=True, help="Where residuals are.")
+@click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the resamples.")
+@click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
+@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
+@as_json
+def fit(table: Path, law: str, as_json: bool, **options: Any) -> None:
+    """Fit a scaling law to any TABLE (csv, jsonl, parquet) or results folder, and forecast its largest runs.
+
+    COLUMN is a name or arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
+    """
+    from study.fitting.estimation import Settings
+    from study.fitting.law_fits import fit_table
+    from study.fitting.reading import Source
+
+    choices = {name: options.pop(name) for name in ("huber_delta", "space", "bootstrap", "seed")}
+    held_out = options.pop("held_out")
+    selection = {name: options.pop(name) for name in ("where", "cluster", "budget", "any_units")}
+    roles = {role: text for role, text in options.items() if text is not None}
+    found = fit_table(Source(table, roles, **selection), law, Settings(**choices), held_out)
+    click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
+
+
 @commands.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @as_json
