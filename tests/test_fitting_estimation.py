@@ -49,7 +49,7 @@ def test_restarting_the_refits_gains_nothing(epoch: Fit) -> None:
     objective = Objective(CHINCHILLA.at(points.columns), points.response, 1e-3, "log")
     draws = np.random.default_rng(0).multinomial(240, np.full(240, 1 / 240), size=4000).astype(float)[:400]
     first = epoch.resamples.theta[:400]
-    again = minimise(objective, first * 1.0001, draws, *CHINCHILLA.bounds)
+    again = minimise(objective, first * 1.0001, draws)
     assert again.converged.all()
     assert (objective.value(first, draws) <= again.value * (1 + 1e-7)).all()
 

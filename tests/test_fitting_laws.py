@@ -17,7 +17,8 @@ EVERY_LAW = pytest.mark.parametrize("law", LAWS.values(), ids=list(LAWS))
 @EVERY_LAW
 def test_gradient_and_curvature_agree_with_differences(law: Law) -> None:
     columns = columns_of(law, 7)
-    surface, theta = law.at(columns), law.internal(TRUTHS[law.name])
+    surface = law.at(columns)
+    theta = surface.starts(law.predict(TRUTHS[law.name], columns), 4)[2]
     steps = 1e-5 * np.eye(len(theta))
     found = surface.derivatives(theta[None])
     np.testing.assert_allclose(found.value, surface.value(theta[None]), rtol=1e-12)
@@ -27,6 +28,17 @@ def test_gradient_and_curvature_agree_with_differences(law: Law) -> None:
     slopes = [surface.derivatives(np.stack([theta + step, theta - step])).jacobian for step in steps]
     bends = np.array([weights[0] @ (up - down) / 2e-5 for up, down in slopes])
     np.testing.assert_allclose(found.curvature(weights)[0], bends, rtol=1e-5, atol=1e-5 * np.abs(bends).max())
+
+
+@EVERY_LAW
+def test_parameters_of_the_literature_give_the_same_values(law: Law) -> None:
+    columns = columns_of(law, 7)
+    surface = law.at(columns)
+    theta = surface.starts(law.predict(TRUTHS[law.name], columns), 4)
+    np.testing.assert_allclose(law.values(surface.natural(theta), columns), surface.value(theta), rtol=1e-10)
+    steps = 1e-6 * np.eye(theta.shape[1])
+    differences = (surface.natural(theta[0] + steps) - surface.natural(theta[0] - steps)) / 2e-6
+    np.testing.assert_allclose(surface.natural_slopes(theta[0]), differences.T, rtol=1e-5, atol=1e-9)
 
 
 @EVERY_LAW

@@ -17,8 +17,8 @@ from study.fitting.paired import CONFIDENCE
 from study.fitting.uncertainty import Bootstrap, Profile, bootstrap, condition_number, covariance, profile
 
 Status = Literal["converged", "on_bound", "weakly_identified", "failed"]
-"""`on_bound`: a parameter ended on its bound or its term vanished; `weakly_identified`: the rows hardly tell a parameter;
-`failed`: restarting at the answer still gains, or too many resamples did not converge."""
+"""`on_bound`: a parameter ended on its bound or its term vanished; `weakly_identified`: the rows hardly tell a parameter, or many resamples do not converge;
+`failed`: restarting at the answer still gains."""
 
 STARTS = 128
 """Starts tried by default; the best quarter of them is followed to its end."""
@@ -62,6 +62,7 @@ class Fit:
     residuals: Floats = field(repr=False)
     theta: Floats = field(repr=False)
     resamples: Bootstrap = field(repr=False)
+    resampled: Floats = field(repr=False)
     settings: Settings
 
     @property
@@ -76,11 +77,11 @@ class Fit:
 
     def predict(self, columns: Columns) -> Floats:
         """The law at its estimates, one value a row."""
-        return np.asarray(self.law.at(columns).value(self.theta[None])[0])
+        return self.law.predict(self.estimates, columns)
 
     def predictions(self, columns: Columns) -> Floats:
         """The law at every resample's estimates, resamples × rows."""
-        return self.law.at(columns).value(self.resamples.theta)
+        return self.law.values(self.resampled, columns)
 
     def profile(self, exponent: str) -> Profile:
         """The profile of one exponent; see study.fitting.uncertainty."""
@@ -135,29 +136,31 @@ def fit(law: Law, observations: Observations, settings: Settings | None = None) 
     objective = _objective(law, observations, settings)
     found, regained = _best(law, objective, observations, settings)
     theta = found.theta[0]
-    resamples = bootstrap(law, objective, observations, theta, settings.bootstrap, settings.seed)
-    resting = _resting(law, theta)
+    resamples = bootstrap(objective, observations, theta, settings.bootstrap, settings.seed)
+    resting = _resting(objective, theta)
     condition = condition_number(objective, theta, resting)
-    intervals = _intervals(law, resamples)
+    resampled = objective.surface.natural(resamples.theta)
+    intervals = _intervals(law, resampled)
     reasons: dict[Status, list[str]] = {
-        "failed": _failures(found, regained, resamples),
-        "on_bound": _bounds_met(law, theta, resting, observations),
-        "weakly_identified": _weaknesses(law, observations, condition, intervals),
+        "failed": _failures(found, regained),
+        "on_bound": _bounds_met(law, resting),
+        "weakly_identified": _weaknesses(law, objective, condition, intervals) + _lost(resamples),
     }
     status: Status = next((name for name, given in reasons.items() if given), "converged")
     return Fit(
         law=law,
         status=status,
         reasons=tuple(reason for given in reasons.values() for reason in given),
-        estimates=dict(zip(law.parameters, law.natural(theta).tolist(), strict=True)),
+        estimates=dict(zip(law.parameters, objective.surface.natural(theta[None])[0].tolist(), strict=True)),
         intervals=intervals,
-        covariance=_natural_covariance(law, objective, observations, theta, resamples),
+        covariance=_natural_covariance(objective, observations, theta, resamples),
         condition_number=condition,
         objective=float(found.value[0]),
         observations=observations,
         residuals=objective.residuals(theta[None])[0],
         theta=theta,
         resamples=resamples,
+        resampled=resampled,
         settings=settings,
     )
 
@@ -170,9 +173,9 @@ def _best(law: Law, objective: Objective, observations: Observations, settings: 
     """The lowest minimum that the starts lead to, and what restarting there still gained, relative to it."""
     theta = _followed(law, observations, settings)
     weights = np.ones((len(theta), len(observations)))
-    found = minimise(objective, theta, weights, *law.bounds)
+    found = minimise(objective, theta, weights)
     lowest = int(np.argmin(found.value))
-    again = minimise(objective, found.theta[[lowest]], weights[:1], *law.bounds)
+    again = minimise(objective, found.theta[[lowest]], weights[:1])
     scale = max(float(again.value[0]), _NOTHING * len(observations))
     return again, float(found.value[lowest] - again.value[0]) / scale
 
@@ -182,71 +185,68 @@ def _followed(law: Law, observations: Observations, settings: Settings) -> Float
     rows = np.unique(np.linspace(0, len(observations) - 1, _ROWS_FOR_STARTS).astype(int))
     some = observations.where(np.isin(np.arange(len(observations)), rows))
     objective = _objective(law, some, settings)
-    starts = law.starts(some.columns, some.response, settings.starts)
+    starts = objective.surface.starts(some.response, settings.starts)
     values = objective.value(starts, np.ones((len(starts), len(some))))
     chosen = starts[np.argsort(values, kind="stable")[: max(8, settings.starts // 4)]]
     chosen = chosen[: int(np.isfinite(values).sum())]
     if not len(chosen):
         raise InputError.at(law.name, "has no finite value at any start; are the columns in the right places?")
-    found = minimise(objective, chosen, np.ones((len(chosen), len(some))), *law.bounds)
+    found = minimise(objective, chosen, np.ones((len(chosen), len(some))))
     best = np.argsort(found.value, kind="stable")
     apart = np.concatenate([[True], np.diff(found.value[best]) > _REGAIN * found.value[best][0]])
     return np.asarray(found.theta[best[apart][:4]])
 
 
-def _resting(law: Law, theta: Floats) -> NDArray[np.bool_]:
-    low, high = law.bounds
+def _resting(objective: Objective, theta: Floats) -> NDArray[np.bool_]:
+    low, high = objective.surface.bounds
     return np.asarray((theta <= low + _BOUND) | (theta >= high - _BOUND))
 
 
-def _failures(found: Minima, regained: float, resamples: Bootstrap) -> list[str]:
+def _failures(found: Minima, regained: float) -> list[str]:
     reasons = []
     if not found.converged[0]:
         reasons.append("the minimiser stopped before its last step gained nothing")
     if regained > _REGAIN:
         reasons.append(f"restarting at the answer lowered the objective by {regained:.1e} of itself")
-    if resamples.failed > 0.05 * (resamples.failed + len(resamples.theta)):
-        reasons.append(f"{resamples.failed} resamples did not converge")
     return reasons
 
 
-def _bounds_met(law: Law, theta: Floats, resting: NDArray[np.bool_], observations: Observations) -> list[str]:
-    names = [name for name, rests in zip(law.parameters, resting, strict=True) if rests]
-    reasons = [f"{name} is on its bound" for name in names]
-    gone = law.negligible(theta, observations.columns)
-    return reasons + [f"the term of {name} vanished" for name in gone if name not in names]
+def _bounds_met(law: Law, resting: NDArray[np.bool_]) -> list[str]:
+    return [f"{name} is on its bound" for name, rests in zip(law.parameters, resting, strict=True) if rests]
 
 
-def _weaknesses(
-    law: Law, observations: Observations, condition: float, intervals: Mapping[str, tuple[float, float]]
-) -> list[str]:
+def _weaknesses(law: Law, objective: Objective, condition: float, intervals: Mapping[str, tuple[float, float]]) -> list[str]:
     reasons = []
     if condition > WORST_CONDITION:
         reasons.append(f"the condition number is {condition:.1e}")
-    if len(observations) < len(law.parameters) + 2:
-        reasons.append(f"{len(observations)} points leave one degree of freedom for {len(law.parameters)} parameters")
-    floor = dict(zip(law.parameters, law.bounds[0], strict=True))
+    points = len(objective.response)
+    if points < len(law.parameters) + 2:
+        reasons.append(f"{points} points leave one degree of freedom for {len(law.parameters)} parameters")
+    floor = dict(zip(law.parameters, objective.surface.bounds[0], strict=True))
     for name in law.exponents:
         if name in intervals and floor[name] == 0 and intervals[name][0] < 1e-3 * intervals[name][1]:
             reasons.append(f"the interval of {name} reaches 0")
     return reasons
 
 
-def _intervals(law: Law, resamples: Bootstrap) -> dict[str, tuple[float, float]]:
-    if not len(resamples.theta):
+def _lost(resamples: Bootstrap) -> list[str]:
+    drawn = resamples.failed + len(resamples.theta)
+    return [f"{resamples.failed} of {drawn} resamples did not converge"] if resamples.failed > 0.05 * drawn else []
+
+
+def _intervals(law: Law, resampled: Floats) -> dict[str, tuple[float, float]]:
+    if not len(resampled):
         return {}
     tails = 50 * (1 - CONFIDENCE), 100 - 50 * (1 - CONFIDENCE)
-    low, high = law.natural(np.percentile(resamples.theta, tails, axis=0))
+    low, high = np.percentile(resampled, tails, axis=0)
     return {name: (float(a), float(b)) for name, a, b in zip(law.parameters, low, high, strict=True)}
 
 
-def _natural_covariance(
-    law: Law, objective: Objective, observations: Observations, theta: Floats, resamples: Bootstrap
-) -> Floats:
+def _natural_covariance(objective: Objective, observations: Observations, theta: Floats, resamples: Bootstrap) -> Floats:
     """Covariance of the parameters: that of the resamples of θ, or the sandwich without them, by the delta method."""
     inner = np.cov(resamples.theta.T) if len(resamples.theta) > 1 else covariance(objective, observations, theta)
-    slope = np.where(law.logarithmic, law.natural(theta), 1.0)
-    return np.asarray(np.atleast_2d(inner) * np.outer(slope, slope))
+    slopes = objective.surface.natural_slopes(theta)
+    return np.asarray(slopes @ np.atleast_2d(inner) @ slopes.T)
 
 
 def _finite(value: float) -> float | None:

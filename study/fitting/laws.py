@@ -1,7 +1,4 @@
-"""Laws as objects: a formula over the columns of a table, its parameters by their names in the literature, its derivatives.
-
-A law is estimated in internal parameters, θ: the logarithm of a parameter that must be positive, itself otherwise.
-"""
+"""Laws as objects: a formula over the columns of a table, and its parameters by their names in the literature."""
 
 from __future__ import annotations
 
@@ -27,7 +24,15 @@ class Derivatives:
 
 
 class Surface(ABC):
-    """A law at the rows of one table: a function of θ alone, for many θ at a time (B × p)."""
+    """A law at the rows of one table, in coordinates θ that suit the fit: a function of many θ at a time (B × p).
+
+    θ has one entry a parameter, in the law's order; the entry of an exponent is the exponent itself.
+    """
+
+    @property
+    @abstractmethod
+    def bounds(self) -> tuple[Floats, Floats]:
+        """The lowest and highest θ."""
 
     @abstractmethod
     def value(self, theta: Floats) -> Floats:
@@ -36,6 +41,18 @@ class Surface(ABC):
     @abstractmethod
     def derivatives(self, theta: Floats) -> Derivatives:
         """Values, gradients and curvature."""
+
+    @abstractmethod
+    def natural(self, theta: Floats) -> Floats:
+        """The parameters of the literature, B × p."""
+
+    @abstractmethod
+    def natural_slopes(self, theta: Floats) -> Floats:
+        """∂(parameters of the literature)/∂θ at one θ, p × p."""
+
+    @abstractmethod
+    def starts(self, response: Floats, count: int) -> Floats:
+        """About `count` θ to start a fit from, count × p."""
 
 
 @dataclass(frozen=True)
@@ -59,45 +76,21 @@ class Law(ABC):
     @property
     @abstractmethod
     def parameters(self) -> tuple[str, ...]:
-        """The names of the parameters, in the order of θ."""
+        """The names of the parameters."""
 
     @property
     @abstractmethod
     def exponents(self) -> tuple[str, ...]:
-        """The parameters that say how fast the response changes: those whose profile is worth drawing."""
-
-    @property
-    @abstractmethod
-    def logarithmic(self) -> NDArray[np.bool_]:
-        """Which θ are logarithms of their parameters."""
-
-    @property
-    @abstractmethod
-    def bounds(self) -> tuple[Floats, Floats]:
-        """The lowest and highest θ."""
+        """The parameters that say how fast the response changes: those whose profile is worth knowing."""
 
     @abstractmethod
     def at(self, columns: Columns) -> Surface:
         """The law at the rows of a table."""
 
     @abstractmethod
-    def starts(self, columns: Columns, response: Floats, count: int) -> Floats:
-        """About `count` θ to start a fit from, count × p."""
-
-    def negligible(self, theta: Floats, columns: Columns) -> tuple[str, ...]:
-        """The positive parameters that a fit has driven to zero: their terms no longer show anywhere in the table."""
-        return ()
-
-    def natural(self, theta: Floats) -> Floats:
-        """The parameters of the literature from θ."""
-        with np.errstate(over="ignore"):
-            return np.where(self.logarithmic, np.exp(theta), theta)
-
-    def internal(self, estimates: Mapping[str, float]) -> Floats:
-        """The θ of given parameters; raises KeyError where one is missing."""
-        given = np.array([estimates[name] for name in self.parameters], dtype=float)
-        return np.where(self.logarithmic, np.log(np.where(self.logarithmic, given, 1.0)), given)
+    def values(self, parameters: Floats, columns: Columns) -> Floats:
+        """The formula at many sets of parameters (B × p) and all rows, B × n."""
 
     def predict(self, estimates: Mapping[str, float], columns: Columns) -> Floats:
-        """The formula at given parameters, one value a row."""
-        return np.asarray(self.at(columns).value(self.internal(estimates)[None])[0])
+        """The formula at parameters given by name, one value a row; raises KeyError where one is missing."""
+        return np.asarray(self.values(np.array([[estimates[name] for name in self.parameters]]), columns)[0])

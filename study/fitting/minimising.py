@@ -18,6 +18,8 @@ TOLERANCE = 1e-12
 """A fit has converged when the best guaranteed step would lower the objective by less than this share of it."""
 
 _CELLS_AT_A_TIME = 30_000
+_RIDGE = 1e-13
+_TOUCH = 1e-12
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,8 @@ class Minima:
     converged: NDArray[np.bool_]
 
 
-def minimise(objective: Objective, theta: Floats, weights: Floats, low: Floats, high: Floats) -> Minima:
-    """The minimum of each of B fits within `low` to `high` (p, or B × p to hold a parameter fixed), from its own start.
+def minimise(objective: Objective, theta: Floats, weights: Floats, within: tuple[Floats, Floats] | None = None) -> Minima:
+    """The minimum of each of B fits, from its own start, within the law's bounds or others (B × p, equal to hold one fixed).
 
     Newton steps with the exact Hessian H, damped towards the steps of the majoriser M: (H + λM)·step = −gradient, where λ
     falls fivefold after a step that lowered the objective and rises fourfold after one that did not (the rule of Levenberg
@@ -109,7 +111,7 @@ def minimise(objective: Objective, theta: Floats, weights: Floats, low: Floats, 
     bound that the gradient pushes against rest there. Fits are run in blocks that fit the cache.
     """
     block = max(1, _CELLS_AT_A_TIME // weights.shape[1])
-    low, high = np.broadcast_to(low, theta.shape), np.broadcast_to(high, theta.shape)
+    low, high = (np.broadcast_to(bound, theta.shape) for bound in within or objective.surface.bounds)
     parts = []
     for first in range(0, len(theta), block):
         rows = slice(first, first + block)
@@ -146,18 +148,37 @@ def _minimise(objective: Objective, theta: Floats, weights: Floats, low: Floats,
 def _step(
     objective: Objective, theta: Floats, weights: Floats, low: Floats, high: Floats, damping: Floats
 ) -> tuple[Floats, Floats]:
-    """The damped Newton step of each fit, and what the majoriser's step is sure to gain."""
+    """The damped Newton step of each fit, within its bounds, and what the majoriser's step is sure to gain.
+
+    Where the step would cross a bound it ends there, and the other parameters move as suits that.
+    """
     gradient, hessian, majoriser = objective.expand(theta, weights)
-    resting = ((theta <= low) & (gradient >= 0)) | ((theta >= high) & (gradient <= 0))
-    gradient = np.where(resting, 0.0, gradient)
-    pairs = resting[:, :, None] | resting[:, None, :]
-    unit = np.eye(theta.shape[1]) * resting[:, :, None]
-    hessian, majoriser = (np.where(pairs, 0.0, matrix) + unit for matrix in (hessian, majoriser))
-    diagonal = np.einsum("bpp->bp", majoriser)
-    diagonal += 1e-13 * diagonal.max(axis=1, keepdims=True) + 1e-300
-    sure = np.linalg.solve(majoriser, gradient[:, :, None])[:, :, 0]
-    step = -np.linalg.solve(hessian + damping[:, None, None] * majoriser, gradient[:, :, None])[:, :, 0]
-    return np.nan_to_num(step), 0.5 * np.einsum("bp,bp->b", gradient, sure)
+    resting = ((theta <= low + _TOUCH) & (gradient >= 0)) | ((theta >= high - _TOUCH) & (gradient <= 0))
+    still = np.zeros_like(theta)
+    sure = -_solve(majoriser, gradient, resting, still)
+    gain = 0.5 * np.einsum("bp,bp->b", np.where(resting, 0.0, gradient), sure)
+    damped = hessian + damping[:, None, None] * majoriser
+    step = _solve(damped, gradient, resting, still)
+    crossing = resting | (theta + step < low) | (theta + step > high)
+    again = np.flatnonzero((crossing != resting).any(axis=1))
+    if len(again):
+        held = np.where(crossing, np.clip(theta + step, low, high) - theta, 0.0)[again]
+        step[again] = _solve(damped[again], gradient[again], crossing[again], held)
+    return step, gain
+
+
+def _solve(matrix: Floats, gradient: Floats, held: NDArray[np.bool_], moves: Floats) -> Floats:
+    """The steps with matrix·step = −gradient for the parameters that are not `held`, which take their given `moves`.
+
+    Parameters are scaled to a unit diagonal first; those that no row tells anything about stay.
+    """
+    diagonal = np.abs(np.einsum("bpp->bp", matrix))
+    scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+    matrix = matrix * scale[:, :, None] * scale[:, None, :]
+    moves = moves / scale
+    sides = np.where(held, moves, -gradient * scale - np.einsum("bpq,bq->bp", matrix, moves))
+    matrix = np.where(held[:, :, None] | held[:, None, :], 0.0, matrix) + (held + _RIDGE)[:, :, None] * np.eye(held.shape[1])
+    return np.asarray(np.nan_to_num(np.linalg.solve(matrix, sides[:, :, None])[:, :, 0] * scale))
 
 
 def _gram(slopes: Floats, weights: Floats) -> Floats:

@@ -30,7 +30,7 @@ class Bootstrap:
     failed: int = 0
 
 
-def bootstrap(law: Law, objective: Objective, observations: Observations, theta: Floats, count: int, seed: int) -> Bootstrap:
+def bootstrap(objective: Objective, observations: Observations, theta: Floats, count: int, seed: int) -> Bootstrap:
     """Refits to `count` resamples of the runs, drawn with replacement, all rows of a run together (Efron 1979).
 
     Each starts at the estimate. Tables of more than ROWS_TO_REFIT rows draw from the normal distribution of the sandwich
@@ -43,9 +43,9 @@ def bootstrap(law: Law, objective: Objective, observations: Observations, theta:
     if len(observations) > ROWS_TO_REFIT:
         spread = covariance(objective, observations, theta)
         drawn = random.multivariate_normal(theta, spread, size=count, method="eigh")
-        return Bootstrap("sandwich", np.clip(drawn, *law.bounds))
+        return Bootstrap("sandwich", np.clip(drawn, *objective.surface.bounds))
     draws = random.multinomial(runs, np.full(runs, 1 / runs), size=count).astype(float)
-    found = minimise(objective, np.tile(theta, (count, 1)), draws[:, observations.clusters], *law.bounds)
+    found = minimise(objective, np.tile(theta, (count, 1)), draws[:, observations.clusters])
     return Bootstrap("refit", found.theta[found.converged], int((~found.converged).sum()))
 
 
@@ -102,13 +102,13 @@ def profile(law: Law, objective: Objective, observations: Observations, theta: F
     tried, 5 standard errors either way and within the bounds, ends at its edge. Rows count as independent.
     """
     place = law.parameters.index(parameter)
-    low, high = law.bounds
+    low, high = objective.surface.bounds
     error = max(float(np.sqrt(covariance(objective, observations, theta)[place, place])), 1e-3 * abs(theta[place]) + 1e-9)
     values = np.clip(theta[place] + error * np.linspace(-5, 5, _PROFILE_POINTS), low[place], high[place])
     held_low, held_high = np.tile(low, (len(values), 1)), np.tile(high, (len(values), 1))
     held_low[:, place] = held_high[:, place] = values
     weights = np.ones((len(values), len(observations)))
-    found = minimise(objective, np.tile(theta, (len(values), 1)), weights, held_low, held_high)
+    found = minimise(objective, np.tile(theta, (len(values), 1)), weights, (held_low, held_high))
     least = float(objective.value(theta[None], weights[:1])[0])
     return Profile(parameter, values, found.value, _within(values, found.value, least + _allowance(objective, theta)))
 
