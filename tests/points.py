@@ -43,6 +43,8 @@ TRUTHS = {
         "zeta": 0.35,
     },
     "shape": {"E": 1.9, "A": 60.0, "a_depth": 0.25, "a_width": 0.5, "a_heads": -0.05, "a_ffn": 0.1},
+    "data-constrained": {"E": 1.8, "A": 480.0, "B": 2100.0, "alpha": 0.35, "beta": 0.37, "R": 8.0},
+    "score-of-loss": {"chance": 0.25, "ceiling": 0.95, "k": 3.0, "L0": 2.9},
     "error-of-loss": {"ceiling": 0.8, "k": 2.2, "gamma": 0.9},
 }
 """Parameters of each law that give plausible values over RANGES."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from study.errors import InputError
+from study.fitting.curves import RepeatedTokens, Sigmoid
 from study.fitting.laws import Law
 from study.fitting.sums import SumOfTerms, Term
 from study.schema import nearest
@@ -126,7 +127,24 @@ _ALL = (
     ),
 )
 
-LAWS: dict[str, Law] = {law.name: law for law in _ALL}
+_CURVES = (
+    RepeatedTokens(
+        "data-constrained",
+        "E + A·N^−alpha + B·D′^−beta, D′ = U·(1 + R·(1 − exp(−(D/U − 1)/R)))",
+        f"{_LOSS}. {_N}. {_D}. U: unique tokens.",
+        "Muennighoff et al. 2023, arXiv 2305.16264, eq. 5, its half on tokens, all parameters fitted together",
+        "loss",
+    ),
+    Sigmoid(
+        "score-of-loss",
+        "chance + (ceiling − chance)/(1 + exp(k·(L − L0)))",
+        "Score between 0 and 1, best fitted in the space linear. L: loss.",
+        "Bhagia et al. 2024, arXiv 2412.04403, eq. 3 (step 2); with a law of the loss before it, two steps",
+        "score",
+    ),
+)
+
+LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES)}
 """Every law by its name."""
 
 

@@ -17,8 +17,8 @@ from study.fitting.paired import CONFIDENCE
 from study.fitting.uncertainty import Bootstrap, Profile, bootstrap, condition_number, covariance, profile
 
 Status = Literal["converged", "on_bound", "weakly_identified", "failed"]
-"""`on_bound`: a parameter ended on its bound or its term vanished; `weakly_identified`: the rows hardly tell a parameter, or many resamples do not converge;
-`failed`: restarting at the answer still gains."""
+"""`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly tell a parameter, or many
+resamples do not converge; `failed`: restarting at the answer still gains."""
 
 STARTS = 128
 """Starts tried by default; the best quarter of them is followed to its end."""
