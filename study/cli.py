@@ -213,6 +213,27 @@ def fit(table: Path, law: str, as_json: bool, **options: Any) -> None:
 
 
 @commands.command()
+@click.option("--into", type=click.Path(path_type=Path), default=Path("results/replications"), show_default=True)
+@click.option(
+    "--chinchilla",
+    type=click.Path(path_type=Path),
+    default=Path("../shared/data/published/chinchilla/svg_extracted_data.csv"),
+    show_default=True,
+    help="Epoch's points, which have no licence to be here.",
+)
+@as_json
+def replicate(into: Path, chinchilla: Path, as_json: bool) -> None:
+    """Fit published scaling studies again and compare numbers; exit with 1 where one is beyond its tolerance."""
+    from study.replicating.suite import replicate as replicate_all
+    from study.replicating.suite import to_markdown
+
+    studies = replicate_all(into, chinchilla)
+    click.echo(json.dumps([found.to_dict() for found in studies], indent=1) if as_json else to_markdown(studies))
+    if not all(number.agrees for found in studies for number in found.numbers):
+        sys.exit(1)
+
+
+@commands.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @as_json
 def sync(folder: Path, as_json: bool) -> None:
