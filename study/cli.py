@@ -213,6 +213,42 @@ def fit(table: Path, law: str, as_json: bool, **options: Any) -> None:
 
 
 @commands.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@role_options
+@click.option("--where", metavar="CONDITION", help="Rows to keep.")
+@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
+@as_json
+def frontier(table: Path, where: str | None, any_units: bool, as_json: bool, **roles: str | None) -> None:
+    """Find the compute-optimal number of parameters in a TABLE by every approach: envelope, hull, iso-FLOP valleys, law."""
+    from study.fitting.compute_optimal import frontiers, to_dict, to_text
+    from study.fitting.reading import Source
+
+    given = {role: text for role, text in roles.items() if text is not None}
+    found = frontiers(Source(table, given, where=where, any_units=any_units))
+    click.echo(json.dumps(to_dict(found), indent=1, allow_nan=False) if as_json else to_text(found))
+
+
+@commands.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@click.option("--parameters", multiple=True, metavar="COLUMN", help="A way to count N; as often as there are.")
+@click.option("--flops", multiple=True, metavar="COLUMN", help="A way to count C; as often as there are.")
+@click.option("--tokens", metavar="COLUMN", help="Training tokens D.")
+@click.option("--loss", metavar="COLUMN", help="Loss.")
+@click.option("--where", metavar="CONDITION", help="Rows to keep.")
+@as_json
+def multiverse(
+    table: Path, parameters: tuple[str, ...], flops: tuple[str, ...], where: str | None, as_json: bool, **roles: str | None
+) -> None:
+    """Ask how compute should be split, in every defensible convention: the share that agrees, and what turns the answer."""
+    from study.fitting.multiverse import explore
+    from study.fitting.reading import Source
+
+    given = {role: text for role, text in roles.items() if text is not None}
+    found = explore(Source(table, given, where=where), parameters, flops)
+    click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
+
+
+@commands.command()
 @click.option("--into", type=click.Path(path_type=Path), default=Path("results/replications"), show_default=True)
 @click.option(
     "--chinchilla",

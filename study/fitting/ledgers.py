@@ -27,12 +27,17 @@ def is_ledger(table: pd.DataFrame) -> bool:
     return {"run_id", "cell", "loss_nats", RATE, "exclusion"} <= set(table.columns)
 
 
-def unusable(ledger: pd.DataFrame) -> dict[int, str]:
-    """The rows that a law leaves out: excluded runs, and those that are not at the best learning rate of their cell."""
+def unusable(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[int, str]:
+    """The rows that a law leaves out: excluded runs, and those that are not at the best learning rate of their cell.
+
+    With `bracketed_only` also the cells whose best rate has no worse one tried on both sides.
+    """
     gone = {row: str(ledger["exclusion"].iloc[row]) for row in range(len(ledger)) if pd.notna(ledger["exclusion"].iloc[row])}
     places = pd.Series(range(len(ledger)), index=ledger.index)
     for _, runs in ledger.groupby("cell"):
-        chosen = search_rates(runs).chosen
-        for index in runs.index[runs[RATE] != chosen]:
+        search = search_rates(runs)
+        if bracketed_only and not search.bracketed:
+            gone |= {int(place): "its cell's best learning rate is not bracketed" for place in places[runs.index]} | gone
+        for index in runs.index[runs[RATE] != search.chosen]:
             gone.setdefault(int(places[index]), "not at the best learning rate of its cell")
     return gone

@@ -40,7 +40,8 @@ class Source:
     """A table and which of its columns mean what.
 
     `roles` map a variable of a law (parameters, tokens, flops, loss, …) to a column or an expression; `where` keeps rows;
-    `cluster` names the run of a row; `budget` orders runs by size. `any_units` lets counts and losses of odd size through.
+    `cluster` names the run of a row; `budget` orders runs by size. `any_units` lets counts and losses of odd size through;
+    `bracketed_only` leaves out a ledger's cells whose learning rate is not bracketed.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class Source:
     cluster: str | None = None
     budget: str | None = None
     any_units: bool = False
+    bracketed_only: bool = False
 
 
 def read_observations(source: Source, law: Law) -> Observations:
@@ -61,7 +63,7 @@ def read_observations(source: Source, law: Law) -> Observations:
     table = read_table(source.path)
     reading = _Reading(table, source)
     table_is_ledger = is_ledger(table)
-    gone = unusable(table) if table_is_ledger else {}
+    gone = unusable(table, source.bracketed_only) if table_is_ledger else {}
     for row in np.flatnonzero(table.astype(str).duplicated().to_numpy()).tolist():
         gone.setdefault(row, "repeats an earlier row")
     kept = reading.kept()
