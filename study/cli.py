@@ -230,6 +230,23 @@ def frontier(table: Path, where: str | None, any_units: bool, as_json: bool, **r
 
 @commands.command()
 @click.argument("table", type=click.Path(path_type=Path))
+@click.option("--law", default="chinchilla", show_default=True)
+@click.option("--into", type=click.Path(path_type=Path), default=Path("figures"), show_default=True)
+@role_options
+@click.option("--where", metavar="CONDITION", help="Rows to keep.")
+@click.option("--cluster", metavar="COLUMN", help="The run of a row.")
+def plot(table: Path, law: str, into: Path, where: str | None, cluster: str | None, **roles: str | None) -> None:
+    """Draw a law's fit to a TABLE or results folder, its residuals, forecast, iso-FLOP valleys and multiverse."""
+    from study.fitting.reading import Source
+    from study.plotting.law_figures import draw_all
+
+    given = {role: text for role, text in roles.items() if text is not None}
+    for file in draw_all(Source(table, given, where=where, cluster=cluster), law, into):
+        click.echo(file)
+
+
+@commands.command()
+@click.argument("table", type=click.Path(path_type=Path))
 @click.option("--parameters", multiple=True, metavar="COLUMN", help="A way to count N; as often as there are.")
 @click.option("--flops", multiple=True, metavar="COLUMN", help="A way to count C; as often as there are.")
 @click.option("--tokens", metavar="COLUMN", help="Training tokens D.")

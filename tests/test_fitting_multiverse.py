@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from study.fitting import multiverse
 from study.fitting.compute_optimal import frontiers, to_dict, to_text
 from study.fitting.multiverse import Multiverse, Universe, explore
 from study.fitting.reading import Source
@@ -59,9 +60,11 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
     assert found.flips() == {"parameters": 1.0, "loss": 0.0}
 
 
-def test_a_ledger_brings_its_conventions(tmp_path: Path) -> None:
+def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
+    monkeypatch.setattr(multiverse, "LEDGER_PARAMETERS", multiverse.LEDGER_PARAMETERS[:2])
     folder = depth_or_width(tmp_path / "made_up", seeds=2, budgets=(1e6, 2e6, 4e6))
     folder.write_ledger()
     told = explore(Source(folder.path)).to_dict()
-    assert told["universes"] == 3 * 2 * 3 * (8 + 4)
+    assert told["universes"] == 2 * 2 * 1 * (8 + 4)
     assert {universe["choices"]["rates"] for universe in told["all"]} == {"all cells", "bracketed only"}

@@ -31,7 +31,11 @@ LEDGER_PARAMETERS = ("parameters", "parameters_encoder", "parameters_non_embeddi
 LEDGER_FLOPS = ("train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding")
 
 _SPACES: tuple[Space, ...] = ("log", "linear")
-_TRIMS = ("all rows", "without the highest 5% of losses", "without the smallest 10% of budgets")
+_TRIMS: dict[str, Callable[[Observations], Observations]] = {
+    "all rows": lambda points: points,
+    "without the highest 5% of losses": lambda points: points.where(points.response <= np.quantile(points.response, 0.95)),
+    "without the smallest 10% of budgets": lambda points: points.where(points.budget >= np.quantile(points.budget, 0.1)),
+}
 _FLOORS = {"with floor": "chinchilla", "without floor": "chinchilla-no-floor"}
 _SETTINGS = Settings(bootstrap=100, starts=32)
 _LOSSES = {"huber": 1e-3, "least squares": float("inf")}
@@ -139,8 +143,8 @@ def _universes(
     except InputError as error:
         yield Universe(about, f"refused: {error.problems[0]}", None)
         return
-    for trim in _TRIMS:
-        for universe in ask(_trimmed(points, trim)):
+    for trim, trimmed in _TRIMS.items():
+        for universe in ask(trimmed(points)):
             yield replace(universe, choices={**about, "rows": trim, **universe.choices})
 
 
@@ -163,14 +167,6 @@ def _valley(points: Observations) -> Iterator[Universe]:
         yield Universe({}, "converged", found.exponent, found.interval)
     except InputError as error:
         yield Universe({}, f"refused: {error.problems[0]}", None)
-
-
-def _trimmed(points: Observations, trim: str) -> Observations:
-    if trim == _TRIMS[1]:
-        return points.where(points.response <= np.quantile(points.response, 0.95))
-    if trim == _TRIMS[2]:
-        return points.where(points.budget >= np.quantile(points.budget, 0.1))
-    return points
 
 
 def _pairs(universes: Sequence[Universe]) -> Iterator[tuple[Universe, Universe]]:

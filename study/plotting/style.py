@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -119,10 +120,15 @@ def log_ticks(axes: Axes) -> None:
 
 
 def save(figure: Figure, folder: SweepFolder, name: str) -> None:
-    """Write `figures/<name>.svg` and `.png`, without dates or versions in them."""
+    """Write `figures/<name>.svg` and `.png` of a sweep."""
+    save_into(figure, folder.figures, name)
+
+
+def save_into(figure: Figure, folder: Path, name: str) -> None:
+    """Write `<name>.svg` and `.png` into a folder, without dates or versions in them."""
     metadata: dict[str, dict[str, str | None]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
     for kind, blank in metadata.items():
         buffer = io.BytesIO()
         with theme():
             figure.savefig(buffer, format=kind, metadata=blank)
-        write_atomically(folder.figures / f"{name}.{kind}", buffer.getvalue())
+        write_atomically(folder / f"{name}.{kind}", buffer.getvalue())
