@@ -79,9 +79,13 @@ class Fit:
         """The law at its estimates, one value a row."""
         return self.law.predict(self.estimates, columns)
 
-    def predictions(self, columns: Columns) -> Floats:
-        """The law at every resample's estimates, resamples × rows."""
-        return self.law.values(self.resampled, columns)
+    def residual(self, predicted: Floats, measured: Floats) -> Floats:
+        """Predicted less measured, as their logarithms where the fit is in that space."""
+        return np.asarray(np.log(predicted / measured) if self.settings.space == "log" else predicted - measured)
+
+    def predictions(self, columns: Columns, most: int | None = None) -> Floats:
+        """The law at every resample's estimates, or at the first so many, resamples × rows."""
+        return self.law.values(self.resampled[:most], columns)
 
     def profile(self, exponent: str) -> Profile:
         """The profile of one exponent; see study.fitting.uncertainty."""

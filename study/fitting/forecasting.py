@@ -18,6 +18,8 @@ HELD_OUT = 0.1
 """The share of runs that are held out by default, the largest ones; at least one."""
 
 _LISTED = 20
+_FEWEST_RESAMPLES = 200
+_CELLS = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def prediction_interval(fitted: Fit, unseen: Observations) -> tuple[Floats, Floa
     if not len(fitted.resamples.theta):
         nothing = np.full(len(unseen), np.nan)
         return nothing, nothing
-    centre = fitted.predictions(unseen.columns)
+    centre = fitted.predictions(unseen.columns, most=max(_FEWEST_RESAMPLES, _CELLS // len(unseen)))
     widen = np.sqrt(fitted.n / max(1, fitted.n - len(fitted.law.parameters)))
     drawn = widen * np.random.default_rng(fitted.settings.seed).choice(fitted.residuals, size=centre.shape)
     values = centre * np.exp(-drawn) if fitted.settings.space == "log" else centre - drawn

@@ -65,6 +65,13 @@ class Observations:
             budget=self.budget[kept],
         )
 
+    def thinned(self, most: int) -> Observations:
+        """At most so many rows, spread evenly over the budgets."""
+        if len(self) <= most:
+            return self
+        chosen = np.argsort(self.budget, kind="stable")[np.linspace(0, len(self) - 1, most).astype(int)]
+        return self.where(np.isin(np.arange(len(self)), chosen))
+
     def check(self, law: Law) -> None:
         """Raise InputError, with every problem, where the rows cannot tell the parameters of a law."""
         problems = []

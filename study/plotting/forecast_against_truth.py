@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
 from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
-from study.plotting.style import panels, theme
+from study.plotting.style import MANY, panels, theme
 
 
 def frame(found: LawFit) -> pd.DataFrame:
-    """One row a row held out; empty where there is no forecast."""
+    """One row a row held out, at most MANY; empty where there is no forecast."""
     told = found.forecast
     if not isinstance(told, Forecast):
         return pd.DataFrame()
-    return pd.DataFrame(
+    data = pd.DataFrame(
         {
             "row": told.labels,
             "measured": told.measured,
@@ -26,6 +27,7 @@ def frame(found: LawFit) -> pd.DataFrame:
             "covered": told.covered,
         }
     )
+    return data.iloc[np.unique(np.linspace(0, len(data) - 1, MANY).astype(int))].reset_index(drop=True)
 
 
 def draw(data: pd.DataFrame, found: LawFit) -> Figure:

@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from study.errors import InputError
 from study.fitting.frontiers import iso_flop, iso_flop_groups
 from study.fitting.observations import Observations
-from study.plotting.style import log_ticks, panels, theme
+from study.plotting.style import MANY, log_ticks, panels, theme
 
 
 def frame(points: Observations) -> pd.DataFrame:
     """One row a run at a budget of three sizes or more, and one a minimum (`kind`); empty where there is no frontier."""
+    points = points.thinned(MANY)
     parameters, flops, loss = points.columns["parameters"], points.budget, points.response
     try:
         found = iso_flop(parameters, flops, loss)
@@ -41,7 +42,14 @@ def draw(data: pd.DataFrame) -> Figure:
     with theme():
         figure, (axes,) = panels([""], "parameters", "loss", size=(8.5, 5.2))
         for budget, rows in data[data["kind"] == "run"].sort_values("parameters").groupby("flops"):
-            axes.plot(rows["parameters"], rows["loss"], marker="o", markersize=4, linewidth=1, color=ramp[float(str(budget))])
+            axes.plot(
+                rows["parameters"],
+                rows["loss"],
+                marker="o",
+                markersize=4,
+                linewidth=1,
+                color=ramp[float(str(budget))],
+            )
         minima = data[data["kind"] == "minimum"]
         axes.scatter(minima["parameters"], minima["loss"], marker="*", s=110, color="black", zorder=4)
         log_ticks(axes)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
 from study.fitting.forecasting import largest_runs, predicted
 from study.fitting.law_fits import LawFit
-from study.plotting.style import log_ticks, theme
+from study.plotting.style import MANY, log_ticks, theme
 
-BUDGET = "budget"
-
-MANY = 2000
-"""Beyond so many rows the points of an SVG are one bitmap."""
+BUDGET, HELD = "budget", "held out"
 
 
 def frame(found: LawFit, held_out: float) -> pd.DataFrame:
-    """One row a row of the table and a variable: its size, the measured value, and the law's with its 95% interval.
+    """One row a row of the table (at most MANY) and a variable: the size, the measured value, the law's and its 95% interval.
 
     `held_out` marks the rows that a forecast holds out; the law drawn here was fitted to all. `residual` is in the fit's space.
     """
-    points = found.fit.observations
+    held = largest_runs(found.fit.observations, held_out)
+    everything = replace(found.fit.observations, columns={**found.fit.observations.columns, HELD: held.astype(float)})
+    points = everything.thinned(MANY)
     told = predicted(found.fit, points)
-    axes = {**points.columns, BUDGET: points.budget}
+    axes = {name: points.columns[name] for name in found.fit.law.variables} | {BUDGET: points.budget}
     return pd.concat(
         pd.DataFrame(
             {
@@ -33,8 +34,8 @@ def frame(found: LawFit, held_out: float) -> pd.DataFrame:
                 "law": told.predicted,
                 "low": told.low,
                 "high": told.high,
-                "residual": found.fit.residuals,
-                "held_out": largest_runs(points, held_out),
+                "residual": found.fit.residual(told.predicted, points.response),
+                "held_out": points.columns[HELD] > 0,
             }
         )
         for name, values in axes.items()
@@ -44,7 +45,6 @@ def frame(found: LawFit, held_out: float) -> pd.DataFrame:
 def draw(data: pd.DataFrame, found: LawFit) -> Figure:
     """A column a variable: measured values and the law above, residuals below."""
     names = list(dict.fromkeys(data["variable"]))
-    bitmap = len(data) > MANY * len(names)
     fitted, held, law = sns.color_palette("colorblind", 3).as_hex()
     parts = {False: (fitted, "measured"), True: (held, "measured, held out by the forecast")}
     with theme():
@@ -52,15 +52,13 @@ def draw(data: pd.DataFrame, found: LawFit) -> Figure:
         axes = figure.subplots(2, len(names), sharex="col", sharey="row", squeeze=False)
         for (above, below), name in zip(axes.T, names, strict=True):
             rows = data[data["variable"] == name]
-            above.vlines(rows["size"], rows["low"], rows["high"], color=law, linewidth=3, alpha=0.3, rasterized=bitmap)
-            above.scatter(
-                rows["size"], rows["law"], marker="_", s=50, color=law, label="law, with its 95% interval", rasterized=bitmap
-            )
+            above.vlines(rows["size"], rows["low"], rows["high"], color=law, linewidth=3, alpha=0.3)
+            above.scatter(rows["size"], rows["law"], marker="_", s=50, color=law, label="law, with its 95% interval")
             below.axhline(0, color="black", linewidth=1)
             for part, (colour, label) in parts.items():
                 some = rows[rows["held_out"] == part]
-                above.scatter(some["size"], some["measured"], s=14, color=colour, zorder=3, label=label, rasterized=bitmap)
-                below.scatter(some["size"], some["residual"], s=14, color=colour, rasterized=bitmap)
+                above.scatter(some["size"], some["measured"], s=14, color=colour, zorder=3, label=label)
+                below.scatter(some["size"], some["residual"], s=14, color=colour)
             below.set_xlabel(name)
             log_ticks(below)
         axes[0, 0].set_ylabel(found.fit.law.predicts)
