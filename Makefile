@@ -14,7 +14,7 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow lint constraints
+.PHONY: help install study test slow lint replicate bench constraints
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s%s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,12 @@ test: .venv/.installed-dev ## run the fast tests
 
 slow: .venv/.installed-dev ## run the tests that take longer than a minute
 	$(PYTEST) -m slow
+
+replicate: .venv/.installed ## fit published scaling studies again, into results/replications
+	.venv/bin/study replicate
+
+bench: .venv/.installed ## time 4,000 refits of a law against SciPy
+	.venv/bin/python -m study.replicating.benchmark
 
 lint: .venv/.installed-dev ## check style, format and types
 	.venv/bin/ruff check

@@ -8,9 +8,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from study.cli import commands, main
+from study.fitting.catalogue import LAWS
+from tests.points import TRUTHS, columns_of
 from tests.synthetic import depth_or_width
 
 CONVENTIONS = {"train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding"}
@@ -106,3 +110,27 @@ def test_report_prints_the_headline_and_where_the_answer_is(study: Any, tmp_path
     assert str(folder.answer_file) in out
     _, out, _ = study("report", folder.path, "--json")
     assert json.loads(out)["headline"].startswith("made_up")
+
+
+def test_fit_prints_json_with_its_status_and_forecast(study: Any, tmp_path: Path) -> None:
+    law = LAWS["chinchilla"]
+    columns = columns_of(law, 60)
+    noise = np.random.default_rng(0).normal(0, 0.002, 60)
+    loss = law.predict(TRUTHS["chinchilla"], columns) * np.exp(noise)
+    table = pd.DataFrame({"Model Size": columns["parameters"], "D": columns["tokens"], "loss": loss, "run_name": range(60)})
+    table.loc[7, "loss"] = np.nan
+    table.to_csv(tmp_path / "table.csv", index=False)
+    arguments = ("fit", tmp_path / "table.csv", "--law", "chinchilla", "--parameters", "Model Size", "--tokens", "D")
+    options = ("--loss", "loss", "--where", "loss < 4", "--cluster", "run_name", "--huber-delta", "1e-3", "--bootstrap", 200)
+    status, out, _ = study(*arguments, *options, "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert (found["law"], found["status"]) == ("chinchilla", "converged")
+    assert found["n"] + len(found["excluded"]) == 60
+    assert {"row": "row 8", "reason": "loss is missing"} in found["excluded"]
+    assert found["estimates"].keys() == found["intervals"].keys() == {"E", "A", "B", "alpha", "beta"}
+    assert found["forecast"]["n_held_out"] == round(0.1 * found["n"])
+    status, out, _ = study(*arguments, *options)
+    assert status == 0
+    assert "status: converged" in out
+    assert "forecast (converged): the largest " in out

@@ -21,6 +21,9 @@ from study.records import SweepFolder, write_atomically
 LOSS = "validation loss (nats per masked token)"
 FLOPS = "training FLOPs (train_flops: products that run)"
 
+MANY = 2000
+"""A figure of points shows at most so many rows, spread evenly."""
+
 Panels = tuple[Figure, list[Axes]]
 """A figure and its panels in reading order."""
 

@@ -1,0 +1,62 @@
+"""Every approach to the compute-optimal frontier on one table, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from study.errors import InputError
+from study.fitting.catalogue import LAWS
+from study.fitting.estimation import Settings, fit
+from study.fitting.frontiers import Frontier, envelope, hull, iso_flop, parametric
+from study.fitting.reading import Source, read_observations
+
+Approaches = dict[str, Frontier | str]
+
+
+def frontiers(source: Source, settings: Settings | None = None) -> Approaches:
+    """The frontier by every approach, or in words why there is none.
+
+    Tokens are C/(6·N) where the source names FLOPs but no tokens. Raises InputError where the table cannot be read.
+    """
+    if "flops" in source.roles and "tokens" not in source.roles:
+        source = replace(source, roles={**source.roles, "tokens": "C/(6*N)"})
+    points = read_observations(source, LAWS["chinchilla"])
+    runs = points.columns["parameters"], points.budget, points.response
+    ways: dict[str, Callable[[], Frontier]] = {
+        "envelope": lambda: envelope(*runs),
+        "hull": lambda: hull(*runs),
+        "parabola": lambda: iso_flop(*runs),
+        "full parabola": lambda: iso_flop(*runs, window=float("inf")),
+        "akima": lambda: iso_flop(*runs, valley="akima"),
+        "parametric": lambda: parametric(fit(LAWS["chinchilla"], points, settings)),
+    }
+    return {name: _attempt(way) for name, way in ways.items()}
+
+
+def to_dict(found: Approaches) -> dict[str, Any]:
+    """The frontiers as plain values."""
+    return {
+        name: {"status": one} if isinstance(one, str) else {"status": "found", **asdict(one)} for name, one in found.items()
+    }
+
+
+def to_text(found: Approaches) -> str:
+    """The frontiers for readers."""
+    lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}best models"]
+    for name, one in found.items():
+        if isinstance(one, str):
+            lines.append(f"{name:16}{'–':>14}   {one}")
+            continue
+        interval = "none" if one.interval is None else f"{one.interval[0]:.4f} to {one.interval[1]:.4f}"
+        inside = sum(best.inside for best in one.best)
+        lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'}")
+    return "\n".join(lines)
+
+
+def _attempt(way: Callable[[], Frontier]) -> Frontier | str:
+    try:
+        return way()
+    except InputError as error:
+        return str(error.problems[0])

@@ -1,0 +1,257 @@
+"""Estimates of a law with what they are worth: intervals, covariance, conditioning, exclusions and a status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from study.errors import InputError
+from study.fitting.laws import Columns, Floats, Law
+from study.fitting.minimising import Minima, Objective, Space, minimise
+from study.fitting.observations import Exclusion, Observations
+from study.fitting.paired import CONFIDENCE
+from study.fitting.uncertainty import Bootstrap, Profile, bootstrap, condition_number, covariance, profile
+
+Status = Literal["converged", "on_bound", "weakly_identified", "failed"]
+"""`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly tell a parameter, or many
+resamples do not converge; `failed`: restarting at the answer still gains."""
+
+STARTS = 128
+"""Starts tried by default; the best quarter of them is followed to its end."""
+
+WORST_CONDITION = 1e8
+_REGAIN = 1e-8
+_NOTHING = 1e-14
+_ROWS_FOR_STARTS = 2000
+_BOUND = 1e-6
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a law is fitted: see Objective for `huber_delta` and `space`; `bootstrap` is the number of resamples."""
+
+    huber_delta: float = 1e-3
+    space: Space = "log"
+    bootstrap: int = 1000
+    seed: int = 0
+    starts: int = STARTS
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A law's estimates from n rows of some runs.
+
+    Intervals are the 2.5th to 97.5th percentiles of the bootstrap over runs, empty where there is none. `covariance` is that of
+    the parameters themselves, in their order. `objective` is the summed Huber loss of `settings`. `reasons` say why the status
+    is not `converged`.
+    """
+
+    law: Law
+    status: Status
+    reasons: tuple[str, ...]
+    estimates: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    covariance: Floats
+    condition_number: float
+    objective: float
+    observations: Observations = field(repr=False)
+    residuals: Floats = field(repr=False)
+    theta: Floats = field(repr=False)
+    resamples: Bootstrap = field(repr=False)
+    resampled: Floats = field(repr=False)
+    settings: Settings
+
+    @property
+    def n(self) -> int:
+        """The number of rows used."""
+        return len(self.observations)
+
+    @property
+    def excluded(self) -> tuple[Exclusion, ...]:
+        """The rows left out, with reasons."""
+        return self.observations.excluded
+
+    def predict(self, columns: Columns) -> Floats:
+        """The law at its estimates, one value a row."""
+        return self.law.predict(self.estimates, columns)
+
+    def residual(self, predicted: Floats, measured: Floats) -> Floats:
+        """Predicted less measured, as their logarithms where the fit is in that space."""
+        return np.asarray(np.log(predicted / measured) if self.settings.space == "log" else predicted - measured)
+
+    def predictions(self, columns: Columns, most: int | None = None) -> Floats:
+        """The law at every resample's estimates, or at the first so many, resamples × rows."""
+        return self.law.values(self.resampled[:most], columns)
+
+    def profile(self, exponent: str) -> Profile:
+        """The profile of one exponent; see study.fitting.uncertainty."""
+        return profile(
+            self.law, _objective(self.law, self.observations, self.settings), self.observations, self.theta, exponent
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fit as plain values that JSON can hold: what is infinite or missing is None."""
+        noise = np.sqrt(np.mean(self.residuals**2))
+        far = np.argsort(-np.abs(self.residuals))[:5]
+        return {
+            "law": self.law.name,
+            "formula": self.law.formula,
+            "conventions": self.law.conventions,
+            "source": self.law.source,
+            "status": self.status,
+            "reasons": list(self.reasons),
+            "n": self.n,
+            "runs": self.observations.runs,
+            "objective": self.objective,
+            "huber_delta": _finite(self.settings.huber_delta),
+            "space": self.settings.space,
+            "estimates": {name: _finite(value) for name, value in self.estimates.items()},
+            "intervals": {name: [_finite(low), _finite(high)] for name, (low, high) in self.intervals.items()},
+            "covariance": [[_finite(value) for value in row] for row in self.covariance],
+            "condition_number": _finite(self.condition_number),
+            "bootstrap": {
+                "method": self.resamples.method,
+                "resamples": len(self.resamples.theta),
+                "failed": self.resamples.failed,
+            },
+            "residuals": {
+                "root_mean_square": float(noise),
+                "largest": [
+                    {"row": self.observations.labels[row], "residual": float(self.residuals[row])} for row in far.tolist()
+                ],
+            },
+            "excluded": [{"row": gone.row, "reason": gone.reason} for gone in self.excluded],
+            "warnings": list(self.observations.warnings),
+        }
+
+
+def fit(law: Law, observations: Observations, settings: Settings | None = None) -> Fit:
+    """Estimate a law from observations.
+
+    Many starts are followed to their minima, the best of which is restarted until it gains nothing. Raises InputError where
+    there are too few points or a variable has a single value.
+    """
+    settings = settings or Settings()
+    observations.check(law)
+    objective = _objective(law, observations, settings)
+    found, regained = _best(law, objective, observations, settings)
+    theta = found.theta[0]
+    resamples = bootstrap(objective, observations, theta, settings.bootstrap, settings.seed)
+    resting = _resting(objective, theta)
+    condition = condition_number(objective, theta, resting)
+    resampled = objective.surface.natural(resamples.theta)
+    intervals = _intervals(law, resampled)
+    reasons: dict[Status, list[str]] = {
+        "failed": _failures(found, regained),
+        "on_bound": _bounds_met(law, resting),
+        "weakly_identified": _weaknesses(law, objective, condition, intervals) + _lost(resamples),
+    }
+    status: Status = next((name for name, given in reasons.items() if given), "converged")
+    return Fit(
+        law=law,
+        status=status,
+        reasons=tuple(reason for given in reasons.values() for reason in given),
+        estimates=dict(zip(law.parameters, objective.surface.natural(theta[None])[0].tolist(), strict=True)),
+        intervals=intervals,
+        covariance=_natural_covariance(objective, observations, theta, resamples),
+        condition_number=condition,
+        objective=float(found.value[0]),
+        observations=observations,
+        residuals=objective.residuals(theta[None])[0],
+        theta=theta,
+        resamples=resamples,
+        resampled=resampled,
+        settings=settings,
+    )
+
+
+def _objective(law: Law, observations: Observations, settings: Settings) -> Objective:
+    return Objective(law.at(observations.columns), observations.response, settings.huber_delta, settings.space)
+
+
+def _best(law: Law, objective: Objective, observations: Observations, settings: Settings) -> tuple[Minima, float]:
+    """The lowest minimum that the starts lead to, and what restarting there still gained, relative to it."""
+    theta = _followed(law, observations, settings)
+    weights = np.ones((len(theta), len(observations)))
+    found = minimise(objective, theta, weights)
+    lowest = int(np.argmin(found.value))
+    again = minimise(objective, found.theta[[lowest]], weights[:1])
+    scale = max(float(again.value[0]), _NOTHING * len(observations))
+    return again, float(found.value[lowest] - again.value[0]) / scale
+
+
+def _followed(law: Law, observations: Observations, settings: Settings) -> Floats:
+    """The distinct best minima, at most four, of the better quarter of the starts, over rows spread through the table."""
+    rows = np.unique(np.linspace(0, len(observations) - 1, _ROWS_FOR_STARTS).astype(int))
+    some = observations.where(np.isin(np.arange(len(observations)), rows))
+    objective = _objective(law, some, settings)
+    starts = objective.surface.starts(some.response, settings.starts)
+    values = objective.value(starts, np.ones((len(starts), len(some))))
+    chosen = starts[np.argsort(values, kind="stable")[: max(8, settings.starts // 4)]]
+    chosen = chosen[: int(np.isfinite(values).sum())]
+    if not len(chosen):
+        raise InputError.at(law.name, "has no finite value at any start; are the columns in the right places?")
+    found = minimise(objective, chosen, np.ones((len(chosen), len(some))))
+    best = np.argsort(found.value, kind="stable")
+    apart = np.concatenate([[True], np.diff(found.value[best]) > _REGAIN * found.value[best][0]])
+    return np.asarray(found.theta[best[apart][:4]])
+
+
+def _resting(objective: Objective, theta: Floats) -> NDArray[np.bool_]:
+    low, high = objective.surface.bounds
+    return np.asarray((theta <= low + _BOUND) | (theta >= high - _BOUND))
+
+
+def _failures(found: Minima, regained: float) -> list[str]:
+    reasons = []
+    if not found.converged[0]:
+        reasons.append("the minimiser stopped before its last step gained nothing")
+    if regained > _REGAIN:
+        reasons.append(f"restarting at the answer lowered the objective by {regained:.1e} of itself")
+    return reasons
+
+
+def _bounds_met(law: Law, resting: NDArray[np.bool_]) -> list[str]:
+    return [f"{name} is on its bound" for name, rests in zip(law.parameters, resting, strict=True) if rests]
+
+
+def _weaknesses(law: Law, objective: Objective, condition: float, intervals: Mapping[str, tuple[float, float]]) -> list[str]:
+    reasons = []
+    if condition > WORST_CONDITION:
+        reasons.append(f"the condition number is {condition:.1e}")
+    points = len(objective.response)
+    if points < len(law.parameters) + 2:
+        reasons.append(f"{points} points leave one degree of freedom for {len(law.parameters)} parameters")
+    floor = dict(zip(law.parameters, objective.surface.bounds[0], strict=True))
+    for name in law.exponents:
+        if name in intervals and floor[name] == 0 and intervals[name][0] < 1e-3 * intervals[name][1]:
+            reasons.append(f"the interval of {name} reaches 0")
+    return reasons
+
+
+def _lost(resamples: Bootstrap) -> list[str]:
+    drawn = resamples.failed + len(resamples.theta)
+    return [f"{resamples.failed} of {drawn} resamples did not converge"] if resamples.failed > 0.05 * drawn else []
+
+
+def _intervals(law: Law, resampled: Floats) -> dict[str, tuple[float, float]]:
+    if not len(resampled):
+        return {}
+    tails = 50 * (1 - CONFIDENCE), 100 - 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(resampled, tails, axis=0)
+    return {name: (float(a), float(b)) for name, a, b in zip(law.parameters, low, high, strict=True)}
+
+
+def _natural_covariance(objective: Objective, observations: Observations, theta: Floats, resamples: Bootstrap) -> Floats:
+    """Covariance of the parameters: that of the resamples of θ, or the sandwich without them, by the delta method."""
+    inner = np.cov(resamples.theta.T) if len(resamples.theta) > 1 else covariance(objective, observations, theta)
+    slopes = objective.surface.natural_slopes(theta)
+    return np.asarray(slopes @ np.atleast_2d(inner) @ slopes.T)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

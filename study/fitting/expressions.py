@@ -1,0 +1,132 @@
+"""Arithmetic over the columns of a table, from text that a stranger may have written: parsed, never evaluated as Python.
+
+The grammar is numbers, strings, columns, + − * / ** %, comparisons (also chained, and `in` a tuple), `and`, `or`, `not` and
+brackets. A column stands by its name, dotted names included (recipe.learning_rate). Names with spaces may stand as they are
+(Model Size/1e6) or, like any other name that Python would not take, in backticks (`loss-c4`).
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from study.errors import InputError
+
+Columns = Callable[[str], "pd.Series[Any]"]
+"""Finds a column by its name; raises InputError where there is none."""
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.In: lambda left, right: left.isin(right),
+    ast.NotIn: lambda left, right: ~left.isin(right),
+}
+_LONGEST = 1000
+
+
+def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ()) -> Any:
+    """The value of an expression: a series, or a number where it names no column.
+
+    `names` are the known columns, of which those with spaces need no backticks. Raises InputError, at `place`, where the
+    text is outside the grammar, names no column, or mixes text with numbers.
+    """
+    quoted: dict[str, str] = {}
+
+    def stand_in(match: re.Match[str]) -> str:
+        name = f"_column_{len(quoted)}"
+        quoted[name] = match[0].strip("`")
+        return name
+
+    spaced = sorted((name for name in names if " " in name), key=len, reverse=True)
+    pattern = "|".join(["`[^`]+`", *map(re.escape, spaced)])
+
+    try:
+        if len(text) > _LONGEST:
+            raise ValueError(f"it is longer than {_LONGEST} characters")
+        tree = ast.parse(re.sub(pattern, stand_in, text.strip()), mode="eval")
+        with np.errstate(all="ignore"):
+            return _value(tree.body, lambda name: columns(quoted.get(name, name)))
+    except (SyntaxError, ValueError, TypeError, RecursionError, OverflowError, ZeroDivisionError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise InputError.at(place, f"{text!r} cannot be computed: {reason}") from None
+
+
+def _value(node: ast.expr, columns: Columns) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str()):
+            return float(node.value) if type(node.value) is int else node.value
+        case ast.Name() | ast.Attribute():
+            return columns(_dotted(node))
+        case ast.Tuple() | ast.List():
+            return [_value(part, columns) for part in node.elts]
+        case ast.UnaryOp(op=ast.USub()):
+            return -_value(node.operand, columns)
+        case ast.UnaryOp(op=ast.Not()):
+            return ~_truth(_value(node.operand, columns))
+        case ast.BinOp() if type(node.op) in _ARITHMETIC:
+            return _ARITHMETIC[type(node.op)](_number(_value(node.left, columns)), _number(_value(node.right, columns)))
+        case ast.BoolOp():
+            parts = [_truth(_value(part, columns)) for part in node.values]
+            combine = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+            return combine.reduce(parts)
+        case ast.Compare():
+            return _compare(node, columns)
+    raise ValueError(f"{ast.unparse(node)!r} is not arithmetic or a comparison of columns")
+
+
+def _dotted(node: ast.expr) -> str:
+    """A name, or names joined by dots."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    raise ValueError(f"{ast.unparse(node)!r} is no column")
+
+
+def _number(value: Any) -> Any:
+    """A number, or a column of numbers."""
+    if isinstance(value, pd.Series):
+        if value.dtype == object or pd.api.types.is_string_dtype(value):
+            raise ValueError(f"column {value.name!r} holds text")
+        return pd.Series(value.to_numpy(dtype=float, na_value=np.nan), index=value.index, name=value.name)
+    if isinstance(value, (bool, int, float)):
+        return float(value)
+    raise ValueError(f"{value!r} is no number")
+
+
+def _truth(value: Any) -> Any:
+    if isinstance(value, pd.Series) and value.dtype == bool:
+        return value.to_numpy()
+    if isinstance(value, (bool, np.ndarray)):
+        return np.asarray(value)
+    raise ValueError("`and`, `or` and `not` join comparisons")
+
+
+def _compare(node: ast.Compare, columns: Columns) -> Any:
+    operands = [_value(part, columns) for part in (node.left, *node.comparators)]
+    parts = []
+    for left, kind, right in zip(operands, node.ops, operands[1:], strict=False):
+        if type(kind) not in _COMPARISONS:
+            raise ValueError("`is` compares no columns")
+        if isinstance(kind, (ast.In, ast.NotIn)) and not (isinstance(left, pd.Series) and isinstance(right, list)):
+            raise ValueError("`in` needs a column and a list of values")
+        parts.append(np.asarray(_COMPARISONS[type(kind)](left, right)))
+    return np.logical_and.reduce(parts)

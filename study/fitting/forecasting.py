@@ -1,0 +1,131 @@
+"""Forecast or it did not happen: hold out the largest runs, predict them from the others, and compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from study.errors import InputError
+from study.fitting.estimation import Fit, Settings, Status, fit
+from study.fitting.laws import Floats, Law
+from study.fitting.observations import Observations
+from study.fitting.paired import CONFIDENCE
+
+HELD_OUT = 0.1
+"""The share of runs that are held out by default, the largest ones; at least one."""
+
+_LISTED = 20
+_FEWEST_RESAMPLES = 200
+_CELLS = 5_000_000
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a law fitted to the smaller runs says about the largest.
+
+    `relative_errors` are (predicted − measured)/measured. The interval of a prediction holds the estimates of the resamples and
+    the residuals of the fit: 95% of runs should fall within it; `covered` says which did. `extrapolation` is the largest budget
+    over the largest one fitted.
+    """
+
+    status: Status
+    n_fitted: int
+    labels: tuple[str, ...]
+    measured: Floats
+    predicted: Floats
+    low: Floats
+    high: Floats
+    extrapolation: float
+
+    @property
+    def relative_errors(self) -> Floats:
+        """(predicted − measured)/measured, one a row held out."""
+        return (self.predicted - self.measured) / self.measured
+
+    @property
+    def covered(self) -> NDArray[np.bool_]:
+        """Whether the interval holds the measured value; False where there is no interval."""
+        return np.asarray((self.low <= self.measured) & (self.measured <= self.high))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The forecast as plain values; rows beyond the twenty of the largest error are left out."""
+        errors = self.relative_errors
+        has_interval = bool(np.isfinite(self.low).all())
+        worst = np.argsort(-np.abs(errors), kind="stable")[:_LISTED]
+        return {
+            "status": self.status,
+            "n_fitted": self.n_fitted,
+            "n_held_out": len(self.labels),
+            "extrapolation": self.extrapolation,
+            "relative_error": float(np.mean(np.abs(errors))),
+            "bias": float(np.mean(errors)),
+            "covered": float(np.mean(self.covered)) if has_interval else None,
+            "rows": [
+                {
+                    "row": self.labels[row],
+                    "measured": float(self.measured[row]),
+                    "predicted": float(self.predicted[row]),
+                    "relative_error": float(errors[row]),
+                    "interval": [float(self.low[row]), float(self.high[row])] if has_interval else None,
+                    "covered": bool(self.covered[row]) if has_interval else None,
+                }
+                for row in sorted(worst.tolist())
+            ],
+        }
+
+
+def forecast(law: Law, observations: Observations, settings: Settings | None = None, share: float = HELD_OUT) -> Forecast | str:
+    """Hold out the runs of the largest budgets and predict them; in words, why not, where the others are too few."""
+    held = largest_runs(observations, share)
+    known, unseen = observations.where(~held), observations.where(held)
+    try:
+        fitted = fit(law, known, replace(settings or Settings(), bootstrap=min((settings or Settings()).bootstrap, 1000)))
+    except InputError as error:
+        return (
+            f"none: without the largest {int(held.sum())} rows the law cannot be fitted ({'; '.join(map(str, error.problems))})"
+        )
+    return predicted(fitted, unseen)
+
+
+def predicted(fitted: Fit, unseen: Observations) -> Forecast:
+    """What a fit says about rows that it has not seen."""
+    low, high = prediction_interval(fitted, unseen)
+    return Forecast(
+        status=fitted.status,
+        n_fitted=fitted.n,
+        labels=unseen.labels,
+        measured=unseen.response,
+        predicted=fitted.predict(unseen.columns),
+        low=low,
+        high=high,
+        extrapolation=float(np.max(unseen.budget) / np.max(fitted.observations.budget)),
+    )
+
+
+def prediction_interval(fitted: Fit, unseen: Observations) -> tuple[Floats, Floats]:
+    """The 95% interval of each unseen value: every resample's prediction with a residual of the fit drawn for it.
+
+    Residuals are widened by √(n/(n − p)), for the parameters took part of them. Not a number without resamples.
+    """
+    if not len(fitted.resamples.theta):
+        nothing = np.full(len(unseen), np.nan)
+        return nothing, nothing
+    centre = fitted.predictions(unseen.columns, most=max(_FEWEST_RESAMPLES, _CELLS // len(unseen)))
+    widen = np.sqrt(fitted.n / max(1, fitted.n - len(fitted.law.parameters)))
+    drawn = widen * np.random.default_rng(fitted.settings.seed).choice(fitted.residuals, size=centre.shape)
+    values = centre * np.exp(-drawn) if fitted.settings.space == "log" else centre - drawn
+    tails = 50 * (1 - CONFIDENCE), 100 - 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(values, tails, axis=0)
+    return low, high
+
+
+def largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:
+    """The rows of the `share` of runs, at least one, whose largest budget is largest."""
+    budgets = np.zeros(observations.runs)
+    np.maximum.at(budgets, observations.clusters, observations.budget)
+    count = max(1, round(share * len(budgets)))
+    chosen = np.argsort(-budgets, kind="stable")[:count]
+    return np.asarray(np.isin(observations.clusters, chosen))

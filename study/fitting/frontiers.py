@@ -1,0 +1,173 @@
+"""The compute-optimal model: how many parameters a budget should buy, by the three approaches of Hoffmann et al. 2022.
+
+All give N* = scale·C^exponent (arXiv 2203.15556, sec. 3) over C training FLOPs; which parameters and which FLOPs are counted
+is up to the caller, and moves the exponent more than the approach does (arXiv 2406.12907).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.interpolate import Akima1DInterpolator
+from scipy.optimize import minimize_scalar
+from scipy.stats import linregress, t
+
+from study.errors import InputError
+from study.fitting.estimation import Fit
+from study.fitting.laws import Floats
+from study.fitting.paired import CONFIDENCE
+
+Approach = Literal["envelope", "hull", "parabola", "akima", "parametric"]
+
+SAME_BUDGET = 0.1
+"""Runs share a budget where their FLOPs are within so much of the least of them, relatively."""
+
+WINDOW = 1.0
+"""Runs count in a parabola by exp(−x²/2) of their distance in log N from the best run, in so many e-folds."""
+
+_EDGE = 1e-6
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best number of parameters at one budget; `inside` tells whether worse models were tried on both sides."""
+
+    flops: float
+    parameters: float
+    loss: float
+    inside: bool = True
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """N* = exp(log_scale)·C^exponent and the best models that it goes through.
+
+    The 95% interval of the exponent is Student's for a line through them, or from the resamples of a parametric fit; None for
+    fewer than three of them or without resamples.
+    """
+
+    approach: Approach
+    exponent: float
+    log_scale: float
+    interval: tuple[float, float] | None
+    best: tuple[Best, ...]
+
+    def parameters(self, flops: float) -> float:
+        """The best number of parameters at a budget."""
+        return float(np.exp(self.log_scale + self.exponent * np.log(flops)))
+
+
+def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
+    """Approach 1: a line through the runs that no run of as few FLOPs beats."""
+    order = np.lexsort((loss, flops))
+    front = order[loss[order] < np.concatenate([[np.inf], np.minimum.accumulate(loss[order])[:-1]])]
+    return _line("envelope", [Best(flops[row], parameters[row], loss[row]) for row in front])
+
+
+def hull(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
+    """Approach 1 on the lower convex hull of log loss over log FLOPs, which leaves out runs that only noise put in front.
+
+    The hull is Andrew's monotone chain (1979), up to the run of the lowest loss.
+    """
+    x, y = np.log(flops), np.log(loss)
+    chain: list[int] = []
+    for row in np.lexsort((y, x)):
+        while len(chain) > 1 and _turns_right(x, y, chain[-2], chain[-1], row):
+            chain.pop()
+        if not chain or x[row] > x[chain[-1]]:
+            chain.append(int(row))
+    lowest = int(np.argmin(y[chain]))
+    return _line("hull", [Best(flops[row], parameters[row], loss[row]) for row in chain[: lowest + 1]])
+
+
+def iso_flop(
+    parameters: Floats, flops: Floats, loss: Floats, valley: Literal["parabola", "akima"] = "parabola", window: float = WINDOW
+) -> Frontier:
+    """Approach 2: at each budget the lowest point of a curve of loss over log N, and a line through these points.
+
+    `parabola` weighs runs by their distance from the best one (an infinite window gives the full-range parabola of the paper);
+    `akima` interpolates all runs (Akima 1970) and assumes no shape. Budgets of fewer than three sizes, or whose best model is
+    the smallest or the largest tried, have no minimum and are left out.
+    """
+    found = []
+    for rows in iso_flop_groups(flops):
+        sizes, losses = _by_size(np.log(parameters[rows]), loss[rows])
+        if len(sizes) < (3 if valley == "parabola" else 5):
+            continue
+        middle = float(np.exp(np.log(flops[rows]).mean()))
+        best = _parabola(sizes, losses, window) if valley == "parabola" else _akima(sizes, losses)
+        found.append(Best(middle, float(np.exp(best[0])), best[1], bool(sizes[0] + _EDGE < best[0] < sizes[-1] - _EDGE)))
+    return _line(valley, found)
+
+
+def iso_flop_groups(flops: Floats) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """The rows of each budget, from the smallest on."""
+    rest = np.argsort(flops, kind="stable")
+    while len(rest):
+        together = flops[rest] <= flops[rest[0]] * (1 + SAME_BUDGET)
+        yield rest[together]
+        rest = rest[~together]
+
+
+def parametric(fit: Fit) -> Frontier:
+    """Approach 3: the minimum of a fitted Chinchilla law at C = 6·N·D.
+
+    N* = (alpha·A/(beta·B))^(1/(alpha + beta))·(C/6)^(beta/(alpha + beta)). Raises InputError for any other law.
+    """
+    if not {"A", "B", "alpha", "beta"} <= set(fit.law.parameters) or set(fit.law.variables) != {"parameters", "tokens"}:
+        raise InputError.at(fit.law.name, "has no closed frontier; fit chinchilla")
+    a, b, alpha, beta = (fit.estimates[name] for name in ("A", "B", "alpha", "beta"))
+    exponent = beta / (alpha + beta)
+    places = [fit.law.parameters.index(name) for name in ("alpha", "beta")]
+    of_size, of_data = fit.resampled[:, places].T
+    tails = 50 * (1 - CONFIDENCE), 100 - 50 * (1 - CONFIDENCE)
+    low_high = np.percentile(of_data / (of_size + of_data), tails) if len(of_size) else None
+    interval = None if low_high is None else (float(low_high[0]), float(low_high[1]))
+    log_scale = np.log(alpha * a / (beta * b)) / (alpha + beta) - exponent * np.log(6)
+    return Frontier("parametric", float(exponent), float(log_scale), interval, ())
+
+
+def _line(approach: Approach, best: Sequence[Best]) -> Frontier:
+    """Least squares of log N over log C through the best models that lie inside."""
+    used = [one for one in best if one.inside]
+    x, y = np.log([[one.flops for one in used], [one.parameters for one in used]])
+    if len(np.unique(x)) < 2:
+        raise InputError.at(approach, f"a frontier needs best models at two budgets or more, here are {len(np.unique(x))}")
+    found = linregress(x, y)
+    half = t.isf((1 - CONFIDENCE) / 2, len(x) - 2) * found.stderr if len(x) > 2 else None
+    interval = None if half is None else (float(found.slope - half), float(found.slope + half))
+    return Frontier(approach, float(found.slope), float(found.intercept), interval, tuple(best))
+
+
+def _by_size(sizes: Floats, losses: Floats) -> tuple[Floats, Floats]:
+    """The sizes in order, each with the mean loss of its runs."""
+    unique, places = np.unique(sizes, return_inverse=True)
+    return unique, np.bincount(places, losses) / np.bincount(places)
+
+
+def _parabola(sizes: Floats, losses: Floats, window: float) -> tuple[float, float]:
+    """The vertex of a weighted parabola in log N; the best run itself where it opens downwards."""
+    best = sizes[np.argmin(losses)]
+    weights = np.exp(-0.25 * ((sizes - best) / window) ** 2)
+    square, slope, level = np.polyfit(sizes - best, losses, 2, w=weights)
+    if square <= 0:
+        return float(best), float(losses.min())
+    vertex = -slope / (2 * square)
+    return float(np.clip(best + vertex, sizes[0], sizes[-1])), float(level + slope * vertex / 2)
+
+
+def _akima(sizes: Floats, losses: Floats) -> tuple[float, float]:
+    """The lowest point of Akima's interpolation between the neighbours of the best run."""
+    best = int(np.argmin(losses))
+    between = sizes[max(0, best - 1)], sizes[min(len(sizes) - 1, best + 1)]
+    curve = Akima1DInterpolator(sizes, losses)
+    found = minimize_scalar(lambda size: float(curve(size)), bounds=between, method="bounded", options={"xatol": 1e-8})
+    return float(found.x), float(found.fun)
+
+
+def _turns_right(x: Floats, y: Floats, one: int, two: int, three: int) -> bool:
+    """Whether the middle of three points lies on or above the line from the first to the third."""
+    return bool((x[two] - x[one]) * (y[three] - y[one]) - (y[two] - y[one]) * (x[three] - x[one]) <= 0)

@@ -1,0 +1,90 @@
+"""One law, one table: the fit with its forecast, as JSON or for readers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from study.fitting.catalogue import law_named
+from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.forecasting import HELD_OUT, Forecast, forecast
+from study.fitting.reading import Source, read_observations
+from study.fitting.uncertainty import ReplicateNoise, replicate_noise
+from study.wording import plural
+
+PROFILED_ROWS = 5000
+"""Larger tables get no profiles: their bootstrap says the same."""
+
+
+@dataclass(frozen=True)
+class LawFit:
+    """A fit with the profiles of its exponents, the noise between replicates, and its forecast of the largest runs."""
+
+    fit: Fit
+    profiles: dict[str, tuple[float, float]]
+    noise: ReplicateNoise | None
+    forecast: Forecast | str
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values that JSON can hold."""
+        told = self.forecast.to_dict() if isinstance(self.forecast, Forecast) else {"status": self.forecast}
+        noise = None if self.noise is None else vars(self.noise)
+        profiles = {name: list(interval) for name, interval in self.profiles.items()}
+        return self.fit.to_dict() | {"profile_intervals": profiles, "replicate_noise": noise, "forecast": told}
+
+    def to_text(self) -> str:
+        """The fit for readers, its status first."""
+        found = self.fit
+        lines = [f"{found.law.name}: {found.law.formula}", f"status: {found.status}"]
+        lines += [f"  {reason}" for reason in found.reasons]
+        lines.append(f"{plural(found.n, 'row')} of {plural(found.observations.runs, 'run')}, {len(found.excluded)} excluded")
+        lines.append(
+            f"objective {found.objective:.10g} (Huber, delta {found.settings.huber_delta:g}, {found.settings.space}, summed)"
+        )
+        lines.append("")
+        lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile':24}")
+        lines += [self._row(name) for name in found.law.parameters]
+        lines += ["", *self._forecast_lines(), *self._exclusion_lines()]
+        lines += [f"warning: {warning}" for warning in found.observations.warnings]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _row(self, name: str) -> str:
+        interval = _span(self.fit.intervals.get(name)) or "none"
+        return f"{name:12}{self.fit.estimates[name]:>14.6g}   {interval:28}{_span(self.profiles.get(name)):24}"
+
+    def _forecast_lines(self) -> list[str]:
+        if isinstance(self.forecast, str):
+            return [f"forecast: {self.forecast}"]
+        told = self.forecast.to_dict()
+        covered = "" if told["covered"] is None else f", interval covered {told['covered']:.0%}"
+        return [
+            f"forecast ({told['status']}): the largest {plural(told['n_held_out'], 'row')}, up to "
+            f"{told['extrapolation']:.3g} times the budget fitted: mean |error| "
+            f"{told['relative_error']:.3%}, bias {told['bias']:+.3%}{covered}"
+        ]
+
+    def _exclusion_lines(self) -> list[str]:
+        reasons: dict[str, list[str]] = {}
+        for gone in self.fit.excluded:
+            reasons.setdefault(gone.reason, []).append(gone.row)
+        return [
+            f"excluded: {plural(len(rows), 'row')} ({reason}): {', '.join(rows[:5])}{' …' if len(rows) > 5 else ''}"
+            for reason, rows in reasons.items()
+        ]
+
+
+def fit_table(source: Source, law_name: str, settings: Settings | None = None, held_out: float = HELD_OUT) -> LawFit:
+    """Fit a law, by its name, to a table.
+
+    Raises InputError where the table, its columns, their values or the number of points cannot serve the law.
+    """
+    law = law_named(law_name)
+    observations = read_observations(source, law)
+    found = fit(law, observations, settings)
+    small = found.n <= PROFILED_ROWS
+    profiles = {name: found.profile(name).interval for name in law.exponents if small}
+    return LawFit(found, profiles, replicate_noise(observations), forecast(law, observations, settings, held_out))
+
+
+def _span(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{interval[0]:.6g} to {interval[1]:.6g}"

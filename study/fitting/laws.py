@@ -1,0 +1,96 @@
+"""Laws as objects: a formula over the columns of a table, and its parameters by their names in the literature."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Columns = Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
+class Derivatives:
+    """A law's values (B × n), their gradients in θ (B × n × p), and Σᵢ wᵢ·∇²fᵢ (B × p × p) for weights w (B × n)."""
+
+    value: Floats
+    jacobian: Floats
+    curvature: Callable[[Floats], Floats]
+
+
+class Surface(ABC):
+    """A law at the rows of one table, in coordinates θ that suit the fit: a function of many θ at a time (B × p).
+
+    θ has one entry a parameter, in the law's order; the entry of an exponent is the exponent itself.
+    """
+
+    @property
+    @abstractmethod
+    def bounds(self) -> tuple[Floats, Floats]:
+        """The lowest and highest θ."""
+
+    @abstractmethod
+    def value(self, theta: Floats) -> Floats:
+        """The law's values, B × n."""
+
+    @abstractmethod
+    def derivatives(self, theta: Floats) -> Derivatives:
+        """Values, gradients and curvature."""
+
+    @abstractmethod
+    def natural(self, theta: Floats) -> Floats:
+        """The parameters of the literature, B × p."""
+
+    @abstractmethod
+    def natural_slopes(self, theta: Floats) -> Floats:
+        """∂(parameters of the literature)/∂θ at one θ, p × p."""
+
+    @abstractmethod
+    def starts(self, response: Floats, count: int) -> Floats:
+        """About `count` θ to start a fit from, count × p."""
+
+
+@dataclass(frozen=True)
+class Law(ABC):
+    """A formula with its parameters.
+
+    `predicts` is the column that the formula gives, `conventions` say what its variables count, and `source` where it is from.
+    """
+
+    name: str
+    formula: str
+    conventions: str
+    source: str
+    predicts: Literal["loss", "score", "error"]
+
+    @property
+    @abstractmethod
+    def variables(self) -> tuple[str, ...]:
+        """The columns that the formula needs."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+
+    @property
+    @abstractmethod
+    def exponents(self) -> tuple[str, ...]:
+        """The parameters that say how fast the response changes: those whose profile is worth knowing."""
+
+    @abstractmethod
+    def at(self, columns: Columns) -> Surface:
+        """The law at the rows of a table."""
+
+    @abstractmethod
+    def values(self, parameters: Floats, columns: Columns) -> Floats:
+        """The formula at many sets of parameters (B × p) and all rows, B × n."""
+
+    def predict(self, estimates: Mapping[str, float], columns: Columns) -> Floats:
+        """The formula at parameters given by name, one value a row; raises KeyError where one is missing."""
+        return np.asarray(self.values(np.array([[estimates[name] for name in self.parameters]]), columns)[0])

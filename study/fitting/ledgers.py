@@ -1,0 +1,43 @@
+"""A sweep's ledger as a table for a law: which columns mean what, and which runs a law may not use."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from study.fitting.cells import RATE
+from study.fitting.learning_rates import search_rates
+
+LEDGER_COLUMNS = {
+    "parameters": "parameters",
+    "tokens": "tokens",
+    "flops": "train_flops",
+    "loss": "loss_nats",
+    "depth": "architecture.depth",
+    "width": "architecture.width",
+    "heads": "architecture.heads",
+    "ffn": "architecture.ffn",
+    "unique_tokens": "train_tokens",
+    "cluster": "run_id",
+}
+"""What a ledger calls the variables of laws; parameters are all unique tensors, FLOPs those of the products that run."""
+
+
+def is_ledger(table: pd.DataFrame) -> bool:
+    """Whether a table is the ledger of a sweep."""
+    return {"run_id", "cell", "loss_nats", RATE, "exclusion"} <= set(table.columns)
+
+
+def unusable(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[int, str]:
+    """The rows that a law leaves out: excluded runs, and those that are not at the best learning rate of their cell.
+
+    With `bracketed_only` also the cells whose best rate has no worse one tried on both sides.
+    """
+    gone = {row: str(ledger["exclusion"].iloc[row]) for row in range(len(ledger)) if pd.notna(ledger["exclusion"].iloc[row])}
+    places = pd.Series(range(len(ledger)), index=ledger.index)
+    for _, runs in ledger.groupby("cell"):
+        search = search_rates(runs)
+        if bracketed_only and not search.bracketed:
+            gone |= {int(place): "its cell's best learning rate is not bracketed" for place in places[runs.index]} | gone
+        for index in runs.index[runs[RATE] != search.chosen]:
+            gone.setdefault(int(places[index]), "not at the best learning rate of its cell")
+    return gone

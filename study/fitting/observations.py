@@ -1,0 +1,102 @@
+"""The rows that a law is fitted to: their variables, response and clusters, and which rows were left out and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from study.errors import InputError, Problem
+from study.fitting.laws import Floats, Law
+from study.wording import plural
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A row of the table that no fit uses, by its label, and why."""
+
+    row: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Points of a scaling study, one a row.
+
+    `columns` holds the variables of the law, `response` what it predicts, `clusters` numbers the runs (all checkpoints of a
+    run share one), `labels` name the rows as their table does, and `budget` orders the rows from small to large.
+    """
+
+    columns: Mapping[str, Floats]
+    response: Floats
+    clusters: NDArray[np.int64]
+    labels: tuple[str, ...]
+    budget: Floats
+    excluded: tuple[Exclusion, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Floats], response: Floats, clusters: NDArray[np.int64] | None = None) -> Observations:
+        """Observations from arrays, every row a run of its own unless `clusters` says otherwise."""
+        plain = {name: np.asarray(values, dtype=float) for name, values in columns.items()}
+        rows = np.arange(len(response))
+        labels = tuple(f"row {row}" for row in rows)
+        own = rows if clusters is None else np.unique(clusters, return_inverse=True)[1]
+        return cls(plain, np.asarray(response, dtype=float), own, labels, budget_of(plain))
+
+    def __len__(self) -> int:
+        return len(self.response)
+
+    @property
+    def runs(self) -> int:
+        """How many clusters there are."""
+        return len(np.unique(self.clusters))
+
+    def where(self, kept: NDArray[np.bool_]) -> Observations:
+        """The rows for which `kept` is true."""
+        return replace(
+            self,
+            columns={name: values[kept] for name, values in self.columns.items()},
+            response=self.response[kept],
+            clusters=np.unique(self.clusters[kept], return_inverse=True)[1],
+            labels=tuple(label for label, keep in zip(self.labels, kept, strict=True) if keep),
+            budget=self.budget[kept],
+        )
+
+    def thinned(self, most: int) -> Observations:
+        """At most so many rows, spread evenly over the budgets."""
+        if len(self) <= most:
+            return self
+        chosen = np.argsort(self.budget, kind="stable")[np.linspace(0, len(self) - 1, most).astype(int)]
+        return self.where(np.isin(np.arange(len(self)), chosen))
+
+    def check(self, law: Law) -> None:
+        """Raise InputError, with every problem, where the rows cannot tell the parameters of a law."""
+        problems = []
+        needed = len(law.parameters) + 1
+        if len(self) < needed:
+            problems.append(
+                Problem(law.name, f"its {len(law.parameters)} parameters need {needed} points or more, here are {len(self)}")
+            )
+        for name in law.variables:
+            values = np.unique(self.columns[name])
+            if len(self) and len(values) == 1:
+                problems.append(
+                    Problem(name, f"is {values[0]:.6g} in all {plural(len(self), 'row')}, so {law.name} cannot tell its effect")
+                )
+        if problems:
+            raise InputError(problems)
+
+
+def budget_of(columns: Mapping[str, Floats]) -> Floats:
+    """What orders runs from small to large: their FLOPs, else 6·N·D, else whichever size is there, else the product of all."""
+    if "flops" in columns:
+        return columns["flops"]
+    if "tokens" in columns and "parameters" in columns:
+        return 6.0 * columns["parameters"] * columns["tokens"]
+    for name in ("parameters", "tokens"):
+        if name in columns:
+            return columns[name]
+    return np.asarray(np.exp(sum(np.log(np.maximum(values, 1e-300)) for values in columns.values())))

@@ -1,0 +1,152 @@
+"""How sure an estimate is: the bootstrap over runs, the covariance of M-estimators, profiles, and noise between replicates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+from study.fitting.laws import Floats, Law
+from study.fitting.minimising import Objective, minimise
+from study.fitting.observations import Observations
+from study.fitting.paired import CONFIDENCE
+
+ROWS_TO_REFIT = 10_000
+"""Beyond so many rows resamples are drawn from the normal distribution of the sandwich, not refitted."""
+
+_FEWEST_RUNS = 3
+_PROFILE_POINTS = 41
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """The θ of every resample (B × p) and how it was found; `failed` resamples did not converge and are left out."""
+
+    method: Literal["refit", "sandwich", "none"]
+    theta: Floats
+    failed: int = 0
+
+
+def bootstrap(objective: Objective, observations: Observations, theta: Floats, count: int, seed: int) -> Bootstrap:
+    """Refits to `count` resamples of the runs, drawn with replacement, all rows of a run together (Efron 1979).
+
+    Each starts at the estimate. Tables of more than ROWS_TO_REFIT rows draw from the normal distribution of the sandwich
+    covariance, with which refits agree to first order. Fewer than three runs give none.
+    """
+    runs = observations.runs
+    if count == 0 or runs < _FEWEST_RUNS:
+        return Bootstrap("none", np.empty((0, len(theta))))
+    random = np.random.default_rng(seed)
+    if len(observations) > ROWS_TO_REFIT:
+        spread = covariance(objective, observations, theta)
+        drawn = random.multivariate_normal(theta, spread, size=count, method="eigh")
+        return Bootstrap("sandwich", np.clip(drawn, *objective.surface.bounds))
+    draws = random.multinomial(runs, np.full(runs, 1 / runs), size=count).astype(float)
+    found = minimise(objective, np.tile(theta, (count, 1)), draws[:, observations.clusters])
+    return Bootstrap("refit", found.theta[found.converged], int((~found.converged).sum()))
+
+
+def covariance(objective: Objective, observations: Observations, theta: Floats) -> Floats:
+    """The covariance of θ, p × p: the sandwich B⁻¹·M·B⁻¹ with the scores of a run summed (Huber 1967; Liang and Zeger 1986).
+
+    B is Σψ′(rᵢ)·∇rᵢ∇rᵢᵀ and M = Σ over runs of (Σψ(rᵢ)·∇rᵢ)(…)ᵀ·n/(n − p).
+    """
+    scores = np.zeros((observations.runs, len(theta)))
+    np.add.at(scores, observations.clusters, objective.scores(theta))
+    inverse = np.linalg.pinv(_bread(objective, theta), hermitian=True)
+    spare = max(1, len(observations) - len(theta))
+    return np.asarray(inverse @ (scores.T @ scores) @ inverse * len(observations) / spare)
+
+
+def _bread(objective: Objective, theta: Floats) -> Floats:
+    """Σ E[ψ′]·∇rᵢ∇rᵢᵀ, p × p.
+
+    ψ′ is 1 within delta and 0 beyond, which few rows decide where delta is small against the noise; so its mean is the density
+    of residuals near 0, within h = spread·n^(−1/5), times the width of the zone.
+    """
+    slopes, residuals = objective.slopes(theta), np.abs(objective.residuals(theta[None])[0])
+    window = max(objective.delta, 1.4826 * float(np.median(residuals)) * len(residuals) ** -0.2)
+    if not np.isfinite(window):
+        return np.asarray(slopes.T @ slopes)
+    share = max(float(np.mean(residuals <= window)), 1 / len(residuals))
+    return np.asarray(slopes.T @ slopes * (share * objective.delta / window))
+
+
+def condition_number(objective: Objective, theta: Floats, resting: NDArray[np.bool_]) -> float:
+    """The condition number of Σ∇rᵢ∇rᵢᵀ scaled to a unit diagonal, without the parameters that rest on a bound."""
+    slopes = objective.slopes(theta)[:, ~resting]
+    length = np.linalg.norm(slopes, axis=0)
+    if not len(length) or not (length > 0).all():
+        return float("inf")
+    return float(np.linalg.cond(slopes / length) ** 2)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The objective over values of one parameter, all others fitted at each, and the interval that it gives."""
+
+    parameter: str
+    values: Floats
+    objective: Floats
+    interval: tuple[float, float]
+
+
+def profile(law: Law, objective: Objective, observations: Observations, theta: Floats, parameter: str) -> Profile:
+    """The profile of an exponent and its 95% interval, by the robust likelihood ratio.
+
+    The interval holds the values whose objective exceeds the least by at most χ²₁/2 · E[ψ²]/E[ψ′] (Heritier and Ronchetti
+    1994); for least squares this is the usual likelihood ratio with the residual variance. An interval that leaves the range
+    tried, 5 standard errors either way and within the bounds, ends at its edge. Rows count as independent.
+    """
+    place = law.parameters.index(parameter)
+    low, high = objective.surface.bounds
+    error = max(float(np.sqrt(covariance(objective, observations, theta)[place, place])), 1e-3 * abs(theta[place]) + 1e-9)
+    values = np.clip(theta[place] + error * np.linspace(-5, 5, _PROFILE_POINTS), low[place], high[place])
+    held_low, held_high = np.tile(low, (len(values), 1)), np.tile(high, (len(values), 1))
+    held_low[:, place] = held_high[:, place] = values
+    weights = np.ones((len(values), len(observations)))
+    found = minimise(objective, np.tile(theta, (len(values), 1)), weights, (held_low, held_high))
+    least = float(objective.value(theta[None], weights[:1])[0])
+    return Profile(parameter, values, found.value, _within(values, found.value, least + _allowance(objective, theta)))
+
+
+def _allowance(objective: Objective, theta: Floats) -> float:
+    residuals = objective.residuals(theta[None])[0]
+    slopes = objective.slopes(theta)
+    mean_slope = np.trace(_bread(objective, theta)) / max(np.trace(slopes.T @ slopes), 1e-300)
+    spread = np.mean(np.clip(residuals, -objective.delta, objective.delta) ** 2)
+    return float(0.5 * chi2.ppf(CONFIDENCE, 1) * spread / max(mean_slope, 1e-300))
+
+
+def _within(values: Floats, objective: Floats, level: float) -> tuple[float, float]:
+    """Where a profile crosses a level on either side of its least point, between its points linearly."""
+    best = int(np.argmin(objective))
+    left = np.interp(level, objective[: best + 1][::-1], values[: best + 1][::-1])
+    right = np.interp(level, objective[best:], values[best:])
+    return float(left), float(right)
+
+
+@dataclass(frozen=True)
+class ReplicateNoise:
+    """The standard deviation of the response, relative to it, between rows alike in every variable of the law."""
+
+    relative: float
+    degrees_of_freedom: int
+    groups: int
+
+
+def replicate_noise(observations: Observations) -> ReplicateNoise | None:
+    """The noise between replicates (seeds), pooled over groups of rows that share all variables; None where none do."""
+    table = np.column_stack(list(observations.columns.values()))
+    _, groups = np.unique(table, axis=0, return_inverse=True)
+    counts = np.bincount(groups.ravel())
+    freedom = int((counts - 1).sum())
+    if freedom == 0 or (observations.response <= 0).any():
+        return None
+    logarithms = np.log(observations.response)
+    means = np.bincount(groups.ravel(), logarithms) / counts
+    variance = float(((logarithms - means[groups.ravel()]) ** 2).sum() / freedom)
+    return ReplicateNoise(float(np.sqrt(variance)), freedom, int((counts > 1).sum()))

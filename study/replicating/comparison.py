@@ -1,0 +1,57 @@
+"""One published number beside ours, and a study's worth of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TABLES = Path(__file__).parent / "tables"
+"""The tables of others that their licences allow to be here."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A published number, ours, and how near ours must come: relative to it, or as a difference where `absolute`."""
+
+    name: str
+    published: float
+    ours: float
+    tolerance: float
+    absolute: bool = False
+
+    @property
+    def difference(self) -> float:
+        """Ours minus the published one, relative to it unless `absolute`."""
+        away = self.ours - self.published
+        return away if self.absolute else away / abs(self.published)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether ours is within the tolerance."""
+        return bool(np.abs(self.difference) <= self.tolerance)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as plain values."""
+        return {**vars(self), "difference": self.difference, "agrees": self.agrees}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A published study made again: where it is from, how it was fitted, with what status, and its numbers.
+
+    `skipped` says why a study could not be made, and is empty where it was.
+    """
+
+    title: str
+    source: str
+    method: str
+    status: str = ""
+    numbers: tuple[Number, ...] = ()
+    skipped: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The study as plain values."""
+        return {**vars(self), "numbers": [number.to_dict() for number in self.numbers]}

@@ -1,0 +1,52 @@
+"""Step 1 of OLMo's model ladder: the loss of a 13B model from 16 models of up to 1B (Bhagia et al. 2024, arXiv 2412.04403)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from study.fitting.catalogue import LAWS
+from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.forecasting import predicted
+from study.fitting.observations import Observations
+from study.replicating.comparison import TABLES, Number, Study
+
+TITLE = "OLMo ladder, step 1"
+SOURCE = "Bhagia et al. 2024, arXiv 2412.04403, and the answers in allenai/OLMo"
+METHOD = (
+    "16 models at 1, 2, 5 and 10 times Chinchilla's tokens; E + A·N^−alpha + B·D^−beta, all at least 0, Huber loss of log "
+    "residuals, delta 1e-3, summed. Target: the 13B model after 5T tokens. Fit error: mean |predicted − measured|/measured."
+)
+
+PUBLISHED = {
+    "loss_c4_nats": ("C4 loss", 2.3443873053175697, -0.03834843411636423, 0.0024730743790536483),
+    "hellaswag_bpb": ("HellaSwag bits per byte", 0.6531765996418648, -0.011736859704110904, 0.002564809550553303),
+    "piqa_bpb": ("PIQA bits per byte", 0.8747948863685431, -0.026696073643929813, 0.003104357884309965),
+}
+"""By column: name, forecast, its relative error, and the mean relative error of the fit."""
+
+
+def observations(column: str) -> Observations:
+    """The ladder and, in the last row, the target."""
+    table = pd.read_csv(TABLES / "olmo_ladder.csv")
+    sizes = {name: table[name].to_numpy(dtype=float) for name in ("parameters", "tokens")}
+    return Observations.of(sizes, table[column].to_numpy(dtype=float))
+
+
+def estimate(column: str, bootstrap: int = 1000) -> Fit:
+    """Chinchilla's law fitted to the ladder."""
+    points = observations(column)
+    return fit(LAWS["chinchilla"], points.where(np.arange(len(points)) < len(points) - 1), Settings(bootstrap=bootstrap))
+
+
+def study() -> Study:
+    """The published numbers beside ours."""
+    numbers, statuses = [], []
+    for column, (name, value, error, fit_error) in PUBLISHED.items():
+        points, found = observations(column), estimate(column)
+        told = predicted(found, points.where(np.arange(len(points)) == len(points) - 1))
+        statuses.append(f"{name}: {found.status}, interval {told.low[0]:.3f} to {told.high[0]:.3f}")
+        numbers.append(Number(f"{name}, forecast", value, float(told.predicted[0]), 1e-4 / value))
+        numbers.append(Number(f"{name}, relative error", error, float(told.relative_errors[0]), 1e-4, absolute=True))
+        numbers.append(Number(f"{name}, fit error", fit_error, float(np.mean(np.abs(np.expm1(found.residuals)))), 0.01))
+    return Study(TITLE, SOURCE, METHOD, "; ".join(statuses), tuple(numbers))

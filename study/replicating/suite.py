@@ -1,0 +1,49 @@
+"""All replications, written as JSON and as a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from study.records import write_atomically
+from study.replicating import chinchilla, olmo_ladder, open_lm, reconciliation
+from study.replicating.comparison import Study
+from study.wording import escape, table
+
+
+def replicate(into: Path, chinchilla_points: Path | None) -> tuple[Study, ...]:
+    """Make every published study again and write `replications.json` and `replications.md`."""
+    studies = (chinchilla.study(chinchilla_points), olmo_ladder.study(), open_lm.study(), reconciliation.study())
+    text = json.dumps([study.to_dict() for study in studies], indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomically(into / "replications.json", text.encode() + b"\n")
+    write_atomically(into / "replications.md", to_markdown(studies).encode())
+    return studies
+
+
+def to_markdown(studies: tuple[Study, ...]) -> str:
+    """The page: a table a study."""
+    parts = ["# Replications", "Numbers that others published beside ours. `make replicate` writes this page."]
+    for study in studies:
+        parts += [f"## {escape(study.title)}", f"{escape(study.source)}.", escape(study.method)]
+        if study.skipped:
+            parts.append(f"Skipped: {escape(study.skipped)}.")
+            continue
+        rows = (
+            [
+                number.name,
+                f"{number.published:.8g}",
+                f"{number.ours:.8g}",
+                _difference(number.difference, number.absolute),
+                "yes" if number.agrees else "no",
+            ]
+            for number in study.numbers
+        )
+        parts += [
+            f"Status: {escape(study.status)}.",
+            table(["number", "published", "ours", "difference", "within tolerance"], rows),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _difference(value: float, absolute: bool) -> str:
+    return f"{value:+.2e}" if absolute else f"{value:+.4%}"

@@ -1,0 +1,148 @@
+"""Fits: published numbers, statuses, intervals that cover, and refits that a restart cannot improve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from study.errors import InputError
+from study.fitting.catalogue import LAWS
+from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.forecasting import Forecast, forecast
+from study.fitting.minimising import Objective, minimise
+from study.fitting.observations import Observations
+from study.fitting.uncertainty import replicate_noise
+from tests.points import TRUTHS, columns_of, observed
+
+CHINCHILLA = LAWS["chinchilla"]
+
+
+@pytest.fixture(scope="session")
+def epoch(shared_data: Path) -> Fit:
+    table = pd.read_csv(shared_data / "published" / "chinchilla" / "svg_extracted_data.csv").sort_values("loss")[:-5]
+    parameters, flops = table["Model Size"].to_numpy(), table["Training FLOP"].to_numpy()
+    points = Observations.of({"parameters": parameters, "tokens": flops / (6 * parameters)}, table["loss"].to_numpy())
+    return fit(CHINCHILLA, points, Settings(bootstrap=4000))
+
+
+def test_epoch_estimates_are_the_published_ones(epoch: Fit) -> None:
+    assert epoch.status == "converged"
+    published = {"A": 477.84, "B": 2143.86, "E": 1.8172, "alpha": 0.3473, "beta": 0.3672}
+    assert epoch.estimates == pytest.approx(published, rel=0.005)
+    assert epoch.objective <= 0.0010182741
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [("A", 285, 744), ("B", 1042, 5810), ("E", 1.769, 1.871), ("alpha", 0.317, 0.373), ("beta", 0.331, 0.415)],
+)
+def test_epoch_intervals_are_the_published_ones(epoch: Fit, name: str, low: float, high: float) -> None:
+    assert epoch.intervals[name] == pytest.approx((low, high), rel=0.05)
+
+
+def test_restarting_the_refits_gains_nothing(epoch: Fit) -> None:
+    points = epoch.observations
+    objective = Objective(CHINCHILLA.at(points.columns), points.response, 1e-3, "log")
+    draws = np.random.default_rng(0).multinomial(240, np.full(240, 1 / 240), size=4000).astype(float)[:400]
+    first = epoch.resamples.theta[:400]
+    again = minimise(objective, first * 1.0001, draws)
+    assert again.converged.all()
+    assert (objective.value(first, draws) <= again.value * (1 + 1e-7)).all()
+
+
+def test_four_thousand_refits_take_seconds(epoch: Fit) -> None:
+    points = epoch.observations
+    began = perf_counter()
+    fit(CHINCHILLA, points, Settings(bootstrap=4000))
+    assert perf_counter() - began < 15  # about 1.5 on two idle cores
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    columns = columns_of(CHINCHILLA, 60)
+    exact = CHINCHILLA.predict(TRUTHS["chinchilla"], columns)
+    covered = []
+    for seed in range(40):
+        noise = np.random.default_rng(seed).normal(0, 0.003, 60)
+        fitted = fit(CHINCHILLA, Observations.of(columns, exact * np.exp(noise)), Settings(bootstrap=200, starts=16))
+        low, high = np.array([fitted.intervals[name] for name in CHINCHILLA.parameters]).T
+        truth = [TRUTHS["chinchilla"][name] for name in CHINCHILLA.parameters]
+        covered.append((low <= truth) & (truth <= high))
+    assert np.mean(covered) > 0.85
+
+
+def test_checkpoints_of_a_run_are_resampled_together() -> None:
+    random = np.random.default_rng(0)
+    sizes = np.repeat(np.geomspace(1e6, 1e9, 20), 10)
+    of_run = np.repeat(random.normal(0, 0.01, 20), 10)
+    response = LAWS["power-floor"].predict(TRUTHS["power-floor"], {"parameters": sizes}) * np.exp(of_run)
+    runs = np.repeat(np.arange(20), 10)
+    together = fit(LAWS["power-floor"], Observations.of({"parameters": sizes}, response, runs))
+    apart = fit(LAWS["power-floor"], Observations.of({"parameters": sizes}, response))
+    assert np.sqrt(together.covariance[2, 2]) > 1.7 * np.sqrt(apart.covariance[2, 2])
+
+
+def test_profile_of_least_squares_is_the_likelihood_interval() -> None:
+    fitted = fit(CHINCHILLA, observed(CHINCHILLA), Settings(huber_delta=np.inf, bootstrap=400))
+    low, high = fitted.profile("alpha").interval
+    error = (fitted.resamples.theta[:, 3]).std()
+    assert high - low == pytest.approx(2 * 1.96 * error, rel=0.2)
+    assert low < fitted.estimates["alpha"] < high
+
+
+def test_a_floor_that_the_data_deny_is_on_its_bound() -> None:
+    points = observed(LAWS["power"], noise=0.0)
+    fitted = fit(LAWS["power-floor"], points, Settings(bootstrap=0))
+    assert fitted.status == "on_bound"
+    assert "E" in fitted.reasons[0]
+
+
+def test_an_exponent_that_noise_hides_is_weakly_identified() -> None:
+    sizes = np.geomspace(1e6, 2e6, 12)
+    noise = np.random.default_rng(3).normal(0, 0.02, 12)
+    fitted = fit(LAWS["power-floor"], Observations.of({"parameters": sizes}, 3.0 * np.exp(noise)))
+    assert fitted.status in ("weakly_identified", "on_bound")
+
+
+def test_too_few_points_and_single_sizes_are_refused_at_once() -> None:
+    points = Observations.of({"parameters": np.full(4, 1e6), "tokens": np.geomspace(1e8, 1e9, 4)}, np.full(4, 3.0))
+    with pytest.raises(InputError) as refused:
+        fit(CHINCHILLA, points)
+    told = str(refused.value)
+    assert "5 parameters need 6 points or more, here are 4" in told
+    assert "parameters: is 1e+06 in all 4 rows" in told
+
+
+def test_forecast_holds_out_the_largest_runs_and_covers_them() -> None:
+    told = forecast(CHINCHILLA, observed(CHINCHILLA, noise=0.005), share=0.2)
+    assert isinstance(told, Forecast)
+    assert len(told.labels) == 60
+    assert told.n_fitted == 240
+    assert np.abs(told.relative_errors).mean() < 0.01
+    assert 0.85 < told.covered.mean() <= 1
+
+
+def test_forecast_of_too_few_points_says_so() -> None:
+    points = observed(CHINCHILLA, rows=6)
+    assert "cannot be fitted" in str(forecast(CHINCHILLA, points))
+
+
+def test_replicates_tell_the_noise() -> None:
+    sizes = np.repeat(np.geomspace(1e6, 1e9, 50), 4)
+    response = 3 * sizes**-0.05 * np.exp(np.random.default_rng(0).normal(0, 0.01, 200))
+    noise = replicate_noise(Observations.of({"parameters": sizes}, response))
+    assert noise is not None
+    assert noise.relative == pytest.approx(0.01, rel=0.15)
+    assert (noise.groups, noise.degrees_of_freedom) == (50, 150)
+    assert replicate_noise(observed(CHINCHILLA)) is None
+
+
+def test_hundred_thousand_rows_are_fitted_in_seconds() -> None:
+    began = perf_counter()
+    fitted = fit(CHINCHILLA, observed(CHINCHILLA, rows=100_000, noise=0.01))
+    assert fitted.status == "converged"
+    assert fitted.resamples.method == "sandwich"
+    assert perf_counter() - began < 30

@@ -1,0 +1,74 @@
+"""Every law: its derivatives agree with differences, and its own made-up data give it back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from study.errors import InputError
+from study.fitting.catalogue import LAWS, law_named
+from study.fitting.estimation import Settings, fit
+from study.fitting.laws import Law
+from tests.points import TRUTHS, columns_of, observed
+
+EVERY_LAW = pytest.mark.parametrize("law", LAWS.values(), ids=list(LAWS))
+
+
+@EVERY_LAW
+def test_gradient_and_curvature_agree_with_differences(law: Law) -> None:
+    columns = columns_of(law, 7)
+    surface = law.at(columns)
+    theta = surface.starts(law.predict(TRUTHS[law.name], columns), 4)[2]
+    steps = 1e-5 * np.eye(len(theta))
+    found = surface.derivatives(theta[None])
+    np.testing.assert_allclose(found.value, surface.value(theta[None]), rtol=1e-12)
+    differences = (surface.value(theta + steps) - surface.value(theta - steps)) / 2e-5
+    np.testing.assert_allclose(found.jacobian[0], differences.T, rtol=1e-6, atol=1e-7)
+    weights = np.random.default_rng(0).normal(size=(1, 7))
+    slopes = [surface.derivatives(np.stack([theta + step, theta - step])).jacobian for step in steps]
+    bends = np.array([weights[0] @ (up - down) / 2e-5 for up, down in slopes])
+    np.testing.assert_allclose(found.curvature(weights)[0], bends, rtol=1e-5, atol=1e-5 * np.abs(bends).max())
+
+
+@EVERY_LAW
+def test_parameters_of_the_literature_give_the_same_values(law: Law) -> None:
+    columns = columns_of(law, 7)
+    surface = law.at(columns)
+    theta = surface.starts(law.predict(TRUTHS[law.name], columns), 4)
+    np.testing.assert_allclose(law.values(surface.natural(theta), columns), surface.value(theta), rtol=1e-10)
+    steps = 1e-6 * np.eye(theta.shape[1])
+    differences = (surface.natural(theta[0] + steps) - surface.natural(theta[0] - steps)) / 2e-6
+    np.testing.assert_allclose(surface.natural_slopes(theta[0]), differences.T, rtol=1e-5, atol=1e-9)
+
+
+@EVERY_LAW
+def test_law_is_recovered_to_the_noise(law: Law) -> None:
+    settings = Settings(huber_delta=1e-3, bootstrap=300)
+    fitted = fit(law, observed(law), settings)
+    assert fitted.status == "converged", fitted.reasons
+    errors = np.sqrt(np.diag(fitted.covariance))
+    truth = np.array([TRUTHS[law.name][name] for name in law.parameters])
+    away = np.abs(np.array(list(fitted.estimates.values())) - truth) / errors
+    assert away.max() < 4, dict(zip(law.parameters, away.tolist(), strict=True))
+    assert fitted.predict(fitted.observations.columns) == pytest.approx(
+        law.predict(TRUTHS[law.name], fitted.observations.columns), rel=0.005
+    )
+
+
+@EVERY_LAW
+def test_law_is_recovered_exactly_without_noise(law: Law) -> None:
+    fitted = fit(law, observed(law, noise=0.0), Settings(bootstrap=0))
+    assert fitted.status == "converged", fitted.reasons
+    assert fitted.estimates == pytest.approx(TRUTHS[law.name], rel=1e-5)
+
+
+@EVERY_LAW
+def test_law_says_what_it_is(law: Law) -> None:
+    assert all(name in law.formula for name in law.parameters)
+    assert law.source
+    assert law.conventions
+
+
+def test_unknown_law_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'chinchilla'"):
+        law_named("chinchila")

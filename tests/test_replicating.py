@@ -1,0 +1,38 @@
+"""Published numbers are met, and the page of the replications says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from study.replicating import chinchilla, olmo_ladder, open_lm, reconciliation
+from study.replicating.comparison import Number, Study
+from study.replicating.suite import replicate
+
+
+def disagreements(study: Study) -> list[Number]:
+    assert study.numbers
+    return [number for number in study.numbers if not number.agrees]
+
+
+def test_chinchilla_by_epoch(shared_data: Path) -> None:
+    points = shared_data / "published" / "chinchilla" / "svg_extracted_data.csv"
+    found = chinchilla.study(points)
+    assert not disagreements(found)
+    assert found.status == "converged"
+
+
+@pytest.mark.parametrize("module", [olmo_ladder, open_lm, reconciliation])
+def test_published_numbers_are_met(module: object) -> None:
+    assert not disagreements(module.study())  # type: ignore[attr-defined]
+
+
+def test_page_and_json_hold_every_number_and_say_what_was_skipped(tmp_path: Path) -> None:
+    studies = replicate(tmp_path, tmp_path / "nowhere.csv")
+    page = (tmp_path / "replications.md").read_text()
+    written = json.loads((tmp_path / "replications.json").read_text())
+    assert [study["title"] for study in written] == [study.title for study in studies]
+    assert "Skipped: its points have no stated licence" in page
+    assert all(number.name in page for study in studies for number in study.numbers)
