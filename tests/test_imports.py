@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 TRUNK = ("errors", "schema", "randomness", "architecture", "counting", "solving", "named_models", "config", "records")
 TRAINING = (*TRUNK, "data", "model", "training", "sweeping", "cli")
-ANALYSIS = (*TRUNK, "wording", "fitting", "replicating", "plotting", "findings", "tables", "answering", "cli")
+ANALYSIS = (*TRUNK, "wording", "fitting", "replicating", "plotting", "findings", "tables", "answering", "law_commands", "cli")
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
 
 HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb"}
