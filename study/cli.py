@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.errors import InputError
+from study.law_commands import LAW_COMMANDS
 
 if TYPE_CHECKING:
     from study.latency.prediction import LatencyModel
@@ -50,6 +51,9 @@ def commands() -> None:
     stopped, and `study report` redraws its figures and answer from the records.
     """
 
+
+for law_command in LAW_COMMANDS:
+    commands.add_command(law_command)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 results_option = click.option(
@@ -269,131 +273,6 @@ def status(folder: Path, as_json: bool) -> None:
 def report(folder: Path, include_unbracketed: bool, as_json: bool) -> None:
     """Rebuild ledger, fits, figures and answer from the records in FOLDER; needs no GPU, no account and no torch."""
     _report(_sweep_folder(folder).path, as_json, include_unbracketed)
-
-
-def role_options(command: Any) -> Any:
-    """The options that say which column, or which expression of columns, means what."""
-    roles = {
-        "parameters": "Parameters N.",
-        "tokens": "Training tokens D.",
-        "flops": "Training FLOPs C.",
-        "loss": "Loss.",
-        "depth": "Layers.",
-        "width": "Hidden size.",
-        "heads": "Attention heads.",
-        "ffn": "FFN inner size.",
-        "unique_tokens": "Tokens before any is repeated.",
-        "error": "Downstream error, 0 to 1.",
-        "score": "Downstream score, 0 to 1.",
-    }
-    for role, meaning in reversed(roles.items()):
-        command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=meaning)(command)
-    return command
-
-
-@commands.command()
-@click.argument("table", type=click.Path(path_type=Path))
-@click.option("--law", required=True, help="chinchilla, power-floor, …; an unknown name lists them all.")
-@role_options
-@click.option("--where", metavar="CONDITION", help="Rows to keep, as in 'loss < 4 and dataset == \"c4\"'.")
-@click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled and held out together.")
-@click.option("--budget", metavar="COLUMN", help="What orders runs from small to large.  [default: FLOPs, else 6·N·D]")
-@click.option("--huber-delta", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True)
-@click.option("--space", type=click.Choice(["log", "linear"]), default="log", show_default=True, help="Where residuals are.")
-@click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the resamples.")
-@click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
-@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
-@as_json
-def fit(table: Path, law: str, as_json: bool, **options: Any) -> None:
-    """Fit a scaling law to any TABLE (csv, jsonl, parquet) or results folder, and forecast its largest runs.
-
-    COLUMN is a name or arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
-    """
-    from study.fitting.estimation import Settings
-    from study.fitting.law_fits import fit_table
-    from study.fitting.reading import Source
-
-    choices = {name: options.pop(name) for name in ("huber_delta", "space", "bootstrap", "seed")}
-    held_out = options.pop("held_out")
-    selection = {name: options.pop(name) for name in ("where", "cluster", "budget", "any_units")}
-    roles = {role: text for role, text in options.items() if text is not None}
-    found = fit_table(Source(table, roles, **selection), law, Settings(**choices), held_out)
-    click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
-
-
-@commands.command()
-@click.argument("table", type=click.Path(path_type=Path))
-@role_options
-@click.option("--where", metavar="CONDITION", help="Rows to keep.")
-@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
-@as_json
-def frontier(table: Path, where: str | None, any_units: bool, as_json: bool, **roles: str | None) -> None:
-    """Find the compute-optimal number of parameters in a TABLE by every approach: envelope, hull, iso-FLOP valleys, law."""
-    from study.fitting.compute_optimal import frontiers, to_dict, to_text
-    from study.fitting.reading import Source
-
-    given = {role: text for role, text in roles.items() if text is not None}
-    found = frontiers(Source(table, given, where=where, any_units=any_units))
-    click.echo(json.dumps(to_dict(found), indent=1, allow_nan=False) if as_json else to_text(found))
-
-
-@commands.command()
-@click.argument("table", type=click.Path(path_type=Path))
-@click.option("--law", default="chinchilla", show_default=True)
-@click.option("--into", type=click.Path(path_type=Path), default=Path("figures"), show_default=True)
-@role_options
-@click.option("--where", metavar="CONDITION", help="Rows to keep.")
-@click.option("--cluster", metavar="COLUMN", help="The run of a row.")
-def plot(table: Path, law: str, into: Path, where: str | None, cluster: str | None, **roles: str | None) -> None:
-    """Draw a law's fit to a TABLE or results folder, its residuals, forecast, iso-FLOP valleys and multiverse."""
-    from study.fitting.reading import Source
-    from study.plotting.law_figures import draw_all
-
-    given = {role: text for role, text in roles.items() if text is not None}
-    for file in draw_all(Source(table, given, where=where, cluster=cluster), law, into):
-        click.echo(file)
-
-
-@commands.command()
-@click.argument("table", type=click.Path(path_type=Path))
-@click.option("--parameters", multiple=True, metavar="COLUMN", help="A way to count N; as often as there are.")
-@click.option("--flops", multiple=True, metavar="COLUMN", help="A way to count C; as often as there are.")
-@click.option("--tokens", metavar="COLUMN", help="Training tokens D.")
-@click.option("--loss", metavar="COLUMN", help="Loss.")
-@click.option("--where", metavar="CONDITION", help="Rows to keep.")
-@as_json
-def multiverse(
-    table: Path, parameters: tuple[str, ...], flops: tuple[str, ...], where: str | None, as_json: bool, **roles: str | None
-) -> None:
-    """Ask how compute should be split, in every defensible convention: the share that agrees, and what turns the answer."""
-    from study.fitting.multiverse import explore
-    from study.fitting.reading import Source
-
-    given = {role: text for role, text in roles.items() if text is not None}
-    found = explore(Source(table, given, where=where), parameters, flops)
-    click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
-
-
-@commands.command()
-@click.option("--into", type=click.Path(path_type=Path), default=Path("results/replications"), show_default=True)
-@click.option(
-    "--chinchilla",
-    type=click.Path(path_type=Path),
-    default=Path("../shared/data/published/chinchilla/svg_extracted_data.csv"),
-    show_default=True,
-    help="Epoch's points, which have no licence to be here.",
-)
-@as_json
-def replicate(into: Path, chinchilla: Path, as_json: bool) -> None:
-    """Fit published scaling studies again and compare numbers; exit with 1 where one is beyond its tolerance."""
-    from study.replicating.suite import replicate as replicate_all
-    from study.replicating.suite import to_markdown
-
-    studies = replicate_all(into, chinchilla)
-    click.echo(json.dumps([found.to_dict() for found in studies], indent=1) if as_json else to_markdown(studies))
-    if not all(number.agrees for found in studies for number in found.numbers):
-        sys.exit(1)
 
 
 @commands.command()

@@ -30,7 +30,7 @@ TRUNK = (
     *("law_files", "latency", "right_sizing"),
 )
 TRAINING = (*TRUNK, "data", "model", "training", "timing", "sweeping", "cli")
-ANALYSIS = (*TRUNK, "wording", "fitting", "replicating", "plotting", "findings", "tables", "answering", "cli")
+ANALYSIS = (*TRUNK, "wording", "fitting", "replicating", "plotting", "findings", "tables", "answering", "law_commands", "cli")
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
 
 HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb"}
