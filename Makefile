@@ -3,10 +3,12 @@
 #   PIP_ARGS='...'       more arguments for pip, such as an index of your own
 #   SWEEP=sweeps/x.yaml  the sweep that `make study` launches
 #   WORKERS=4            processes that run the tests
+#   CHINCHILLA=x.csv     Epoch's points of Chinchilla's figure, for `make replicate`
 PYTHON ?= python3
 PIP_ARGS ?=
 SWEEP ?= sweeps/depth_or_width.yaml
 WORKERS ?= 2
+CHINCHILLA ?=
 
 PIP_INSTALL = .venv/bin/python -m pip install $(PIP_ARGS)
 PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile
@@ -31,7 +33,7 @@ slow: .venv/.installed-dev ## run the tests that take longer than a minute
 	$(PYTEST) -m slow
 
 replicate: .venv/.installed ## fit published scaling studies again, into results/replications
-	.venv/bin/study replicate
+	.venv/bin/study replicate $(if $(CHINCHILLA),--chinchilla $(CHINCHILLA))
 
 bench: .venv/.installed ## time 4,000 refits of a law against SciPy
 	.venv/bin/python -m study.replicating.benchmark

@@ -121,12 +121,10 @@ def multiverse(
 @click.option(
     "--chinchilla",
     type=click.Path(path_type=Path),
-    default=Path("../shared/data/published/chinchilla/svg_extracted_data.csv"),
-    show_default=True,
-    help="Epoch's points, which have no licence to be here.",
+    help="Epoch's svg_extracted_data.csv; without a licence it is not here, and is left out where this is not given.",
 )
 @as_json
-def replicate(into: Path, chinchilla: Path, as_json: bool) -> None:
+def replicate(into: Path, chinchilla: Path | None, as_json: bool) -> None:
     """Fit published scaling studies again and compare numbers; exit with 1 where one is beyond its tolerance."""
     from study.replicating.suite import replicate as replicate_all
     from study.replicating.suite import to_markdown

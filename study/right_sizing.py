@@ -11,9 +11,9 @@ from typing import Any
 from study.architecture import Architecture
 from study.counting import MASKING_RATE, flops_per_token, masked_positions, parameters
 from study.errors import InputError
+from study.fitting.law_files import FittedLaw, read_law
 from study.latency.prediction import LatencyModel, Statistic, fit_latency
 from study.latency.table import read_table
-from study.law_files import Law, read_law
 from study.memory import Precision, memory_of
 from study.quantities import bytes_text, count_text, read_bytes, read_count, read_range, read_seconds, seconds_text
 from study.solving import Goal, ShapeRules, Space, on_contour, under
@@ -143,7 +143,7 @@ def _setting(
     return Setting(space, memory_of, batch, sequence_length, precision)
 
 
-def _quantities(setting: Setting, model: LatencyModel | None, law: Law | None, tokens: float | None) -> Quantities:
+def _quantities(setting: Setting, model: LatencyModel | None, law: FittedLaw | None, tokens: float | None) -> Quantities:
     """How each column is counted; latency only with a model, loss only with a law."""
     batch, length = setting.batch, setting.sequence_length
     masked = masked_positions(length, MASKING_RATE)

@@ -14,23 +14,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 TRUNK = (
-    *(
-        "errors",
-        "terminal",
-        "schema",
-        "randomness",
-        "quantities",
-        "aligned",
-        "symbols",
-        "architecture",
-        "components",
-        "counting",
-    ),
-    *("memory", "solving", "named_models", "accounts", "config", "records", "naming", "comparing", "changes"),
-    *("law_files", "latency", "right_sizing"),
+    *("errors", "terminal", "schema", "randomness", "quantities", "aligned", "symbols", "architecture", "components"),
+    *("counting", "memory", "solving", "named_models", "accounts", "config", "records", "naming", "comparing", "latency"),
+    "changes",
 )
 TRAINING = (*TRUNK, "data", "model", "training", "timing", "sweeping", "cli")
-ANALYSIS = (*TRUNK, "wording", "fitting", "replicating", "plotting", "findings", "tables", "answering", "law_commands", "cli")
+ANALYSIS = (
+    *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
+    *("findings", "tables", "answering", "law_commands", "cli"),
+)
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
 
 HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb"}

@@ -109,8 +109,8 @@ def test_latency_is_that_of_the_table_s_model(latency_folder: Path) -> None:
 def test_a_law_puts_the_lowest_loss_first(tmp_path: Path) -> None:
     path = write_law(
         tmp_path / "y.json",
-        law="power",
-        variable="parameters_non_embedding",
+        law="power-floor",
+        columns={"parameters": "parameters_non_embedding"},
         estimates={"E": 1.5, "A": 400, "alpha": 0.34},
         intervals={"alpha": [0.3, 0.4]},
     )
@@ -123,7 +123,9 @@ def test_a_law_puts_the_lowest_loss_first(tmp_path: Path) -> None:
 
 def test_a_chinchilla_law_needs_tokens(tmp_path: Path) -> None:
     estimates = {"E": 1.69, "A": 406.4, "B": 410.7, "alpha": 0.34, "beta": 0.28}
-    path = write_law(tmp_path / "y.json", law="chinchilla", estimates=estimates)
+    path = write_law(
+        tmp_path / "y.json", law="chinchilla", columns={"parameters": "parameters_non_embedding"}, estimates=estimates
+    )
     solved = right_size(parameters="10M", law=path, tokens="1B")
     count = parameters(solved.shapes[0]).parameters_non_embedding
     assert solved.to_dict()["shapes"][0]["loss_nats"] == pytest.approx(1.69 + 406.4 / count**0.34 + 410.7 / 1e9**0.28)
@@ -131,14 +133,35 @@ def test_a_chinchilla_law_needs_tokens(tmp_path: Path) -> None:
         right_size(parameters="10M", law=path)
 
 
+def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
+    rows = ["N,D,loss"]
+    for size in (1e6, 3e6, 1e7, 3e7, 1e8):
+        rows += [f"{size},{tokens},{1.7 + 400 * size**-0.34 + 410 * tokens**-0.28}" for tokens in (1e8, 1e9, 1e10)]
+    (tmp_path / "runs.csv").write_text("\n".join(rows).replace("N,", "parameters_encoder,"))
+    arguments = ["fit", str(tmp_path / "runs.csv"), "--law", "chinchilla", "--parameters", "parameters_encoder"]
+    told = CliRunner().invoke(commands, [*arguments, "--tokens", "D", "--loss", "loss", "--bootstrap", "0", "--json"])
+    assert told.exit_code == 0, told.output
+    (tmp_path / "y.json").write_text(told.output)
+    solved = right_size(parameters="10M", law=tmp_path / "y.json", tokens="1B")
+    count = parameters(solved.shapes[0]).parameters_encoder
+    loss = solved.to_dict()["shapes"][0]["loss_nats"]
+    assert loss == pytest.approx(1.7 + 400 * count**-0.34 + 410 * 1e9**-0.28, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
         ("{", "is not JSON"),
-        ("[1]", "holds no law that is known"),
+        ("[1]", "holds no keys and values"),
+        ("{}", "holds no law"),
         ('{"law": "powr"}', "did you mean 'power'"),
-        ('{"law": "power", "estimates": {"E": 1, "A": -2, "alpha": 0.3}}', "estimates.A: -2 must be above 0"),
-        ('{"law": "power", "variable": "flops", "estimates": {"E": 1, "A": 2, "alpha": 0.3}}', "variable: 'flops'"),
+        ('{"law": "power", "estimates": {"A": "much", "alpha": 0.3}}', "estimates.A: is 'much', not a number"),
+        ('{"law": "flops", "estimates": {"C": 2, "gamma": 0.3}}', "flops needs flops, which a shape does not have"),
+        ('{"law": "score-of-loss", "estimates": {}}', "predicts the score, not the loss"),
+        (
+            '{"law": "power", "columns": {"parameters": "Model Size"}, "estimates": {"A": 2, "alpha": 0.3}}',
+            "columns.parameters: 'Model Size' is none of parameters, parameters_encoder, parameters_non_embedding",
+        ),
     ],
 )
 def test_other_laws_are_refused(tmp_path: Path, content: str, told: str) -> None:

@@ -97,11 +97,13 @@ class Fit:
         """The fit as plain values that JSON can hold: what is infinite or missing is None."""
         noise = np.sqrt(np.mean(self.residuals**2))
         far = np.argsort(-np.abs(self.residuals))[:5]
+        used = (*self.law.variables, self.law.predicts)
         return {
             "law": self.law.name,
             "formula": self.law.formula,
             "conventions": self.law.conventions,
             "source": self.law.source,
+            "columns": {name: text for name, text in self.observations.roles.items() if name in used},
             "status": self.status,
             "reasons": list(self.reasons),
             "n": self.n,

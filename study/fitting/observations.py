@@ -26,7 +26,8 @@ class Observations:
     """Points of a scaling study, one a row.
 
     `columns` holds the variables of the law, `response` what it predicts, `clusters` numbers the runs (all checkpoints of a
-    run share one), `labels` name the rows as their table does, and `budget` orders the rows from small to large.
+    run share one), `labels` name the rows as their table does, `budget` orders the rows from small to large, and `roles` says
+    which column or expression of the table each variable is.
     """
 
     columns: Mapping[str, Floats]
@@ -34,6 +35,7 @@ class Observations:
     clusters: NDArray[np.int64]
     labels: tuple[str, ...]
     budget: Floats
+    roles: Mapping[str, str] = field(default_factory=dict)
     excluded: tuple[Exclusion, ...] = ()
     warnings: tuple[str, ...] = field(default=())
 

@@ -81,6 +81,7 @@ def read_observations(source: Source, law: Law) -> Observations:
         clusters=reading.clusters(),
         labels=reading.labels(),
         budget=budget if budget is not None else reading.usual_budget(columns),
+        roles=reading.roles,
         excluded=tuple(Exclusion(reading.labels()[row], reason) for row, reason in sorted(gone.items())),
         warnings=tuple(reading.warnings),
     )

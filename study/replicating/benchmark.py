@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -15,7 +14,6 @@ from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from study.replicating import chinchilla
 
-POINTS = Path("../shared/data/published/chinchilla/svg_extracted_data.csv")
 SCIPY_REFITS = 40
 DELTA = 1e-3
 NAMES = ("A", "B", "E", "alpha", "beta")
@@ -52,14 +50,11 @@ def scipy_seconds(points: Observations, start: Floats) -> float:
 
 
 def main() -> None:
-    """Print the seconds of both and their ratio; points of Epoch where they are, else made up of the same number."""
-    if POINTS.exists():
-        points = chinchilla.observations(POINTS)
-    else:
-        random = np.random.default_rng(0)
-        columns = {"parameters": 10 ** random.uniform(7.7, 10.2, 240), "tokens": 10 ** random.uniform(8.4, 11.5, 240)}
-        noise = np.exp(random.normal(0, 0.007, 240))
-        points = Observations.of(columns, LAWS["chinchilla"].predict(chinchilla.ESTIMATES, columns) * noise)
+    """Print the seconds of both and their ratio, on as many points as Epoch's, drawn from its law with its noise."""
+    random = np.random.default_rng(0)
+    columns = {"parameters": 10 ** random.uniform(7.7, 10.2, 240), "tokens": 10 ** random.uniform(8.4, 11.5, 240)}
+    noise = np.exp(random.normal(0, 0.007, 240))
+    points = Observations.of(columns, LAWS["chinchilla"].predict(chinchilla.ESTIMATES, columns) * noise)
     began = perf_counter()
     found = fit(LAWS["chinchilla"], points, Settings(bootstrap=4000))
     ours = perf_counter() - began

@@ -1,0 +1,88 @@
+"""A fitted law as a file, the JSON that `study fit --json` prints, and the loss that it predicts for a shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from study.architecture import Architecture
+from study.counting import parameters
+from study.errors import InputError, Problem
+from study.fitting.catalogue import law_named
+from study.fitting.laws import Law
+from study.schema import nearest, shown
+
+Convention = Literal["parameters", "parameters_encoder", "parameters_non_embedding"]
+"""The totals of study.counting that a law's N may count."""
+
+SIZES = ("depth", "width", "heads", "ffn")
+"""The variables of laws that a shape has by the same name."""
+
+
+@dataclass(frozen=True)
+class FittedLaw:
+    """A law of loss with its estimates; `convention` says which total its variable `parameters` counts."""
+
+    law: Law
+    estimates: Mapping[str, float]
+    convention: Convention
+
+    def loss_nats(self, architecture: Architecture, tokens: float | None) -> float:
+        """The loss that the law predicts for a shape after so many tokens; raises InputError where it needs tokens."""
+        if tokens is None and "tokens" in self.law.variables:
+            raise InputError.at("--tokens", f"is missing; {self.law.name} gives the loss after a number of tokens, such as 1B")
+        values: dict[str, float] = {size: getattr(architecture, size) for size in SIZES}
+        values |= {"parameters": parameters(architecture).totals()[self.convention], "tokens": tokens or 0.0}
+        columns = {name: np.array([float(values[name])]) for name in self.law.variables}
+        return float(self.law.predict(self.estimates, columns)[0])
+
+
+def read_law(path: Path) -> FittedLaw:
+    """The law of a JSON file: `law`, `estimates`, and under `columns` which total `parameters` counts where the law has it.
+
+    Raises InputError, with every problem, where the file holds no law of loss in the sizes of a shape and tokens.
+    """
+    values = _read(path)
+    name = values.get("law")
+    if not isinstance(name, str):
+        raise InputError.at(str(path), f"holds no law ({shown(name)} under 'law'); give what study fit --json prints")
+    law = law_named(name)
+    problems = [
+        Problem(str(path), f"{name} needs {variable}, which a shape does not have")
+        for variable in law.variables
+        if variable not in (*SIZES, "parameters", "tokens")
+    ]
+    if law.predicts != "loss":
+        problems.append(Problem(str(path), f"{name} predicts the {law.predicts}, not the loss"))
+    estimates = values.get("estimates")
+    known: Mapping[str, Any] = estimates if isinstance(estimates, dict) else {}
+    for parameter in law.parameters:
+        if not isinstance(known.get(parameter), int | float) or isinstance(known[parameter], bool):
+            problems.append(Problem(f"{path}: estimates.{parameter}", f"is {shown(known.get(parameter))}, not a number"))
+    convention = (values.get("columns") or {}).get("parameters", "parameters")
+    if "parameters" in law.variables and convention not in get_args(Convention):
+        choices = list(get_args(Convention))
+        message = f"{shown(convention)} is none of {', '.join(choices)}; {nearest(str(convention), choices)}"
+        problems.append(Problem(f"{path}: columns.parameters", message))
+    if problems:
+        raise InputError(problems)
+    return FittedLaw(law, {name: float(known[name]) for name in law.parameters}, convention)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError.at(str(path), "does not exist; study fit --json prints what it should hold") from None
+    except OSError as error:
+        raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError.at(str(path), f"is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError.at(str(path), "holds no keys and values; give what study fit --json prints")
+    return values
