@@ -25,6 +25,11 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+def _heed_ctrl_c() -> None:
+    """Undo what a shell does to a job in its background, whose children ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Place:
     """A folder with a sweep file and its results, and what to call there; its processes carry its path in their environment."""
 
@@ -45,7 +50,7 @@ class Place:
         return done
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """Start a command as a terminal would: the leader of a process group."""
+        """Start a command as a terminal would: the leader of a process group, and Ctrl-C not ignored."""
         return subprocess.Popen(
             [STUDY, *map(str, arguments)],
             cwd=self.path,
@@ -54,6 +59,7 @@ class Place:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=_heed_ctrl_c,
         )
 
     def processes(self) -> list[int]:
