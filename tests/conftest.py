@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jaxtyping import install_import_hook
@@ -25,3 +27,21 @@ def shared_data() -> Path:
     if not SHARED.exists():
         pytest.skip(f"{SHARED} is not here")
     return SHARED
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command and returns its exit status, standard output and standard error."""
+    from study.cli import main
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["study", *map(str, arguments)])
+        try:
+            main()
+            status = 0
+        except SystemExit as stop:
+            status = stop.code if isinstance(stop.code, int) else 0
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,29 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.cli import commands, main
+from study.cli import commands
 from study.fitting.catalogue import LAWS
 from tests.points import TRUTHS, columns_of
 from tests.synthetic import depth_or_width
 
 CONVENTIONS = {"train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding"}
-
-
-@pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command and returns its exit status, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["study", *map(str, arguments)])
-        try:
-            main()
-            status = 0
-        except SystemExit as stop:
-            status = stop.code if isinstance(stop.code, int) else 0
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
 
 
 def test_help_names_every_command(study: Any) -> None:

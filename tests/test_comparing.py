@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from study.accounts import account, explanations
 from study.architecture import BUILT, Architecture, unbuildable
 from study.changes import measures, rank_changes
-from study.cli import main
 from study.comparing import rows_as_text, side_by_side
 from study.config import RunConfig
 from study.counting import parameters
@@ -31,23 +30,6 @@ from tests.small import config, config_values
 BASE = Subject("bert-base", named("bert-base"))
 ISSUE = ("depth=24", "width=1024", "ffn=6144", "heads=24", "vocabulary=60000")
 subjects = st.sampled_from([Subject(model.short_name, model.architecture) for model in catalogue()])
-
-
-@pytest.fixture
-def study(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command and returns its exit status, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["study", *map(str, arguments)])
-        try:
-            main()
-            status = 0
-        except SystemExit as stop:
-            status = stop.code if isinstance(stop.code, int) else 0
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
 
 
 MEASURES = measures(128, 32, "fp32", None)
