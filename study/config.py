@@ -198,6 +198,13 @@ class RunConfig(Strict):
         values["architecture"] = {name: value for name, value in values["architecture"].items() if name in kept}
         return values
 
+    def without_paths(self) -> dict[str, Any]:
+        """The tree without where corpus and tokeniser lie: what tells the runs on one text apart."""
+        values = self.to_dict()
+        values["data"].pop("corpus")
+        values["data"]["tokenizer"].pop("path", None)
+        return values
+
     def to_yaml(self) -> str:
         """The resolved tree as YAML that reads back to the same configuration."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)

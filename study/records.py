@@ -6,7 +6,7 @@ results/<sweep>/
         config.yaml             written first
         metrics.jsonl           one line a logged step, during
         attempts/0001.json      one file a start of the run's process
-        checkpoints/            kept until the run has its record
+        checkpoints/            kept until the run is completed
         validation_losses.npy   nats summed over the masked tokens of each validation sequence, float64
         weights.safetensors     the final weights
         log.txt                 what the run's processes printed
@@ -348,7 +348,7 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
 
 def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) -> str:
     """The name of a run's cell: the fingerprint of its data and of its configuration without the tuned knobs and the seed."""
-    shared = {key: value for key, value in flatten(config.to_dict()).items() if key not in (*tuned, "seed")}
+    shared = {key: value for key, value in flatten(config.without_paths()).items() if key not in (*tuned, "seed")}
     return fingerprint_of(shared | {"data_fingerprint": data_fingerprint})
 
 

@@ -276,3 +276,9 @@ def test_a_folder_that_only_began_counts_as_a_run_without_a_record(tmp_path: Pat
     folder.run("abc").write_config(config(CORPUS))
     assert [run.run_id for run in folder.runs()] == ["abc"]
     assert folder.records() == []
+
+
+def test_a_cell_stays_the_same_where_its_corpus_moves() -> None:
+    here, moved = (config(Path(path)) for path in ("corpus.txt", "/elsewhere/corpus.txt"))
+    assert cell_of(here, ("recipe.learning_rate",), "data") == cell_of(moved, ("recipe.learning_rate",), "data")
+    assert cell_of(here, (), "data") != cell_of(here, (), "other data")

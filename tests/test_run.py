@@ -151,6 +151,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     second.write_bytes(content)
     with pytest.warns(UserWarning, match=second.name):
         assert newest_whole_checkpoint(stopped.checkpoints) == first
+    assert second.with_suffix(".damaged").exists()
     trained(tmp_path / "stopped", wanted)
     assert rows(stopped) == rows(undisturbed)
     assert all(torch.equal(tensor, weights(undisturbed)[name]) for name, tensor in weights(stopped).items())
@@ -186,6 +187,50 @@ def test_a_torn_row_is_repaired_and_later_rows_are_not_kept(
     assert logged == list(range(1, 31))
 
 
+def test_one_validation_sequence_has_a_loss_without_a_standard_error(corpus: Path, tmp_path: Path) -> None:
+    record = trained(tmp_path, config(corpus, data={"validation_sequences": 1})).record()
+    assert record is not None
+    assert record.state == "COMPLETED"
+    assert record.loss_nats is not None
+    assert record.loss_standard_error_nats is None
+
+
+def test_a_run_that_diverges_after_its_last_row_is_diverged(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = MaskedLanguageModelling.on_validation_start
+
+    def ruined(self: MaskedLanguageModelling) -> None:
+        original(self)
+        with torch.no_grad():
+            self.model.head.bias.fill_(float("nan"))
+
+    monkeypatch.setattr(MaskedLanguageModelling, "on_validation_start", ruined)
+    record = trained(tmp_path, config(corpus), validations=1).record()
+    assert record is not None
+    assert record.state == "DIVERGED"
+    assert "validation loss is nan after step 30" in (record.reason or "")
+
+
+def test_a_signal_during_the_last_validation_does_not_lose_the_run(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = MaskedLanguageModelling.validation_step
+
+    def interrupted(self: MaskedLanguageModelling, batch: Any, batch_idx: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        original(self, batch, batch_idx)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(MaskedLanguageModelling, "validation_step", interrupted)
+    try:
+        record = trained(tmp_path, config(corpus), validations=1).record()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert record is not None
+    assert record.state == "COMPLETED"
+
+
 @pytest.mark.parametrize("rate", [1e12])
 def test_a_run_whose_loss_is_not_finite_is_diverged(rate: float, corpus: Path, tmp_path: Path) -> None:
     changes = {"learning_rate": rate, "gradient_clip_norm": 1e30, "warmup_fraction": 0.0}
@@ -202,6 +247,7 @@ def test_a_run_whose_loss_is_not_finite_is_diverged(rate: float, corpus: Path, t
     ("error", "state", "reason"),
     [
         (MemoryError("cannot allocate"), "OOM", "cannot allocate"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"), "OOM", "9 bytes"),
         (torch.OutOfMemoryError("CUDA out of memory"), "OOM", "CUDA out of memory"),
         (OSError(28, "No space left on device"), "FAILED", "No space left on device"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -34,11 +35,11 @@ class ValidationResult:
         return float(self.nats.sum() / self.tokens.sum())
 
     @property
-    def standard_error(self) -> float:
-        """Standard error of the loss over sequences, as of a ratio of sums; with one sequence it is not defined (NaN)."""
+    def standard_error(self) -> float | None:
+        """Standard error of the loss over sequences, as of a ratio of sums; None with one sequence."""
         n = len(self.nats)
         residuals = self.nats - self.loss * self.tokens
-        return float((residuals.square().sum() * n / (n - 1)).sqrt() / self.tokens.sum()) if n > 1 else float("nan")
+        return float((residuals.square().sum() * n / (n - 1)).sqrt() / self.tokens.sum()) if n > 1 else None
 
     @property
     def accuracy(self) -> float:
@@ -182,12 +183,12 @@ class MaskedLanguageModelling(pl.LightningModule):
         total[0, rows], total[1, rows], total[2, rows] = nats, tokens.double(), correct.double()
         total = self.trainer.strategy.reduce(total, reduce_op="sum").cpu()
         self.validation = ValidationResult(self.steps_done, total[0], total[1], int(total[2].sum()))
+        if not math.isfinite(self.validation.loss):
+            raise FloatingPointError(f"the validation loss is {self.validation.loss} after step {self.steps_done}")
+        error = self.validation.standard_error
         self._log_row(
-            {
-                "val/loss": self.validation.loss,
-                "val/loss_standard_error": self.validation.standard_error,
-                "val/accuracy": self.validation.accuracy,
-            }
+            {"val/loss": self.validation.loss, "val/accuracy": self.validation.accuracy}
+            | ({} if error is None else {"val/loss_standard_error": error})
         )
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:

@@ -47,7 +47,8 @@ class MaskedLanguageModel(nn.Module):
         if positions_BxK is not None:
             batch, length, width = hidden.shape
             rows = torch.arange(batch, device=hidden.device)[:, None] * length
-            hidden = hidden.reshape(-1, width).index_select(0, (positions_BxK + rows).flatten()).view(batch, -1, width)
+            chosen = hidden.reshape(-1, width).index_select(0, (positions_BxK + rows).flatten())
+            hidden = chosen.view(*positions_BxK.shape, width)
         logits: Tensor = self.head(hidden, self.encoder.embeddings.token.weight)
         return logits
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from study.training.execution import Execution
 
 
+RANK_SECONDS = 60.0
+"""How long the ranks of a run that has lost one may take to save and stop before they are killed: they may wait for it."""
+
+
 @dataclass(frozen=True)
 class Slot:
     """Room for one run at a time: the devices it may use and the CPU threads of each of its processes."""
@@ -42,8 +46,9 @@ def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | 
     """
     cores = len(os.sched_getaffinity(0))
     gpus = 0 if device == "cpu" else _gpu_count()
-    if device == "cuda" and gpus < devices_per_run:
-        raise InputError.at("--device cuda", f"{devices_per_run} GPUs a run were asked for, torch sees {gpus} here")
+    if gpus < devices_per_run and (gpus or device == "cuda"):
+        place = "--device cuda" if device == "cuda" else "--devices"
+        raise InputError.at(place, f"{devices_per_run} GPUs a run were asked for, torch sees {gpus} here")
     if gpus >= devices_per_run and gpus:
         groups = [
             tuple(range(first, first + devices_per_run)) for first in range(0, gpus - devices_per_run + 1, devices_per_run)
@@ -116,11 +121,12 @@ class LocalExecutor:
         processes = self._running[future]
         waiting = list(processes)
         while waiting:
-            connection.wait([process.sentinel for process in waiting])
+            lost = any(process.exitcode for process in processes)
+            ended = connection.wait([process.sentinel for process in waiting], RANK_SECONDS if lost else None)
             waiting = [process for process in waiting if process.is_alive()]
             if any(process.exitcode for process in processes):
                 for process in waiting:
-                    process.terminate()
+                    process.terminate() if ended else process.kill()
         del self._running[future]
         self._free.append(slot)
         failed = [process.exitcode for process in processes if process.exitcode]
@@ -132,6 +138,7 @@ def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution,
     from study.records import RunFolder
     from study.training.callbacks import StopSignal
     from study.training.run import train
+    from study.training.trainer import rank
 
     os.setsid()
     os.environ.update(environment)
@@ -145,7 +152,9 @@ def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution,
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_stop_when_orphaned, args=(stop.set,), daemon=True).start()
     state = train(config, folder, sweep, execution, stop)
-    sys.exit(PREEMPTED_EXIT if state == "PREEMPTED" else 0)
+    if state == "PREEMPTED":
+        sys.exit(PREEMPTED_EXIT)
+    sys.exit(1 if rank() > 0 and state != "COMPLETED" else 0)  # the leader's record says what happened, another rank's exit
 
 
 @contextlib.contextmanager

@@ -83,7 +83,7 @@ class Cell:
 
 def key_of(config: RunConfig) -> str:
     """What identifies a run within a sweep, where the data is one: its configuration as canonical JSON."""
-    return json.dumps(config.to_dict(), sort_keys=True)
+    return json.dumps(config.without_paths(), sort_keys=True)
 
 
 def _best(configs: list[RunConfig], records: Mapping[str, RunRecord]) -> RunConfig | None:

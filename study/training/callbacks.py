@@ -49,7 +49,16 @@ class Checkpointer(pl.Callback):
         self._saved = time.monotonic()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take over the signals after Lightning has set its own."""
+        """Take over the signals after Lightning has set its own, and see that all ranks go on from one step."""
+        self.stop.install()
+        if trainer.world_size > 1:
+            step = torch.tensor([trainer.global_step, -trainer.global_step], device=trainer.strategy.root_device)
+            torch.distributed.all_reduce(step, op=torch.distributed.ReduceOp.MAX)
+            if step.sum():
+                raise RuntimeError(f"the ranks resumed from different checkpoints, this one from step {trainer.global_step}")
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take over the signals again where Lightning validates on its own: the run ends with its record."""
         self.stop.install()
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
@@ -62,6 +71,8 @@ class Checkpointer(pl.Callback):
             return
         if not all(torch.isfinite(parameter).all() for parameter in pl_module.parameters()):
             raise FloatingPointError(f"a weight is not finite after step {trainer.global_step}")
+        for logger in trainer.loggers:
+            logger.save()
         trainer.save_checkpoint(self.folder / "next.ckpt")
         self._saved = time.monotonic()
         if stopping:

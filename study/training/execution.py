@@ -1,4 +1,7 @@
-"""Where and how a run executes: device, threads, precision. Nothing here may change what the run computes but its last bits."""
+"""Where and how a run executes: device, threads, and the precision that `auto` means there.
+
+Devices and threads change the last bits of a run, `auto` its precision; the record says which were used.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class Execution:
 def resolve_precision(asked: str, device: str) -> Literal["fp32", "bf16"]:
     """The precision that `auto` means: bf16 on a GPU that has it, fp32 on CPU, where small products do not gain from bf16."""
     if asked == "auto":
-        return "bf16" if device == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        return "bf16" if device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     return "bf16" if asked == "bf16" else "fp32"
 
 

@@ -55,6 +55,7 @@ def train(
         return _attempt(config, prepared, folder, execution, stop).state
     with _held(folder):
         if (record := folder.record()) is not None:
+            _tidy(folder, record.state)
             return record.state
         folder.write_config(config)
         started = _now()
@@ -79,10 +80,15 @@ def train(
                 **facts,
             )
         )
-        if outcome.state == "COMPLETED":
-            for checkpoint in folder.checkpoints.glob("*"):
-                checkpoint.unlink()
+        _tidy(folder, outcome.state)
         return outcome.state
+
+
+def _tidy(folder: RunFolder, state: State) -> None:
+    """Remove the checkpoints of a completed run; one that failed keeps its last finite state."""
+    if state == "COMPLETED":
+        for checkpoint in folder.checkpoints.glob("*"):
+            checkpoint.unlink()
 
 
 @contextmanager
@@ -107,6 +113,8 @@ def _attempt(config: RunConfig, prepared: PreparedData, folder: RunFolder, execu
         return Outcome("OOM", str(error) or "out of memory")
     except Exception as error:
         traceback.print_exc()
+        if "DefaultCPUAllocator: can't allocate memory" in str(error):  # a plain RuntimeError, unlike CUDA's
+            return Outcome("OOM", str(error))
         return Outcome("FAILED", f"{type(error).__name__}: {error}")
 
 
