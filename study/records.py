@@ -18,6 +18,7 @@ results/<sweep>/
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import tempfile
@@ -209,10 +210,9 @@ class RunFolder:
 
     def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
         """Keep the summed nats of each validation sequence, for paired differences between runs."""
-        with tempfile.TemporaryFile() as buffer:
-            np.save(buffer, losses.astype(np.float64), allow_pickle=False)
-            buffer.seek(0)
-            write_atomically(self.validation_losses_file, buffer.read())
+        buffer = io.BytesIO()
+        np.save(buffer, losses.astype(np.float64), allow_pickle=False)
+        write_atomically(self.validation_losses_file, buffer.getvalue())
 
     def validation_losses(self) -> NDArray[np.float64]:
         """The summed nats of each validation sequence of a completed run."""

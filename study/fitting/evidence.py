@@ -49,6 +49,16 @@ class Evidence:
         variance = self.comparisons.seed_variance
         return None if variance is None else variance.half_width(len(cell.runs))
 
+    def losses(self, cell: Cell) -> dict[str, Any]:
+        """What every figure of cells shows of one: its mean loss over seeds, half the 95% interval, n, and the plateau."""
+        return {
+            "depth": cell.architecture.depth,
+            "loss_nats": cell.loss_nats,
+            "half_nats": self.half_width(cell),
+            "seeds": len(cell.runs),
+            "unigram_entropy_nats": cell.unigram_entropy_nats,
+        }
+
     @property
     def runs_started(self) -> int:
         """Runs whose folder is there, ended or not."""

@@ -12,9 +12,8 @@ from study.plotting.style import (
     depth_key,
     depth_styles,
     draw_intervals,
+    finish_cells,
     legend_below,
-    log_ticks,
-    mark_plateau,
     panels,
     theme,
 )
@@ -28,14 +27,10 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     rows = [
         {
             "series": f"{cell.architecture.shape_name} {cell.setting}",
-            "depth": cell.architecture.depth,
             "width": cell.architecture.width,
             "train_flops": cell.train_flops,
-            "loss_nats": cell.loss_nats,
-            "half_nats": evidence.half_width(cell),
-            "seeds": len(cell.runs),
-            "unigram_entropy_nats": cell.unigram_entropy_nats,
         }
+        | evidence.losses(cell)
         for cell in evidence.cells
         if cell.usable
     ]
@@ -56,11 +51,6 @@ def draw(data: pd.DataFrame) -> Figure:
             if few:
                 spot = (last["train_flops"], last["loss_nats"])
                 axes.annotate(f"H{last['width']}", spot, (7, -4), textcoords="offset points", color=colour)
-        axes.set_xscale("log")
-        axes.margins(x=0.1, y=0.15)
-        log_ticks(axes)
-        mark_plateau(axes, data["unigram_entropy_nats"])
-        counts = f"{len(data)} cells, {data['seeds'].sum()} runs; bars: 95% over seeds"
-        figure.suptitle(f"Final loss against training FLOPs ({counts})")
+        finish_cells(figure, axes, data, "Final loss against training FLOPs", x_margin=0.1)
         legend_below(figure, depth_key(styles))
     return figure

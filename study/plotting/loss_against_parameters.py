@@ -12,9 +12,8 @@ from study.plotting.style import (
     depth_key,
     depth_styles,
     draw_intervals,
+    finish_cells,
     legend_below,
-    log_ticks,
-    mark_plateau,
     panels,
     theme,
 )
@@ -31,14 +30,10 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     rows = [
         {
             "series": f"{cell.budget} {cell.validation}",
-            "depth": cell.architecture.depth,
             "parameters": cell.parameters,
-            "loss_nats": cell.loss_nats,
-            "half_nats": evidence.half_width(cell),
-            "seeds": len(cell.runs),
             "on_front": cell.name in front,
-            "unigram_entropy_nats": cell.unigram_entropy_nats,
         }
+        | evidence.losses(cell)
         for cell in evidence.cells
         if cell.usable
     ]
@@ -57,12 +52,7 @@ def draw(data: pd.DataFrame) -> Figure:
             cells = data[data["depth"] == depth]
             axes.scatter(cells["parameters"], cells["loss_nats"], color=colour, marker=marker, s=45, zorder=3)
             draw_intervals(axes, cells["parameters"], cells["loss_nats"], cells["half_nats"], colour)
-        axes.set_xscale("log")
-        axes.margins(x=0.08, y=0.15)
-        log_ticks(axes)
-        mark_plateau(axes, data["unigram_entropy_nats"])
-        counts = f"{len(data)} cells, {data['seeds'].sum()} runs; bars: 95% over seeds"
-        figure.suptitle(f"Final loss against all parameters ({counts})")
+        finish_cells(figure, axes, data, "Final loss against all parameters", x_margin=0.08)
         line = Line2D([], [], color="grey", label="front at equal budget: none smaller is better")
         legend_below(figure, [*depth_key(styles), line])
     return figure

@@ -122,6 +122,15 @@ def log_ticks(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
+def finish_cells(figure: Figure, axes: Axes, data: pd.DataFrame, title: str, x_margin: float) -> None:
+    """A drawn figure of cells over a size: log x axis, plateau, and a title that counts cells and runs."""
+    axes.set_xscale("log")
+    axes.margins(x=x_margin, y=0.15)
+    log_ticks(axes)
+    mark_plateau(axes, data["unigram_entropy_nats"])
+    figure.suptitle(f"{title} ({len(data)} cells, {data['seeds'].sum()} runs; bars: 95% over seeds)")
+
+
 def save(figure: Figure, folder: SweepFolder, name: str) -> None:
     """Write a sweep's `figures/<name>.svg` and `.png`."""
     save_in(figure, folder.figures, name)

@@ -86,6 +86,13 @@ def bill(spec: SweepSpec, slots: int, device: str, records: Iterable[RunRecord] 
     return Bill(tuple(_row(config, runs, rate) for config, runs in configs), slots, basis)
 
 
+def first_runs(spec: SweepSpec) -> list[RunConfig]:
+    """What a sweep starts with, before there are records: every cell's first runs, or the largest that a search may try."""
+    if spec.search is not None:
+        return [search_example(spec)]
+    return [run for cell in cells(spec) for run in cell.wanted({})]
+
+
 def search_example(spec: SweepSpec) -> RunConfig:
     """The largest run that a search may try, by which its bill is made: each dimension at its high end or last choice."""
     assert spec.search is not None

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver, resource_tracker
@@ -167,11 +167,10 @@ def _sigint_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _stop_when_orphaned(stop: object) -> None:
+def _stop_when_orphaned(stop: Callable[[], None]) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
-    assert callable(stop)
     stop()
 
 

@@ -11,12 +11,11 @@ from rich.console import Console
 from study.data.prepared import prepare
 from study.errors import InputError
 from study.records import SweepFolder
-from study.sweeping.bill import Bill, bill, search_example
+from study.sweeping.bill import Bill, bill, first_runs
 from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.display import LaunchDisplay
-from study.sweeping.executor import LocalExecutor, local_slots
+from study.sweeping.executor import LocalExecutor, Slot, local_slots
 from study.sweeping.mirror_process import MirrorProcess
-from study.sweeping.plan import cells
 from study.sweeping.room import check_room
 from study.sweeping.spec import SweepSpec
 
@@ -31,6 +30,10 @@ class Resources:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     slots_per_device: int | None = None
     devices: int = 1
+
+    def slots(self) -> list[Slot]:
+        """The slots that they make on this machine; raises InputError where it has not enough."""
+        return local_slots(self.device, self.slots_per_device, self.devices)
 
 
 @dataclass(frozen=True)
@@ -51,23 +54,20 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
 
     Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
     """
-    slots = local_slots(resources.device, resources.slots_per_device, resources.devices)
-    _check_batches(spec, resources.devices)
+    return _bill(spec, folder_of(spec, results), resources.slots())
+
+
+def _bill(spec: SweepSpec, folder: SweepFolder, slots: list[Slot]) -> Bill:
+    _check_batches(spec, len(slots[0].indices))
     check_room(spec, slots)
-    folder = folder_of(spec, results)
-    records = folder.records() if folder.path.exists() else []
-    return bill(spec, len(slots), slots[0].device, records)
+    return bill(spec, len(slots), slots[0].device, folder.records())
 
 
 def _check_batches(spec: SweepSpec, devices: int) -> None:
     """Raise InputError where a batch cannot be shared out evenly over the devices of a run."""
     if devices == 1:
         return
-    if spec.search is not None:
-        runs = [search_example(spec)]
-    else:
-        runs = [cell.variant(point, spec.first_seed) for cell in cells(spec) for point in cell.points()]
-    for batch in sorted({run.batch_sequences for run in runs}):
+    for batch in sorted({run.batch_sequences for run in first_runs(spec)}):
         if batch % devices:
             message = f"cannot share out a batch of {batch} sequences evenly; change recipe.batch_tokens"
             raise InputError.at(f"--devices {devices}", message)
@@ -81,8 +81,8 @@ def launch(
     Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after the runs have saved.
     """
     folder = folder_of(spec, results)
-    slots = local_slots(resources.device, resources.slots_per_device, resources.devices)
-    expected = plan(spec, results, resources).runs
+    slots = resources.slots()
+    expected = _bill(spec, folder, slots).runs
     data = prepare(spec.data, progress=True)
     with held(folder):
         coordinator = Coordinator(spec, values, folder, data.fingerprint)

@@ -13,8 +13,7 @@ from study.config import RunConfig
 from study.errors import InputError, Problem
 from study.memory import Device, Memory, Precision, Step, training_memory
 from study.quantities import bytes_text
-from study.sweeping.bill import search_example
-from study.sweeping.plan import cells
+from study.sweeping.bill import first_runs
 from study.sweeping.spec import SweepSpec
 
 if TYPE_CHECKING:
@@ -36,9 +35,7 @@ class Room:
 
 def check_room(spec: SweepSpec, slots: Sequence[Slot]) -> None:
     """Raise InputError with every shape of a sweep whose training memory is above the room of a slot, and by how much."""
-    room = room_of(slots)
-    runs = [search_example(spec)] if spec.search is not None else [run for cell in cells(spec) for run in cell.wanted({})]
-    refuse_too_large(runs, room, len(slots[0].indices))
+    refuse_too_large(first_runs(spec), room_of(slots), len(slots[0].indices))
 
 
 def refuse_too_large(runs: Iterable[RunConfig], room: Room, ranks: int = 1) -> None:
