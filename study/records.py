@@ -50,6 +50,7 @@ class Environment(Strict):
     devices: int = 1
     threads: int
     precision: Literal["fp32", "bf16"]
+    kernels: Literal["eager", "compiled", "graphed"] = "eager"
     python: str
     torch: str
     lightning: str

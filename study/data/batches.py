@@ -44,11 +44,14 @@ class DataOrder:
 
 
 class PackedBatches(pl.LightningDataModule):
-    """Training batches of packed tokens (B, S) from the trainer's step on, and the fixed masked validation set."""
+    """Training batches of packed tokens (B, S) from the trainer's step on, and the fixed masked validation set.
 
-    def __init__(self, config: RunConfig, prepared: PreparedData, masker: Masker) -> None:
+    `pinned` batches are copied to a GPU while it computes: it never waits for one, since the host runs ahead of it.
+    """
+
+    def __init__(self, config: RunConfig, prepared: PreparedData, masker: Masker, pinned: bool = False) -> None:
         super().__init__()
-        self.config, self.train = config, prepared.split("train")
+        self.config, self.train, self.pinned = config, prepared.split("train"), pinned
         self.order = DataOrder(len(self.train), config.batch_sequences, config.seed)
         generator = torch.Generator().manual_seed(stream_seed(Stream.VALIDATION_MASKS))
         self.validation = masker(torch.from_numpy(prepared.validation()), generator)
@@ -57,7 +60,7 @@ class PackedBatches(pl.LightningDataModule):
         """Batches of this rank from the current step to the last."""
         assert self.trainer is not None
         steps = _Steps(self.config, self.train, self.order, self.trainer)
-        return DataLoader(steps, batch_size=None)
+        return DataLoader(steps, batch_size=None, pin_memory=self.pinned)
 
     def val_dataloader(self) -> DataLoader[tuple[Tensor, MaskedBatch]]:
         """Slices of the validation set, every `ranks`-th to this rank, with the rows they are."""

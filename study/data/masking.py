@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ class Masker:
         def draw(width: int) -> Float[Tensor, "B W"]:
             return torch.rand(batch * ranks, width, device=device, generator=generator)[rows]
 
-        special = torch.isin(tokens, torch.tensor(self.special_tokens, device=device))
+        special = torch.isin(tokens, _on_device(self.special_tokens, device))
         scores = draw(length).masked_fill_(special, -1.0)
         positions = scores.topk(self.predictions, dim=1, sorted=False).indices.sort(dim=1).values
         originals = tokens.gather(1, positions)
@@ -54,6 +55,12 @@ class Masker:
         fate = draw(self.predictions)
         random_tokens = (draw(self.predictions) * self.vocabulary).to(tokens.dtype).clamp_(max=self.vocabulary - 1)
         masked, replaced = self.masking.mask_share, self.masking.mask_share + self.masking.random_share
-        corrupted = torch.where(fate < masked, self.mask_token, torch.where(fate < replaced, random_tokens, originals))
+        corrupted = torch.where(fate < replaced, random_tokens, originals).masked_fill_(fate < masked, self.mask_token)
         corrupted = torch.where(labels == IGNORED, originals, corrupted)
         return MaskedBatch(tokens.scatter(1, positions, corrupted), positions, labels)
+
+
+@functools.cache
+def _on_device(tokens: tuple[int, ...], device: torch.device) -> Tensor:
+    """The ids of tokens as a tensor, copied to a device once, since a copy from the host would wait for it."""
+    return torch.tensor(tokens, device=device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
@@ -17,7 +17,14 @@ from study.config import RunConfig
 from study.data.masking import IGNORED, MaskedBatch, Masker
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, learning_rate_factor, schedule
+from study.model.step_graph import StepGraph
 from study.randomness import Stream, stream_seed
+
+Kernels = Literal["eager", "compiled", "graphed"]
+"""How a step's kernels run: torch's own one by one, fused by torch.compile, or fused and recorded as one CUDA graph.
+
+Fusing changes the last bits of a run, so the record names it; validation is always eager.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,11 +64,16 @@ class MaskedLanguageModelling(pl.LightningModule):
     """
 
     def __init__(
-        self, config: RunConfig, masker: Masker, log_every_steps: int = 50, peak_flops_per_second: float | None = None
+        self,
+        config: RunConfig,
+        masker: Masker,
+        log_every_steps: int = 50,
+        peak_flops_per_second: float | None = None,
+        kernels: Kernels = "eager",
     ) -> None:
         super().__init__()
         self.config, self.masker, self.log_every_steps = config, masker, log_every_steps
-        self.peak_flops_per_second = peak_flops_per_second
+        self.peak_flops_per_second, self.kernels = peak_flops_per_second, kernels
         self.model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed)
         self.validation: ValidationResult | None = None
         self.gradient_norm = torch.zeros(())
@@ -79,32 +91,75 @@ class MaskedLanguageModelling(pl.LightningModule):
         return self.model(*inputs, **named)
 
     def setup(self, stage: str) -> None:
-        """Draw masks on the training device."""
-        del stage
+        """Draw masks on the training device, and fuse the kernels of each block and of the loss where asked to.
+
+        Blocks of one shape are compiled once, whatever the depth.
+        """
         self._generator = torch.Generator(self.device)
+        self._graph: StepGraph | None = None
+        self._predicted_loss = self.model.predicted_loss
+        if self.kernels != "eager" and stage == "fit":
+            for block in (self.model.encoder.embeddings, *self.model.encoder.blocks):
+                block.compile(dynamic=False)
+            self._predicted_loss = torch.compile(self.model.predicted_loss, dynamic=False)
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """The loss of one step; `batch_idx` does not matter, the optimiser step does."""
         del batch_idx
         seed, step, rank = self.config.seed, self.trainer.global_step, self.trainer.global_rank
         self._generator.manual_seed(stream_seed(Stream.MASKS, seed, step))
-        masked = self.masker(batch, self._generator, rank, self.trainer.world_size)
         if self.config.recipe.dropout:
             torch.manual_seed(stream_seed(Stream.DROPOUT, seed, step, rank))
-        logits = self.model(masked.tokens, masked.positions)
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), masked.labels.flatten(), ignore_index=IGNORED)
+        if self._graph is None:
+            loss = self._loss_of(batch)
+        else:
+            loss, self.gradient_norm = self._graph(batch)
         self._loss_sum = self._loss_sum.to(loss.device) + loss.detach()
         self._loss_steps += 1
         return loss
 
+    def _loss_of(self, tokens: Tensor) -> Tensor:
+        """The mean loss over the positions that are masked in this rank's tokens."""
+        masked = self.masker(tokens, self._generator, self.trainer.global_rank, self.trainer.world_size)
+        return self._predicted_loss(self.model.encoder(masked.tokens), masked.positions, masked.labels)
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Differentiate the loss; the graph of a step has done it already."""
+        if self._graph is None:
+            super().backward(loss, *args, **kwargs)
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
+        """Drop the gradients of the step before, but for those that belong to the graph of a step."""
+        if self._graph is None:
+            super().optimizer_zero_grad(epoch, batch_idx, optimizer)
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        """Take the optimiser's step; the graph of a step takes it within the closure."""
+        if self._graph is None:
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        else:
+            optimizer_closure()
+
     def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
         """Clip the global norm as the recipe says, and keep the norm from before."""
+        self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self._clip_norm)
+
+    @property
+    def _clip_norm(self) -> float:
         limit = self.config.recipe.gradient_clip_norm
-        self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), float("inf") if limit is None else limit)
+        return float("inf") if limit is None else limit
 
     def on_train_start(self) -> None:
-        """Start the clock of the first row."""
+        """Start the clock of the first row, and make the graph of a step where kernels are graphed."""
         self._row_started, self._row_step = time.perf_counter(), self.steps_done
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        if self.kernels == "graphed":
+            bf16 = self.trainer.precision == "bf16-mixed"
+            self._graph = StepGraph(self._loss_of, optimizer, self._clip_norm, self._generator, bf16)
+        else:
+            for group in optimizer.param_groups:  # as a run leaves them that was graphed before it was resumed
+                group["lr"], group["capturable"] = float(group["lr"]), False
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Log a row where one is due."""
@@ -149,11 +204,15 @@ class MaskedLanguageModelling(pl.LightningModule):
                 logger.log_metrics(self.progress() | row, step=self.steps_done)
 
     def on_validation_start(self) -> None:
-        """Note when validation begins."""
+        """Note when validation begins, whose few steps do not pay for compiling their shapes."""
         self._validation_started = time.perf_counter()
+        if self.kernels != "eager":
+            torch.compiler.set_stance("force_eager")
 
     def on_validation_end(self) -> None:
         """Leave validation out of the rows' throughput."""
+        if self.kernels != "eager":
+            torch.compiler.set_stance("default")
         self._row_started += time.perf_counter() - self._validation_started
 
     def progress(self) -> dict[str, float]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from study.architecture import Architecture, unbuildable
 from study.counting import parameters
+from study.data.masking import IGNORED
 from study.errors import InputError
 from study.model.embeddings import initialise
 from study.model.encoder import Encoder
@@ -44,13 +46,27 @@ class MaskedLanguageModel(nn.Module):
     ) -> Float[Tensor, "B places V"]:
         """Logits at `positions_BxK`, at every position without it."""
         hidden = self.encoder(tokens_BxS, segments_BxS, attended_BxS)
-        if positions_BxK is not None:
-            batch, length, width = hidden.shape
-            rows = torch.arange(batch, device=hidden.device)[:, None] * length
-            chosen = hidden.reshape(-1, width).index_select(0, (positions_BxK + rows).flatten())
-            hidden = chosen.view(*positions_BxK.shape, width)
+        return self.logits(hidden if positions_BxK is None else at_positions(hidden, positions_BxK))
+
+    def logits(self, hidden: Float[Tensor, "B places H"]) -> Float[Tensor, "B places V"]:
+        """Logits at each place that is given."""
         logits: Tensor = self.head(hidden, self.encoder.embeddings.token.weight)
         return logits
+
+    def predicted_loss(
+        self, hidden_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"], labels_BxK: Int[Tensor, "B K"]
+    ) -> Float[Tensor, ""]:
+        """The mean cross-entropy in nats over the positions to predict, but for IGNORED labels."""
+        logits_BxKxV = self.logits(at_positions(hidden_BxSxH, positions_BxK))
+        return F.cross_entropy(logits_BxKxV.flatten(0, 1).float(), labels_BxK.flatten(), ignore_index=IGNORED)
+
+
+def at_positions(hidden_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"]) -> Float[Tensor, "B K H"]:
+    """The rows of each sequence that stand at its positions."""
+    batch, length, width = hidden_BxSxH.shape
+    rows = torch.arange(batch, device=hidden_BxSxH.device)[:, None] * length
+    chosen = hidden_BxSxH.reshape(-1, width).index_select(0, (positions_BxK + rows).flatten())
+    return chosen.view(*positions_BxK.shape, width)
 
 
 def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:

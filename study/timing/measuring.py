@@ -173,7 +173,7 @@ def hardware_environment(device: Device) -> dict[str, Any]:
     """What the latencies of a table hold for: processor or GPU, its instruction set, and versions."""
     from study.training.execution import Execution, environment
 
-    here = environment(Execution(device), "fp32").model_dump()
+    here = environment(Execution(device, kernels="eager"), "fp32").model_dump()
     return {name: here[name] for name in ("device", "processor", "python", "torch", "study")} | {"system": platform.platform()}
 
 

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import socket
+import sysconfig
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Literal
 
 import torch
 
 from study.config import RunConfig
 from study.errors import InputError
+from study.model.lightning import Kernels
 from study.records import Environment
 
 
@@ -23,6 +27,7 @@ from study.records import Environment
 class Execution:
     """How to execute one run: on which kind of device, how many of them (DDP), with how many CPU threads each.
 
+    `kernels` are fused on a GPU by `auto` where torch.compile can run, and recorded as a CUDA graph on a single one.
     `validations` are spread evenly over the steps, the last at the end; None lets their cost decide. A checkpoint is taken
     every `checkpoint_seconds`.
     """
@@ -30,6 +35,7 @@ class Execution:
     device: Literal["cpu", "cuda"] = "cpu"
     devices: int = 1
     threads: int = 1
+    kernels: Kernels | Literal["auto"] = "auto"
     validations: int | None = None
     checkpoint_seconds: float = 60.0
 
@@ -40,6 +46,28 @@ class Execution:
             raise InputError.at(place, f"{batch} sequences a batch cannot be shared out over {self.devices} devices evenly")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError.at("device", "cuda was asked for, but torch sees no CUDA device here; use cpu")
+        if self.kernels == "graphed" and (self.device == "cpu" or self.devices > 1):
+            raise InputError.at("kernels", "graphed runs on a single CUDA device; use compiled or eager")
+        if self.kernels in ("compiled", "graphed") and not can_compile(self.device):
+            missing = "a C compiler and Python's headers (Debian: gcc, python3-dev)"
+            raise InputError.at("kernels", f"{self.kernels} needs {missing}; install them, or use eager")
+
+
+def can_compile(device: str) -> bool:
+    """Whether torch.compile finds what it builds with here: a compiler, and Python's headers for Triton."""
+    compiler = os.environ.get("CC") or (
+        shutil.which("gcc") or shutil.which("clang") if device == "cuda" else shutil.which("g++")
+    )
+    return bool(compiler) and (Path(sysconfig.get_path("include")) / "Python.h").exists()
+
+
+def resolve_kernels(execution: Execution) -> Kernels:
+    """The kernels that `auto` means: eager on CPU, where fusing gains nothing, and fused on CUDA where that is possible."""
+    if execution.kernels != "auto":
+        return execution.kernels
+    if execution.device == "cpu" or not can_compile("cuda"):
+        return "eager"
+    return "graphed" if execution.devices == 1 else "compiled"
 
 
 def resolve_precision(asked: str, device: str) -> Literal["fp32", "bf16"]:
@@ -78,6 +106,7 @@ def environment(execution: Execution, precision: Literal["fp32", "bf16"]) -> Env
         devices=execution.devices,
         threads=execution.threads,
         precision=precision,
+        kernels=resolve_kernels(execution),
         python=platform.python_version(),
         torch=torch.__version__,
         lightning=version("pytorch-lightning"),

@@ -19,7 +19,7 @@ from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.records import RunFolder
 from study.training.callbacks import Checkpointer, Clock, StopSignal
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
-from study.training.execution import Execution, peak_flops_per_second, resolve_precision
+from study.training.execution import Execution, peak_flops_per_second, resolve_kernels, resolve_precision
 from study.training.metrics import MetricsFile
 
 VALIDATION_SHARE = 0.05
@@ -45,11 +45,13 @@ def fit(config: RunConfig, prepared: PreparedData, folder: RunFolder, execution:
     """
     _quiet()
     torch.set_num_threads(execution.threads)
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(execution.threads))
     masker = masker_of(config, prepared)
     precision = resolve_precision(config.recipe.precision, execution.device)
     log_every = max(1, min(50, config.steps // ROWS))
-    module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision))
-    batches = PackedBatches(config, prepared, masker)
+    kernels = resolve_kernels(execution)
+    module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision), kernels)
+    batches = PackedBatches(config, prepared, masker, pinned=execution.device == "cuda")
     checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock()
     metrics = None
     if rank() == 0:

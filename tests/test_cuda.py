@@ -1,0 +1,136 @@
+"""Training on a GPU: every way of running the kernels learns the same, from the same masks, and resumes where it stopped."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from study.config import RunConfig
+from study.data.masking import Masker
+from study.errors import InputError
+from study.model.lightning import Kernels
+from study.records import RunFolder
+from study.training.callbacks import StopSignal
+from study.training.execution import Execution, can_compile, resolve_kernels
+from tests.small import config, run_folder, trained, write_corpus
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+FUSED: tuple[Kernels, ...] = ("compiled", "graphed")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt")
+
+
+class StopAt(StopSignal):
+    """Asks to stop once, after some looks."""
+
+    looks = 0
+
+    @property
+    def received(self) -> bool:
+        self.looks += 1
+        return self.looks == 17
+
+    @received.setter
+    def received(self, value: bool) -> None:
+        del value
+
+
+def trained_apart(root: Path, config: RunConfig, stop: StopSignal | None = None, **execution: Any) -> RunFolder:
+    """Train in a process of its own, where types are not checked at run time, which torch.compile cannot look through."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(trained, root, config, stop, **execution).result()
+
+
+def losses(folder: RunFolder) -> list[float]:
+    return [row["train/loss"] for row in folder.metrics() if "train/loss" in row]
+
+
+def cuda_config(corpus: Path, **recipe: Any) -> RunConfig:
+    return config(corpus, recipe={"budget": {"steps": 40}, "dropout": 0.1, **recipe})
+
+
+def test_kernels_are_eager_on_cpu_and_refused_where_they_cannot_run(corpus: Path) -> None:
+    assert resolve_kernels(Execution("cpu")) == "eager"
+    with pytest.raises(InputError, match="graphed runs on a single CUDA device; use compiled or eager"):
+        Execution("cpu", kernels="graphed").check(config(corpus))
+
+
+def test_compiling_needs_a_compiler_and_says_so(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(InputError, match="compiled needs a C compiler"):
+        Execution("cpu", kernels="compiled").check(config(corpus))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert resolve_kernels(Execution("cuda")) == "eager"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_compile("cpu"), reason="torch.compile finds no C++ compiler or no Python headers here")
+def test_a_compiled_run_on_cpu_learns_what_an_eager_one_does(corpus: Path, tmp_path: Path) -> None:
+    plain = config(corpus)
+    eager = trained_apart(tmp_path / "eager", plain)
+    compiled = trained_apart(tmp_path / "compiled", plain, kernels="compiled")
+    record = compiled.record()
+    assert record is not None
+    assert record.environment is not None
+    assert record.environment.kernels == "compiled"
+    assert losses(compiled) == pytest.approx(losses(eager), rel=1e-4)
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kernels", FUSED)
+def test_fused_kernels_learn_what_eager_ones_do(corpus: Path, tmp_path: Path, kernels: Kernels, precision: str) -> None:
+    plain = cuda_config(corpus, precision=precision, dropout=0.0)
+    eager = trained_apart(tmp_path / "eager", plain, device="cuda", kernels="eager")
+    fused = trained_apart(tmp_path / "fused", plain, device="cuda", kernels=kernels)
+    record = fused.record()
+    assert record is not None, fused.log_file
+    assert record.state == "COMPLETED", record.reason
+    assert record.environment is not None
+    assert record.environment.kernels == kernels
+    assert losses(fused) == pytest.approx(losses(eager), rel=1e-3 if precision == "fp32" else 1e-2)
+
+
+@needs_gpu
+@pytest.mark.parametrize("kernels", ["eager", *FUSED])
+def test_a_run_on_a_gpu_resumes_where_it_stopped(corpus: Path, tmp_path: Path, kernels: Kernels) -> None:
+    whole = trained_apart(tmp_path / "whole", cuda_config(corpus), device="cuda", kernels=kernels)
+
+    stopped = cuda_config(corpus)
+    folder = run_folder(tmp_path / "stopped", stopped)
+    trained_apart(tmp_path / "stopped", stopped, stop=StopAt(), device="cuda", kernels=kernels)
+    assert folder.record() is None
+    trained_apart(tmp_path / "stopped", stopped, device="cuda", kernels=kernels)
+    record, undisturbed = folder.record(), whole.record()
+    assert record is not None
+    assert undisturbed is not None
+    assert record.loss_nats == pytest.approx(undisturbed.loss_nats, rel=1e-3)
+    assert losses(folder) == pytest.approx(losses(whole), rel=1e-3)
+
+
+@needs_gpu
+def test_a_replayed_graph_draws_the_masks_of_its_seed() -> None:
+    from study.config import Masking
+
+    masker = Masker(Masking(), 3, 4, (0, 1, 2, 3, 4), 100)
+    tokens = torch.randint(5, 100, (8, 16), device="cuda")
+    generator = torch.Generator("cuda")
+    masker(tokens, generator.manual_seed(0))
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        recorded = masker(tokens, generator)
+    for seed in (1, 2):
+        generator.manual_seed(seed)
+        graph.replay()
+        expected = masker(tokens, torch.Generator("cuda").manual_seed(seed))
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(recorded, expected, strict=True))
