@@ -207,7 +207,9 @@ class RunConfig(Strict):
 
     def to_yaml(self) -> str:
         """The resolved tree as YAML that reads back to the same configuration."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the same bytes by libyaml, ten times as fast
+        text: str = yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, allow_unicode=True)
+        return text
 
     @classmethod
     def from_yaml(cls, path: Path) -> Self:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import yaml
@@ -21,7 +24,8 @@ from filelock import FileLock, Timeout
 from study.config import RunConfig
 from study.errors import PREEMPTED_EXIT, InputError
 from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, write_atomically
-from study.sweeping.plan import Cell, cells, key_of
+from study.sweeping.plan import cells, key_of
+from study.sweeping.proposing import CellProposer
 from study.sweeping.spec import SweepSpec
 
 ATTEMPTS = 3
@@ -54,27 +58,15 @@ class Executor(Protocol):
 class Proposer(Protocol):
     """What a sweep wants to run next, given the records there are."""
 
+    @property
+    def waiting(self) -> int:
+        """How many runs it already knows that it will want beyond those it has given."""
+
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
-        """Runs to start now, by `key_of` neither ended nor running, those to start first first."""
+        """At most `free` runs to start now, by `key_of` neither ended nor running, those to start first first."""
 
     def tell(self, record: RunRecord) -> None:
         """A run has ended."""
-
-
-class CellProposer:
-    """The runs of a sweep of cells: longest first, so that no slot waits for one long run at the end."""
-
-    def __init__(self, planned: list[Cell]) -> None:
-        self.cells = planned
-
-    def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
-        """All runs that any cell needs next."""
-        del free
-        configs = [config for cell in self.cells for config in cell.wanted(records) if key_of(config) not in running]
-        return sorted(configs, key=lambda config: -counts_of(config, config.steps)["train_flops"])
-
-    def tell(self, record: RunRecord) -> None:
-        """Cells read the records themselves."""
 
 
 @dataclass
@@ -129,7 +121,8 @@ class Coordinator:
         """Read the records, and return the runs that were begun but have none."""
         begun = []
         for run in self.folder.runs():
-            record, config = run.record(), run.config()
+            record = run.record()
+            config = run.config() if record is None else record.config  # its YAML takes thirty times as long to read
             if config.fingerprint(self.data_fingerprint) != run.run_id:
                 continue
             if record is None:
@@ -148,14 +141,18 @@ class Coordinator:
     def run(self, executor: Executor, refresh: Callable[[Progress], None], refresh_seconds: float = 0.5) -> None:
         """Run all that the sweep wants; on Ctrl-C or SIGTERM let the runs save, and raise KeyboardInterrupt."""
         futures: dict[Future[int], RunConfig] = {}
+        ended: SimpleQueue[Future[int]] = SimpleQueue()
+        shown = -math.inf
         with _sigterm_interrupts():
             try:
                 while True:
-                    self._submit(executor, futures)
-                    refresh(self.progress)
+                    self._submit(executor, futures, ended)
+                    if not futures or time.monotonic() - shown > refresh_seconds:
+                        refresh(self.progress)
+                        shown = time.monotonic()
                     if not futures:
                         return
-                    for future in wait(futures, refresh_seconds, FIRST_COMPLETED).done:
+                    for future in _taken(ended, refresh_seconds):
                         self._ended(futures.pop(future), future.result())
             except KeyboardInterrupt:
                 executor.interrupt()
@@ -166,15 +163,15 @@ class Coordinator:
                     self._ended(config, PREEMPTED_EXIT)
                 raise
 
-    def _submit(self, executor: Executor, futures: dict[Future[int], RunConfig]) -> None:
-        wanted = self.proposer.wanted(self.progress.ended, self.progress.running, executor.free)
-        starting = wanted[: executor.free]
-        for config in starting:
+    def _submit(self, executor: Executor, futures: dict[Future[int], RunConfig], ended: SimpleQueue[Future[int]]) -> None:
+        for config in self.proposer.wanted(self.progress.ended, self.progress.running, executor.free):
             run = self._run_folder(config)
             run.write_config(config)
             self.progress.running[key_of(config)] = config
-            futures[executor.submit(config, run.path)] = config
-        self.progress.waiting = len(wanted) - len(starting)
+            future = executor.submit(config, run.path)
+            futures[future] = config
+            future.add_done_callback(ended.put)
+        self.progress.waiting = self.proposer.waiting
 
     def _ended(self, config: RunConfig, exit_status: int) -> None:
         """File what became of a run; one whose process died without a record is tried again, but not for ever."""
@@ -212,6 +209,14 @@ class Coordinator:
 
     def _run_folder(self, config: RunConfig) -> RunFolder:
         return self.folder.run(config.fingerprint(self.data_fingerprint))
+
+
+def _taken(ended: SimpleQueue[Future[int]], seconds: float) -> Iterator[Future[int]]:
+    """The futures that are done, once one is or the seconds are over."""
+    with suppress(Empty):
+        yield ended.get(timeout=seconds)
+        while True:
+            yield ended.get_nowait()
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -11,9 +13,12 @@ from study.sweeping.coordinator import Progress as SweepProgress
 from study.sweeping.status import newest_values
 from study.terminal import printable
 
+BARS = 12
+"""How many running runs have a bar of their own, those first that began first: drawing a thousand takes seconds."""
+
 
 class LaunchDisplay:
-    """Bars on a terminal for the sweep and each running run; a line a run that ended, on a terminal or in a log."""
+    """Bars on a terminal for the sweep and its running runs; a line a run that ended, on a terminal or in a log."""
 
     def __init__(self, console: Console, folder: SweepFolder, data_fingerprint: str, expected_runs: int) -> None:
         self.console, self.folder, self.data_fingerprint, self.expected_runs = console, folder, data_fingerprint, expected_runs
@@ -37,10 +42,11 @@ class LaunchDisplay:
         self._show_ended(state)
         begun = len(state.ended) + len(state.running)
         total = max(begun + state.waiting, self.expected_runs)
-        shares = {key: self._share(key, config) for key, config in state.running.items()}
+        shown = dict(islice(state.running.items(), BARS))
+        shares = {key: self._share(key, config) for key, config in shown.items()}
         done = len(state.ended) + sum(shares.values())
         self.progress.update(self._sweep, completed=done, total=total, note=f"{len(state.ended)} of {total} runs")
-        for key in [key for key in self._tasks if key not in state.running]:
+        for key in [key for key in self._tasks if key not in shown]:
             self.progress.remove_task(self._tasks.pop(key))
 
     def _show_ended(self, state: SweepProgress) -> None:

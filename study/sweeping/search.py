@@ -46,6 +46,11 @@ class OptunaSearch:
                 self.study.enqueue_trial(point)
         self.study.sampler = _sampler(self.search.sampler, self.spec.first_seed + len(self.study.get_trials(deepcopy=False)))
 
+    @property
+    def waiting(self) -> int:
+        """None: a trial is asked for when there is a slot for it."""
+        return 0
+
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
         """The next trials for `free` slots, those whose run stopped without a record first.
 
@@ -67,7 +72,7 @@ class OptunaSearch:
             else:
                 self._asked[key] = (trial, config)
                 configs.append(config)
-        return configs
+        return configs[:free]
 
     def tell(self, record: RunRecord) -> None:
         """Report an ended run; one that failed is told as failed."""

@@ -1,0 +1,166 @@
+"""What coordinating costs: a sweep of runs that end at once, on as many slots as asked for, with real folders and records."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from study.config import RunConfig
+from study.records import RunFolder, RunRecord, SweepFolder, counts_of
+from study.sweeping.coordinator import Coordinator
+from study.sweeping.display import LaunchDisplay
+from study.sweeping.spec import SweepSpec
+
+DATA = "simulated"
+RUNS_PER_CELL = 5
+DEPTHS = 20
+LINGER_SECONDS = 0.02
+"""How long the last runs wait for others before they end."""
+
+
+class InstantExecutor:
+    """Slots that are kept full: the oldest run ends, with a record, as soon as no slot is free or no other run comes."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._running: deque[tuple[Future[int], RunConfig, RunFolder]] = deque()
+        self._stopped = threading.Event()
+        threading.Thread(target=self._end_runs, daemon=True).start()
+
+    @property
+    def free(self) -> int:
+        """How many more runs can be submitted now."""
+        return self.slots - len(self._running)
+
+    def submit(self, config: RunConfig, folder: Path) -> Future[int]:
+        """Start a run, which trains nothing."""
+        future: Future[int] = Future()
+        self._running.append((future, config, RunFolder(folder)))
+        return future
+
+    def interrupt(self) -> None:
+        """End no run any more."""
+        self._stopped.set()
+
+    def kill(self) -> None:
+        """End no run any more."""
+        self._stopped.set()
+
+    def _end_runs(self) -> None:
+        quiet_since = time.monotonic()
+        while not self._stopped.is_set():
+            if self._running and (not self.free or time.monotonic() - quiet_since > LINGER_SECONDS):
+                future, config, folder = self._running.popleft()
+                folder.file_record(simulated_record(config, folder.run_id))
+                future.set_result(0)
+                if not self.free:
+                    quiet_since = time.monotonic()
+            else:
+                time.sleep(0.0005)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a simulated sweep took, wall and CPU time; the simulated runs' own records are in it."""
+
+    runs: int
+    slots: int
+    plan_seconds: float
+    milliseconds_per_run: float
+    cpu_milliseconds_per_run: float
+    restart_seconds: float
+    cpu_restart_seconds: float
+    peak_memory_megabytes: float
+
+
+def simulated_values(runs: int) -> dict[str, Any]:
+    """A sweep of about so many runs: cells of four learning rates and a second seed, over depths and widths."""
+    cells = -(-runs // RUNS_PER_CELL)
+    depths = min(DEPTHS, cells)
+    widths = [64 * (i + 1) for i in range(-(-cells // depths))]
+    return {
+        "name": "simulated",
+        "question": "What does coordinating cost?",
+        "base": {"recipe": {"batch_tokens": 1024}},
+        "shapes": {"grid": {"depth": list(range(1, depths + 1)), "width": widths}},
+        "budgets": {"steps": [1000]},
+        "tune": {"recipe.learning_rate": {"low": 1e-3, "high": 8e-3, "trials": 4}},
+        "seeds": 2,
+    }
+
+
+def simulated_record(config: RunConfig, run_id: str) -> RunRecord:
+    """The record of a run that nobody trained; the second of four rates is the best."""
+    return RunRecord(
+        run_id=run_id,
+        sweep="simulated",
+        state="COMPLETED",
+        config=config,
+        data_fingerprint=DATA,
+        steps=config.steps,
+        tokens=config.tokens,
+        loss_nats=5 + abs(config.recipe.learning_rate - 2e-3),
+        stuck_at_unigram=False,
+        attempts=1,
+        started_at="2026-01-01T00:00:00+00:00",
+        finished_at="2026-01-01T00:01:00+00:00",
+        **counts_of(config, config.steps),
+    )
+
+
+def simulate(folder: SweepFolder, runs: int, slots: int) -> Figures:
+    """Coordinate a sweep from its first run to its last with the display of a launch, then start its coordinator anew."""
+    values = simulated_values(runs)
+    began = time.perf_counter()
+    spec = SweepSpec.parse(values)
+    coordinator = Coordinator(spec, values, folder, DATA)
+    planned, cpu = time.perf_counter(), time.process_time()
+    display = LaunchDisplay(Console(quiet=True), folder, DATA, runs)
+    executor = InstantExecutor(slots)
+    with display.progress:
+        coordinator.run(executor, display.refresh)
+    executor.kill()
+    ended, cpu, cpu_again = time.perf_counter(), time.process_time() - cpu, time.process_time()
+    again = Coordinator(spec, values, folder, DATA)
+    wanted = again.proposer.wanted(again.progress.ended, (), slots)
+    restarted, cpu_again = time.perf_counter(), time.process_time() - cpu_again
+    done = len(coordinator.progress.ended)
+    assert done == len(again.progress.ended)
+    assert not wanted
+    return Figures(
+        runs=done,
+        slots=slots,
+        plan_seconds=planned - began,
+        milliseconds_per_run=1000 * (ended - planned) / done,
+        cpu_milliseconds_per_run=1000 * cpu / done,
+        restart_seconds=restarted - ended,
+        cpu_restart_seconds=cpu_again,
+        peak_memory_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+    )
+
+
+def main() -> None:
+    """Print the figures of one simulated sweep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--slots", type=int, default=1_000)
+    parser.add_argument("--folder", type=Path, help="where the sweep's folder is made; a temporary one by default")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+        figures = simulate(SweepFolder(Path(folder) / "simulated"), asked.runs, asked.slots)
+    for name, value in asdict(figures).items():
+        print(f"{name.replace('_', ' '):<26}{value:>10,.{1 if isinstance(value, float) else 0}f}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
