@@ -16,6 +16,7 @@ import torch
 
 from study.config import RunConfig
 from study.errors import InputError
+from study.ownership import HANG_SECONDS
 from study.records import Environment
 
 
@@ -24,7 +25,7 @@ class Execution:
     """How to execute one run: on which kind of device, how many of them (DDP), with how many CPU threads each.
 
     `validations` are spread evenly over the steps, the last at the end; None lets their cost decide. A checkpoint is taken
-    every `checkpoint_seconds`.
+    every `checkpoint_seconds`; a run that takes no step for `hang_seconds` is given up as HUNG.
     """
 
     device: Literal["cpu", "cuda"] = "cpu"
@@ -32,6 +33,7 @@ class Execution:
     threads: int = 1
     validations: int | None = None
     checkpoint_seconds: float = 60.0
+    hang_seconds: float = HANG_SECONDS
 
     def check(self, config: RunConfig) -> None:
         """Raise InputError where this machine has not what is asked for, or a batch cannot be shared out evenly."""
