@@ -5,28 +5,34 @@ results/<sweep>/
     runs/<run id>/
         config.yaml             written first
         metrics.jsonl           one line a logged step, during
-        attempts/0001.json      one file a start of the run's process
+        attempts/0001.json      one file a start of the run's process; the latest start owns the run (study.ownership)
+        attempts/0001.record.json   the record of that start, where a person had the run tried again
         checkpoints/            kept until the run is completed
         validation_losses.npy   nats summed over the masked tokens of each validation sequence, float64
         weights.safetensors     the final weights
         log.txt                 what the run's processes printed
         record.json             written last, once, by linking a finished file into place
+        exclusion.json          why a person leaves the run out of fits, where one does
     ledger.parquet, ledger.csv  rebuilt from the records
     fits/*.json  figures/*.svg|png  answer.md
+results/.homes/<run id>         a link to the run's folder in the sweep that trains it, for sweeps that share it
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
+from pydantic import Field
 
 from study.config import RunConfig, fingerprint_of, read_yaml
 from study.counting import parameters
@@ -37,8 +43,32 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-State = Literal["COMPLETED", "FAILED", "DIVERGED", "OOM"]
-"""How a run ended: COMPLETED reached its target; DIVERGED met a NaN or infinite loss; OOM ran out of memory; else FAILED."""
+T = TypeVar("T")
+
+State = Literal["COMPLETED", "FAILED", "DIVERGED", "HUNG", "OOM"]
+"""How a run ended: COMPLETED reached its target; DIVERGED met a NaN or infinite loss; HUNG took no step for too long; OOM ran
+out of memory; else FAILED."""
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The errors of a write that no waiting mends: no space, no quota, or a file larger than it may be."""
+
+OUT_OF_REACH = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOENT,
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.ENOTCONN,
+        errno.EBUSY,
+    }
+)
+"""The errors of a write into a folder that is not there for a while, as of a file server that restarts."""
+
+PATIENCE_SECONDS = 60.0
+"""How long a write is tried again while its folder is out of reach."""
 
 
 class Environment(Strict):
@@ -97,10 +127,14 @@ class RunRecord(Strict):
     started_at: str
     finished_at: str
     environment: Environment | None = None
+    excluded: str | None = Field(default=None, exclude=True)
+    """Why a person leaves the run out: an annotation beside the record, and no part of it."""
 
     @property
     def exclusion(self) -> str | None:
         """Why fits and comparisons leave this run out, None where they do not."""
+        if self.excluded is not None:
+            return f"excluded: {self.excluded}"
         if self.state != "COMPLETED":
             return f"{self.state}: {self.reason}" if self.reason else self.state
         if self.stuck_at_unigram:
@@ -133,6 +167,11 @@ class RunFolder:
     def record_file(self) -> Path:
         """The record, there exactly when the run has ended."""
         return self.path / "record.json"
+
+    @property
+    def exclusion_file(self) -> Path:
+        """Why a person leaves the run out of fits, there where one does."""
+        return self.path / "exclusion.json"
 
     @property
     def validation_losses_file(self) -> Path:
@@ -171,16 +210,32 @@ class RunFolder:
 
     def claim_attempt(self, details: dict[str, Any]) -> int:
         """The number of this attempt, from 1; its file is linked into place, so that no two processes get one number."""
-        folder = self.path / "attempts"
-        folder.mkdir(parents=True, exist_ok=True)
-        number = len(list(folder.glob("*.json"))) + 1
-        while not write_once(folder / f"{number:04d}.json", json.dumps(details, indent=1).encode()):
+        number = self.attempts() + 1
+        while not write_once(self.attempt_file(number), json.dumps(details, indent=1).encode()):
             number += 1
         return number
 
+    def remove_leftovers(self) -> None:
+        """Remove what killed attempts had not finished writing; only the owner of the run may."""
+        for file in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp"), *self.path.glob("rank-*.json")):
+            file.unlink(missing_ok=True)
+
+    def attempt_file(self, number: int) -> Path:
+        """What an attempt says of itself: its process, where it runs, and since when."""
+        return self.path / "attempts" / f"{number:04d}.json"
+
+    def attempt(self, number: int) -> dict[str, Any]:
+        """What the file of an attempt says."""
+        details: dict[str, Any] = json.loads(self.attempt_file(number).read_bytes())
+        return details
+
     def attempts(self) -> int:
-        """How many processes have started this run."""
-        return len(list((self.path / "attempts").glob("*.json")))
+        """How many processes have started this run: the number of its latest attempt."""
+        try:
+            names = os.listdir(self.path / "attempts")
+        except FileNotFoundError:
+            return 0
+        return max((int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """The logged rows in order; a line torn by a kill ends them."""
@@ -203,11 +258,22 @@ class RunFolder:
         except FileNotFoundError:
             return None
         try:
-            return RunRecord.parse(json.loads(text), place=str(self.record_file))
+            record = RunRecord.parse(json.loads(text), place=str(self.record_file))
         except ValueError as error:
             raise InputError.at(
                 str(self.record_file), f"is not a record: {error}; move it away to train the run again"
             ) from None
+        excluded = self.excluded()
+        return record if excluded is None else record.model_copy(update={"excluded": excluded})
+
+    def excluded(self) -> str | None:
+        """Why a person leaves this run out, None where nobody does."""
+        try:
+            return str(json.loads(self.exclusion_file.read_bytes())["reason"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, LookupError, TypeError):
+            raise InputError.at(str(self.exclusion_file), "is damaged; `study exclude` writes it anew") from None
 
     def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
         """Keep the summed nats of each validation sequence, for paired differences between runs."""
@@ -251,6 +317,16 @@ class SweepFolder:
     def holder_file(self) -> Path:
         """Who holds the lock, for the message to a second launcher."""
         return self.path / ".coordinator.json"
+
+    @property
+    def stop_file(self) -> Path:
+        """There where a person asks the coordinator to stop."""
+        return self.path / ".coordinator.stop"
+
+    @property
+    def homes(self) -> Path:
+        """The folder of links to where the runs that several sweeps share are trained."""
+        return self.path.parent / ".homes"
 
     @property
     def ledger_file(self) -> Path:
@@ -340,6 +416,8 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
             "target_tokens": record.config.tokens,
             "exclusion": record.exclusion or foreign,
         }
+        if record.excluded is not None:
+            names["excluded_by_hand"] = record.excluded
         rows.append(values | flatten(record.config.to_dict()) | environment | names)
     columns = ["run_id", "parameters_non_embedding", "architecture.depth", "tokens", "recipe.learning_rate", "seed"]
     if not rows:
@@ -378,6 +456,19 @@ def write_once(path: Path, content: bytes) -> bool:
         os.unlink(temporary)
     sync_folder(path.parent)
     return True
+
+
+def patiently(write: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
+    """What a write gives, tried again while its folder is out of reach; any other error, a full disk's too, is told at once."""
+    end, pause = time.monotonic() + seconds, 0.05
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in OUT_OF_REACH or time.monotonic() + pause > end:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 1.0)
 
 
 def sync_folder(folder: Path) -> None:

@@ -16,9 +16,10 @@ import pytest
 
 from study.config import RunConfig
 from study.errors import InputError
+from study.ownership import is_locked
 from study.records import RunFolder, SweepFolder
 from study.sweeping.coordinator import ATTEMPTS, Coordinator, Progress, held
-from study.sweeping.status import is_locked, status
+from study.sweeping.status import status
 from tests.sweeps import RATES, record, sweep, sweep_values
 
 Life = Callable[[RunConfig, RunFolder], int]

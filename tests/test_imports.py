@@ -15,7 +15,19 @@ ROOT = Path(__file__).resolve().parents[1]
 
 TRUNK = (
     *("errors", "terminal", "schema", "randomness", "quantities", "aligned", "symbols", "architecture", "components"),
-    *("counting", "memory", "solving", "named_models", "accounts", "config", "records", "naming", "comparing", "latency"),
+    *(
+        "counting",
+        "memory",
+        "solving",
+        "named_models",
+        "accounts",
+        "config",
+        "records",
+        "ownership",
+        "naming",
+        "comparing",
+        "latency",
+    ),
     "changes",
 )
 TRAINING = (*TRUNK, "data", "model", "training", "timing", "sweeping", "cli")

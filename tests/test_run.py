@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -306,35 +305,6 @@ def test_signals_save_at_a_step_boundary_and_kill_loses_no_more_than_the_attempt
     record = folder.record()
     assert record is not None
     assert (record.state, record.steps, record.attempts) == ("COMPLETED", 1200, 2)
-
-
-def test_a_folder_held_by_another_process_is_not_trained_in(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from filelock import FileLock
-
-    from study.errors import InputError
-
-    monkeypatch.setattr("study.training.run.LOCK_SECONDS", 0.2)
-    folder = run_folder(tmp_path, config(corpus))
-    folder.path.mkdir(parents=True)
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with FileLock(folder.lock_file, is_singleton=False):
-            held.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    try:
-        with pytest.raises(InputError, match="another process"):
-            trained(tmp_path, config(corpus))
-    finally:
-        done.set()
-        thread.join()
-    assert not folder.config_file.exists()
 
 
 RANK = """

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Literal
 
 from study.config import RunConfig
 from study.errors import PREEMPTED_EXIT, InputError
+from study.ownership import HANG_SECONDS, Held
+from study.records import patiently
 
 if TYPE_CHECKING:
     from study.training.execution import Execution
@@ -70,8 +72,8 @@ def _gpu_count() -> int:
 class LocalExecutor:
     """Runs on the slots of this machine; `submit` gives a future of the exit status, as concurrent.futures would."""
 
-    def __init__(self, slots: Sequence[Slot], sweep: str) -> None:
-        self.sweep, self._free = sweep, list(slots)
+    def __init__(self, slots: Sequence[Slot], sweep: str, hang_seconds: float = HANG_SECONDS) -> None:
+        self.sweep, self._free, self._hang_seconds = sweep, list(slots), hang_seconds
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["study.training.run"])
         self._running: dict[Future[int], list[BaseProcess]] = {}
@@ -89,7 +91,7 @@ class LocalExecutor:
         from study.training.execution import Execution
 
         slot = self._free.pop(0)
-        execution = Execution(slot.device, len(slot.indices), slot.threads)
+        execution = Execution(slot.device, len(slot.indices), slot.threads, hang_seconds=self._hang_seconds)
         processes = []
         for environment in _rank_environments(slot):
             arguments = (config, folder, self.sweep, execution, environment)
@@ -117,20 +119,20 @@ class LocalExecutor:
                     os.kill(process.pid, number)
 
     def _wait(self, future: Future[int], slot: Slot) -> None:
-        """Wait for the ranks of a run; where one dies the others, which would wait for it, are ended."""
+        """Wait for the ranks of a run; where one dies the others, which would wait for it, are ended, and its status counts."""
         processes = self._running[future]
         waiting = list(processes)
+        failed: int | None = None
         while waiting:
-            lost = any(process.exitcode for process in processes)
-            ended = connection.wait([process.sentinel for process in waiting], RANK_SECONDS if lost else None)
+            ended = connection.wait([process.sentinel for process in waiting], RANK_SECONDS if failed else None)
             waiting = [process for process in waiting if process.is_alive()]
-            if any(process.exitcode for process in processes):
+            failed = failed or next((process.exitcode for process in processes if process.exitcode), None)
+            if failed:
                 for process in waiting:
                     process.terminate() if ended else process.kill()
         del self._running[future]
         self._free.append(slot)
-        failed = [process.exitcode for process in processes if process.exitcode]
-        future.set_result(int(failed[0] if failed else 0))
+        future.set_result(failed or 0)
 
 
 def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution, environment: dict[str, str]) -> None:
@@ -144,14 +146,18 @@ def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution,
     os.environ.update(environment)
     folder = RunFolder(path)
     path.mkdir(parents=True, exist_ok=True)
-    log = os.open(folder.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    log = patiently(lambda: os.open(folder.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644))
     os.dup2(log, 1)
     os.dup2(log, 2)
     stop = StopSignal()
     stop.install()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_stop_when_orphaned, args=(stop.set,), daemon=True).start()
-    state = train(config, folder, sweep, execution, stop)
+    try:
+        state = train(config, folder, sweep, execution, stop)
+    except Held as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(PREEMPTED_EXIT)
     if state == "PREEMPTED":
         sys.exit(PREEMPTED_EXIT)
     sys.exit(1 if rank() > 0 and state != "COMPLETED" else 0)  # the leader's record says what happened, another rank's exit

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from study.ownership import is_locked
 from study.records import RunFolder, SweepFolder
 
 TAIL_BYTES = 4096
@@ -96,18 +94,3 @@ def newest_values(run: RunFolder) -> dict[str, Any]:
     for line in lines:
         values |= json.loads(line)
     return values
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process holds this lock now; needs no more than the right to read it."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False

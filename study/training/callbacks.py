@@ -12,6 +12,13 @@ import pytorch_lightning as pl
 import torch
 
 from study.model.lightning import MaskedLanguageModelling
+from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO
+
+FIRST_SECONDS = 10.0
+"""When the first checkpoint of an attempt is due; each later one is due after twice the time, up to the interval."""
+
+AGAIN_SECONDS = 1.0
+"""When a checkpoint is tried again that could not be written."""
 
 
 class Preempted(Exception):
@@ -40,13 +47,15 @@ class StopSignal:
 class Checkpointer(pl.Callback):
     """Saves at a step boundary every so many seconds and when told to stop, then raising Preempted.
 
-    A step after which validation is due is no boundary: the state is saved one step later, so that a resumed run validates
-    exactly where an undisturbed one does. A state that is not finite is never saved.
+    A young attempt saves more often, so that a run that is killed again and again gets on. A step after which validation is
+    due is no boundary: the state is saved one step later, so that a resumed run validates exactly where an undisturbed one
+    does. A state that is not finite is never saved.
     """
 
     def __init__(self, folder: Path, stop: StopSignal, every_seconds: float) -> None:
         self.folder, self.stop, self.every_seconds = folder, stop, every_seconds
-        self._saved = time.monotonic()
+        self._interval = min(FIRST_SECONDS, every_seconds)
+        self._due = time.monotonic() + self._interval
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take over the signals after Lightning has set its own, and see that all ranks go on from one step."""
@@ -73,14 +82,22 @@ class Checkpointer(pl.Callback):
             raise FloatingPointError(f"a weight is not finite after step {trainer.global_step}")
         for logger in trainer.loggers:
             logger.save()
-        trainer.save_checkpoint(self.folder / "next.ckpt")
-        self._saved = time.monotonic()
+        self._save(trainer, stopping)
         if stopping:
             raise Preempted
 
+    def _save(self, trainer: pl.Trainer, stopping: bool) -> None:
+        """Save, and say when next; while the folder is out of reach training goes on, unless it is to stop here."""
+        trainer.save_checkpoint(self.folder / "next.ckpt", storage_options=None if stopping else POSTPONABLE)
+        writer = trainer.strategy.checkpoint_io
+        assert isinstance(writer, DurableCheckpointIO)
+        if writer.saved:
+            self._interval = min(2 * self._interval, self.every_seconds)
+        self._due = time.monotonic() + (self._interval if writer.saved else AGAIN_SECONDS)
+
     def _agreed(self, trainer: pl.Trainer) -> tuple[bool, bool]:
         """Whether to stop and whether a checkpoint is due; over several ranks any of them decides for all."""
-        flags = (self.stop.received, time.monotonic() - self._saved > self.every_seconds)
+        flags = (self.stop.received, time.monotonic() > self._due)
         if trainer.world_size == 1:
             return flags
         votes = torch.tensor(flags, dtype=torch.int32, device=trainer.strategy.root_device)

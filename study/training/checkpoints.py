@@ -6,40 +6,73 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
-from study.records import sync_folder
+from study.records import OUT_OF_REACH, PATIENCE_SECONDS, patiently, sync_folder
+
+POSTPONABLE = {"postpone": True}
+"""Storage options of a checkpoint that may be left out while its folder is out of reach."""
 
 
 class DurableCheckpointIO(CheckpointIO):
     """Lightning's checkpoints as files whose names carry their SHA-256; the two newest are kept.
 
     A checkpoint is written to a temporary name in its own folder, fsynced, hashed as read back, and renamed to
-    `step-<step>-<sha256>.ckpt`; the folder is fsynced, and then all but the newest two go. Tensors are read with
-    `weights_only=True`: a checkpoint executes nothing.
+    `step-<step>-<sha256>.ckpt`, once `check` has raised nothing; the folder is fsynced, and then all but the newest two go.
+    Tensors are read with `weights_only=True`: a checkpoint executes nothing. While the folder is out of reach a checkpoint that
+    may be postponed is left out, but not for longer than PATIENCE_SECONDS; `saved` says whether the last one is there.
     """
 
+    def __init__(self, check: Callable[[], None] | None = None) -> None:
+        super().__init__()
+        self._check = check
+        self._failing_since: float | None = None
+
+    @property
+    def saved(self) -> bool:
+        """Whether the last checkpoint was written."""
+        return self._failing_since is None
+
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None) -> None:
-        """Write `checkpoint` into the folder of `path`, under a name of its own."""
-        del storage_options
+        """Write `checkpoint` into the folder of `path`, under a name of its own; raises OSError where that cannot be done."""
         folder = Path(path).parent
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            if storage_options == POSTPONABLE:
+                self._write(checkpoint, folder)
+            else:
+                patiently(lambda: self._write(checkpoint, folder))
+        except OSError as error:
+            now = time.monotonic()
+            self._failing_since = self._failing_since or now
+            lasting = error.errno not in OUT_OF_REACH or now - self._failing_since > PATIENCE_SECONDS
+            if storage_options != POSTPONABLE or lasting:
+                raise
+            warnings.warn(f"the checkpoint of step {checkpoint['global_step']} is postponed: {error}", stacklevel=2)
+        else:
+            self._failing_since = None
+
+    def _write(self, checkpoint: dict[str, Any], folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".step-", suffix=".tmp", dir=folder)
         try:
             with os.fdopen(handle, "w+b") as file:
-                torch.save(checkpoint, file)
-                file.flush()
+                _serialise(checkpoint, file)
                 os.fsync(file.fileno())
                 file.seek(0)
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if self._check is not None:
+                self._check()
             os.replace(temporary, folder / f"step-{checkpoint['global_step']:010d}-{digest}.ckpt")
         except BaseException:
-            os.unlink(temporary)
+            with contextlib.suppress(FileNotFoundError):  # whoever took the run over may have removed it
+                os.unlink(temporary)
             raise
         sync_folder(folder)
         for older in checkpoints_in(folder)[:-2]:
@@ -55,7 +88,18 @@ class DurableCheckpointIO(CheckpointIO):
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Remove one checkpoint."""
-        os.unlink(path)
+        Path(path).unlink(missing_ok=True)
+
+
+def _serialise(checkpoint: dict[str, Any], file: Any) -> None:
+    """Write the bytes of a checkpoint; torch hides the error of a full disk behind one of its own."""
+    try:
+        torch.save(checkpoint, file)
+        file.flush()
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

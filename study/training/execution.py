@@ -20,6 +20,7 @@ import torch
 from study.config import RunConfig
 from study.errors import InputError
 from study.model.lightning import Kernels
+from study.ownership import HANG_SECONDS
 from study.records import Environment
 
 
@@ -29,7 +30,7 @@ class Execution:
 
     `kernels` are fused on a GPU by `auto` where torch.compile can run, and recorded as a CUDA graph on a single one.
     `validations` are spread evenly over the steps, the last at the end; None lets their cost decide. A checkpoint is taken
-    every `checkpoint_seconds`.
+    every `checkpoint_seconds`; a run that takes no step for `hang_seconds` is given up as HUNG.
     """
 
     device: Literal["cpu", "cuda"] = "cpu"
@@ -38,6 +39,7 @@ class Execution:
     kernels: Kernels | Literal["auto"] = "auto"
     validations: int | None = None
     checkpoint_seconds: float = 60.0
+    hang_seconds: float = HANG_SECONDS
 
     def check(self, config: RunConfig) -> None:
         """Raise InputError where this machine has not what is asked for, or a batch cannot be shared out evenly."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from study.records import write_atomically
+from study.records import patiently, write_atomically
 
 FSYNC_SECONDS = 5.0
 
@@ -22,14 +23,14 @@ class MetricsFile(Logger):
 
     Keys are those of the module (`train/loss`, `trainer/tokens`, …); Lightning's `epoch` is left out, since packed batches
     have no epochs. Rows that a killed attempt wrote past the step it resumes from are removed: they will be written again.
+    The file is always a new one, so that an attempt that was taken for dead appends to nothing that anybody reads; `check`
+    is asked before each row and raises where the run is no longer this attempt's.
     """
 
-    def __init__(self, path: Path, from_step: int) -> None:
+    def __init__(self, path: Path, from_step: int, check: Callable[[], None] | None = None) -> None:
         super().__init__()
-        self.path = path
-        kept = b"".join(_whole_lines(path, from_step))
-        if not path.exists() or kept != path.read_bytes():
-            write_atomically(path, kept)
+        self.path, self._check = path, check
+        patiently(lambda: write_atomically(path, b"".join(_whole_lines(path, from_step))))
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._synced = time.monotonic()
 
@@ -49,10 +50,16 @@ class MetricsFile(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append one row."""
+        """Append one row, whole or not at all; raises OSError where the disk is full."""
         del step
+        if self._check is not None:
+            self._check()
         row = {key: _number(value) for key, value in metrics.items() if key != "epoch"}
-        os.write(self._file, json.dumps(row).encode() + b"\n")
+        line = json.dumps(row).encode() + b"\n"
+        size = os.fstat(self._file).st_size
+        if os.write(self._file, line) != len(line):
+            os.ftruncate(self._file, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         if time.monotonic() - self._synced > FSYNC_SECONDS:
             self.save()
 

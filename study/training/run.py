@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
-import platform
-import resource
+import sys
+import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Literal
 
-import safetensors.torch
 import torch
-from filelock import FileLock, Timeout
 
 from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
-from study.errors import InputError
-from study.records import RunFolder, RunRecord, State, counts_of, write_atomically
+from study.ownership import Attempt, Fenced, turn
+from study.records import RunFolder, State, patiently, write_atomically
 from study.training.callbacks import Preempted, StopSignal
-from study.training.execution import Execution, environment, resolve_precision
-from study.training.trainer import Trained, fit, rank
+from study.training.execution import Execution
+from study.training.filing import Filing, Outcome, reason_of, tidy
+from study.training.trainer import fit, rank
+from study.training.watchdog import Watchdog
 
-LOCK_SECONDS = 30.0
-"""How long a run waits for another process to let go of its folder (one that is just saving before it stops)."""
-
-UNIGRAM_MARGIN = 0.03
-"""A run whose loss is above (1 − margin) · unigram entropy has learned next to nothing about context."""
+PEER_SECONDS = 5.0
+"""How long a rank whose peer is gone waits for what that one leaves to say."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How an attempt ended: the state, why where it failed, and what was trained where the target was reached."""
-
-    state: State | Literal["PREEMPTED"]
-    reason: str | None = None
-    trained: Trained | None = None
+class PeerLost(RuntimeError):
+    """Another rank of the run died; nothing is wrong with the run itself, and it can go on from its last checkpoint."""
 
 
 def train(
@@ -46,67 +36,67 @@ def train(
     """Train a run to its target and file its record; returns how it ended.
 
     A run that has its record is not trained again, a half-done one resumes from its newest whole checkpoint. Whatever goes
-    wrong ends in a record with the reason, but for bad input, which raises InputError, and PREEMPTED, which leaves none.
+    wrong ends in a record with the reason, but for bad input, which raises InputError (Held where another process trains the
+    run), for PeerLost, and for PREEMPTED, which leaves none: so ends too whoever another attempt took the run over from.
     With several devices every rank calls this, under torchrun's variables (LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
     """
     execution.check(config)
     prepared = prepare(config.data)
     if rank() > 0:
-        return _attempt(config, prepared, folder, execution, stop).state
-    with _held(folder):
+        return _follow(config, prepared, folder, execution, stop)
+    with turn(folder):
         if (record := folder.record()) is not None:
-            _tidy(folder, record.state)
+            tidy(folder, record.state)
             return record.state
-        folder.write_config(config)
-        started = _now()
-        folder.claim_attempt({"pid": os.getpid(), "hostname": platform.node(), "started_at": started})
-        outcome = _attempt(config, prepared, folder, execution, stop)
-        if outcome.state == "PREEMPTED":
+        patiently(lambda: folder.write_config(config))
+        attempt = Attempt.begin(folder)
+        filing = Filing(config, prepared, folder, sweep, execution, attempt)
+        with attempt.renewed():
+            folder.remove_leftovers()
+            watchdog = Watchdog(execution.hang_seconds, filing.give_up)
+            try:
+                outcome = _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check)
+                if outcome.state != "PREEMPTED":
+                    filing.file(outcome)
+            except Fenced as error:
+                sys.stderr.write(f"{error}\n")
+                return "PREEMPTED"
             return outcome.state
-        if outcome.trained is not None:
-            write_atomically(folder.weights_file, safetensors.torch.save(outcome.trained.module.model.state_dict()))
-            folder.write_validation_losses(outcome.trained.validation.nats.numpy())
-        facts = _facts(outcome, prepared, folder) | _surroundings(config, prepared, execution)
-        folder.file_record(
-            RunRecord(
-                run_id=folder.run_id,
-                sweep=sweep,
-                state=outcome.state,
-                reason=outcome.reason,
-                config=config,
-                attempts=folder.attempts(),
-                started_at=started,
-                finished_at=_now(),
-                **facts,
-            )
-        )
-        _tidy(folder, outcome.state)
-        return outcome.state
 
 
-def _tidy(folder: RunFolder, state: State) -> None:
-    """Remove the checkpoints of a completed run; one that failed keeps its last finite state."""
-    if state == "COMPLETED":
-        for checkpoint in folder.checkpoints.glob("*"):
-            checkpoint.unlink()
+def _follow(
+    config: RunConfig, prepared: PreparedData, folder: RunFolder, execution: Execution, stop: StopSignal
+) -> State | Literal["PREEMPTED"]:
+    """The life of a rank that files nothing; what stops it alone it leaves for the leader, which files it."""
+    watchdog = Watchdog(execution.hang_seconds, _end_at_once)
+    outcome = _attempt(config, prepared, folder, execution, stop, watchdog, None)
+    if outcome.state not in ("COMPLETED", "PREEMPTED"):
+        said = json.dumps({"state": outcome.state, "reason": f"rank {rank()}: {outcome.reason}"})
+        write_atomically(folder.path / f"rank-{rank()}.json", said.encode())
+    return outcome.state
 
 
-@contextmanager
-def _held(folder: RunFolder) -> Iterator[None]:
-    """Hold the run's lock, which the kernel lets go of when the process dies."""
-    folder.path.mkdir(parents=True, exist_ok=True)
+def _end_at_once(reason: str) -> None:
+    sys.stderr.write(f"{reason}\n")
+    os._exit(1)
+
+
+def _attempt(
+    config: RunConfig,
+    prepared: PreparedData,
+    folder: RunFolder,
+    execution: Execution,
+    stop: StopSignal,
+    watchdog: Watchdog,
+    check: Callable[[], None] | None,
+) -> Outcome:
     try:
-        with FileLock(folder.lock_file, timeout=LOCK_SECONDS):
-            yield
-    except Timeout:
-        raise InputError.at(str(folder.path), "is being trained by another process; wait for it or stop it") from None
-
-
-def _attempt(config: RunConfig, prepared: PreparedData, folder: RunFolder, execution: Execution, stop: StopSignal) -> Outcome:
-    try:
-        return Outcome("COMPLETED", trained=fit(config, prepared, folder, execution, stop))
+        with watchdog.watching():
+            return Outcome("COMPLETED", trained=fit(config, prepared, folder, execution, stop, watchdog, check))
     except Preempted:
         return Outcome("PREEMPTED")
+    except Fenced:
+        raise
     except FloatingPointError as error:
         return Outcome("DIVERGED", str(error))
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -115,45 +105,22 @@ def _attempt(config: RunConfig, prepared: PreparedData, folder: RunFolder, execu
         traceback.print_exc()
         if "DefaultCPUAllocator: can't allocate memory" in str(error):  # a plain RuntimeError, unlike CUDA's
             return Outcome("OOM", str(error))
-        return Outcome("FAILED", f"{type(error).__name__}: {error}")
+        if execution.devices > 1 and _is_of_peers(error):
+            return _said_by_peer(folder, error)
+        return Outcome("FAILED", reason_of(error))
 
 
-def _facts(outcome: Outcome, prepared: PreparedData, folder: RunFolder) -> dict[str, Any]:
-    """What the record says of the training itself; what was not reached is left out."""
-    rows = list(folder.metrics())
-    config = folder.config()
-    steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
-    facts: dict[str, Any] = {"steps": steps, "tokens": steps * config.recipe.batch_tokens} | counts_of(config, steps)
-    if losses := [row["train/loss"] for row in rows if "train/loss" in row]:
-        facts["train_loss_nats"] = losses[-1]
-    if outcome.trained is not None:
-        validation = outcome.trained.validation
-        facts |= {
-            "loss_nats": validation.loss,
-            "loss_standard_error_nats": validation.standard_error,
-            "accuracy": validation.accuracy,
-            "validation_masked_tokens": int(validation.tokens.sum()),
-            "stuck_at_unigram": validation.loss > (1 - UNIGRAM_MARGIN) * prepared.unigram_entropy_nats,
-            "wall_seconds": outcome.trained.seconds,
-            "tokens_per_second": config.tokens / outcome.trained.seconds,
-        }
-    return facts
+def _is_of_peers(error: Exception) -> bool:
+    """Whether an error is of the exchange between ranks: torch's own, or a plain RuntimeError that gloo or NCCL words."""
+    words = ("gloo", "NCCL", "by peer", "ProcessGroup", "socketPollConnect", "Broken pipe")
+    return isinstance(error, torch.distributed.DistError) or any(word in str(error) for word in words)
 
 
-def _surroundings(config: RunConfig, prepared: PreparedData, execution: Execution) -> dict[str, Any]:
-    """What the record says of the data and the machine."""
-    if execution.device == "cuda":
-        peak_memory = torch.cuda.max_memory_allocated()
-    else:
-        peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {
-        "data_fingerprint": prepared.fingerprint,
-        "train_tokens": prepared.train_tokens,
-        "unigram_entropy_nats": prepared.unigram_entropy_nats,
-        "peak_memory_bytes": peak_memory,
-        "environment": environment(execution, resolve_precision(config.recipe.precision, execution.device)),
-    }
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def _said_by_peer(folder: RunFolder, error: Exception) -> Outcome:
+    """How the rank that is gone says it ended; raises PeerLost where it had no time to say anything."""
+    end = time.monotonic() + PEER_SECONDS
+    while rank() == 0 and time.monotonic() < end:
+        for file in folder.path.glob("rank-*.json"):
+            return Outcome(**json.loads(file.read_bytes()))
+        time.sleep(0.1)
+    raise PeerLost(f"another rank is gone ({str(error).splitlines()[0]})") from error

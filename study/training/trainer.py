@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytorch_lightning as pl
@@ -21,6 +22,7 @@ from study.training.callbacks import Checkpointer, Clock, StopSignal
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
 from study.training.execution import Execution, peak_flops_per_second, resolve_kernels, resolve_precision
 from study.training.metrics import MetricsFile
+from study.training.watchdog import Watchdog
 
 VALIDATION_SHARE = 0.05
 """What validation may cost of a run, beyond the one at its end."""
@@ -38,10 +40,19 @@ class Trained:
     seconds: float
 
 
-def fit(config: RunConfig, prepared: PreparedData, folder: RunFolder, execution: Execution, stop: StopSignal) -> Trained:
+def fit(
+    config: RunConfig,
+    prepared: PreparedData,
+    folder: RunFolder,
+    execution: Execution,
+    stop: StopSignal,
+    watchdog: Watchdog,
+    check: Callable[[], None] | None = None,
+) -> Trained:
     """Train from the newest whole checkpoint, or from the start, to the last step, and validate there.
 
-    Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a weight is not finite.
+    `check` is asked before every write, and raises where the run is no longer this process's to write. Raises Preempted when
+    told to stop, after saving, and FloatingPointError where a loss or a weight is not finite.
     """
     _quiet()
     torch.set_num_threads(execution.threads)
@@ -55,7 +66,7 @@ def fit(config: RunConfig, prepared: PreparedData, folder: RunFolder, execution:
     checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock()
     metrics = None
     if rank() == 0:
-        metrics = MetricsFile(folder.metrics_file, from_step=0 if checkpoint is None else step_of(checkpoint))
+        metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), check)
     trainer = pl.Trainer(
         accelerator="gpu" if execution.device == "cuda" else "cpu",
         devices=execution.devices,
@@ -66,8 +77,8 @@ def fit(config: RunConfig, prepared: PreparedData, folder: RunFolder, execution:
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=metrics or False,
-        callbacks=[Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds), clock],
-        plugins=[DurableCheckpointIO(), LightningEnvironment()],
+        callbacks=[Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds), clock, watchdog],
+        plugins=[DurableCheckpointIO(check), LightningEnvironment()],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -1,0 +1,135 @@
+"""What an attempt at a run leaves when it has ended: weights, validation losses, and last of all the record."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import safetensors.torch
+import torch
+
+from study.config import RunConfig
+from study.data.prepared import PreparedData
+from study.ownership import Attempt
+from study.records import FULL_DISK, RunFolder, RunRecord, State, counts_of, patiently, write_atomically
+from study.training.execution import Execution, environment, resolve_precision
+from study.training.trainer import Trained
+
+UNIGRAM_MARGIN = 0.03
+"""A run whose loss is above (1 − margin) · unigram entropy has learned next to nothing about context."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended: the state, why where it failed, and what was trained where the target was reached."""
+
+    state: State | Literal["PREEMPTED"]
+    reason: str | None = None
+    trained: Trained | None = None
+
+
+@dataclass(frozen=True)
+class Filing:
+    """Files what one attempt at a run leaves."""
+
+    config: RunConfig
+    prepared: PreparedData
+    folder: RunFolder
+    sweep: str
+    execution: Execution
+    attempt: Attempt
+
+    def file(self, outcome: Outcome) -> None:
+        """Write what a run leaves, waiting while the folder is out of reach; raises Fenced where the run is another's now."""
+        self.attempt.check()
+        if outcome.trained is not None:
+            try:
+                self._write_results(outcome.trained)
+            except OSError as error:
+                outcome = Outcome("FAILED", reason_of(error))
+        assert outcome.state != "PREEMPTED", "a run that was told to stop has not ended"
+        facts = _facts(outcome, self.prepared, self.folder) | _surroundings(self.config, self.prepared, self.execution)
+        record = RunRecord(
+            run_id=self.folder.run_id,
+            sweep=self.sweep,
+            state=outcome.state,
+            reason=outcome.reason,
+            config=self.config,
+            attempts=self.attempt.number,
+            started_at=self.attempt.started_at,
+            finished_at=_now(),
+            **facts,
+        )
+        self.attempt.check()
+        patiently(lambda: self.folder.file_record(record))
+        tidy(self.folder, outcome.state)
+
+    def _write_results(self, trained: Trained) -> None:
+        """Write the weights and the validation losses; raises OSError where the disk is full or out of reach."""
+        weights = safetensors.torch.save(trained.module.model.state_dict())
+        patiently(lambda: write_atomically(self.folder.weights_file, weights))
+        patiently(lambda: self.folder.write_validation_losses(trained.validation.nats.numpy()))
+
+    def give_up(self, reason: str) -> None:
+        """File the run as HUNG, from the watchdog's thread, and end the process, whose main thread does not come back."""
+        try:
+            self.file(Outcome("HUNG", reason))
+        finally:
+            os._exit(1)
+
+
+def tidy(folder: RunFolder, state: State) -> None:
+    """Remove the checkpoints of a completed run; one that failed keeps its last finite state."""
+    if state == "COMPLETED":
+        for checkpoint in folder.checkpoints.glob("*"):
+            checkpoint.unlink(missing_ok=True)
+
+
+def reason_of(error: Exception) -> str:
+    """An error as a record gives it; a full disk is named as such."""
+    full = isinstance(error, OSError) and error.errno in FULL_DISK
+    return f"disk full: {error}" if full else f"{type(error).__name__}: {error}"
+
+
+def _facts(outcome: Outcome, prepared: PreparedData, folder: RunFolder) -> dict[str, Any]:
+    """What the record says of the training itself; what was not reached is left out."""
+    rows = list(folder.metrics())
+    config = folder.config()
+    steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
+    facts: dict[str, Any] = {"steps": steps, "tokens": steps * config.recipe.batch_tokens} | counts_of(config, steps)
+    if losses := [row["train/loss"] for row in rows if "train/loss" in row]:
+        facts["train_loss_nats"] = losses[-1]
+    if outcome.trained is not None:
+        validation = outcome.trained.validation
+        facts |= {
+            "loss_nats": validation.loss,
+            "loss_standard_error_nats": validation.standard_error,
+            "accuracy": validation.accuracy,
+            "validation_masked_tokens": int(validation.tokens.sum()),
+            "stuck_at_unigram": validation.loss > (1 - UNIGRAM_MARGIN) * prepared.unigram_entropy_nats,
+            "wall_seconds": outcome.trained.seconds,
+            "tokens_per_second": config.tokens / outcome.trained.seconds,
+        }
+    return facts
+
+
+def _surroundings(config: RunConfig, prepared: PreparedData, execution: Execution) -> dict[str, Any]:
+    """What the record says of the data and the machine."""
+    if execution.device == "cuda":
+        peak_memory = torch.cuda.max_memory_allocated()
+    else:
+        peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "data_fingerprint": prepared.fingerprint,
+        "train_tokens": prepared.train_tokens,
+        "unigram_entropy_nats": prepared.unigram_entropy_nats,
+        "peak_memory_bytes": peak_memory,
+        "environment": environment(execution, resolve_precision(config.recipe.precision, execution.device)),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

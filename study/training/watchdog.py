@@ -1,0 +1,74 @@
+"""Sees that a run takes steps, and where it stands when it does not."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+
+FRAMES = 12
+"""How many of the innermost frames a reason names; the log has all of them."""
+
+STDERR = 2
+
+
+class Watchdog(pl.Callback):
+    """Calls `hung` with the reason, in a thread of its own, where no batch has ended for `seconds`.
+
+    The time that the whole process was stopped does not count. Where the interpreter itself is stuck, so that no thread of it
+    runs, the process ends with status 1 after twice as long, all stacks in its log.
+    """
+
+    def __init__(self, seconds: float, hung: Callable[[str], None]) -> None:
+        self.seconds, self._hung = seconds, hung
+        self._ticks = 0
+        self._poll = min(1.0, seconds / 10)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """A step is done."""
+        self._ticks += 1
+
+    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
+        """A batch is scored."""
+        self._ticks += 1
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, the thread that calls this has to make progress."""
+        over, watched = threading.Event(), threading.get_ident()
+        thread = threading.Thread(target=self._watch, args=(over, watched), daemon=True, name="watchdog")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            faulthandler.cancel_dump_traceback_later()
+
+    def _watch(self, over: threading.Event, watched: int) -> None:
+        seen, silent, before = -1, 0.0, time.monotonic()
+        while not over.wait(self._poll):
+            faulthandler.dump_traceback_later(2 * self.seconds, exit=True, file=STDERR)
+            now = time.monotonic()
+            silent += min(now - before, 2 * self._poll)
+            before = now
+            if self._ticks != seen:
+                seen, silent = self._ticks, 0.0
+            elif silent > self.seconds:
+                faulthandler.cancel_dump_traceback_later()
+                faulthandler.dump_traceback(STDERR)
+                self._hung(f"no step for {self.seconds:g} s, in {_where(watched)}")
+                return
+
+
+def _where(thread: int) -> str:
+    """The frames of a thread, innermost first."""
+    frames = traceback.extract_stack(sys._current_frames()[thread])[-FRAMES:]
+    return " ← ".join(f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in reversed(frames))

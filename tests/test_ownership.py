@@ -1,0 +1,127 @@
+"""Who trains a run: on one machine by its lock, across machines by its lease; and nobody who has lost it writes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from study import ownership
+from study.errors import InputError
+from study.ownership import Attempt, Fenced, Held, Watch, is_locked, pulse_of, turn
+from study.records import RunFolder
+
+ELSEWHERE = "another machine"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(ownership, "LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(ownership, "POLL_SECONDS", 0.01)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "runs" / "0123456789abcdef")
+
+
+@contextmanager
+def locked(folder: RunFolder) -> Iterator[None]:
+    """The run's lock, held as another process would."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turn(folder):
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(5)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def on_another_machine(attempt: Attempt) -> Attempt:
+    file = attempt.folder.attempt_file(attempt.number)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"machine": ELSEWHERE}))
+    return attempt
+
+
+def test_the_later_attempt_owns_the_run(folder: RunFolder) -> None:
+    first = Attempt.begin(folder)
+    first.check()
+    second = Attempt.begin(folder)
+    second.check()
+    with pytest.raises(Fenced, match="attempt 2 has taken the run over from attempt 1"):
+        first.check()
+
+
+def test_an_owner_that_renews_its_lease_keeps_the_run_and_is_named(folder: RunFolder) -> None:
+    with locked(folder), Attempt.begin(folder).renewed():
+        with pytest.raises(Held, match=r"is being trained by process \d+ on .* since 20"), turn(folder):
+            pytest.fail("two had their turn")
+        assert Watch(folder).holder() is not None
+    assert Watch(folder).holder() is None
+    with turn(folder):
+        assert is_locked(folder.lock_file)
+    assert not is_locked(folder.lock_file)
+    assert issubclass(Held, InputError)
+
+
+def test_an_owner_that_is_silent_loses_the_run_though_it_has_the_lock(folder: RunFolder) -> None:
+    with locked(folder):
+        stopped = Attempt.begin(folder)
+        begin = time.monotonic()
+        with turn(folder):
+            assert time.monotonic() - begin > ownership.LEASE_SECONDS
+            Attempt.begin(folder)
+        with pytest.raises(Fenced):
+            stopped.check()
+
+
+def test_on_one_machine_the_lock_of_a_dead_owner_is_free_at_once(folder: RunFolder) -> None:
+    Attempt.begin(folder)
+    begin = time.monotonic()
+    with turn(folder):
+        assert time.monotonic() - begin < ownership.LEASE_SECONDS / 2
+
+
+def test_on_another_machine_an_owner_must_be_silent_whatever_the_lock_says(folder: RunFolder) -> None:
+    with on_another_machine(Attempt.begin(folder)).renewed(), pytest.raises(Held), turn(folder):
+        pytest.fail("two had their turn")
+    with turn(folder):
+        pass
+    on_another_machine(Attempt.begin(folder))
+    begin = time.monotonic()
+    with turn(folder):
+        assert time.monotonic() - begin > ownership.LEASE_SECONDS
+
+
+def test_no_clock_of_another_machine_is_believed(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wall clocks that are off by half a minute either way change nothing: the lease is a number that grows."""
+    for offset in (-30.0, 30.0):
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda real=real, offset=offset: real() + offset)
+        with on_another_machine(Attempt.begin(folder)).renewed(), pytest.raises(Held), turn(folder):
+            pytest.fail("two had their turn")
+
+
+def test_a_lease_that_was_given_back_says_so(folder: RunFolder) -> None:
+    assert pulse_of(folder) is None
+    with Attempt.begin(folder).renewed():
+        pulse = pulse_of(folder)
+        assert pulse is not None
+        assert (pulse.attempt, pulse.ended) == (1, False)
+    pulse = pulse_of(folder)
+    assert pulse is not None
+    assert pulse.ended
