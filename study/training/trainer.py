@@ -18,6 +18,7 @@ from study.data.masking import Masker
 from study.data.prepared import PreparedData
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.records import RunFolder
+from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock, StopSignal
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
 from study.training.execution import Execution, peak_flops_per_second, resolve_precision
@@ -58,10 +59,10 @@ def fit(
     torch.set_num_threads(execution.threads)
     masker = masker_of(config, prepared)
     precision = resolve_precision(config.recipe.precision, execution.device)
-    log_every = max(1, min(50, config.steps // ROWS))
+    log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
     module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision))
     batches = PackedBatches(config, prepared, masker)
-    checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock()
+    checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock(folder.run_id)
     metrics = None
     if rank() == 0:
         metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), check)
@@ -75,7 +76,12 @@ def fit(
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=metrics or False,
-        callbacks=[Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds), clock, watchdog],
+        callbacks=[
+            Branching(folder, check),
+            Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds),
+            clock,
+            watchdog,
+        ],
         plugins=[DurableCheckpointIO(check), LightningEnvironment()],
         enable_checkpointing=False,
         enable_progress_bar=False,
