@@ -31,9 +31,6 @@ class Trunks:
         self._families = {family[0].family: family for family in families(planned)}
         self._twins: dict[str, tuple[RunConfig, ...]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._families)
-
     def blocked(self, config: RunConfig, pending: Collection[str], records: Mapping[str, RunRecord]) -> bool:
         """Whether a run had better wait for a longer one; `pending` are the keys of all runs that are wanted or running."""
         longer = [twin for twin in self._twins_of(config) if twin.steps > config.steps]
@@ -42,9 +39,9 @@ class Trunks:
         undecided = (cell for cell in self._family_of(config) if cell.config.budget_tokens > config.budget_tokens)
         return any(key_of(twin) in pending for twin in longer) or any(not cell.tuned(records) for cell in undecided)
 
-    def branches(self, config: RunConfig) -> bool:
-        """Whether there is a state that a run can go on from."""
-        return self._state_for(config) is not None
+    def has_longer(self, config: RunConfig) -> bool:
+        """Whether the sweep has a longer run that goes the same way."""
+        return any(twin.steps > config.steps for twin in self._twins_of(config))
 
     def begin(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
         """Before a run starts: tell it where shorter ones leave it, and give it the state that a longer one left for it."""
@@ -67,7 +64,7 @@ class Trunks:
         """When nothing is left to run: remove the states that nobody came for."""
         if self._families:
             for record in records:
-                shutil.rmtree(self._folder_of(record.config).branch(0).parent, ignore_errors=True)
+                self._folder_of(record.config).remove_branches()
 
     def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
         """The state that a longer run left where this one begins to decay, and whose it is."""
