@@ -95,12 +95,15 @@ class Recipe(Strict):
 
     AdamW without weight decay on norms and biases. `linear` and `cosine` rise over `warmup_fraction` of the steps and fall
     to `final_learning_rate_fraction` of the peak at the end; `wsd` (warmup-stable-decay) stays at the peak and falls
-    linearly over the last `decay_fraction`. `batch_tokens` is the global batch, over all devices.
+    linearly over the last `decay_fraction`. `warmup_tokens` takes the place of `warmup_fraction` where it is given: then the
+    warmup is that of every budget, and a wsd run's way to its decay is part of the way of every longer run.
+    `batch_tokens` is the global batch, over all devices.
     """
 
     learning_rate: Positive = 1e-3
     schedule: Literal["linear", "cosine", "wsd"] = "linear"
     warmup_fraction: Share = 0.1
+    warmup_tokens: NonNegative | None = None
     decay_fraction: Share = 0.2
     final_learning_rate_fraction: Share = 0.0
     weight_decay: NonNegative = 0.01
@@ -116,9 +119,22 @@ class Recipe(Strict):
     @model_validator(mode="after")
     def _fractions_fit(self) -> Self:
         decay = self.decay_fraction if self.schedule == "wsd" else 0.0
-        if self.warmup_fraction + decay > 1 + 1e-9:
+        if self.warmup_tokens is not None:
+            if self.warmup_fraction != type(self).model_fields["warmup_fraction"].default:
+                raise ValueError(f"warmup_tokens take the place of warmup_fraction {self.warmup_fraction}; give one of them")
+        elif self.warmup_fraction + decay > 1 + 1e-9:
             raise ValueError(f"warmup_fraction {self.warmup_fraction} and decay_fraction {decay} add up to more than 1")
         return self
+
+    def warmup_steps(self, steps: int) -> int:
+        """How many of a run's steps the learning rate rises over."""
+        if self.warmup_tokens is not None:
+            return round(self.warmup_tokens / self.batch_tokens)
+        return round(self.warmup_fraction * steps)
+
+    def decay_steps(self, steps: int) -> int:
+        """How many of a run's steps, the last ones, the learning rate falls over."""
+        return round(self.decay_fraction * steps) if self.schedule == "wsd" else steps - self.warmup_steps(steps)
 
 
 class RunConfig(Strict):
@@ -147,6 +163,12 @@ class RunConfig(Strict):
         if self.steps < 1:
             batch = recipe.batch_tokens
             raise ValueError(f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}")
+        if recipe.warmup_tokens is not None:
+            warmup = recipe.warmup_steps(self.steps)
+            decay = recipe.decay_steps(self.steps) if recipe.schedule == "wsd" else 0
+            if warmup + decay > self.steps:
+                both = f"{warmup:,} steps" + (f" and the decay {decay:,}" if decay else "")
+                raise ValueError(f"recipe.warmup_tokens are {both}, more than the budget's {self.steps:,}")
         return self
 
     @property
@@ -187,6 +209,17 @@ class RunConfig(Strict):
         """Input tokens that the run trains on."""
         return self.steps * self.recipe.batch_tokens
 
+    @property
+    def branch_step(self) -> int | None:
+        """The step after which the decay begins, where all before is shared with every longer budget; None where it is not.
+
+        It is shared in a wsd schedule whose warmup is given in tokens: data order, masks and dropout are functions of the step.
+        """
+        if self.recipe.schedule != "wsd" or self.recipe.warmup_tokens is None:
+            return None
+        decay = self.recipe.decay_steps(self.steps)
+        return self.steps - decay if 0 < decay < self.steps else None
+
     def to_dict(self) -> dict[str, Any]:
         """The resolved tree as plain values, whole floats as integers.
 
@@ -195,6 +228,8 @@ class RunConfig(Strict):
         """
         values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
         kept = {*BUILT, *unlike_bert(self.architecture)}
+        if "warmup_tokens" in values["recipe"]:
+            del values["recipe"]["warmup_fraction"]
         values["architecture"] = {name: value for name, value in values["architecture"].items() if name in kept}
         return values
 

@@ -8,6 +8,8 @@ results/<sweep>/
         attempts/0001.json      one file a start of the run's process; the latest start owns the run (study.ownership)
         attempts/0001.record.json   the record of that start, where a person had the run tried again
         checkpoints/            kept until the run is completed
+        branches.json, branch-<step>/   where shorter budgets leave this run, and its state there until they have it
+        trunk.json              which run trained the first steps of this one, and how many, where one did
         validation_losses.npy   nats summed over the masked tokens of each validation sequence, float64
         weights.safetensors     the final weights
         log.txt                 what the run's processes printed
@@ -25,9 +27,10 @@ import errno
 import io
 import json
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -37,7 +40,7 @@ from pydantic import Field
 from study.config import RunConfig, fingerprint_of, read_yaml
 from study.counting import parameters
 from study.errors import InputError
-from study.schema import Strict, flatten
+from study.schema import Count, Strict, flatten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,6 +97,10 @@ class RunRecord(Strict):
     masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the
     standard error over its sequences. `train_flops` and its namesakes are totals over the steps done, by the conventions of
     study.counting. `wall_seconds` sums the attempts' training time, validation included.
+
+    A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
+    what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
+    `tokens_per_second`.
     """
 
     schema_version: Literal[1] = 1
@@ -105,6 +112,9 @@ class RunRecord(Strict):
     data_fingerprint: str
     steps: int
     tokens: int
+    spent_tokens: int | None = None
+    trunk: str | None = None
+    trunk_step: int | None = None
     train_tokens: int | None = None
     loss_nats: float | None = None
     loss_standard_error_nats: float | None = None
@@ -131,6 +141,11 @@ class RunRecord(Strict):
     """Why a person leaves the run out: an annotation beside the record, and no part of it."""
 
     @property
+    def spent_share(self) -> float:
+        """The share of its tokens, and so of its FLOPs, that the run trained on itself: below 1 where it has a trunk."""
+        return 1.0 if self.spent_tokens is None or not self.tokens else self.spent_tokens / self.tokens
+
+    @property
     def exclusion(self) -> str | None:
         """Why fits and comparisons leave this run out, None where they do not."""
         if self.excluded is not None:
@@ -140,6 +155,13 @@ class RunRecord(Strict):
         if self.stuck_at_unigram:
             return f"stuck at the unigram entropy ({self.loss_nats:.2f} of {self.unigram_entropy_nats:.2f} nats)"
         return None
+
+
+class Trunk(Strict):
+    """The run that trained the first `step` steps of another one."""
+
+    run_id: str
+    step: Count
 
 
 class RunFolder:
@@ -189,6 +211,16 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def branches_file(self) -> Path:
+        """The steps after which shorter budgets leave this run."""
+        return self.path / "branches.json"
+
+    @property
+    def trunk_file(self) -> Path:
+        """Which run trained the first steps of this one."""
+        return self.path / "trunk.json"
+
+    @property
     def log_file(self) -> Path:
         """What the run's processes printed."""
         return self.path / "log.txt"
@@ -207,6 +239,41 @@ class RunFolder:
     def config(self) -> RunConfig:
         """The configuration that the folder holds."""
         return RunConfig.from_yaml(self.config_file)
+
+    def branch(self, step: int) -> Path:
+        """The folder of this run's state after a step at which a shorter budget leaves it."""
+        return self.path / f"branch-{step:010d}"
+
+    def remove_branches(self) -> None:
+        """Remove the states that were left for others."""
+        for branch in self.path.glob("branch-*"):
+            shutil.rmtree(branch, ignore_errors=True)
+
+    def write_branch_steps(self, steps: Collection[int]) -> None:
+        """Say after which steps the run is to leave its state for others."""
+        write_atomically(self.branches_file, json.dumps(sorted(steps)).encode())
+
+    def branch_steps(self) -> frozenset[int]:
+        """After which steps the run is to leave its state for others."""
+        return frozenset(json.loads(self.branches_file.read_bytes())) if self.branches_file.exists() else frozenset()
+
+    def write_trunk(self, trunk: Trunk | None) -> None:
+        """Say which run trained the first steps, None where none did."""
+        if trunk is None:
+            self.trunk_file.unlink(missing_ok=True)
+        else:
+            write_atomically(self.trunk_file, trunk.model_dump_json().encode())
+
+    def trunk(self) -> Trunk | None:
+        """Which run trained the first steps, None where none did."""
+        return Trunk.parse(json.loads(self.trunk_file.read_bytes())) if self.trunk_file.exists() else None
+
+    def spent(self, tokens: int, batch_tokens: int) -> dict[str, Any]:
+        """What a record says of a trunk: of `tokens` those that the run trained on itself, and where it branched if it did."""
+        trunk = self.trunk()
+        if trunk is None:
+            return {"spent_tokens": tokens}
+        return {"spent_tokens": max(0, tokens - trunk.step * batch_tokens), "trunk": trunk.run_id, "trunk_step": trunk.step}
 
     def claim_attempt(self, details: dict[str, Any]) -> int:
         """The number of this attempt, from 1; its file is linked into place, so that no two processes get one number."""
@@ -399,14 +466,17 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
     """All records as a table: configuration keys dotted (`architecture.depth`), results by their names, missing as missing.
 
     `cell` is shared by the runs that differ only in the `tuned` knobs and the seed; `exclusion` says why fits leave a row
-    out and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is left out too. Rows are
-    ordered by size, budget, learning rate and seed, so that the same records give the same bytes.
+    out and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is left out too. What the
+    runs spent themselves is told where any of them has a trunk. Rows are ordered by size, budget, learning rate and seed, so
+    that the same records give the same bytes.
     """
     import pandas as pd
 
     rows = []
+    branched = any(record.trunk is not None for record in records)
     for record in sorted(records, key=lambda record: record.run_id):
-        values = record.model_dump(mode="json", exclude={"config", "environment", "schema_version"})
+        unshown = {"config", "environment", "schema_version"} | (set() if branched else {"spent_tokens", "trunk", "trunk_step"})
+        values = record.model_dump(mode="json", exclude=unshown)
         environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
         cell = cell_of(record.config, tuned, record.data_fingerprint)
         foreign = "not part of the sweep as last launched" if cells and cell not in cells else None

@@ -6,8 +6,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
 from study.config import RunConfig
 from study.data.prepared import data_fingerprint
+from study.model.lightning import MaskedLanguageModelling
 from study.records import RunFolder
 from study.schema import deep_merge
 from study.training.callbacks import StopSignal
@@ -61,3 +65,16 @@ def trained(root: Path, config: RunConfig, stop: StopSignal | None = None, **exe
     folder = run_folder(root, config)
     train(config, folder, "test", Execution(**execution), stop or StopSignal())
     return folder
+
+
+def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> StopSignal:
+    """A stop signal that arrives during a step, as SIGTERM would."""
+    stop, original = StopSignal(), MaskedLanguageModelling.training_step
+
+    def training_step(self: MaskedLanguageModelling, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        if self.trainer.global_step == step - 1:
+            stop.set()
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(MaskedLanguageModelling, "training_step", training_step)
+    return stop

@@ -19,9 +19,9 @@ import torch
 from study.config import RunConfig
 from study.model.lightning import MaskedLanguageModelling
 from study.records import RunFolder
-from study.training.callbacks import Checkpointer, StopSignal
+from study.training.callbacks import Checkpointer
 from study.training.checkpoints import DurableCheckpointIO, checkpoints_in, newest_whole_checkpoint
-from tests.small import config, run_folder, trained, write_corpus
+from tests.small import config, run_folder, stop_after, trained, write_corpus
 
 TIMINGS = ("perf/tokens_per_second",)
 
@@ -37,19 +37,6 @@ def rows(folder: RunFolder) -> list[dict[str, Any]]:
 
 def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(folder.weights_file)
-
-
-def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> StopSignal:
-    """A stop signal that arrives during a step, as SIGTERM would."""
-    stop, original = StopSignal(), MaskedLanguageModelling.training_step
-
-    def training_step(self: MaskedLanguageModelling, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        if self.trainer.global_step == step - 1:
-            stop.set()
-        return original(self, batch, batch_idx)
-
-    monkeypatch.setattr(MaskedLanguageModelling, "training_step", training_step)
-    return stop
 
 
 def test_a_run_writes_its_folder(corpus: Path, tmp_path: Path) -> None:

@@ -25,15 +25,14 @@ def adamw(module: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
 def learning_rate_factor(step: int, steps: int, recipe: Recipe) -> float:
     """The share of the peak learning rate that step `step` (from 0) of `steps` runs at.
 
-    It rises linearly over the first warmup_fraction · steps, the first step already above zero, and then
+    It rises linearly over the warmup (Recipe.warmup_steps), the first step already above zero, and then
     - linear: falls linearly to final_learning_rate_fraction, which the step after the last would reach;
     - cosine: falls there along half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983);
     - wsd: stays at 1 until the last decay_fraction · steps, then falls linearly (Hu et al. 2024, arXiv:2404.06395).
     """
-    warmup = round(recipe.warmup_fraction * steps)
+    warmup, decay = recipe.warmup_steps(steps), recipe.decay_steps(steps)
     if step < warmup:
         return (step + 1) / (warmup + 1)
-    decay = round(recipe.decay_fraction * steps) if recipe.schedule == "wsd" else steps - warmup
     progress = max(0.0, (step - (steps - decay)) / decay) if decay else 0.0
     remaining = (1 + math.cos(math.pi * min(progress, 1.0))) / 2 if recipe.schedule == "cosine" else max(0.0, 1 - progress)
     final = recipe.final_learning_rate_fraction

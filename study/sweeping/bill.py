@@ -10,8 +10,9 @@ from typing import Any
 from study.config import RunConfig
 from study.counting import parameters
 from study.records import RunRecord, counts_of
-from study.sweeping.plan import cells, check_space, searched_config
+from study.sweeping.plan import Cell, cells, check_space, key_of, searched_config
 from study.sweeping.spec import SweepSpec
+from study.sweeping.trunks import branch_steps, families
 
 ASSUMED_FLOPS_PER_SECOND = {"cpu": 4e10, "cuda": 1e14}
 """What a slot is taken to achieve (train_flops per second) before any record of it is there: one CPU core, one GPU."""
@@ -19,31 +20,44 @@ ASSUMED_FLOPS_PER_SECOND = {"cpu": 4e10, "cuda": 1e14}
 
 @dataclass(frozen=True)
 class BillRow:
-    """What one cell will cost."""
+    """What each of a cell's runs will cost: FLOPs and seconds are those of its `spent_tokens`, without what a trunk trains."""
 
     shape: str
     parameters: int
     parameters_non_embedding: int
     tokens: int
+    spent_tokens: int
     runs: int
     train_flops: float
     expected_seconds: float
 
 
 @dataclass(frozen=True)
+class Sharing:
+    """What the cells that share a trunk cost: so, if every budget trained alone, and at the largest budgets alone."""
+
+    train_flops: float
+    train_flops_alone: float
+    train_flops_largest: float
+
+
+@dataclass(frozen=True)
 class Bill:
-    """What a sweep will cost, cell by cell; extensions of a learning-rate range are not in it."""
+    """What a sweep will cost, cell by cell; extensions of a learning-rate range are not in it.
+
+    Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate.
+    """
 
     rows: tuple[BillRow, ...]
     slots: int
     basis: str
+    sharing: Sharing | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The bill as plain values."""
-        totals = ("runs", "tokens", "train_flops", "expected_seconds")
-        return {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis} | {
-            name: getattr(self, name) for name in totals
-        }
+        totals = {name: getattr(self, name) for name in ("runs", "tokens", "spent_tokens", "train_flops", "expected_seconds")}
+        sharing = {} if self.sharing is None else {"sharing": asdict(self.sharing)}
+        return {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis} | totals | sharing
 
     @property
     def runs(self) -> int:
@@ -52,8 +66,13 @@ class Bill:
 
     @property
     def tokens(self) -> int:
-        """Training tokens of all runs."""
+        """Tokens that the weights of all runs will have seen."""
         return sum(row.tokens * row.runs for row in self.rows)
+
+    @property
+    def spent_tokens(self) -> int:
+        """Tokens that will be trained on, those of a trunk once."""
+        return sum(row.spent_tokens * row.runs for row in self.rows)
 
     @property
     def train_flops(self) -> float:
@@ -72,7 +91,7 @@ def bill(spec: SweepSpec, slots: int, device: str, records: Iterable[RunRecord] 
     Raises InputError with every problem of every run that the sweep may want.
     """
     rates = [
-        record.train_flops / record.wall_seconds
+        record.train_flops * record.spent_share / record.wall_seconds
         for record in records
         if record.wall_seconds and record.environment and (record.environment.device == "cpu") == (device == "cpu")
     ]
@@ -80,10 +99,28 @@ def bill(spec: SweepSpec, slots: int, device: str, records: Iterable[RunRecord] 
     basis = f"{rate:.2g} FLOP/s a slot, " + (f"the median of {len(rates)} earlier runs" if rates else "assumed: no earlier run")
     if spec.search is not None:
         check_space(spec)
-        configs = [(search_example(spec), spec.search.trials)]
-    else:
-        configs = [(cell.config, cell.planned_runs()) for cell in cells(spec)]
-    return Bill(tuple(_row(config, runs, rate) for config, runs in configs), slots, basis)
+        example = search_example(spec)
+        return Bill((_row(example, example.steps, spec.search.trials, rate),), slots, basis)
+    planned = cells(spec)
+    shared = families(planned)
+    branches = branch_steps(shared)
+    rows = [
+        _row(cell.config, cell.config.steps - branches.get(key_of(cell.config), 0), cell.planned_runs(), rate)
+        for cell in planned
+    ]
+    return Bill(tuple(rows), slots, basis, _sharing(shared, branches) if branches else None)
+
+
+def _sharing(shared: list[tuple[Cell, ...]], branches: dict[str, int]) -> Sharing:
+    """What trunks save of the cells that share them."""
+    spent = alone = largest = 0.0
+    for family in shared:
+        for cell in family:
+            flops = counts_of(cell.config, cell.config.steps)["train_flops"] * cell.planned_runs()
+            alone += flops
+            spent += flops * (1 - branches.get(key_of(cell.config), 0) / cell.config.steps)
+            largest += flops if cell is family[0] else 0.0
+    return Sharing(spent, alone, largest)
 
 
 def first_runs(spec: SweepSpec) -> list[RunConfig]:
@@ -100,14 +137,15 @@ def search_example(spec: SweepSpec) -> RunConfig:
     return searched_config(spec, values)
 
 
-def _row(config: RunConfig, runs: int, rate: float) -> BillRow:
-    flops = counts_of(config, config.steps)["train_flops"]
+def _row(config: RunConfig, spent_steps: int, runs: int, rate: float) -> BillRow:
+    flops = counts_of(config, spent_steps)["train_flops"]
     count = parameters(config.architecture)
     return BillRow(
         shape=config.architecture.shape_name,
         parameters=count.parameters,
         parameters_non_embedding=count.parameters_non_embedding,
         tokens=config.tokens,
+        spent_tokens=spent_steps * config.recipe.batch_tokens,
         runs=runs,
         train_flops=flops,
         expected_seconds=flops / rate,

@@ -27,6 +27,7 @@ from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of,
 from study.sweeping.plan import cells, key_of
 from study.sweeping.proposing import CellProposer
 from study.sweeping.spec import SweepSpec
+from study.sweeping.trunks import Trunks
 
 ATTEMPTS = 3
 """How often the process of a run may die without a record in one launch before the run is filed as FAILED."""
@@ -115,7 +116,8 @@ class Coordinator:
         names = {cell_of(cell.config, tuple(spec.tune), data_fingerprint) for cell in planned}
         write_atomically(folder.cells_file, json.dumps(sorted(names), indent=1).encode())
         begun = self._load()
-        self.proposer = self._search(begun) if spec.search is not None else CellProposer(planned)
+        self.trunks = Trunks(planned, self._run_folder)
+        self.proposer = self._search(begun) if spec.search is not None else CellProposer(planned, self.trunks)
 
     def _load(self) -> list[RunConfig]:
         """Read the records, and return the runs that were begun but have none."""
@@ -151,6 +153,7 @@ class Coordinator:
                         refresh(self.progress)
                         shown = time.monotonic()
                     if not futures:
+                        self.trunks.tidy(self.progress.ended.values())
                         return
                     for future in _taken(ended, refresh_seconds):
                         self._ended(futures.pop(future), future.result())
@@ -167,6 +170,7 @@ class Coordinator:
         for config in self.proposer.wanted(self.progress.ended, self.progress.running, executor.free):
             run = self._run_folder(config)
             run.write_config(config)
+            self.trunks.begin(config, self.progress.ended)
             self.progress.running[key_of(config)] = config
             future = executor.submit(config, run.path)
             futures[future] = config
@@ -186,6 +190,7 @@ class Coordinator:
         if record is not None:
             self.progress.ended[key] = record
             self.proposer.tell(record)
+            self.trunks.ended(config, self.progress.ended)
 
     def _lost(self, config: RunConfig, run: RunFolder, exit_status: int) -> RunRecord:
         """The record of a run whose process died, as often as it was tried, before it could file one."""
@@ -204,7 +209,7 @@ class Coordinator:
             attempts=run.attempts(),
             started_at=now,
             finished_at=now,
-            **counts_of(config, steps),
+            **counts_of(config, steps) | run.spent(steps * config.recipe.batch_tokens, config.recipe.batch_tokens),
         )
 
     def _run_folder(self, config: RunConfig) -> RunFolder:

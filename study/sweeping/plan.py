@@ -30,6 +30,11 @@ class Cell:
     config: RunConfig
     spec: SweepSpec
 
+    @property
+    def family(self) -> str:
+        """What the cell shares with those that differ in their budget alone."""
+        return family_name(self.config, tuple(self.spec.tune))
+
     def variant(self, tuned: Mapping[str, float], seed: int) -> RunConfig:
         """The run of this cell with these knobs and this seed."""
         values: dict[str, Any] = self.config.to_dict() | {"seed": seed}
@@ -44,22 +49,32 @@ class Cell:
         then the best at the other seeds. Where nothing is tuned, all seeds at once. A pure function of the records, so that a
         restarted coordinator asks the same.
         """
-        first, *others = self.spec.seed_values
         if not self.spec.tune:
             return [run for seed in self.spec.seed_values if key_of(run := self.variant({}, seed)) not in records]
+        missing, best = self._tuning(records)
+        if missing or best is None:
+            return missing
+        knobs = {path: flatten(best.to_dict())[path] for path in self.spec.tune}
+        repeats = [self.variant(knobs, seed) for seed in self.spec.seed_values[1:]]
+        return [config for config in repeats if key_of(config) not in records]
+
+    def tuned(self, records: Mapping[str, RunRecord]) -> bool:
+        """Whether the cell's search is over, so that all the runs it will ever want are known."""
+        return not self.spec.tune or not self._tuning(records)[0]
+
+    def _tuning(self, records: Mapping[str, RunRecord]) -> tuple[list[RunConfig], RunConfig | None]:
+        """The runs that the search at the first seed needs next, and the best so far; none needed where it is over."""
+        first = self.spec.first_seed
         trials = [self.variant(point, first) for point in self.points()]
         if missing := [config for config in trials if key_of(config) not in records]:
-            return missing
+            return missing, None
         best = _best(trials, records)
         if best is None:
-            return []
+            return [], None
         extensions = self._extensions(best, first)
         if missing := [config for config in extensions if key_of(config) not in records]:
-            return missing
-        best = _best([*trials, *extensions], records) or best
-        knobs = {path: flatten(best.to_dict())[path] for path in self.spec.tune}
-        repeats = [self.variant(knobs, seed) for seed in others]
-        return [config for config in repeats if key_of(config) not in records]
+            return missing, best
+        return [], _best([*trials, *extensions], records)
 
     def planned_runs(self) -> int:
         """How many runs the cell takes, extensions not counted."""
@@ -86,6 +101,18 @@ def key_of(config: RunConfig) -> str:
     return json.dumps(config.without_paths(), sort_keys=True)
 
 
+def family_name(config: RunConfig, tuned: tuple[str, ...]) -> str:
+    """What names the runs that differ only in tuned knobs, seed and budget, as canonical JSON."""
+    values = flatten(config.without_paths())
+    return json.dumps(
+        {
+            key: value
+            for key, value in sorted(values.items())
+            if key not in (*tuned, "seed") and not key.startswith("recipe.budget.")
+        }
+    )
+
+
 def _best(configs: list[RunConfig], records: Mapping[str, RunRecord]) -> RunConfig | None:
     """The configuration of the lowest loss among usable records, None where there is none."""
     usable = [
@@ -103,18 +130,38 @@ def cells(spec: SweepSpec) -> list[Cell]:
     """
     problems: dict[str, Problem] = {}
     found: dict[str, Cell] = {}
-    for shape, budget in product(_shapes(spec, problems), spec.budgets.each()):
-        try:
-            cell = Cell(run_config(spec, shape, budget), spec)
-            for point in cell.points():
-                run_config(spec, shape, budget, over=point)
-        except InputError as error:
-            problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
-        else:
-            found.setdefault(key_of(cell.config), cell)
+    for shape in _shapes(spec, problems):
+        configs = []
+        for budget in spec.budgets.each():
+            try:
+                configs.append(run_config(spec, shape, budget))
+                for point in Cell(configs[-1], spec).points():
+                    run_config(spec, shape, budget, over=point)
+            except InputError as error:
+                problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
+        for config in _on_one_way(configs, spec):
+            found.setdefault(key_of(config), Cell(config, spec))
     if problems:
         raise InputError(problems.values())
     return list(found.values())
+
+
+def _on_one_way(configs: list[RunConfig], spec: SweepSpec) -> list[RunConfig]:
+    """The budgets of one shape with the warmup of the smallest where the schedule is wsd, so that one trunk serves them all."""
+    recipes = [config.recipe for config in configs]
+    if len({config.steps for config in configs}) < 2 or "recipe.warmup_fraction" in spec.tune:
+        return configs
+    if any(recipe.schedule != "wsd" or recipe.warmup_tokens is not None for recipe in recipes):
+        return configs
+    smallest = min(configs, key=lambda config: config.steps)
+    warmup = min(smallest.recipe.warmup_steps(smallest.steps), smallest.steps - smallest.recipe.decay_steps(smallest.steps))
+    changed = []
+    for config in configs:
+        values = config.to_dict()
+        del values["recipe"]["warmup_fraction"]
+        values["recipe"]["warmup_tokens"] = warmup * smallest.recipe.batch_tokens
+        changed.append(RunConfig.parse(values))
+    return changed
 
 
 def run_config(

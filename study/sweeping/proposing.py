@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
@@ -10,30 +12,40 @@ from itertools import count
 from study.config import RunConfig
 from study.records import RunRecord
 from study.sweeping.plan import Cell, key_of
+from study.sweeping.trunks import Trunks
+
+LOOK_SECONDS = 0.5
+"""How often it is looked whether trunks have left the states that others wait for."""
 
 
 class CellProposer:
     """The runs of a sweep of cells: longest first, so that no slot waits for one long run at the end.
 
-    What it costs to take up a record does not grow with the number of cells or of runs.
+    What it costs to take up a record does not grow with the number of cells or of runs. A run that a longer one may train the
+    way for is held back until it can branch from it, and then comes first.
     """
 
-    def __init__(self, planned: Sequence[Cell]) -> None:
+    def __init__(self, planned: Sequence[Cell], trunks: Trunks | None = None) -> None:
         self.cells = planned
+        self.trunks = trunks
         self._stale = dict.fromkeys(range(len(planned)))
         self._askers: defaultdict[str, set[int]] = defaultdict(set)
         self._waiting: list[tuple[float, int, str, RunConfig]] = []
+        self._held: dict[str, RunConfig] = {}
+        self._look_again = 0.0
         self._given: dict[str, RunConfig] = {}
         self._serial = count()
 
     @property
     def waiting(self) -> int:
         """How many runs the cells need next beyond those given."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._held)
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
         """At most `free` of the runs that any cell needs next, those first that ended without a record."""
         self._ask(records)
+        if self._held and (not running or time.monotonic() > self._look_again):
+            self._release(records)
         configs = [config for key, config in self._given.items() if key not in running][:free]
         while self._waiting and len(configs) < free:
             *_, key, config = heappop(self._waiting)
@@ -53,7 +65,24 @@ class CellProposer:
             for config in self.cells[index].wanted(records):
                 key = key_of(config)
                 if key not in self._askers:
-                    cost = config.flops_per_token["train_flops"] * config.tokens
-                    heappush(self._waiting, (-cost, next(self._serial), key, config))
+                    self._line_up(key, config)
                 self._askers[key].add(index)
         self._stale.clear()
+
+    def _line_up(self, key: str, config: RunConfig) -> None:
+        """Put a run among those that wait for a slot, or for their trunk."""
+        if self.trunks is not None and self.trunks.has_longer(config):
+            self._held[key] = config
+        else:
+            cost = config.flops_per_token["train_flops"] * config.tokens
+            heappush(self._waiting, (-cost, next(self._serial), key, config))
+
+    def _release(self, records: Mapping[str, RunRecord]) -> None:
+        """Let the runs go that wait for no trunk any more; looking takes a twentieth of the time at most."""
+        assert self.trunks is not None
+        begun = time.monotonic()
+        pending = self._askers.keys()
+        for key, config in [item for item in self._held.items() if not self.trunks.blocked(item[1], pending, records)]:
+            del self._held[key]
+            heappush(self._waiting, (-math.inf, next(self._serial), key, config))
+        self._look_again = time.monotonic() + max(LOOK_SECONDS, 20 * (time.monotonic() - begun))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.table import Table
 from rich.text import Text
 
@@ -23,7 +25,19 @@ def bill_summary(bill: Bill) -> str:
     """What all runs cost together, and what the seconds rest on."""
     total = f"{bill.runs} runs, {bill.tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
     time = f"about {bill.expected_seconds / 60:,.1f} minutes on {bill.slots} slots at {bill.basis}"
-    return f"{total}: {time}\nTokens, FLOPs (train_flops: the products that run) and seconds are those of one run."
+    units = "Tokens, FLOPs (train_flops: the products that run) and seconds are those of one run."
+    return "\n".join([f"{total}: {time}", *_sharing_line(bill), units])
+
+
+def _sharing_line(bill: Bill) -> Iterator[str]:
+    """What it saves that budgets share a trunk."""
+    if (sharing := bill.sharing) is not None:
+        times = sharing.train_flops / sharing.train_flops_largest
+        yield (
+            f"One trunk trains for all budgets of a shape, and they branch from it to decay: {sharing.train_flops:.3g} FLOPs "
+            f"instead of {sharing.train_flops_alone:.3g}, {times:.2f} times what the largest budgets cost. Seeds share it "
+            "where the budgets agree on the best rate. A shorter run's FLOPs and seconds are those of its branch."
+        )
 
 
 def status_table(state: SweepStatus) -> Table:

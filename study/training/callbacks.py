@@ -78,8 +78,7 @@ class Checkpointer(pl.Callback):
         at_end = trainer.global_step >= trainer.max_steps
         if at_end or not (stopping or due) or _validates_after(trainer):
             return
-        if not all(torch.isfinite(parameter).all() for parameter in pl_module.parameters()):
-            raise FloatingPointError(f"a weight is not finite after step {trainer.global_step}")
+        refuse_infinite_weights(trainer, pl_module)
         for logger in trainer.loggers:
             logger.save()
         self._save(trainer, stopping)
@@ -106,15 +105,22 @@ class Checkpointer(pl.Callback):
         return bool(stopping), bool(due)
 
 
+def refuse_infinite_weights(trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    """Raise FloatingPointError where a weight is not finite, so that no such state is saved."""
+    if not all(torch.isfinite(parameter).all() for parameter in module.parameters()):
+        raise FloatingPointError(f"a weight is not finite after step {trainer.global_step}")
+
+
 def _validates_after(trainer: pl.Trainer) -> bool:
     assert trainer.val_check_batch is not None
     return trainer.global_step % int(trainer.val_check_batch) == 0
 
 
 class Clock(pl.Callback):
-    """Keeps the seconds that a run has trained and validated, over all its attempts."""
+    """Keeps the seconds that a run has trained and validated, over all its attempts; those of its trunk are not its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
         self._before, self._started = 0.0, time.perf_counter()
 
     @property
@@ -124,8 +130,9 @@ class Clock(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What has been spent."""
-        return {"seconds": self.seconds}
+        return {"seconds": self.seconds, "run_id": self.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what earlier attempts had spent when they saved."""
-        self._before = state_dict["seconds"]
+        if state_dict.get("run_id", self.run_id) == self.run_id:
+            self._before = state_dict["seconds"]

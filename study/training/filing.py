@@ -99,7 +99,9 @@ def _facts(outcome: Outcome, prepared: PreparedData, folder: RunFolder) -> dict[
     rows = list(folder.metrics())
     config = folder.config()
     steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
-    facts: dict[str, Any] = {"steps": steps, "tokens": steps * config.recipe.batch_tokens} | counts_of(config, steps)
+    tokens = steps * config.recipe.batch_tokens
+    facts: dict[str, Any] = {"steps": steps, "tokens": tokens} | counts_of(config, steps)
+    facts |= folder.spent(tokens, config.recipe.batch_tokens)
     if losses := [row["train/loss"] for row in rows if "train/loss" in row]:
         facts["train_loss_nats"] = losses[-1]
     if outcome.trained is not None:
@@ -111,7 +113,7 @@ def _facts(outcome: Outcome, prepared: PreparedData, folder: RunFolder) -> dict[
             "validation_masked_tokens": int(validation.tokens.sum()),
             "stuck_at_unigram": validation.loss > (1 - UNIGRAM_MARGIN) * prepared.unigram_entropy_nats,
             "wall_seconds": outcome.trained.seconds,
-            "tokens_per_second": config.tokens / outcome.trained.seconds,
+            "tokens_per_second": facts["spent_tokens"] / outcome.trained.seconds,
         }
     return facts
 

@@ -18,6 +18,7 @@ from study.data.masking import Masker
 from study.data.prepared import PreparedData
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.records import RunFolder
+from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock, StopSignal
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
 from study.training.execution import Execution, peak_flops_per_second, resolve_kernels, resolve_precision
@@ -59,11 +60,11 @@ def fit(
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(execution.threads))
     masker = masker_of(config, prepared)
     precision = resolve_precision(config.recipe.precision, execution.device)
-    log_every = max(1, min(50, config.steps // ROWS))
+    log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
     kernels = resolve_kernels(execution)
     module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision), kernels)
     batches = PackedBatches(config, prepared, masker, pinned=execution.device == "cuda")
-    checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock()
+    checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock(folder.run_id)
     metrics = None
     if rank() == 0:
         metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), check)
@@ -77,7 +78,12 @@ def fit(
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=metrics or False,
-        callbacks=[Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds), clock, watchdog],
+        callbacks=[
+            Branching(folder, check),
+            Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds),
+            clock,
+            watchdog,
+        ],
         plugins=[DurableCheckpointIO(check), LightningEnvironment()],
         enable_checkpointing=False,
         enable_progress_bar=False,

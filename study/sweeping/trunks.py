@@ -1,0 +1,143 @@
+"""One trunk, many budgets: of the runs that differ only in their budget, the longest leaves its state for the others.
+
+A branch goes on from a hard link to its trunk's state, so that a trunk whose folder is deleted takes nothing along. A branch
+that finds no state, or a damaged one, trains alone and comes to the same numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from study.config import RunConfig
+from study.records import RunFolder, RunRecord, Trunk, sync_folder, write_atomically
+from study.sweeping.plan import Cell, family_name, key_of
+
+
+class Trunks:
+    """The budgets of a sweep that share their way: which run waits for which, and what state a run starts from.
+
+    Cells that differ only in their budget are a family. The longest decides first: a shorter run waits as long as a longer
+    cell may still train the same way, and goes on from its state where it left one. `folder_of` says where a run lies.
+    """
+
+    def __init__(self, planned: Sequence[Cell], folder_of: Callable[[RunConfig], RunFolder]) -> None:
+        self._folder_of = folder_of
+        self._families = {family[0].family: family for family in families(planned)}
+        self._twins: dict[str, tuple[RunConfig, ...]] = {}
+
+    def blocked(self, config: RunConfig, pending: Collection[str], records: Mapping[str, RunRecord]) -> bool:
+        """Whether a run had better wait for a longer one; `pending` are the keys of all runs that are wanted or running."""
+        longer = [twin for twin in self._twins_of(config) if twin.steps > config.steps]
+        if not longer or config.branch_step is None or self._state_for(config) is not None:
+            return False
+        undecided = (cell for cell in self._family_of(config) if cell.config.budget_tokens > config.budget_tokens)
+        return any(key_of(twin) in pending for twin in longer) or any(not cell.tuned(records) for cell in undecided)
+
+    def has_longer(self, config: RunConfig) -> bool:
+        """Whether the sweep has a longer run that goes the same way."""
+        return any(twin.steps > config.steps for twin in self._twins_of(config))
+
+    def begin(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
+        """Before a run starts: tell it where shorter ones leave it, and give it the state that a longer one left for it."""
+        if not (twins := self._twins_of(config)):
+            return
+        run = self._folder_of(config)
+        leaving = {twin.branch_step for twin in twins if twin.steps < config.steps and key_of(twin) not in records}
+        run.write_branch_steps([step for step in leaving if step is not None])
+        if run.attempts() == 0 and (found := self._state_for(config)) is not None:
+            adopt(*found, run)
+
+    def ended(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
+        """After a run has its record: remove the states that were left for it alone."""
+        for trunk in (twin for twin in self._twins_of(config) if twin.steps > config.steps):
+            others = [twin for twin in self._twins_of(trunk) if twin.branch_step == config.branch_step]
+            if all(key_of(twin) in records for twin in others) and config.branch_step is not None:
+                shutil.rmtree(self._folder_of(trunk).branch(config.branch_step), ignore_errors=True)
+
+    def tidy(self, records: Iterable[RunRecord]) -> None:
+        """When nothing is left to run: remove the states that nobody came for."""
+        if self._families:
+            for record in records:
+                self._folder_of(record.config).remove_branches()
+
+    def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
+        """The state that a longer run left where this one begins to decay, and whose it is."""
+        for twin in self._twins_of(config):
+            if twin.steps > config.steps and config.branch_step is not None:
+                run = self._folder_of(twin)
+                if states := sorted(run.branch(config.branch_step).glob("step-*.ckpt")):
+                    return run, states[-1]
+        return None
+
+    def _family_of(self, config: RunConfig) -> tuple[Cell, ...]:
+        if not self._families:
+            return ()
+        tuned = tuple(next(iter(self._families.values()))[0].spec.tune)
+        return self._families.get(family_name(config, tuned), ())
+
+    def _twins_of(self, config: RunConfig) -> tuple[RunConfig, ...]:
+        """The runs that are this one at the other budgets of its family, the longest first."""
+        if not self._families:
+            return ()
+        key = key_of(config)
+        if key not in self._twins:
+            self._twins[key] = tuple(_twins(config, self._family_of(config)))
+        return self._twins[key]
+
+
+def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:
+    """The cells that share their way and differ in their budget, the longest first; cells that are alone are in none."""
+    found: dict[str, list[Cell]] = {}
+    for cell in planned:
+        if cell.config.branch_step is not None:
+            found.setdefault(cell.family, []).append(cell)
+    several = [members for members in found.values() if len(members) > 1]
+    return [tuple(sorted(members, key=lambda cell: -cell.config.budget_tokens)) for members in several]
+
+
+def branch_steps(shared: Iterable[Sequence[Cell]]) -> dict[str, int]:
+    """The steps that each cell of the families but the longest gets from its trunk, by the key of its configuration."""
+    return {
+        key_of(cell.config): cell.config.branch_step
+        for longest, *others in shared
+        for cell in others
+        if cell.config.branch_step is not None and cell.config.steps < longest.config.steps
+    }
+
+
+def adopt(trunk: RunFolder, state: Path, run: RunFolder) -> None:
+    """Let a run that never started go on from a trunk's state: its rows so far, whose they are, and the state last."""
+    step = int(state.name.split("-")[1])
+    rows = [json.dumps(row) for row in trunk.metrics() if row["trainer/step"] <= step]
+    write_atomically(run.metrics_file, "".join(f"{row}\n" for row in rows).encode())
+    run.write_trunk(Trunk(run_id=trunk.run_id, step=step))
+    run.checkpoints.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError, FileNotFoundError):  # linked before, or gone: then the run trains alone
+        _link(state, run.checkpoints / state.name)
+
+
+def _link(source: Path, target: Path) -> None:
+    """A hard link, a whole copy where the filesystem has none."""
+    try:
+        os.link(source, target)
+    except (PermissionError, NotImplementedError):
+        handle, temporary = tempfile.mkstemp(prefix=".step-", suffix=".tmp", dir=target.parent)
+        os.close(handle)
+        shutil.copyfile(source, temporary)
+        os.replace(temporary, target)
+    sync_folder(target.parent)
+
+
+def _twins(config: RunConfig, family: Sequence[Cell]) -> Iterator[RunConfig]:
+    for cell in family:
+        values = config.to_dict()
+        values["recipe"]["budget"] = cell.config.to_dict()["recipe"]["budget"]
+        twin = RunConfig.parse(values)
+        if twin.steps != config.steps:
+            yield twin

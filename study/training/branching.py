@@ -1,0 +1,75 @@
+"""One trunk, many budgets: a run leaves its state where shorter budgets begin to decay, and they go on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytorch_lightning as pl
+
+from study.config import RunConfig
+from study.model.lightning import MaskedLanguageModelling
+from study.records import RunFolder, Trunk, patiently
+from study.training.callbacks import refuse_infinite_weights
+from study.training.checkpoints import POSTPONABLE
+
+ROWS_OF_WARMUP = 5
+"""How many rows of metrics a run whose way is shared logs while it warms up, at least."""
+
+UNWARMED_INTERVAL = 10
+"""Steps between its rows where there is no warmup."""
+
+
+def shared_log_interval(config: RunConfig) -> int | None:
+    """Steps between logged rows for a run whose way to its decay is part of longer ones; None where it is not.
+
+    It follows the warmup and not the budget, so that runs of every budget log the same rows on the way that they share.
+    """
+    if config.branch_step is None:
+        return None
+    warmup = config.recipe.warmup_steps(config.steps)
+    return max(1, min(50, warmup // ROWS_OF_WARMUP)) if warmup else UNWARMED_INTERVAL
+
+
+class Branching(pl.Callback):
+    """Saves the run's state where others leave it, and notes in its own folder where its state came from.
+
+    `check` is asked before a write (see study.training.trainer.fit). A state that cannot be written now is left out.
+
+    A checkpoint names the run that saved it. The sweep puts a trunk's state among the checkpoints of a run that has none;
+    the run resumes from it as from its own, and this writes `trunk.json`.
+    """
+
+    def __init__(self, folder: RunFolder, check: Callable[[], None] | None = None) -> None:
+        self.folder, self._check = folder, check or (lambda: None)
+        self._steps = folder.branch_steps()
+        self._from: str | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Whose state this is."""
+        return {"run_id": self.folder.run_id}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Note whose state this was."""
+        if state_dict["run_id"] != self.folder.run_id:
+            self._from = state_dict["run_id"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Say which run this one branched from; one that begins at its first step has none."""
+        if not trainer.is_global_zero:
+            return
+        if self._from is not None or trainer.global_step == 0:
+            trunk = None if self._from is None else Trunk(run_id=self._from, step=trainer.global_step)
+            self._check()
+            patiently(lambda: self.folder.write_trunk(trunk))
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Leave the state of this step, its row of metrics logged, where a shorter budget begins to decay."""
+        if trainer.global_step not in self._steps:
+            return
+        assert isinstance(pl_module, MaskedLanguageModelling)
+        pl_module.log_due_row()
+        refuse_infinite_weights(trainer, pl_module)
+        for logger in trainer.loggers:
+            logger.save()
+        trainer.save_checkpoint(self.folder.branch(trainer.global_step) / "next.ckpt", storage_options=POSTPONABLE)

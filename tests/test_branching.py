@@ -1,0 +1,190 @@
+"""One trunk, many budgets: a run that goes on from another's state is, bit for bit, the run that trained alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from study.config import RunConfig
+from study.records import RunFolder
+from study.sweeping.trunks import adopt
+from study.training.checkpoints import checkpoints_in
+from tests.small import config, run_folder, stop_after, trained, write_corpus
+
+TIMINGS = ("perf/tokens_per_second",)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "text.txt")
+
+
+def with_budget(corpus: Path, steps: int, **recipe: Any) -> RunConfig:
+    shared = {"schedule": "wsd", "warmup_tokens": 10 * 128, "budget": {"steps": steps}}
+    return config(corpus, recipe=shared | recipe)
+
+
+def trunk_and_branch(root: Path, long: RunConfig, short: RunConfig, **execution: Any) -> tuple[RunFolder, RunFolder]:
+    """Train a long run and a short one that branches from it."""
+    assert short.branch_step is not None
+    trunk, branch = run_folder(root, long), run_folder(root, short)
+    trunk.write_config(long)
+    trunk.write_branch_steps([short.branch_step])
+    trained(root, long, **execution)
+    branch.write_config(short)
+    (state,) = trunk.branch(short.branch_step).glob("*.ckpt")
+    adopt(trunk, state, branch)
+    trained(root, short, **execution)
+    return trunk, branch
+
+
+def rows(folder: RunFolder) -> list[dict[str, Any]]:
+    """The logged rows of training, without timings."""
+    return [{key: value for key, value in row.items() if key not in TIMINGS} for row in folder.metrics() if "train/loss" in row]
+
+
+def assert_same(branch: RunFolder, alone: RunFolder) -> None:
+    assert rows(branch) == rows(alone)
+    ours, theirs = (safetensors.torch.load_file(folder.weights_file) for folder in (branch, alone))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert np.array_equal(branch.validation_losses(), alone.validation_losses())
+
+
+@pytest.mark.parametrize("recipe", [{}, {"dropout": 0.1, "precision": "bf16", "final_learning_rate_fraction": 0.1}])
+def test_a_branch_equals_a_run_trained_alone(recipe: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
+    short, long = with_budget(corpus, 35, **recipe), with_budget(corpus, 70, **recipe)
+    assert short.branch_step == 28
+    trunk, branch = trunk_and_branch(tmp_path, long, short)
+    alone = trained(tmp_path / "alone", short)
+    assert_same(branch, alone)
+    record, lone = branch.record(), alone.record()
+    assert record is not None
+    assert lone is not None
+    assert (record.trunk, record.trunk_step, record.spent_tokens) == (trunk.run_id, 28, 7 * 128)
+    assert (lone.trunk, lone.trunk_step, lone.spent_tokens) == (None, None, 35 * 128)
+    same = ("run_id", "state", "config", "steps", "tokens", "train_flops", "loss_nats", "accuracy", "train_loss_nats")
+    assert [getattr(record, name) for name in same] == [getattr(lone, name) for name in same]
+    assert record.spent_share == pytest.approx(0.2)
+    assert "trunk" not in json.loads((alone.record_file).read_text())
+    longest = trained(tmp_path / "alone", long)
+    assert_same(trunk, longest)
+
+
+@pytest.mark.parametrize("step", [27, 28, 31, 55])
+def test_stopping_trunk_and_branch_changes_nothing(
+    step: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, at and after the step where the ways part; what was spent before a stop is spent once."""
+    short, long = with_budget(corpus, 35), with_budget(corpus, 70)
+    trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
+    trunk.write_config(long)
+    trunk.write_branch_steps([28])
+    with monkeypatch.context() as patch:
+        trained(tmp_path, long, stop_after(step, patch))
+    assert trunk.record() is None
+    trained(tmp_path, long)
+    branch.write_config(short)
+    adopt(trunk, sorted(trunk.branch(28).glob("*.ckpt"))[-1], branch)
+    if step == 31:
+        with monkeypatch.context() as patch:
+            trained(tmp_path, short, stop_after(step, patch))
+        assert branch.record() is None
+    trained(tmp_path, short)
+    assert_same(branch, trained(tmp_path / "alone", short))
+    record = branch.record()
+    assert record is not None
+    assert (record.trunk, record.trunk_step, record.spent_tokens) == (trunk.run_id, 28, 7 * 128)
+
+
+def test_a_branch_from_a_damaged_state_trains_alone_and_says_so(corpus: Path, tmp_path: Path) -> None:
+    short, long = with_budget(corpus, 35), with_budget(corpus, 70)
+    trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
+    trunk.write_config(long)
+    trunk.write_branch_steps([28])
+    trained(tmp_path, long)
+    branch.write_config(short)
+    (state,) = trunk.branch(28).glob("*.ckpt")
+    adopt(trunk, state, branch)
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 1
+    state.write_bytes(content)
+    with pytest.warns(UserWarning, match="is damaged"):
+        trained(tmp_path, short)
+    assert_same(branch, trained(tmp_path / "alone", short))
+    record = branch.record()
+    assert record is not None
+    assert (record.trunk, record.trunk_step, record.spent_tokens) == (None, None, record.tokens)
+    assert branch.trunk() is None
+
+
+def test_a_branch_outlives_its_trunk(corpus: Path, tmp_path: Path) -> None:
+    short, long = with_budget(corpus, 35), with_budget(corpus, 70)
+    trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
+    trunk.write_config(long)
+    trunk.write_branch_steps([28])
+    trained(tmp_path, long)
+    branch.write_config(short)
+    (state,) = trunk.branch(28).glob("*.ckpt")
+    adopt(trunk, state, branch)
+    shutil.rmtree(trunk.path)
+    assert [path.name for path in checkpoints_in(branch.checkpoints)] == [state.name]
+    trained(tmp_path, short)
+    record = branch.record()
+    assert record is not None
+    assert (record.state, record.trunk, record.spent_tokens) == ("COMPLETED", trunk.run_id, 7 * 128)
+    adopt(trunk, state, run_folder(tmp_path / "later", short))
+    assert list(run_folder(tmp_path / "later", short).checkpoints.iterdir()) == []
+
+
+RANK = """
+import sys
+from pathlib import Path
+from study.config import RunConfig
+from study.records import RunFolder
+from study.training.callbacks import StopSignal
+from study.training.execution import Execution
+from study.training.run import train
+folder = RunFolder(Path(sys.argv[1]))
+train(folder.config(), folder, "test", Execution(devices=2), StopSignal())
+"""
+
+
+def train_on_two_ranks(*folders: RunFolder) -> None:
+    """Train runs one after the other, each by two processes."""
+    for folder in folders:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+        ranks = [
+            subprocess.Popen([sys.executable, "-c", RANK, folder.path], env=os.environ | shared | {"LOCAL_RANK": str(rank)})
+            for rank in range(2)
+        ]
+        assert [process.wait(120) for process in ranks] == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_branch_on_two_ranks_equals_a_run_alone_on_two(corpus: Path, tmp_path: Path) -> None:
+    short, long = with_budget(corpus, 35, dropout=0.1), with_budget(corpus, 70, dropout=0.1)
+    trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
+    alone = run_folder(tmp_path / "alone", short)
+    for folder, wanted in ((trunk, long), (branch, short), (alone, short)):
+        folder.write_config(wanted)
+    trunk.write_branch_steps([28])
+    train_on_two_ranks(trunk)
+    adopt(trunk, next(iter(trunk.branch(28).glob("*.ckpt"))), branch)
+    train_on_two_ranks(branch, alone)
+    assert_same(branch, alone)
+    record = branch.record()
+    assert record is not None
+    assert (record.trunk, record.trunk_step, record.spent_tokens) == (trunk.run_id, 28, 7 * 128)

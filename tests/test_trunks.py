@@ -1,0 +1,174 @@
+"""A sweep of several budgets under wsd trains one trunk a rate and seed; runs here are faked but for one sweep."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from study.config import RunConfig
+from study.data.prepared import data_fingerprint
+from study.records import RunFolder, RunRecord, SweepFolder
+from study.sweeping.bill import bill
+from study.sweeping.coordinator import Coordinator
+from study.sweeping.plan import cells, key_of
+from study.sweeping.trunks import Trunks, families
+from study.training.callbacks import StopSignal
+from study.training.execution import Execution
+from study.training.run import train
+from tests.sweeps import RATES, record, sweep, sweep_values, write_topics
+
+CORPUS = Path("corpus.txt")
+WSD: dict[str, Any] = {
+    "base": {"recipe": {"schedule": "wsd"}},
+    "budgets": {"steps": [20, 40, 80]},
+    "shapes": {"grid": {"depth": [1]}},
+}
+
+
+def at_the_middle(config: RunConfig) -> float:
+    return 3 + abs(config.recipe.learning_rate - 0.04)
+
+
+class OneAfterAnother:
+    """An executor with one slot whose runs are over when they are submitted, really trained or not."""
+
+    def __init__(self, real: bool, loss: Callable[[RunConfig], float] = at_the_middle) -> None:
+        self.free, self.real, self.loss = 1, real, loss
+        self.submitted: list[RunConfig] = []
+        self.adopted: Counter[int] = Counter()
+
+    def submit(self, config: RunConfig, folder: Path) -> Future[int]:
+        run, future = RunFolder(folder), Future[int]()
+        self.submitted.append(config)
+        self.adopted[config.steps] += any(run.checkpoints.glob("*.ckpt"))
+        if self.real:
+            train(config, run, "toy", Execution(), StopSignal())
+        else:
+            for step in run.branch_steps():
+                run.branch(step).mkdir(parents=True)
+                (run.branch(step) / f"step-{step:010d}-0.ckpt").write_bytes(b"state")
+            run.file_record(record(config, self.loss(config), run_id=run.run_id, **run.spent(config.tokens, 256)))
+        future.set_result(0)
+        return future
+
+    def interrupt(self) -> None:
+        raise AssertionError
+
+    kill = interrupt
+
+
+def launched(
+    root: Path, executor: OneAfterAnother, fingerprint: str = "data", corpus: Path = CORPUS, **changes: Any
+) -> SweepFolder:
+    folder = SweepFolder(root / "toy")
+    spec, values = sweep(corpus, **WSD | changes), sweep_values(corpus, **WSD | changes)
+    Coordinator(spec, values, folder, fingerprint).run(executor, lambda _: None, refresh_seconds=0.01)
+    return folder
+
+
+def test_several_budgets_under_wsd_share_the_warmup_of_the_smallest() -> None:
+    planned = cells(sweep(**WSD))
+    assert [cell.config.recipe.warmup_tokens for cell in planned] == [2 * 256] * 3
+    assert [cell.config.branch_step for cell in planned] == [16, 32, 64]
+    assert [[cell.config.steps for cell in family] for family in families(planned)] == [[80, 40, 20]]
+    for alone in (WSD | {"budgets": {"steps": [80]}}, WSD | {"base": {"recipe": {"schedule": "linear"}}}):
+        assert {cell.config.recipe.warmup_tokens for cell in cells(sweep(**alone))} == {None}
+    given = WSD | {"base": {"recipe": {"schedule": "wsd", "warmup_tokens": 1024}}}
+    assert {cell.config.recipe.warmup_tokens for cell in cells(sweep(**given))} == {1024}
+    assert families(cells(sweep(**WSD | {"tune": {"recipe.warmup_fraction": {"low": 0.1, "high": 0.2, "trials": 2}}}))) == []
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("decay", [0.2, 0.7])
+@pytest.mark.parametrize("smallest", [1, 5, 15])
+def test_every_budget_that_a_warmup_in_tokens_is_made_for_is_a_run(fraction: float, decay: float, smallest: int) -> None:
+    recipe = {"schedule": "wsd", "warmup_fraction": fraction, "decay_fraction": decay}
+    planned = cells(sweep(**WSD | {"base": {"recipe": recipe}, "budgets": {"steps": [smallest, 3 * smallest]}}))
+    assert [cell.config.steps for cell in planned] == [smallest, 3 * smallest]
+
+
+def test_budgets_wait_for_their_trunk_and_branch_from_it(tmp_path: Path) -> None:
+    executor = OneAfterAnother(real=False)
+    folder = launched(tmp_path, executor, tune=RATES, seeds=2)
+    longest_first = [config.steps for config in executor.submitted]
+    assert Counter(longest_first) == {20: 4, 40: 4, 80: 4}
+    assert longest_first[0] == 80
+    assert executor.adopted == {20: 4, 40: 4, 80: 0}
+    for ended in folder.records():
+        trunk = None if ended.trunk is None else folder.run(ended.trunk).config()
+        assert (trunk is None) == (ended.steps == 80)
+        if trunk is not None:
+            assert (trunk.steps, trunk.recipe.learning_rate, trunk.seed) == (
+                80, ended.config.recipe.learning_rate, ended.config.seed
+            )  # fmt: skip
+            assert ended.trunk_step == ended.config.branch_step
+    assert not list(folder.path.glob("runs/*/branch-*"))
+
+
+def test_budgets_with_other_best_rates_train_what_they_do_not_share(tmp_path: Path) -> None:
+    """The shortest is best at the lowest rate, which it extends alone; its second seed is at a rate that no other wants."""
+    best = {20: 0.01, 40: 0.04, 80: 0.04}
+
+    def loss(config: RunConfig) -> float:
+        return 3 + abs(config.recipe.learning_rate - best[config.steps])
+
+    executor = OneAfterAnother(real=False, loss=loss)
+    folder = launched(tmp_path, executor, tune=RATES, seeds=2)
+    assert executor.adopted == {20: 3, 40: 4, 80: 0}
+    alone = [(ended.config.recipe.learning_rate, ended.config.seed) for ended in folder.records()
+             if ended.steps == 20 and ended.trunk is None]  # fmt: skip
+    assert sorted(alone) == [(0.01, 0), (0.01, 1)]
+
+
+def test_a_run_starts_as_soon_as_its_state_is_there_and_alone_when_its_trunk_failed(tmp_path: Path) -> None:
+    short, middle, long = (cell.config for cell in cells(sweep(**WSD)))
+    folder = SweepFolder(tmp_path / "toy")
+    trunks = Trunks(cells(sweep(**WSD)), lambda config: folder.run(config.fingerprint("data")))
+    everything, records = {key_of(config) for config in (short, middle, long)}, dict[str, RunRecord]()
+    assert [trunks.blocked(config, everything, records) for config in (short, middle, long)] == [True, True, False]
+    state = folder.run(long.fingerprint("data")).branch(16) / "step-0000000016-0.ckpt"
+    state.parent.mkdir(parents=True)
+    state.write_bytes(b"state")
+    assert [trunks.blocked(config, everything, records) for config in (short, middle)] == [False, True]
+    records[key_of(long)] = record(long, None, "FAILED", reason="no luck")
+    rest = everything - {key_of(long)}
+    assert [trunks.blocked(config, rest, records) for config in (short, middle)] == [False, False]
+
+
+def test_one_trunk_costs_little_more_than_the_largest_budget_and_its_records_say_so(tmp_path: Path) -> None:
+    """Real runs, in one sweep and one by one: the same losses to the bit, for 1.15 times the largest instead of 1.75."""
+    corpus = write_topics(tmp_path / "topics.txt")
+    spec = sweep(corpus, **WSD)
+    fingerprint = data_fingerprint(spec.data)
+    executor = OneAfterAnother(real=True)
+    shared = launched(tmp_path / "shared", executor, fingerprint, corpus)
+    assert [config.steps for config in executor.submitted] == [80, 40, 20]
+    for cell in cells(spec):
+        alone = SweepFolder(tmp_path / "alone").run(cell.config.fingerprint(fingerprint))
+        train(cell.config, alone, "toy", Execution(), StopSignal())
+        ours, theirs = shared.run(alone.run_id).record(), alone.record()
+        assert ours is not None
+        assert theirs is not None
+        assert ours.loss_nats == theirs.loss_nats
+        assert np.array_equal(shared.run(alone.run_id).validation_losses(), alone.validation_losses())
+    records = shared.records()
+    spent = sum(ended.spent_tokens or 0 for ended in records)
+    assert spent == 80 * 256 + (40 - 32) * 256 + (20 - 16) * 256
+    assert spent == pytest.approx(1.15 * 80 * 256)
+    assert sum(ended.tokens for ended in records) == 140 * 256
+    table = shared.write_ledger()
+    assert table["spent_tokens"].sum() == spent
+    assert set(table["trunk"].dropna()) == {ended.run_id for ended in records if ended.steps == 80}
+    paid = bill(spec, slots=1, device="cpu", records=records)
+    assert paid.spent_tokens == spent
+    assert paid.tokens == 140 * 256
+    assert paid.sharing is not None
+    assert paid.sharing.train_flops == paid.train_flops
+    assert paid.sharing.train_flops / paid.sharing.train_flops_largest == pytest.approx(1.15)
+    assert paid.sharing.train_flops_alone / paid.sharing.train_flops_largest == pytest.approx(1.75)
