@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from study.errors import InputError
-from study.fitting.estimation import Fit, Settings, Status, fit
+from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.laws import Floats, Law
 from study.fitting.observations import Observations
 from study.fitting.paired import CONFIDENCE
+from study.fitting.verdicts import Status
 
 HELD_OUT = 0.1
 """The share of runs that are held out by default, the largest ones; at least one."""
