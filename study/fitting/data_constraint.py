@@ -112,7 +112,10 @@ class _ConstrainedSurface(CurvedSurface):
         return term, slopes, bends
 
     def _optimum(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
-        """The logarithm of U_N less the mean of log N, = (log(alpha·A) − log(beta·B) + beta·log U_D)/alpha, with its derivatives."""
+        """The logarithm of U_N less the mean of log N, with its derivatives.
+
+        It is (log(alpha·A) − log(beta·B) + beta·log U_D)/alpha, all centred likewise.
+        """
         log_a, log_b, alpha, beta = (theta[:, place, None] for place in (1, 2, 3, 4))
         sum_ = np.log(alpha) - np.log(beta) + log_a - log_b + beta * self.tokens
         flat = np.ones_like(sum_)

@@ -7,7 +7,7 @@ from typing import Any
 
 from study.fitting.catalogue import law_named
 from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.forecasting import HELD_OUT, Forecast, forecast
+from study.fitting.forecasting import HELD_OUT, Forecast, forecast, forecast_text
 from study.fitting.reading import Source, read_observations
 from study.fitting.uncertainty import ReplicateNoise, replicate_noise
 from study.wording import plural
@@ -44,24 +44,13 @@ class LawFit:
         lines.append("")
         lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile':24}")
         lines += [self._row(name) for name in found.law.parameters]
-        lines += ["", *self._forecast_lines(), *self._exclusion_lines()]
+        lines += ["", forecast_text(self.forecast), *self._exclusion_lines()]
         lines += [f"warning: {warning}" for warning in found.observations.warnings]
         return "\n".join(line.rstrip() for line in lines)
 
     def _row(self, name: str) -> str:
         interval = _span(self.fit.intervals.get(name)) or "none"
         return f"{name:12}{self.fit.estimates[name]:>14.6g}   {interval:28}{_span(self.profiles.get(name)):24}"
-
-    def _forecast_lines(self) -> list[str]:
-        if isinstance(self.forecast, str):
-            return [f"forecast: {self.forecast}"]
-        told = self.forecast.to_dict()
-        covered = "" if told["covered"] is None else f", interval covered {told['covered']:.0%}"
-        return [
-            f"forecast ({told['status']}): the largest {plural(told['n_held_out'], 'row')}, up to "
-            f"{told['extrapolation']:.3g} times the budget fitted: mean |error| "
-            f"{told['relative_error']:.3%}, bias {told['bias']:+.3%}{covered}"
-        ]
 
     def _exclusion_lines(self) -> list[str]:
         reasons: dict[str, list[str]] = {}
