@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from study import tables
-from study.findings import loss_findings, parameter_findings, run_count, undecided
+from study.findings import law_findings, loss_findings, parameter_findings, run_count, undecided
 from study.fitting.comparisons import METHOD
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.plotting import (
@@ -74,11 +74,13 @@ class Answer:
             "findings": {
                 "parameters": parameter_findings(evidence),
                 "loss": loss_findings(evidence),
+                "laws": law_findings(evidence),
                 "undecided": undecided(evidence),
             },
             "doubling": what_doubling_adds.frame(evidence).to_dict("records"),
             "cells": [cell.to_dict() for cell in evidence.cells],
             "comparisons": evidence.differences(),
+            "laws": [found.to_dict() for found in evidence.laws.fits],
             "excluded": excluded,
             "figures": [f"figures/{name}.svg" for name in self.figures],
         }
@@ -91,6 +93,7 @@ class Answer:
             "What the evidence does not decide": _bullets(undecided(evidence)),
             "Differences at equal parameters": tables.differences(evidence),
             "What a larger size buys": tables.gains(evidence),
+            "Laws of the loss": tables.laws(evidence),
             "Cells": tables.cells(evidence),
             "Excluded runs": tables.excluded_runs(evidence),
             "Figures": "\n\n".join(_figure(name) for name in self.figures),
@@ -136,7 +139,8 @@ def _question(evidence: Evidence) -> str:
 
 def _answer(evidence: Evidence) -> str:
     loss, parameters = _bullets(loss_findings(evidence)), _bullets(parameter_findings(evidence))
-    return f"**Loss** (measured)\n\n{loss}\n\n**Parameters** (counted, exact)\n\n{parameters}"
+    laws = _bullets(law_findings(evidence))
+    return f"**Loss** (measured)\n\n{loss}\n\n**Laws** (fitted)\n\n{laws}\n\n**Parameters** (counted, exact)\n\n{parameters}"
 
 
 def _bullets(sentences: list[str]) -> str:

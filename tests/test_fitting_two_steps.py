@@ -56,5 +56,5 @@ def test_the_score_at_sizes_is_that_at_the_loss_of_the_sizes(table: Path) -> Non
 
 
 def test_too_few_rows_say_so(table: Path) -> None:
-    with pytest.raises(InputError, match="need 6 points or more"):
+    with pytest.raises(InputError, match="need 6 different points or more"):
         fit_score(Source(table, {"score": "`accuracy %`/100"}, where="N > 8e9 and D > 1e11"))

@@ -144,7 +144,7 @@ def fit(law: Law, observations: Observations, settings: Settings | None = None) 
     reasons: dict[Status, list[str]] = {
         "failed": failures(bool(found.converged[0]), regained),
         "on_bound": bounds_met(law, resting),
-        "weakly_identified": weaknesses(law, objective, condition, intervals, resamples),
+        "weakly_identified": weaknesses(law, observations, objective, condition, intervals, resamples),
     }
     status: Status = next((name for name, given in reasons.items() if given), "converged")
     return Fit(

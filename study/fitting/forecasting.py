@@ -20,6 +20,9 @@ from study.wording import plural
 HELD_OUT = 0.1
 """The share of runs that are held out by default, the largest ones; at least one."""
 
+SAME_BUDGET = 0.1
+"""Runs share a budget where it is within so much of the largest of them, relatively."""
+
 FORECAST_RESAMPLES = 1000
 """A forecast's interval needs no more resamples than these."""
 
@@ -149,9 +152,16 @@ def forecast_text(told: Forecast | str) -> str:
 
 
 def largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:
-    """The rows of the `share` of runs, at least one, whose largest budget is largest."""
+    """The rows of the `share` of runs, at least one, whose largest budget is largest, and of all runs of as large a budget.
+
+    So neither seeds of one setting nor models of one budget stand on both sides; where that would hold out more than half of
+    the runs, only those of exactly the same budget are added.
+    """
     budgets = np.zeros(observations.runs)
     np.maximum.at(budgets, observations.clusters, observations.budget)
     count = max(1, round(share * len(budgets)))
-    chosen = np.argsort(-budgets, kind="stable")[:count]
-    return np.asarray(np.isin(observations.clusters, chosen))
+    least = np.sort(budgets)[-count]
+    chosen = budgets >= least * (1 - SAME_BUDGET)
+    if 2 * chosen.sum() > len(budgets):
+        chosen = budgets >= least
+    return np.asarray(chosen[observations.clusters])

@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 
 from study.fitting.laws import Law
 from study.fitting.minimising import Objective
+from study.fitting.observations import Observations
 from study.fitting.uncertainty import Bootstrap
 from study.wording import plural
+
+Intervals = Mapping[str, tuple[float, float]]
+"""Low and high by parameter."""
 
 Status = Literal["converged", "on_bound", "weakly_identified", "failed"]
 """`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly tell a parameter, or many
@@ -19,6 +23,9 @@ resamples do not converge; `failed`: restarting at the answer still gains."""
 
 REGAIN = 1e-8
 """A restart that lowers the objective by more than this share of it shows that the fit had not converged."""
+
+WIDEST = 10.0
+"""An exponent whose 95% interval spans more than this factor is hardly told by the rows."""
 
 WORST_CONDITION = 1e8
 """Beyond this condition number of the scaled normal matrix the rows hardly tell the parameters apart."""
@@ -38,21 +45,22 @@ def bounds_met(law: Law, resting: NDArray[np.bool_]) -> list[str]:
 
 
 def weaknesses(
-    law: Law, objective: Objective, condition: float, intervals: Mapping[str, tuple[float, float]], resamples: Bootstrap
+    law: Law, points: Observations, objective: Objective, condition: float, intervals: Intervals, resamples: Bootstrap
 ) -> list[str]:
     """What shows that the rows hardly tell the parameters."""
     reasons = []
     if condition > WORST_CONDITION:
         reasons.append(f"the condition number is {condition:.1e}")
-    spare = len(objective.response) - len(law.parameters)
-    if spare < 2:
-        reasons.append(
-            f"{len(objective.response)} points leave {plural(spare, 'degree')} of freedom for {len(law.parameters)} parameters"
-        )
+    settings, parameters = points.settings(law), len(law.parameters)
+    if settings - parameters < 2:
+        spare = plural(settings - parameters, "degree")
+        reasons.append(f"{settings} different points leave {spare} of freedom for {parameters} parameters")
     floor = dict(zip(law.parameters, objective.surface.bounds[0], strict=True))
     for name in law.exponents:
-        if name in intervals and floor[name] >= 0 and intervals[name][0] < 1e-3 * intervals[name][1]:
-            reasons.append(f"the interval of {name} reaches 0")
+        low, high = intervals.get(name, (1.0, 1.0))
+        if floor[name] >= 0 and low * WIDEST < high:
+            span = "reaches 0" if low < 1e-3 * high else f"spans a factor of {high / low:.0f}"
+            reasons.append(f"the interval of {name} {span}")
     drawn = resamples.failed + len(resamples.theta)
     if resamples.failed > 0.05 * drawn:
         reasons.append(f"{resamples.failed} of {drawn} resamples did not converge")
