@@ -11,19 +11,24 @@ from study.findings import law_findings, loss_findings, parameter_findings, run_
 from study.fitting.comparisons import METHOD
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.plotting import (
+    forecast_against_truth,
+    iso_flop_valleys,
+    law_fit,
     learning_rate,
     loss_against_flops,
     loss_against_parameters,
     loss_by_depth,
+    loss_by_shape,
     loss_curves,
     paired_differences,
     what_doubling_adds,
 )
+from study.plotting.of_law import OfLaw
 from study.plotting.style import save
 from study.records import SweepFolder, write_atomically
 from study.wording import escape
 
-FIGURES: dict[str, tuple[ModuleType, str]] = {
+FIGURES: dict[str, tuple[ModuleType | OfLaw, str]] = {
     "loss_by_depth": (loss_by_depth, "Final validation loss against depth, one line a size"),
     "paired_differences": (paired_differences, "Paired differences between shapes of equal parameters"),
     "what_doubling_adds": (what_doubling_adds, "Parameters that doubling one size adds"),
@@ -31,8 +36,18 @@ FIGURES: dict[str, tuple[ModuleType, str]] = {
     "loss_curves": (loss_curves, "Loss curves of the chosen runs"),
     "loss_against_flops": (loss_against_flops, "Final loss against training FLOPs"),
     "loss_against_parameters": (loss_against_parameters, "Final loss against all parameters, with the front"),
+    "loss_by_shape": (loss_by_shape, "Loss over depth and width, with contours of equal parameters"),
+    "law_fit": (OfLaw(law_fit.frame, law_fit.draw), "The law of the loss, its interval, held-out runs and residuals"),
+    "forecast_against_truth": (
+        OfLaw(forecast_against_truth.frame, forecast_against_truth.draw),
+        "What the law, fitted to the smaller runs, says of the largest",
+    ),
+    "iso_flop_valleys": (
+        OfLaw(iso_flop_valleys.frame, iso_flop_valleys.draw),
+        "Loss against parameters at each training budget, with the minima",
+    ),
 }
-"""The figures of an answer in its order: the module with `frame` and `draw`, and the caption."""
+"""The figures of an answer in its order: what has `frame(evidence)` and `draw(data)`, and the caption."""
 
 CONVENTIONS = (
     "Loss: nats summed over masked tokens ÷ number of masked tokens, on a fixed validation set with fixed masks.",

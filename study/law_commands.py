@@ -104,18 +104,31 @@ def frontier(table: Path, where: str | None, any_units: bool, as_json: bool, **r
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--law", default="chinchilla", show_default=True)
+@click.option("--law", help="As in study fit.  [default: chinchilla]")
+@click.option("--as", "like", type=click.Path(path_type=Path), help="Law, columns and options of a study fit --json file.")
 @click.option("--into", type=click.Path(path_type=Path), default=Path("figures"), show_default=True)
 @role_options
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
 @click.option("--cluster", metavar="COLUMN", help="The run of a row.")
-def plot(table: Path, law: str, into: Path, where: str | None, cluster: str | None, **roles: str | None) -> None:
-    """Draw a law's fit to a TABLE or results folder, its residuals, forecast, iso-FLOP valleys and multiverse."""
+@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
+def plot(table: Path, law: str | None, like: Path | None, into: Path, **options: Any) -> None:
+    """Draw a law's fit to a TABLE or results folder, its residuals, forecast, iso-FLOP valleys, shapes and multiverse.
+
+    What is given beside --as replaces that part of the file.
+    """
+    from study.fitting.law_files import read_options
     from study.fitting.reading import Source
     from study.plotting.law_figures import draw_all
 
-    given = {role: text for role, text in roles.items() if text is not None}
-    for file in draw_all(Source(table, given, where=where, cluster=cluster), law, into):
+    selection = {name: value for name in ("where", "cluster", "any_units") if (value := options.pop(name))}
+    roles = {role: text for role, text in options.items() if text is not None}
+    if like is None:
+        written = draw_all(Source(table, roles, **selection), law or "chinchilla", into)
+    else:
+        old = read_options(like)
+        source = Source(table, **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
+        written = draw_all(source, law or old.law, into, old.settings, old.held_out)
+    for file in written:
         click.echo(file)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
 
 from study.fitting.catalogue import law_named
 from study.fitting.estimation import Fit, Settings, fit
@@ -18,8 +20,13 @@ PROFILED_ROWS = 5000
 
 @dataclass(frozen=True)
 class LawFit:
-    """A fit with the profiles of its exponents, the noise between replicates, and its forecast of the largest runs."""
+    """A fit with the profiles of its exponents, the noise between replicates, and its forecast of the largest runs.
 
+    `source` is the table as it was read, and `held_out` the share of runs that the forecast holds out.
+    """
+
+    source: Source
+    held_out: float
     fit: Fit
     profiles: dict[str, tuple[float, float]]
     noise: ReplicateNoise | None
@@ -30,7 +37,15 @@ class LawFit:
         told = self.forecast.to_dict() if isinstance(self.forecast, Forecast) else {"status": self.forecast}
         noise = None if self.noise is None else vars(self.noise)
         profiles = {name: list(interval) for name, interval in self.profiles.items()}
-        return self.fit.to_dict() | {"profile_intervals": profiles, "replicate_noise": noise, "forecast": told}
+        more = {"profile_intervals": profiles, "replicate_noise": noise, "forecast": told, "options": self._options()}
+        return self.fit.to_dict() | more
+
+    def _options(self) -> dict[str, Any]:
+        """What study.fitting.law_files.read_options needs to read and fit the same again."""
+        source, settings = self.source, self.fit.settings
+        selection = {name: getattr(source, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only")}
+        delta = settings.huber_delta if np.isfinite(settings.huber_delta) else None
+        return {"roles": dict(source.roles), **selection, **asdict(settings), "huber_delta": delta, "held_out": self.held_out}
 
     def to_text(self) -> str:
         """The fit for readers, its status first."""
@@ -72,7 +87,8 @@ def fit_table(source: Source, law_name: str, settings: Settings | None = None, h
     found = fit(law, observations, settings)
     small = found.n <= PROFILED_ROWS
     profiles = {name: found.profile(name).interval for name in law.exponents if small}
-    return LawFit(found, profiles, replicate_noise(observations), forecast(law, observations, settings, held_out))
+    told = forecast(law, observations, settings, held_out)
+    return LawFit(source, held_out, found, profiles, replicate_noise(observations), told)
 
 
 def _span(interval: tuple[float, float] | None) -> str:
