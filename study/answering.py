@@ -7,23 +7,28 @@ from types import ModuleType
 from typing import Any
 
 from study import tables
-from study.findings import loss_findings, parameter_findings, run_count, undecided
+from study.findings import law_findings, loss_findings, parameter_findings, run_count, undecided
 from study.fitting.comparisons import METHOD
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.plotting import (
+    forecast_against_truth,
+    iso_flop_valleys,
+    law_fit,
     learning_rate,
     loss_against_flops,
     loss_against_parameters,
     loss_by_depth,
+    loss_by_shape,
     loss_curves,
     paired_differences,
     what_doubling_adds,
 )
+from study.plotting.of_law import OfLaw
 from study.plotting.style import save
 from study.records import SweepFolder, write_atomically
 from study.wording import escape
 
-FIGURES: dict[str, tuple[ModuleType, str]] = {
+FIGURES: dict[str, tuple[ModuleType | OfLaw, str]] = {
     "loss_by_depth": (loss_by_depth, "Final validation loss against depth, one line a size"),
     "paired_differences": (paired_differences, "Paired differences between shapes of equal parameters"),
     "what_doubling_adds": (what_doubling_adds, "Parameters that doubling one size adds"),
@@ -31,8 +36,18 @@ FIGURES: dict[str, tuple[ModuleType, str]] = {
     "loss_curves": (loss_curves, "Loss curves of the chosen runs"),
     "loss_against_flops": (loss_against_flops, "Final loss against training FLOPs"),
     "loss_against_parameters": (loss_against_parameters, "Final loss against all parameters, with the front"),
+    "loss_by_shape": (loss_by_shape, "Loss over depth and width, with contours of equal parameters"),
+    "law_fit": (OfLaw(law_fit.frame, law_fit.draw), "The law of the loss, its interval, held-out runs and residuals"),
+    "forecast_against_truth": (
+        OfLaw(forecast_against_truth.frame, forecast_against_truth.draw),
+        "What the law, fitted to the smaller runs, says of the largest",
+    ),
+    "iso_flop_valleys": (
+        OfLaw(iso_flop_valleys.frame, iso_flop_valleys.draw),
+        "Loss against parameters at each training budget, with the minima",
+    ),
 }
-"""The figures of an answer in its order: the module with `frame` and `draw`, and the caption."""
+"""The figures of an answer in its order: what has `frame(evidence)` and `draw(data)`, and the caption."""
 
 CONVENTIONS = (
     "Loss: nats summed over masked tokens ÷ number of masked tokens, on a fixed validation set with fixed masks.",
@@ -74,11 +89,13 @@ class Answer:
             "findings": {
                 "parameters": parameter_findings(evidence),
                 "loss": loss_findings(evidence),
+                "laws": law_findings(evidence),
                 "undecided": undecided(evidence),
             },
             "doubling": what_doubling_adds.frame(evidence).to_dict("records"),
             "cells": [cell.to_dict() for cell in evidence.cells],
             "comparisons": evidence.differences(),
+            "laws": [found.to_dict() for found in evidence.laws.fits],
             "excluded": excluded,
             "figures": [f"figures/{name}.svg" for name in self.figures],
         }
@@ -91,6 +108,7 @@ class Answer:
             "What the evidence does not decide": _bullets(undecided(evidence)),
             "Differences at equal parameters": tables.differences(evidence),
             "What a larger size buys": tables.gains(evidence),
+            "Laws of the loss": tables.laws(evidence),
             "Cells": tables.cells(evidence),
             "Excluded runs": tables.excluded_runs(evidence),
             "Figures": "\n\n".join(_figure(name) for name in self.figures),
@@ -136,7 +154,8 @@ def _question(evidence: Evidence) -> str:
 
 def _answer(evidence: Evidence) -> str:
     loss, parameters = _bullets(loss_findings(evidence)), _bullets(parameter_findings(evidence))
-    return f"**Loss** (measured)\n\n{loss}\n\n**Parameters** (counted, exact)\n\n{parameters}"
+    laws = _bullets(law_findings(evidence))
+    return f"**Loss** (measured)\n\n{loss}\n\n**Laws** (fitted)\n\n{laws}\n\n**Parameters** (counted, exact)\n\n{parameters}"
 
 
 def _bullets(sentences: list[str]) -> str:

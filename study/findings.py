@@ -8,6 +8,8 @@ from study.counting import parameters, what_doubling_adds
 from study.fitting.cells import Cell
 from study.fitting.comparisons import Comparison, LeftOut
 from study.fitting.evidence import Evidence
+from study.fitting.forecasting import Forecast
+from study.fitting.law_fits import LawFit
 from study.fitting.paired import Difference
 from study.fitting.rankings import Gain
 from study.plotting.what_doubling_adds import shapes_shown
@@ -38,6 +40,40 @@ def loss_findings(evidence: Evidence) -> list[str]:
         return [f"No comparison at equal parameters: {evidence.comparisons.reason}.", *_best(evidence)]
     families = dict.fromkeys(pair.family for pair in pairs)
     return [verdict(pairs), *(_family_sentence(name, [pair for pair in pairs if pair.family == name]) for name in families)]
+
+
+def law_findings(evidence: Evidence) -> list[str]:
+    """Each law that the ledger can tell, with its status, intervals and forecast; or why there is none."""
+    laws = evidence.laws
+    return [*map(law_sentence, laws.fits), *(f"No fit of {reason}." for reason in laws.reasons)]
+
+
+def law_sentence(found: LawFit) -> str:
+    """A law's fit in one sentence: status, n, exponents with intervals, and what it said of the runs held out."""
+    law = found.fit.law
+    status = found.fit.status.replace("_", " ") + (f" ({'; '.join(found.fit.reasons)})" if found.fit.reasons else "")
+    columns = ", ".join(found.fit.observations.roles.get(name, name) for name in law.variables)
+    exponents = ", ".join(_exponent(found, name) for name in law.exponents)
+    n = f"n = {found.fit.n} of {plural(found.fit.observations.runs, 'run')}"
+    return f"{law.name}, {law.formula}, over {columns}: {status}, {n}; {exponents}; {_forecast(found.forecast)}."
+
+
+def _exponent(found: LawFit, name: str) -> str:
+    interval = found.fit.intervals.get(name)
+    bounds = "no interval" if interval is None else f"95% interval {interval[0]:.3g} to {interval[1]:.3g}"
+    return f"{name} {found.fit.estimates[name]:.3g} ({bounds})"
+
+
+def _forecast(told: Forecast | str) -> str:
+    if isinstance(told, str):
+        return f"forecast {told}"
+    plain = told.to_dict()
+    count, rows = plain["n_held_out"], plural(plain["n_held_out"], "row")
+    covered = "no interval" if plain["covered"] is None else f"interval covered {round(plain['covered'] * count)} of {count}"
+    return (
+        f"forecast of the largest {rows}, up to {plain['extrapolation']:.3g} times the budget fitted "
+        f"({told.status.replace('_', ' ')}): held-out error {plain['relative_error']:.2%}, {covered}"
+    )
 
 
 def verdict(pairs: tuple[Comparison, ...]) -> str:

@@ -67,6 +67,29 @@ def fit(table: Path, law: str, as_json: bool, **options: Any) -> None:
 @click.argument("table", type=click.Path(path_type=Path))
 @role_options
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
+@click.option("--cluster", metavar="COLUMN", help="The run of a row.")
+@click.option("--huber-delta", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True)
+@click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
+@click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
+@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
+@as_json
+def score(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:
+    """Fit a downstream score to N and D in two steps (through the loss) and in one, and forecast the largest runs by both."""
+    from study.fitting.estimation import Settings
+    from study.fitting.reading import Source
+    from study.fitting.two_steps import fit_score
+
+    selection = {name: options.pop(name) for name in ("where", "cluster", "any_units")}
+    roles = {role: text for role, text in options.items() if text is not None}
+    settings = Settings(huber_delta=huber_delta, bootstrap=bootstrap)
+    found = fit_score(Source(table, roles, **selection), settings, held_out)
+    click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
+
+
+@click.command()
+@click.argument("table", type=click.Path(path_type=Path))
+@role_options
+@click.option("--where", metavar="CONDITION", help="Rows to keep.")
 @click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
 @as_json
 def frontier(table: Path, where: str | None, any_units: bool, as_json: bool, **roles: str | None) -> None:
@@ -81,18 +104,31 @@ def frontier(table: Path, where: str | None, any_units: bool, as_json: bool, **r
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--law", default="chinchilla", show_default=True)
+@click.option("--law", help="As in study fit.  [default: chinchilla]")
+@click.option("--as", "like", type=click.Path(path_type=Path), help="Law, columns and options of a study fit --json file.")
 @click.option("--into", type=click.Path(path_type=Path), default=Path("figures"), show_default=True)
 @role_options
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
 @click.option("--cluster", metavar="COLUMN", help="The run of a row.")
-def plot(table: Path, law: str, into: Path, where: str | None, cluster: str | None, **roles: str | None) -> None:
-    """Draw a law's fit to a TABLE or results folder, its residuals, forecast, iso-FLOP valleys and multiverse."""
+@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
+def plot(table: Path, law: str | None, like: Path | None, into: Path, **options: Any) -> None:
+    """Draw a law's fit to a TABLE or results folder, its residuals, forecast, iso-FLOP valleys, shapes and multiverse.
+
+    What is given beside --as replaces that part of the file.
+    """
+    from study.fitting.law_files import read_options
     from study.fitting.reading import Source
     from study.plotting.law_figures import draw_all
 
-    given = {role: text for role, text in roles.items() if text is not None}
-    for file in draw_all(Source(table, given, where=where, cluster=cluster), law, into):
+    selection = {name: value for name in ("where", "cluster", "any_units") if (value := options.pop(name))}
+    roles = {role: text for role, text in options.items() if text is not None}
+    if like is None:
+        written = draw_all(Source(table, roles, **selection), law or "chinchilla", into)
+    else:
+        old = read_options(like)
+        source = Source(table, **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
+        written = draw_all(source, law or old.law, into, old.settings, old.held_out)
+    for file in written:
         click.echo(file)
 
 
@@ -135,5 +171,5 @@ def replicate(into: Path, chinchilla: Path | None, as_json: bool) -> None:
         sys.exit(1)
 
 
-LAW_COMMANDS = (fit, frontier, plot, multiverse, replicate)
+LAW_COMMANDS = (fit, score, frontier, plot, multiverse, replicate)
 """Every command of this file, in the order of the help."""

@@ -63,6 +63,22 @@ def _gain_rows(evidence: Evidence) -> Iterator[list[object]]:
         ]
 
 
+def laws(evidence: Evidence) -> str:
+    """Every law's parameters with their intervals, and its status; empty where there is no law."""
+    if not evidence.laws.fits:
+        return ""
+    header = ["law", "status", "parameter", "estimate", "95% interval", "n"]
+    return table(header, _law_rows(evidence))
+
+
+def _law_rows(evidence: Evidence) -> Iterator[list[object]]:
+    for found in (each.fit for each in evidence.laws.fits):
+        for name, value in found.estimates.items():
+            interval = found.intervals.get(name)
+            bounds = None if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
+            yield [found.law.name, found.status.replace("_", " "), name, f"{value:.4g}", bounds, found.n]
+
+
 def _bounds(difference: Difference) -> str | None:
     if difference.low_nats is None or difference.high_nats is None:
         return None

@@ -43,8 +43,10 @@ TRUTHS = {
         "zeta": 0.35,
     },
     "shape": {"E": 1.9, "A": 60.0, "a_depth": 0.25, "a_width": 0.5, "a_heads": -0.05, "a_ffn": 0.1},
-    "data-constrained": {"E": 1.8, "A": 480.0, "B": 2100.0, "alpha": 0.35, "beta": 0.37, "R": 8.0},
+    "repeated-tokens": {"E": 1.8, "A": 480.0, "B": 2100.0, "alpha": 0.35, "beta": 0.37, "R_D": 8.0},
+    "data-constrained": {"E": 1.8, "A": 480.0, "B": 2100.0, "alpha": 0.35, "beta": 0.37, "R_D": 12.0, "R_N": 5.0},
     "score-of-loss": {"chance": 0.25, "ceiling": 0.95, "k": 3.0, "L0": 2.9},
+    "score-of-sizes": {"chance": 0.25, "ceiling": 0.95, "M": 3.0, "A": 300.0, "B": 900.0, "alpha": 0.3, "beta": 0.28},
     "error-of-loss": {"ceiling": 0.8, "k": 2.2, "gamma": 0.9},
 }
 """Parameters of each law that give plausible values over RANGES."""

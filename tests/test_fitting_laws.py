@@ -69,6 +69,47 @@ def test_law_says_what_it_is(law: Law) -> None:
     assert law.conventions
 
 
+PUBLISHED = {
+    "E": np.exp(0.6254804),
+    "A": np.exp(6.255414),
+    "B": np.exp(7.3049974),
+    "alpha": 0.3526596,
+    "beta": 0.3526596,
+    "R_D": 15.387756,
+    "R_N": 5.309743,
+}
+"""Coefficients that huggingface/datablations publishes with its formula."""
+
+
+def test_data_constrained_gives_the_published_losses() -> None:
+    columns = {"parameters": np.array([6.34e9, 8.67e9]), "tokens": np.array([242e9, 178e9]), "unique_tokens": np.full(2, 25e9)}
+    found = LAWS["data-constrained"].predict(PUBLISHED, columns)
+    np.testing.assert_allclose(found, [2.2256440889984477, 2.2269634075087867], rtol=1e-12)
+
+
+def test_data_constrained_is_chinchilla_without_repeats_or_excess() -> None:
+    columns = {"parameters": np.full(3, 1e9), "tokens": np.geomspace(1e11, 1e12, 3), "unique_tokens": np.full(3, 2e12)}
+    chinchilla = {name: PUBLISHED[name] for name in ("E", "A", "B", "alpha", "beta")}
+    for name in ("data-constrained", "repeated-tokens"):
+        found = LAWS[name].predict(PUBLISHED, columns)
+        np.testing.assert_allclose(found, LAWS["chinchilla"].predict(chinchilla, columns), rtol=1e-12)
+
+
+def test_derivatives_hold_on_both_sides_of_the_most_useful_parameters() -> None:
+    law = LAWS["data-constrained"]
+    columns = {"parameters": np.array([1e7, 1e8, 4e9, 5e10]), "tokens": np.full(4, 4e10), "unique_tokens": np.full(4, 1e10)}
+    surface = law.at(columns)
+    theta = np.array([1.5, 0.1, -0.3, 0.35, 0.3, 2.0, 1.0])
+    natural = surface.natural(theta[None])[0]
+    effective = law.values(natural[None], columns)[0]
+    plain = natural[0] + natural[1] * columns["parameters"] ** -natural[3]
+    beyond = effective - plain - (effective - plain)[0] > 1e-9
+    assert beyond.tolist() == [False, False, True, True]
+    steps = 1e-6 * np.eye(7)
+    differences = (surface.value(theta + steps) - surface.value(theta - steps)) / 2e-6
+    np.testing.assert_allclose(surface.derivatives(theta[None]).jacobian[0], differences.T, rtol=1e-6, atol=1e-8)
+
+
 def test_unknown_law_names_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean 'chinchilla'"):
         law_named("chinchila")

@@ -32,17 +32,17 @@ def found(table: Path) -> LawFit:
 
 
 def test_law_fit_shows_every_row_at_every_variable(found: LawFit) -> None:
-    data = law_fit.frame(found, 0.1)
+    data = law_fit.frame(found)
     assert data.groupby("variable").size().to_dict() == {"parameters": 63, "tokens": 63, "budget": 63}
     one = data[data["variable"] == "tokens"]
-    assert one["held_out"].sum() == round(0.1 * 63)
+    assert one["held_out"].sum() == 9  # all of the largest budget
     np.testing.assert_allclose(np.log(one["law"] / one["measured"]), one["residual"], rtol=1e-9, atol=1e-12)
     assert ((one["low"] <= one["law"]) & (one["law"] <= one["high"])).all()
 
 
 def test_forecast_shows_the_rows_held_out(found: LawFit) -> None:
     data = forecast_against_truth.frame(found)
-    assert len(data) == round(0.1 * 63)
+    assert len(data) == 9
     inside = (data["low"] <= data["measured"]) & (data["measured"] <= data["high"])
     assert (data["covered"] == inside).all()
 
@@ -50,7 +50,7 @@ def test_forecast_shows_the_rows_held_out(found: LawFit) -> None:
 def test_valleys_have_their_minima_where_the_law_has_them() -> None:
     parameters, flops, loss = iso_flop_runs()
     points = Observations.of({"parameters": parameters, "flops": flops}, loss)
-    data = iso_flop_valleys.frame(points)
+    data = iso_flop_valleys.valleys(points)
     minima = data[data["kind"] == "minimum"]
     assert (data["kind"] == "run").sum() == 63
     np.testing.assert_allclose(minima["parameters"], best(minima["flops"].to_numpy()), rtol=0.1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from study.errors import InputError
-from study.fitting.curves import RepeatedTokens, Sigmoid
+from study.fitting.data_constraint import DataConstrained
 from study.fitting.laws import Law
+from study.fitting.repetition import RepeatedTokens
+from study.fitting.scores import ScoreOfLoss, ScoreOfSizes
 from study.fitting.sums import SumOfTerms, Term
 from study.schema import nearest
 
@@ -12,6 +14,8 @@ _LOSS = "Loss in nats (or any unit: its logarithm is fitted)"
 _N = "N: parameters, all as Hoffmann et al. count or without embeddings as Kaplan et al. do, as in the caller's column"
 _D = "D: training tokens, each pass over repeated text counted"
 _F = "F: training FLOPs, in the convention of the caller's column"
+
+_GEMSTONES = "Gemstones, McLeish et al. 2025, arXiv 2502.06857, as fitted by depth_width.py of mcleish7/gemstone-scaling-laws"
 
 _E = Term("E")
 _SIZE = Term("A", (("alpha", "parameters"),))
@@ -88,16 +92,17 @@ _ALL = (
     SumOfTerms(
         "width-depth-tokens",
         "E + A·H^−alpha + B·L^−beta + C·D^−gamma",
-        f"{_LOSS}. H: width. L: depth (layers). {_D}.",
-        "Gemstones, McLeish et al. 2025, arXiv 2502.06857, its width-depth law without the term in parameters",
+        f"{_LOSS}. H: width. L: depth (layers). {_D}. Their Huber delta is 1e-4, on log loss, summed.",
+        f"{_GEMSTONES}, its law of three terms (`--num_parameters 3`)",
         "loss",
         (_E, Term("A", (("alpha", "width"),)), Term("B", (("beta", "depth"),)), Term("C", (("gamma", "tokens"),))),
     ),
     SumOfTerms(
         "gemstones",
         "E + A·H^−alpha + B·L^−beta + C·N^−gamma + D·T^−zeta",
-        f"{_LOSS}. H: width. L: depth (layers). {_N}. T: training tokens.",
-        "Gemstones, McLeish et al. 2025, arXiv 2502.06857",
+        f"{_LOSS}. H: width. L: depth (layers). N: parameters, with embeddings as theirs (without in their ablation). "
+        "T: training tokens. Their Huber delta is 1e-4, on log loss, summed.",
+        f"{_GEMSTONES}, its law of four terms (`--num_parameters 4`), which the paper prescribes shapes by",
         "loss",
         (
             _E,
@@ -129,17 +134,33 @@ _ALL = (
 
 _CURVES = (
     RepeatedTokens(
-        "data-constrained",
-        "E + A·N^−alpha + B·D′^−beta, D′ = U·(1 + R·(1 − exp(−(D/U − 1)/R)))",
-        f"{_LOSS}. {_N}. {_D}. U: unique tokens.",
-        "Muennighoff et al. 2023, arXiv 2305.16264, eq. 5, its half on tokens, all parameters fitted together",
+        "repeated-tokens",
+        "E + A·N^−alpha + B·D′^−beta, D′ = U·(1 + R_D·(1 − exp(−(D/U − 1)/R_D)))",
+        f"{_LOSS}. {_N}. {_D}. U: unique tokens, no more than D.",
+        "Muennighoff et al. 2023, arXiv 2305.16264, sec. 3.1, its half on tokens, all parameters fitted together",
         "loss",
     ),
-    Sigmoid(
+    DataConstrained(
+        "data-constrained",
+        "E + A·N′^−alpha + B·D′^−beta, D′ = U·(1 + R_D·(1 − exp(−(D/U − 1)/R_D))), "
+        "N′ = U_N·(1 + R_N·(1 − exp(−(N/U_N − 1)/R_N))), alpha·A·U_N^−alpha = beta·B·U^−beta, U_N at most N",
+        f"{_LOSS}. {_N}. {_D}. U: unique tokens, no more than D.",
+        "Muennighoff et al. 2023, arXiv 2305.16264, sec. 3.1, and the formula in huggingface/datablations; theirs has "
+        "alpha = beta and takes E, A, B and alpha from runs without repeats, here all parameters are fitted together",
+        "loss",
+    ),
+    ScoreOfLoss(
         "score-of-loss",
         "chance + (ceiling − chance)/(1 + exp(k·(L − L0)))",
         "Score between 0 and 1, best fitted in the space linear. L: loss.",
-        "Bhagia et al. 2024, arXiv 2412.04403, eq. 3 (step 2); with a law of the loss before it, two steps",
+        "Bhagia et al. 2024, arXiv 2412.04403, eq. 3 (step 2); with a law of the loss before it, two steps (study score)",
+        "score",
+    ),
+    ScoreOfSizes(
+        "score-of-sizes",
+        "chance + (ceiling − chance)/(1 + exp(A·N^−alpha + B·D^−beta − M))",
+        f"Score between 0 and 1, best fitted in the space linear. {_N}. {_D}. The k and E of two steps are part of A, B and M.",
+        "Bhagia et al. 2024, arXiv 2412.04403, the single step that it compares with, and combined_fit in allenai/OLMo",
         "score",
     ),
 )

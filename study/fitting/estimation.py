@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +14,11 @@ from study.fitting.minimising import Minima, Objective, Space, minimise
 from study.fitting.observations import Exclusion, Observations
 from study.fitting.paired import CONFIDENCE
 from study.fitting.uncertainty import Bootstrap, Profile, bootstrap, condition_number, covariance, profile
-
-Status = Literal["converged", "on_bound", "weakly_identified", "failed"]
-"""`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly tell a parameter, or many
-resamples do not converge; `failed`: restarting at the answer still gains."""
+from study.fitting.verdicts import REGAIN, Status, bounds_met, failures, weaknesses
 
 STARTS = 128
 """Starts tried by default; the best quarter of them is followed to its end."""
 
-WORST_CONDITION = 1e8
-_REGAIN = 1e-8
 _NOTHING = 1e-14
 _ROWS_FOR_STARTS = 2000
 _BOUND = 1e-6
@@ -148,9 +142,9 @@ def fit(law: Law, observations: Observations, settings: Settings | None = None) 
     resampled = objective.surface.natural(resamples.theta)
     intervals = _intervals(law, resampled)
     reasons: dict[Status, list[str]] = {
-        "failed": _failures(found, regained),
-        "on_bound": _bounds_met(law, resting),
-        "weakly_identified": _weaknesses(law, objective, condition, intervals) + _lost(resamples),
+        "failed": failures(bool(found.converged[0]), regained),
+        "on_bound": bounds_met(law, resting),
+        "weakly_identified": weaknesses(law, observations, objective, condition, intervals, resamples),
     }
     status: Status = next((name for name, given in reasons.items() if given), "converged")
     return Fit(
@@ -199,45 +193,13 @@ def _followed(law: Law, observations: Observations, settings: Settings) -> Float
         raise InputError.at(law.name, "has no finite value at any start; are the columns in the right places?")
     found = minimise(objective, chosen, np.ones((len(chosen), len(some))))
     best = np.argsort(found.value, kind="stable")
-    apart = np.concatenate([[True], np.diff(found.value[best]) > _REGAIN * found.value[best][0]])
+    apart = np.concatenate([[True], np.diff(found.value[best]) > REGAIN * found.value[best][0]])
     return np.asarray(found.theta[best[apart][:4]])
 
 
 def _resting(objective: Objective, theta: Floats) -> NDArray[np.bool_]:
     low, high = objective.surface.bounds
     return np.asarray((theta <= low + _BOUND) | (theta >= high - _BOUND))
-
-
-def _failures(found: Minima, regained: float) -> list[str]:
-    reasons = []
-    if not found.converged[0]:
-        reasons.append("the minimiser stopped before its last step gained nothing")
-    if regained > _REGAIN:
-        reasons.append(f"restarting at the answer lowered the objective by {regained:.1e} of itself")
-    return reasons
-
-
-def _bounds_met(law: Law, resting: NDArray[np.bool_]) -> list[str]:
-    return [f"{name} is on its bound" for name, rests in zip(law.parameters, resting, strict=True) if rests]
-
-
-def _weaknesses(law: Law, objective: Objective, condition: float, intervals: Mapping[str, tuple[float, float]]) -> list[str]:
-    reasons = []
-    if condition > WORST_CONDITION:
-        reasons.append(f"the condition number is {condition:.1e}")
-    points = len(objective.response)
-    if points < len(law.parameters) + 2:
-        reasons.append(f"{points} points leave one degree of freedom for {len(law.parameters)} parameters")
-    floor = dict(zip(law.parameters, objective.surface.bounds[0], strict=True))
-    for name in law.exponents:
-        if name in intervals and floor[name] == 0 and intervals[name][0] < 1e-3 * intervals[name][1]:
-            reasons.append(f"the interval of {name} reaches 0")
-    return reasons
-
-
-def _lost(resamples: Bootstrap) -> list[str]:
-    drawn = resamples.failed + len(resamples.theta)
-    return [f"{resamples.failed} of {drawn} resamples did not converge"] if resamples.failed > 0.05 * drawn else []
 
 
 def _intervals(law: Law, resampled: Floats) -> dict[str, tuple[float, float]]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
+from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, Family, cells_of, families_of
 from study.fitting.comparisons import Comparisons, compare
 from study.fitting.rankings import Gain, front_of, gains_of
+from study.fitting.sweep_laws import SweepLaws, sweep_laws
 from study.records import SweepFolder, write_atomically
 
 MOST_PANELS = 8
@@ -29,6 +32,11 @@ class Evidence:
     comparisons: Comparisons
     gains: tuple[Gain, ...]
     front: tuple[Cell, ...]
+
+    @cached_property
+    def laws(self) -> SweepLaws:
+        """The laws that the ledger can tell, fitted when first asked for."""
+        return sweep_laws(self.folder.path, self.ledger)
 
     @property
     def excluded(self) -> pd.DataFrame:
@@ -88,8 +96,11 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
 
 
 def save_fits(evidence: Evidence) -> None:
-    """Write `fits/learning_rate.json` and `fits/paired_differences.json`."""
+    """Write `fits/learning_rate.json`, `fits/paired_differences.json` and one file a law; laws that are no more are removed."""
     files = {"learning_rate": evidence.learning_rates(), "paired_differences": evidence.differences()}
+    files |= {found.fit.law.name: found.to_dict() for found in evidence.laws.fits}
+    for name in LAWS.keys() - files.keys():
+        (evidence.folder.fits / f"{name}.json").unlink(missing_ok=True)
     for name, values in files.items():
         text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(evidence.folder.fits / f"{name}.json", text.encode() + b"\n")

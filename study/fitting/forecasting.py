@@ -9,13 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from study.errors import InputError
-from study.fitting.estimation import Fit, Settings, Status, fit
+from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.laws import Floats, Law
+from study.fitting.minimising import Space
 from study.fitting.observations import Observations
 from study.fitting.paired import CONFIDENCE
+from study.fitting.verdicts import Status
+from study.wording import plural
 
 HELD_OUT = 0.1
 """The share of runs that are held out by default, the largest ones; at least one."""
+
+SAME_BUDGET = 0.1
+"""Runs share a budget where it is within so much of the largest of them, relatively."""
+
+FORECAST_RESAMPLES = 1000
+"""A forecast's interval needs no more resamples than these."""
 
 _LISTED = 20
 _FEWEST_RESAMPLES = 200
@@ -82,7 +91,9 @@ def forecast(law: Law, observations: Observations, settings: Settings | None = N
     held = largest_runs(observations, share)
     known, unseen = observations.where(~held), observations.where(held)
     try:
-        fitted = fit(law, known, replace(settings or Settings(), bootstrap=min((settings or Settings()).bootstrap, 1000)))
+        fitted = fit(
+            law, known, replace(settings or Settings(), bootstrap=min((settings or Settings()).bootstrap, FORECAST_RESAMPLES))
+        )
     except InputError as error:
         return (
             f"none: without the largest {int(held.sum())} rows the law cannot be fitted ({'; '.join(map(str, error.problems))})"
@@ -106,26 +117,51 @@ def predicted(fitted: Fit, unseen: Observations) -> Forecast:
 
 
 def prediction_interval(fitted: Fit, unseen: Observations) -> tuple[Floats, Floats]:
-    """The 95% interval of each unseen value: every resample's prediction with a residual of the fit drawn for it.
+    """The 95% interval of each unseen value: every resample's prediction with a residual of the fit drawn for it."""
+    most = max(_FEWEST_RESAMPLES, _CELLS // len(unseen))
+    centres = fitted.predictions(unseen.columns, most=most)
+    return interval_of(centres, fitted.residuals, len(fitted.law.parameters), fitted.settings.space, fitted.settings.seed)
+
+
+def interval_of(centres: Floats, residuals: Floats, parameters: int, space: Space, seed: int) -> tuple[Floats, Floats]:
+    """The 95% interval of each column of predictions (resamples × rows), a residual drawn for each.
 
     Residuals are widened by √(n/(n − p)), for the parameters took part of them. Not a number without resamples.
     """
-    if not len(fitted.resamples.theta):
-        nothing = np.full(len(unseen), np.nan)
+    if not len(centres):
+        nothing = np.full(centres.shape[1], np.nan)
         return nothing, nothing
-    centre = fitted.predictions(unseen.columns, most=max(_FEWEST_RESAMPLES, _CELLS // len(unseen)))
-    widen = np.sqrt(fitted.n / max(1, fitted.n - len(fitted.law.parameters)))
-    drawn = widen * np.random.default_rng(fitted.settings.seed).choice(fitted.residuals, size=centre.shape)
-    values = centre * np.exp(-drawn) if fitted.settings.space == "log" else centre - drawn
+    widen = np.sqrt(len(residuals) / max(1, len(residuals) - parameters))
+    drawn = widen * np.random.default_rng(seed).choice(residuals, size=centres.shape)
+    values = centres * np.exp(-drawn) if space == "log" else centres - drawn
     tails = 50 * (1 - CONFIDENCE), 100 - 50 * (1 - CONFIDENCE)
     low, high = np.percentile(values, tails, axis=0)
     return low, high
 
 
+def forecast_text(told: Forecast | str) -> str:
+    """A forecast in one line: its status, what was held out, the error, and whether the interval covered."""
+    if isinstance(told, str):
+        return f"forecast: {told}"
+    plain = told.to_dict()
+    covered = ", no interval" if plain["covered"] is None else f", interval covered {plain['covered']:.0%}"
+    return (
+        f"forecast ({told.status}): the largest {plural(plain['n_held_out'], 'row')}, up to {plain['extrapolation']:.3g} times "
+        f"the budget fitted: mean |error| {plain['relative_error']:.3%}, bias {plain['bias']:+.3%}{covered}"
+    )
+
+
 def largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:
-    """The rows of the `share` of runs, at least one, whose largest budget is largest."""
+    """The rows of the `share` of runs, at least one, whose largest budget is largest, and of all runs of as large a budget.
+
+    So neither seeds of one setting nor models of one budget stand on both sides; where that would hold out more than half of
+    the runs, only those of exactly the same budget are added.
+    """
     budgets = np.zeros(observations.runs)
     np.maximum.at(budgets, observations.clusters, observations.budget)
     count = max(1, round(share * len(budgets)))
-    chosen = np.argsort(-budgets, kind="stable")[:count]
-    return np.asarray(np.isin(observations.clusters, chosen))
+    least = np.sort(budgets)[-count]
+    chosen = budgets >= least * (1 - SAME_BUDGET)
+    if 2 * chosen.sum() > len(budgets):
+        chosen = budgets >= least
+    return np.asarray(chosen[observations.clusters])

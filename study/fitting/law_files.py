@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,7 +14,9 @@ from study.architecture import Architecture
 from study.counting import parameters
 from study.errors import InputError, Problem
 from study.fitting.catalogue import law_named
+from study.fitting.estimation import Settings
 from study.fitting.laws import Law
+from study.fitting.reading import Source
 from study.schema import nearest, shown
 
 Convention = Literal["parameters", "parameters_encoder", "parameters_non_embedding"]
@@ -72,6 +74,33 @@ def read_law(path: Path) -> FittedLaw:
     if problems:
         raise InputError(problems)
     return FittedLaw(law, {name: float(known[name]) for name in law.parameters}, convention)
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How an earlier fit was made, without its table: law, what its columns mean, settings, and the share held out."""
+
+    law: str
+    source: Mapping[str, Any]
+    settings: Settings
+    held_out: float
+
+
+def read_options(path: Path) -> FitOptions:
+    """The options of a JSON file that `study fit --json` printed; raises InputError where it holds none."""
+    values = _read(path)
+    options, name = values.get("options"), values.get("law")
+    if not isinstance(options, dict) or not isinstance(name, str):
+        raise InputError.at(str(path), "holds no law with its options; give what study fit --json prints")
+    law_named(name)
+    delta = options.get("huber_delta")
+    try:
+        settings = Settings(**{each.name: options[each.name] for each in fields(Settings) if each.name != "huber_delta"})
+        settings = replace(settings, huber_delta=np.inf if delta is None else float(delta))
+        source = {each.name: options[each.name] for each in fields(Source) if each.name != "path"}
+        return FitOptions(name, source, settings, float(options["held_out"]))
+    except KeyError as error:
+        raise InputError.at(f"{path}: options", f"lacks {error}; give what study fit --json prints") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

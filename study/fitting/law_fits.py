@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
 
 from study.fitting.catalogue import law_named
 from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.forecasting import HELD_OUT, Forecast, forecast
+from study.fitting.forecasting import HELD_OUT, Forecast, forecast, forecast_text
 from study.fitting.reading import Source, read_observations
 from study.fitting.uncertainty import ReplicateNoise, replicate_noise
 from study.wording import plural
@@ -18,8 +20,13 @@ PROFILED_ROWS = 5000
 
 @dataclass(frozen=True)
 class LawFit:
-    """A fit with the profiles of its exponents, the noise between replicates, and its forecast of the largest runs."""
+    """A fit with the profiles of its exponents, the noise between replicates, and its forecast of the largest runs.
 
+    `source` is the table as it was read, and `held_out` the share of runs that the forecast holds out.
+    """
+
+    source: Source
+    held_out: float
     fit: Fit
     profiles: dict[str, tuple[float, float]]
     noise: ReplicateNoise | None
@@ -30,7 +37,15 @@ class LawFit:
         told = self.forecast.to_dict() if isinstance(self.forecast, Forecast) else {"status": self.forecast}
         noise = None if self.noise is None else vars(self.noise)
         profiles = {name: list(interval) for name, interval in self.profiles.items()}
-        return self.fit.to_dict() | {"profile_intervals": profiles, "replicate_noise": noise, "forecast": told}
+        more = {"profile_intervals": profiles, "replicate_noise": noise, "forecast": told, "options": self._options()}
+        return self.fit.to_dict() | more
+
+    def _options(self) -> dict[str, Any]:
+        """What study.fitting.law_files.read_options needs to read and fit the same again."""
+        source, settings = self.source, self.fit.settings
+        selection = {name: getattr(source, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only")}
+        delta = settings.huber_delta if np.isfinite(settings.huber_delta) else None
+        return {"roles": dict(source.roles), **selection, **asdict(settings), "huber_delta": delta, "held_out": self.held_out}
 
     def to_text(self) -> str:
         """The fit for readers, its status first."""
@@ -44,24 +59,13 @@ class LawFit:
         lines.append("")
         lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile':24}")
         lines += [self._row(name) for name in found.law.parameters]
-        lines += ["", *self._forecast_lines(), *self._exclusion_lines()]
+        lines += ["", forecast_text(self.forecast), *self._exclusion_lines()]
         lines += [f"warning: {warning}" for warning in found.observations.warnings]
         return "\n".join(line.rstrip() for line in lines)
 
     def _row(self, name: str) -> str:
         interval = _span(self.fit.intervals.get(name)) or "none"
         return f"{name:12}{self.fit.estimates[name]:>14.6g}   {interval:28}{_span(self.profiles.get(name)):24}"
-
-    def _forecast_lines(self) -> list[str]:
-        if isinstance(self.forecast, str):
-            return [f"forecast: {self.forecast}"]
-        told = self.forecast.to_dict()
-        covered = "" if told["covered"] is None else f", interval covered {told['covered']:.0%}"
-        return [
-            f"forecast ({told['status']}): the largest {plural(told['n_held_out'], 'row')}, up to "
-            f"{told['extrapolation']:.3g} times the budget fitted: mean |error| "
-            f"{told['relative_error']:.3%}, bias {told['bias']:+.3%}{covered}"
-        ]
 
     def _exclusion_lines(self) -> list[str]:
         reasons: dict[str, list[str]] = {}
@@ -83,7 +87,8 @@ def fit_table(source: Source, law_name: str, settings: Settings | None = None, h
     found = fit(law, observations, settings)
     small = found.n <= PROFILED_ROWS
     profiles = {name: found.profile(name).interval for name in law.exponents if small}
-    return LawFit(found, profiles, replicate_noise(observations), forecast(law, observations, settings, held_out))
+    told = forecast(law, observations, settings, held_out)
+    return LawFit(source, held_out, found, profiles, replicate_noise(observations), told)
 
 
 def _span(interval: tuple[float, float] | None) -> str:

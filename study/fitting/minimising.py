@@ -177,8 +177,14 @@ def _solve(matrix: Floats, gradient: Floats, held: NDArray[np.bool_], moves: Flo
     matrix = matrix * scale[:, :, None] * scale[:, None, :]
     moves = moves / scale
     sides = np.where(held, moves, -gradient * scale - np.einsum("bpq,bq->bp", matrix, moves))
-    matrix = np.where(held[:, :, None] | held[:, None, :], 0.0, matrix) + (held + _RIDGE)[:, :, None] * np.eye(held.shape[1])
-    return np.asarray(np.nan_to_num(np.linalg.solve(matrix, sides[:, :, None])[:, :, 0] * scale))
+    unit = np.eye(held.shape[1])
+    matrix = np.where(held[:, :, None] | held[:, None, :], 0.0, matrix) + (held + _RIDGE)[:, :, None] * unit
+    try:
+        found = np.linalg.solve(matrix, sides[:, :, None])
+    except np.linalg.LinAlgError:  # some of them are singular to the last bit: these step along the gradient
+        singular = np.linalg.slogdet(matrix).sign == 0
+        found = np.linalg.solve(np.where(singular[:, None, None], unit, matrix), sides[:, :, None])
+    return np.asarray(np.nan_to_num(found[:, :, 0] * scale))
 
 
 def _gram(slopes: Floats, weights: Floats) -> Floats:

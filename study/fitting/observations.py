@@ -74,14 +74,18 @@ class Observations:
         chosen = np.argsort(self.budget, kind="stable")[np.linspace(0, len(self) - 1, most).astype(int)]
         return self.where(np.isin(np.arange(len(self)), chosen))
 
+    def settings(self, law: Law) -> int:
+        """How many rows differ in a variable of the law; replicates of one setting tell noise, not the law."""
+        return len(np.unique(np.column_stack([self.columns[name] for name in law.variables]), axis=0))
+
     def check(self, law: Law) -> None:
         """Raise InputError, with every problem, where the rows cannot tell the parameters of a law."""
         problems = []
-        needed = len(law.parameters) + 1
-        if len(self) < needed:
-            problems.append(
-                Problem(law.name, f"its {len(law.parameters)} parameters need {needed} points or more, here are {len(self)}")
-            )
+        needed, settings = len(law.parameters) + 1, self.settings(law)
+        if settings < needed:
+            here = f"{settings}" if settings == len(self) else f"{settings} in {plural(len(self), 'row')}"
+            told = f"its {len(law.parameters)} parameters need {needed} different points or more, here are {here}"
+            problems.append(Problem(law.name, told))
         for name in law.variables:
             values = np.unique(self.columns[name])
             if len(self) and len(values) == 1:

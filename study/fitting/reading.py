@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,12 @@ class Source:
 
 
 def read_observations(source: Source, law: Law) -> Observations:
-    """The rows of a table that a law can be fitted to.
+    """The rows of a table that a law can be fitted to; see read_columns."""
+    return read_columns(source, law.variables, law.predicts)
+
+
+def read_columns(source: Source, variables: Sequence[str], response: str) -> Observations:
+    """The rows of a table that have a number in every variable and in the response.
 
     Rows without a value, repeated rows, and rows that `where` or a ledger leaves out are excluded with their reasons. Raises
     InputError for unknown columns, values that are no numbers, losses or sizes that are not positive, and units that look
@@ -69,15 +74,14 @@ def read_observations(source: Source, law: Law) -> Observations:
     kept = reading.kept()
     for row in np.flatnonzero(~kept).tolist():
         gone.setdefault(row, _left_out(source))
-    wanted = dict.fromkeys((*law.variables, law.predicts))
-    values = {name: reading.numbers(name, gone) for name in wanted}
+    values = {name: reading.numbers(name, gone) for name in dict.fromkeys((*variables, response))}
     reading.refuse_odd_values(values, gone)
     used = np.array([row not in gone for row in range(len(table))])
     budget = reading.optional_numbers(source.budget)
-    columns = {name: values[name] for name in law.variables}
+    columns = {name: values[name] for name in variables}
     everything = Observations(
         columns=columns,
-        response=values[law.predicts],
+        response=values[response],
         clusters=reading.clusters(),
         labels=reading.labels(),
         budget=budget if budget is not None else reading.usual_budget(columns),

@@ -23,10 +23,14 @@ _PROFILE_POINTS = 41
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """The θ of every resample (B × p) and how it was found; `failed` resamples did not converge and are left out."""
+    """The θ of every resample (B × p) and how it was found; `failed` resamples did not converge and are left out.
+
+    `numbers` says which draws the rows of θ are: fits to the same runs with the same seed draw alike.
+    """
 
     method: Literal["refit", "sandwich", "none"]
     theta: Floats
+    numbers: NDArray[np.int64]
     failed: int = 0
 
 
@@ -38,15 +42,16 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
     """
     runs = observations.runs
     if count == 0 or runs < _FEWEST_RUNS:
-        return Bootstrap("none", np.empty((0, len(theta))))
+        return Bootstrap("none", np.empty((0, len(theta))), np.arange(0))
     random = np.random.default_rng(seed)
     if len(observations) > ROWS_TO_REFIT:
         spread = covariance(objective, observations, theta)
         drawn = random.multivariate_normal(theta, spread, size=count, method="eigh")
-        return Bootstrap("sandwich", np.clip(drawn, *objective.surface.bounds))
+        return Bootstrap("sandwich", np.clip(drawn, *objective.surface.bounds), np.arange(count))
     draws = random.multinomial(runs, np.full(runs, 1 / runs), size=count).astype(float)
     found = minimise(objective, np.tile(theta, (count, 1)), draws[:, observations.clusters])
-    return Bootstrap("refit", found.theta[found.converged], int((~found.converged).sum()))
+    numbers = np.flatnonzero(found.converged)
+    return Bootstrap("refit", found.theta[numbers], numbers, count - len(numbers))
 
 
 def covariance(objective: Objective, observations: Observations, theta: Floats) -> Floats:

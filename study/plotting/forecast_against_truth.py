@@ -13,7 +13,7 @@ from study.plotting.style import MANY, panels, theme
 
 
 def frame(found: LawFit) -> pd.DataFrame:
-    """One row a row held out, at most MANY; empty where there is no forecast."""
+    """One row a row held out, at most MANY, with the law and its status; empty where there is no forecast."""
     told = found.forecast
     if not isinstance(told, Forecast):
         return pd.DataFrame()
@@ -25,15 +25,18 @@ def frame(found: LawFit) -> pd.DataFrame:
             "low": told.low,
             "high": told.high,
             "covered": told.covered,
+            "predicts": found.fit.law.predicts,
+            "law": found.fit.law.name,
+            "status": told.status,
         }
     )
     return data.iloc[np.unique(np.linspace(0, len(data) - 1, MANY).astype(int))].reset_index(drop=True)
 
 
-def draw(data: pd.DataFrame, found: LawFit) -> Figure:
+def draw(data: pd.DataFrame) -> Figure:
     """Predictions with their 95% intervals over measured values; on the diagonal they agree."""
     covered, missed = sns.color_palette("colorblind", 2).as_hex()
-    kind = found.fit.law.predicts
+    kind, law, status = data.loc[0, ["predicts", "law", "status"]]
     with theme():
         figure, (axes,) = panels([""], f"measured {kind}", f"predicted {kind}", size=(8.0, 5.0))
         ends = [data[["measured", "predicted"]].min().min(), data[["measured", "predicted"]].max().max()]
@@ -47,8 +50,5 @@ def draw(data: pd.DataFrame, found: LawFit) -> Figure:
             )
         axes.legend()
         error = (data["predicted"] / data["measured"] - 1).abs().mean()
-        status = found.forecast.status if isinstance(found.forecast, Forecast) else "none"
-        figure.suptitle(
-            f"{found.fit.law.name}: forecast of the largest runs ({status}; mean |error| {error:.2%}, n = {len(data)})"
-        )
+        figure.suptitle(f"{law}: forecast of the largest runs ({status}; mean |error| {error:.2%}, n = {len(data)})")
     return figure

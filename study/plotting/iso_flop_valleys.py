@@ -9,11 +9,18 @@ from matplotlib.figure import Figure
 
 from study.errors import InputError
 from study.fitting.frontiers import iso_flop, iso_flop_groups
+from study.fitting.law_fits import LawFit
 from study.fitting.observations import Observations
 from study.plotting.style import MANY, log_ticks, panels, theme
 
 
-def frame(points: Observations) -> pd.DataFrame:
+def frame(found: LawFit) -> pd.DataFrame:
+    """The valleys of the rows that a law of loss in parameters and tokens was fitted to; empty where it is another law."""
+    wanted = {"parameters", "tokens"} <= set(found.fit.law.variables) and found.fit.law.predicts == "loss"
+    return valleys(found.fit.observations) if wanted else pd.DataFrame()
+
+
+def valleys(points: Observations) -> pd.DataFrame:
     """One row a run at a budget of three sizes or more, and one a minimum (`kind`); empty where there is no frontier."""
     points = points.thinned(MANY)
     parameters, flops, loss = points.columns["parameters"], points.budget, points.response

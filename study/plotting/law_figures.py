@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 from matplotlib.figure import Figure
 
+from study.fitting.estimation import Settings
 from study.fitting.forecasting import HELD_OUT
-from study.fitting.law_fits import fit_table
+from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.multiverse import explore
 from study.fitting.reading import Source
-from study.plotting import exponents_by_convention, forecast_against_truth, iso_flop_valleys, law_fit
+from study.plotting import exponents_by_convention, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.style import save_in
 
+FIGURES = {
+    "law_fit": (law_fit.frame, law_fit.draw),
+    "forecast_against_truth": (forecast_against_truth.frame, forecast_against_truth.draw),
+    "iso_flop_valleys": (iso_flop_valleys.frame, iso_flop_valleys.draw),
+    "loss_by_shape": (loss_by_shape.frame_of_law, loss_by_shape.draw),
+}
+"""What a law's fit shows, by the name of the file; a figure without data is not drawn."""
 
-def draw_all(source: Source, law: str, into: Path) -> list[Path]:
+
+def draw_all(source: Source, law: str, into: Path, settings: Settings | None = None, held_out: float = HELD_OUT) -> list[Path]:
     """Write every figure that has anything to show into a folder and return the files; the same table gives the same bytes."""
-    found = fit_table(source, law)
-    figures: dict[str, Figure] = {"law_fit": law_fit.draw(law_fit.frame(found, HELD_OUT), found)}
-    if not (forecast := forecast_against_truth.frame(found)).empty:
-        figures["forecast_against_truth"] = forecast_against_truth.draw(forecast, found)
-    if {"parameters", "tokens"} <= set(found.fit.law.variables) and found.fit.law.predicts == "loss":
-        if not (valleys := iso_flop_valleys.frame(found.fit.observations)).empty:
-            figures["iso_flop_valleys"] = iso_flop_valleys.draw(valleys)
-        sizes = (source.roles["parameters"],) if "parameters" in source.roles else ()
-        if not (exponents := exponents_by_convention.frame(explore(source, sizes))).empty:
-            figures["exponents_by_convention"] = exponents_by_convention.draw(exponents)
-    for name, figure in figures.items():
-        save_in(figure, into, name)
-    return [into / f"{name}.{kind}" for name in figures for kind in ("svg", "png")]
+    found = fit_table(source, law, settings, held_out)
+    frames = {name: (frame(found), draw) for name, (frame, draw) in FIGURES.items()}
+    frames["exponents_by_convention"] = (_exponents(found), exponents_by_convention.draw)
+    figures: dict[str, Figure] = {name: draw(data) for name, (data, draw) in frames.items() if not data.empty}
+    return [file for name, figure in figures.items() for file in save_in(figure, into, name)]
+
+
+def _exponents(found: LawFit) -> pd.DataFrame:
+    """The multiverse of the same table, where the law is one of loss in parameters and tokens."""
+    if not {"parameters", "tokens"} <= set(found.fit.law.variables) or found.fit.law.predicts != "loss":
+        return pd.DataFrame()
+    sizes = (found.source.roles["parameters"],) if "parameters" in found.source.roles else ()
+    return exponents_by_convention.frame(explore(found.source, sizes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pandas as pd
@@ -15,12 +16,15 @@ from study.plotting.style import MANY, log_ticks, theme
 BUDGET, HELD = "budget", "held out"
 
 
-def frame(found: LawFit, held_out: float) -> pd.DataFrame:
+def frame(found: LawFit) -> pd.DataFrame:
     """One row a row of the table (at most MANY) and a variable: the size, the measured value, the law's and its 95% interval.
 
-    `held_out` marks the rows that a forecast holds out; the law drawn here was fitted to all. `residual` is in the fit's space.
+    `held_out` marks the rows that the forecast holds out; the law drawn here was fitted to all. `residual` is in the fit's
+    space. `title` and the names of the axes stand in every row.
     """
-    held = largest_runs(found.fit.observations, held_out)
+    held = largest_runs(found.fit.observations, found.held_out)
+    title = f"{found.fit.law.name}: {found.fit.law.formula} ({found.fit.status}, n = {found.fit.n})"
+    roles = found.fit.observations.roles
     everything = replace(found.fit.observations, columns={**found.fit.observations.columns, HELD: held.astype(float)})
     points = everything.thinned(MANY)
     told = predicted(found.fit, points)
@@ -29,6 +33,7 @@ def frame(found: LawFit, held_out: float) -> pd.DataFrame:
         pd.DataFrame(
             {
                 "variable": name,
+                "axis": _axis(name, roles),
                 "size": values,
                 "measured": points.response,
                 "law": told.predicted,
@@ -36,13 +41,24 @@ def frame(found: LawFit, held_out: float) -> pd.DataFrame:
                 "high": told.high,
                 "residual": found.fit.residual(told.predicted, points.response),
                 "held_out": points.columns[HELD] > 0,
+                "predicts": found.fit.law.predicts,
+                "space": found.fit.settings.space,
+                "title": title,
             }
         )
         for name, values in axes.items()
     ).reset_index(drop=True)
 
 
-def draw(data: pd.DataFrame, found: LawFit) -> Figure:
+def _axis(name: str, roles: Mapping[str, str]) -> str:
+    """A variable with the column or expression that it was read from; the budget says what orders the runs."""
+    column = roles.get("budget" if name == BUDGET else name)
+    if name == BUDGET and column is None:
+        column = roles.get("flops", "6·N·D")
+    return name if column in (None, name) else f"{name} ({column})"
+
+
+def draw(data: pd.DataFrame) -> Figure:
     """A column a variable: measured values and the law above, residuals below."""
     names = list(dict.fromkeys(data["variable"]))
     fitted, held, law = sns.color_palette("colorblind", 3).as_hex()
@@ -59,11 +75,11 @@ def draw(data: pd.DataFrame, found: LawFit) -> Figure:
                 some = rows[rows["held_out"] == part]
                 above.scatter(some["size"], some["measured"], s=14, color=colour, zorder=3, label=label)
                 below.scatter(some["size"], some["residual"], s=14, color=colour)
-            below.set_xlabel(name)
+            below.set_xlabel(rows["axis"].iloc[0])
             log_ticks(below)
-        axes[0, 0].set_ylabel(found.fit.law.predicts)
-        axes[1, 0].set_ylabel(f"residual (law − measured, {found.fit.settings.space})")
+        axes[0, 0].set_ylabel(data["predicts"].iloc[0])
+        axes[1, 0].set_ylabel(f"residual (law − measured, {data['space'].iloc[0]})")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
-        figure.suptitle(f"{found.fit.law.name}: {found.fit.law.formula} ({found.fit.status}, n = {found.fit.n})")
+        figure.suptitle(str(data["title"].iloc[0]))
     return figure

@@ -1,0 +1,63 @@
+"""The laws that a sweep's own ledger can tell: which ones its cells suffice for, each fitted with its forecast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from study.errors import InputError
+from study.fitting.estimation import Settings
+from study.fitting.law_fits import LawFit, fit_table
+from study.fitting.ledgers import LEDGER_COLUMNS, unusable
+from study.fitting.reading import Source
+
+_SHAPE = ("depth", "width", "heads", "ffn")
+_SETTINGS = Settings(bootstrap=400)
+
+
+@dataclass(frozen=True)
+class SweepLaws:
+    """The laws fitted to a sweep, the first the one that its figures show; `reasons` say why others were not fitted."""
+
+    fits: tuple[LawFit, ...]
+    reasons: tuple[str, ...]
+
+
+def sweep_laws(folder: Path, ledger: pd.DataFrame) -> SweepLaws:
+    """Fit the laws whose variables a sweep varies, to its usable runs at the best rates of their cells.
+
+    Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
+    at one budget the law in the sizes of the shape, where these are not tied to each other.
+    """
+    if ledger.empty:
+        return SweepLaws((), ("no run has ended",))
+    used = ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger)))]
+    names = _candidates(used)
+    if not names:
+        return SweepLaws((), ("neither parameters nor tokens vary between the usable runs",))
+    fits, reasons = [], []
+    for name in names:
+        try:
+            fits.append(fit_table(Source(folder), name, _SETTINGS))
+        except InputError as error:
+            reasons += [str(problem) if problem.place == name else f"{name}: {problem}" for problem in error.problems]
+    return SweepLaws(tuple(fits), tuple(reasons))
+
+
+def _candidates(used: pd.DataFrame) -> list[str]:
+    """The names of the laws whose variables vary, the most telling first."""
+    varies = {role: used[column].nunique() > 1 for role, column in LEDGER_COLUMNS.items() if column in used}
+    if varies["parameters"] and varies["tokens"]:
+        return ["chinchilla", *(["width-depth-tokens"] if varies["depth"] and varies["width"] else [])]
+    if varies["parameters"]:
+        return ["power-floor", *(["shape"] if _free(used) else [])]
+    return ["tokens-floor"] if varies["tokens"] else []
+
+
+def _free(used: pd.DataFrame) -> bool:
+    """Whether no size of the shape follows from the others, as a power of them."""
+    sizes = np.log(used[[LEDGER_COLUMNS[size] for size in _SHAPE]].to_numpy(dtype=float))
+    return bool(np.linalg.matrix_rank(np.column_stack([np.ones(len(sizes)), sizes]), tol=1e-6) == 1 + len(_SHAPE))

@@ -1,0 +1,125 @@
+"""From sizes to a downstream score: in two steps, through the loss, and in a single one, each with its forecast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from study.errors import InputError
+from study.fitting.catalogue import LAWS
+from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.forecasting import FORECAST_RESAMPLES, HELD_OUT, Forecast, forecast, forecast_text, interval_of, largest_runs
+from study.fitting.laws import Columns, Floats
+from study.fitting.observations import Observations
+from study.fitting.reading import Source, read_columns
+
+SIZES = ("parameters", "tokens")
+
+
+@dataclass(frozen=True)
+class TwoSteps:
+    """A law of the loss, and a law of the score at a loss; together they give a score at sizes (Bhagia et al. 2024)."""
+
+    loss: Fit
+    score: Fit
+
+    def predict(self, columns: Columns) -> Floats:
+        """The score at the loss that the first step predicts, one value a row."""
+        return self.score.predict({"loss": self.loss.predict(columns)})
+
+    def predictions(self, columns: Columns) -> Floats:
+        """The same at the estimates of every resample in which both steps converged, resamples × rows."""
+        _, first, second = np.intersect1d(self.loss.resamples.numbers, self.score.resamples.numbers, return_indices=True)
+        losses = self.loss.law.values(self.loss.resampled[first], columns)
+        pairs = zip(self.score.resampled[second], losses, strict=True)
+        found = [self.score.law.values(parameters[None], {"loss": row})[0] for parameters, row in pairs]
+        return np.array(found).reshape(len(found), len(columns["parameters"]))
+
+
+@dataclass(frozen=True)
+class ScoreFit:
+    """A score fitted in two steps and in one, and what each says about the largest runs."""
+
+    two_steps: TwoSteps
+    single_step: Fit
+    two_step_forecast: Forecast | str
+    single_step_forecast: Forecast | str
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        told = {"two_steps": self.two_step_forecast, "single_step": self.single_step_forecast}
+        plain = {name: one.to_dict() if isinstance(one, Forecast) else {"status": one} for name, one in told.items()}
+        return {
+            "two_steps": {
+                "loss": self.two_steps.loss.to_dict(),
+                "score": self.two_steps.score.to_dict(),
+                "forecast": plain["two_steps"],
+            },
+            "single_step": self.single_step.to_dict() | {"forecast": plain["single_step"]},
+        }
+
+    def to_text(self) -> str:
+        """The fits for readers: each law with its status and estimates, then the forecasts side by side."""
+        steps = {"step 1": self.two_steps.loss, "step 2": self.two_steps.score, "single step": self.single_step}
+        lines = []
+        for name, found in steps.items():
+            reasons = f" ({'; '.join(found.reasons)})" if found.reasons else ""
+            estimates = ", ".join(f"{parameter} {value:.5g}" for parameter, value in found.estimates.items())
+            lines += [f"{name}: {found.law.name}, {found.law.formula}", f"  {found.status}{reasons}; {estimates}", ""]
+        lines += [f"two steps, {forecast_text(self.two_step_forecast)}"]
+        lines += [f"single step, {forecast_text(self.single_step_forecast)}"]
+        return "\n".join(lines)
+
+
+def fit_score(source: Source, settings: Settings | None = None, held_out: float = HELD_OUT) -> ScoreFit:
+    """Fit a score in two steps (chinchilla, then score-of-loss) and in one (score-of-sizes) to the same rows.
+
+    The loss is fitted in the space of `settings`, scores in the space linear. Raises InputError where the table, its columns
+    or their values cannot serve, or its rows are too few.
+    """
+    points = read_columns(source, (*SIZES, "loss"), "score")
+    settings = settings or Settings()
+    held = largest_runs(points, held_out)
+    by_sizes = _only(points, SIZES)
+    return ScoreFit(
+        two_steps=_two_steps(points, settings),
+        single_step=fit(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear")),
+        two_step_forecast=_two_step_forecast(points.where(~held), points.where(held), settings),
+        single_step_forecast=forecast(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear"), held_out),
+    )
+
+
+def _two_steps(points: Observations, settings: Settings) -> TwoSteps:
+    by_sizes = replace(_only(points, SIZES), response=points.columns["loss"])
+    return TwoSteps(
+        fit(LAWS["chinchilla"], by_sizes, settings),
+        fit(LAWS["score-of-loss"], _only(points, ("loss",)), replace(settings, space="linear")),
+    )
+
+
+def _two_step_forecast(known: Observations, unseen: Observations, settings: Settings) -> Forecast | str:
+    """What both steps, fitted to the smaller runs, say of the score of the largest; in words where they cannot be fitted."""
+    try:
+        found = _two_steps(known, replace(settings, bootstrap=min(settings.bootstrap, FORECAST_RESAMPLES)))
+    except InputError as error:
+        return f"none: without the largest {len(unseen)} rows a step cannot be fitted ({error.problems[0]})"
+    residuals = found.predict(known.columns) - known.response
+    parameters = len(found.loss.law.parameters) + len(found.score.law.parameters)
+    low, high = interval_of(found.predictions(unseen.columns), residuals, parameters, "linear", settings.seed)
+    statuses = [found.loss.status, found.score.status]
+    return Forecast(
+        status=next((status for status in statuses if status != "converged"), "converged"),
+        n_fitted=len(known),
+        labels=unseen.labels,
+        measured=unseen.response,
+        predicted=found.predict(unseen.columns),
+        low=low,
+        high=high,
+        extrapolation=float(np.max(unseen.budget) / np.max(known.budget)),
+    )
+
+
+def _only(points: Observations, names: tuple[str, ...]) -> Observations:
+    return replace(points, columns={name: points.columns[name] for name in names})

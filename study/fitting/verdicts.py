@@ -1,0 +1,67 @@
+"""The status of a fit, and the reasons for it: what was found at its answer that a reader must know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from study.fitting.laws import Law
+from study.fitting.minimising import Objective
+from study.fitting.observations import Observations
+from study.fitting.uncertainty import Bootstrap
+from study.wording import plural
+
+Intervals = Mapping[str, tuple[float, float]]
+"""Low and high by parameter."""
+
+Status = Literal["converged", "on_bound", "weakly_identified", "failed"]
+"""`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly tell a parameter, or many
+resamples do not converge; `failed`: restarting at the answer still gains."""
+
+REGAIN = 1e-8
+"""A restart that lowers the objective by more than this share of it shows that the fit had not converged."""
+
+WIDEST = 10.0
+"""An exponent whose 95% interval spans more than this factor is hardly told by the rows."""
+
+WORST_CONDITION = 1e8
+"""Beyond this condition number of the scaled normal matrix the rows hardly tell the parameters apart."""
+
+
+def failures(converged: bool, regained: float) -> list[str]:
+    """What shows that the minimiser had not arrived; `regained` is what a restart lowered the objective by, of itself."""
+    reasons = [] if converged else ["the minimiser stopped before its last step gained nothing"]
+    if regained > REGAIN:
+        reasons.append(f"restarting at the answer lowered the objective by {regained:.1e} of itself")
+    return reasons
+
+
+def bounds_met(law: Law, resting: NDArray[np.bool_]) -> list[str]:
+    """The parameters that rest on a bound."""
+    return [f"{name} is on its bound" for name, rests in zip(law.parameters, resting, strict=True) if rests]
+
+
+def weaknesses(
+    law: Law, points: Observations, objective: Objective, condition: float, intervals: Intervals, resamples: Bootstrap
+) -> list[str]:
+    """What shows that the rows hardly tell the parameters."""
+    reasons = []
+    if condition > WORST_CONDITION:
+        reasons.append(f"the condition number is {condition:.1e}")
+    settings, parameters = points.settings(law), len(law.parameters)
+    if settings - parameters < 2:
+        spare = plural(settings - parameters, "degree")
+        reasons.append(f"{settings} different points leave {spare} of freedom for {parameters} parameters")
+    floor = dict(zip(law.parameters, objective.surface.bounds[0], strict=True))
+    for name in law.exponents:
+        low, high = intervals.get(name, (1.0, 1.0))
+        if floor[name] >= 0 and low * WIDEST < high:
+            span = "reaches 0" if low < 1e-3 * high else f"spans a factor of {high / low:.0f}"
+            reasons.append(f"the interval of {name} {span}")
+    drawn = resamples.failed + len(resamples.theta)
+    if resamples.failed > 0.05 * drawn:
+        reasons.append(f"{resamples.failed} of {drawn} resamples did not converge")
+    return reasons

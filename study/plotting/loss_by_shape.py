@@ -1,0 +1,133 @@
+"""A map of the loss over depth and width, with contours of equal parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+
+from study.architecture import Architecture
+from study.counting import parameters
+from study.fitting.evidence import MOST_PANELS, Evidence
+from study.fitting.law_fits import LawFit
+from study.plotting.style import LOSS, log_ticks, panels, theme
+from study.wording import compact
+
+Count = Callable[[int, int], float]
+"""Parameters at a depth and a width."""
+
+CONTOURS = 3
+_WIDTHS = 48
+
+
+def frame(evidence: Evidence) -> pd.DataFrame:
+    """One row a usable cell (`kind` cell: depth, width, mean loss over seeds), and the points of each contour.
+
+    Contours are of equal non-embedding parameters, counted, with the FFN as wide beside the width as in the median cell; empty
+    for fewer than two depths or widths. Each panel is a budget, the smallest first.
+    """
+    usable = [cell for cell in evidence.cells if cell.usable]
+    budgets = list(dict.fromkeys(cell.budget for cell in sorted(usable, key=lambda cell: cell.tokens)))[-MOST_PANELS:]
+    rows = [
+        {"panel": cell.budget, "depth": cell.architecture.depth, "width": cell.architecture.width, "loss": cell.loss_nats}
+        for cell in usable
+        if cell.budget in budgets
+    ]
+    if not rows:
+        return pd.DataFrame()
+    example = usable[0].architecture
+    ratio = float(np.median([cell.architecture.ffn / cell.architecture.width for cell in usable]))
+    return _with_contours(pd.DataFrame(rows), lambda depth, width: _non_embedding(example, ratio, depth, width), LOSS)
+
+
+def frame_of_law(found: LawFit) -> pd.DataFrame:
+    """The same of a table with depth and width, contours of 12·depth·width²; empty where the law has no depth and width."""
+    columns = found.fit.observations.columns
+    if not {"depth", "width"} <= columns.keys() or found.fit.law.predicts != "loss":
+        return pd.DataFrame()
+    loss = found.fit.observations.response
+    rows = pd.DataFrame({"panel": "", "depth": columns["depth"], "width": columns["width"], "loss": loss})
+    cells = rows.sort_values("loss").drop_duplicates(["depth", "width"])
+    return _with_contours(cells, lambda depth, width: 12.0 * depth * width**2, "lowest loss of a shape")
+
+
+def _non_embedding(example: Architecture, ratio: float, depth: int, width: int) -> float:
+    sizes = {"depth": depth, "width": width, "heads": 1, "ffn": max(1, round(ratio * width))}
+    return float(parameters(example.model_copy(update=sizes)).parameters_non_embedding)
+
+
+def _with_contours(cells: pd.DataFrame, count: Count, label: str) -> pd.DataFrame:
+    if cells["depth"].nunique() < 2 or cells["width"].nunique() < 2:
+        return pd.DataFrame()
+    lines = list(_contours(cells, count))
+    return pd.concat([cells.assign(kind="cell", label=label), *lines], ignore_index=True)
+
+
+def _contours(cells: pd.DataFrame, count: Count) -> Sequence[pd.DataFrame]:
+    """The width at each depth where the parameters are a level's; levels go from the smallest cell to the largest evenly."""
+    sizes = [count(int(depth), int(width)) for depth, width in zip(cells["depth"], cells["width"], strict=True)]
+    levels = np.geomspace(min(sizes), max(sizes), CONTOURS)
+    if max(sizes) < 1.3 * min(sizes):
+        levels = np.array([np.sqrt(min(sizes) * max(sizes))])
+    low, high = int(cells["width"].min() * 0.7), int(cells["width"].max() * 1.4) + 1
+    widths = np.unique(np.geomspace(max(1, low), high, _WIDTHS).astype(int))
+    depths = np.unique(np.geomspace(cells["depth"].min(), cells["depth"].max(), 32).astype(int))
+    counted = {depth: np.log([count(depth, width) for width in widths.tolist()]) for depth in depths.tolist()}
+    found = []
+    for level in levels.tolist():
+        at = {depth: np.interp(np.log(level), known, np.log(widths), np.nan, np.nan) for depth, known in counted.items()}
+        points = {"kind": "contour", "parameters": level, "depth": list(at), "width": np.exp(list(at.values()))}
+        found.append(pd.DataFrame(points).dropna())
+    return found
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A panel a budget: a disc a shape, coloured and labelled by its loss; grey lines join equal parameters."""
+    cells, lines = data[data["kind"] == "cell"], data[data["kind"] == "contour"]
+    names = list(dict.fromkeys(cells["panel"]))
+    shade = ScalarMappable(Normalize(cells["loss"].min(), cells["loss"].max()), sns.color_palette("viridis_r", as_cmap=True))
+    with theme():
+        figure, axes = panels(names, "width", "depth (layers)", size=(5.4, 4.2))
+        for panel, name in zip(axes, names, strict=True):
+            _draw_contours(panel, lines)
+            _draw_cells(panel, cells[cells["panel"] == name], shade)
+            panel.set_yscale("log", base=2)
+            panel.yaxis.set_major_locator(FixedLocator(sorted(cells["depth"].unique())))
+            panel.yaxis.set_minor_locator(NullLocator())
+            panel.yaxis.set_major_formatter(ScalarFormatter())
+            panel.set_xlim(0.8 * cells["width"].min(), 1.25 * cells["width"].max())
+            log_ticks(panel)
+            panel.margins(y=0.25)
+        figure.colorbar(shade, ax=axes, label=str(cells["label"].iloc[0]))
+        figure.suptitle("Loss by depth and width; grey lines: equal non-embedding parameters")
+    return figure
+
+
+def _draw_contours(axes: Axes, lines: pd.DataFrame) -> None:
+    for number, (level, line) in enumerate(lines.groupby("parameters")):
+        axes.plot(line["width"], line["depth"], color="grey", linewidth=1, linestyle="--", zorder=1)
+        end = line.sort_values("depth").iloc[-1 if number % 2 else 0]
+        _annotate(axes, compact(float(str(level))), (end["width"], end["depth"]), 12 if number % 2 else -28, "grey")
+
+
+def _draw_cells(axes: Axes, cells: pd.DataFrame, shade: ScalarMappable) -> None:
+    few = len(cells) <= 40
+    colours = shade.to_rgba(cells["loss"].to_numpy(dtype=float))
+    axes.scatter(cells["width"], cells["depth"], c=colours, s=190 if few else 40, zorder=3, edgecolor="white")
+    for width, depth, loss in cells[["width", "depth", "loss"]].itertuples(index=False) if few else ():
+        _annotate(axes, f"{loss:.3f}", (width, depth), -17, "black")
+
+
+def _annotate(axes: Axes, text: str, at: tuple[float, float], above: int, colour: str) -> None:
+    halo = [withStroke(linewidth=3, foreground="white")]
+    style: dict[str, Any] = {"ha": "center", "color": colour, "fontsize": "small", "path_effects": halo}
+    axes.annotate(text, at, (0, above), textcoords="offset points", **style)

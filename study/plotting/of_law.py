@@ -1,0 +1,25 @@
+"""A law's figure as one of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from study.fitting.evidence import Evidence
+from study.fitting.law_fits import LawFit
+
+
+@dataclass(frozen=True)
+class OfLaw:
+    """Shows of a sweep what `of` shows of a law: the first that its ledger can tell; nothing where there is none."""
+
+    of: Callable[[LawFit], pd.DataFrame]
+    draw: Callable[[pd.DataFrame], Figure]
+
+    def frame(self, evidence: Evidence) -> pd.DataFrame:
+        """The data of the figure, empty where there is no law."""
+        fits = evidence.laws.fits
+        return self.of(fits[0]) if fits else pd.DataFrame()

@@ -1,0 +1,60 @@
+"""A score from sizes, through the loss and at once: both give back the score that they were made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from study.errors import InputError
+from study.fitting.catalogue import LAWS
+from study.fitting.estimation import Settings
+from study.fitting.forecasting import Forecast
+from study.fitting.reading import Source
+from study.fitting.two_steps import fit_score
+from tests.points import TRUTHS
+
+TRUE_SCORE = {"chance": 0.25, "ceiling": 0.9, "k": 3.0, "L0": 2.8}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    columns = {"parameters": 10 ** random.uniform(7, 10, 120), "tokens": 10 ** random.uniform(9, 12, 120)}
+    loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], columns)
+    score = LAWS["score-of-loss"].predict(TRUE_SCORE, {"loss": loss}) + random.normal(0, 0.004, 120)
+    data = {"N": columns["parameters"], "D": columns["tokens"], "loss": loss * np.exp(random.normal(0, 0.002, 120))}
+    pd.DataFrame({**data, "accuracy %": 100 * score}).to_csv(tmp_path / "scores.csv", index=False)
+    return tmp_path / "scores.csv"
+
+
+def test_both_ways_forecast_the_largest_scores(table: Path) -> None:
+    found = fit_score(Source(table, {"score": "`accuracy %`/100"}), Settings(bootstrap=200, huber_delta=0.01))
+    assert found.two_steps.score.estimates == pytest.approx(TRUE_SCORE, abs=0.3, rel=0.1)
+    for told in (found.two_step_forecast, found.single_step_forecast):
+        assert isinstance(told, Forecast)
+        assert len(told.labels) == 12
+        assert np.abs(told.relative_errors).mean() < 0.02
+        assert told.covered.mean() > 0.6
+    plain = found.to_dict()
+    assert plain["two_steps"]["score"]["status"] == "converged"
+    assert {"law", "status", "estimates", "forecast"} <= plain["single_step"].keys()
+    assert found.to_text().count("forecast (") == 2
+
+
+def test_the_score_at_sizes_is_that_at_the_loss_of_the_sizes(table: Path) -> None:
+    found = fit_score(Source(table, {"score": "`accuracy %`/100"}), Settings(bootstrap=50)).two_steps
+    columns = {"parameters": np.array([1e8, 1e9]), "tokens": np.array([1e10, 1e11])}
+    loss = found.loss.predict(columns)
+    np.testing.assert_allclose(found.predict(columns), found.score.predict({"loss": loss}))
+    resampled = found.predictions(columns)
+    assert resampled.shape[1] == 2
+    low, high = np.percentile(resampled, [0.5, 99.5], axis=0)
+    assert ((low <= found.predict(columns)) & (found.predict(columns) <= high)).all()
+
+
+def test_too_few_rows_say_so(table: Path) -> None:
+    with pytest.raises(InputError, match="need 6 different points or more"):
+        fit_score(Source(table, {"score": "`accuracy %`/100"}, where="N > 8e9 and D > 1e11"))
