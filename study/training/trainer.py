@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytorch_lightning as pl
@@ -38,8 +39,17 @@ class Trained:
     seconds: float
 
 
-def fit(config: RunConfig, prepared: PreparedData, folder: RunFolder, execution: Execution, stop: StopSignal) -> Trained:
+def fit(
+    config: RunConfig,
+    prepared: PreparedData,
+    folder: RunFolder,
+    execution: Execution,
+    stop: StopSignal,
+    callbacks: Sequence[pl.Callback] = (),
+) -> Trained:
     """Train from the newest whole checkpoint, or from the start, to the last step, and validate there.
+
+    `callbacks` follow the run's own.
 
     Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a weight is not finite.
     """
@@ -64,7 +74,7 @@ def fit(config: RunConfig, prepared: PreparedData, folder: RunFolder, execution:
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=metrics or False,
-        callbacks=[Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds), clock],
+        callbacks=[Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds), clock, *callbacks],
         plugins=[DurableCheckpointIO(), LightningEnvironment()],
         enable_checkpointing=False,
         enable_progress_bar=False,
