@@ -35,8 +35,8 @@ slow: .venv/.installed-dev ## run the tests that take longer than a minute
 replicate: .venv/.installed ## fit published scaling studies again, into results/replications
 	.venv/bin/study replicate $(if $(CHINCHILLA),--chinchilla $(CHINCHILLA))
 
-bench: .venv/.installed ## time 4,000 refits of a law against SciPy
-	.venv/bin/python -m study.replicating.benchmark
+bench: .venv/.installed-dev ## measure training speed and all else that should be fast, into results/bench
+	.venv/bin/study bench
 
 lint: .venv/.installed-dev ## check style, format and types
 	.venv/bin/ruff check

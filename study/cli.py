@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.bench_commands import BENCH_COMMANDS
 from study.errors import InputError
 from study.law_commands import LAW_COMMANDS
 
@@ -52,8 +53,8 @@ def commands() -> None:
     """
 
 
-for law_command in LAW_COMMANDS:
-    commands.add_command(law_command)
+for command_elsewhere in (*LAW_COMMANDS, *BENCH_COMMANDS):
+    commands.add_command(command_elsewhere)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 results_option = click.option(

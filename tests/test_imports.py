@@ -30,10 +30,10 @@ TRUNK = (
     ),
     "changes",
 )
-TRAINING = (*TRUNK, "data", "model", "training", "timing", "sweeping", "cli")
+TRAINING = (*TRUNK, "data", "model", "training", "timing", "sweeping", "benching", "bench_commands", "cli")
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
-    *("findings", "tables", "answering", "law_commands", "cli"),
+    *("findings", "tables", "answering", "law_commands", "bench_commands", "cli"),
 )
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
 
@@ -44,6 +44,7 @@ ALLOWED = {
     "training": {"torch", "pytorch_lightning", "lightning_fabric"},
     "timing": {"torch"},
     "sweeping": {"torch", "optuna"},
+    "benching": {"torch", "pytorch_lightning"},
 }
 """The heavy packages that a part may import, even inside a function; the W&B mirror alone may import wandb."""
 

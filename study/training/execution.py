@@ -104,7 +104,7 @@ def environment(execution: Execution, precision: Literal["fp32", "bf16"]) -> Env
     return Environment(
         hostname=socket.gethostname(),
         device=torch.cuda.get_device_name() if execution.device == "cuda" else "cpu",
-        processor=f"{_processor_model()} ({torch.backends.cpu.get_cpu_capability()})",
+        processor=processor(),
         devices=execution.devices,
         threads=execution.threads,
         precision=precision,
@@ -114,6 +114,11 @@ def environment(execution: Execution, precision: Literal["fp32", "bf16"]) -> Env
         lightning=version("pytorch-lightning"),
         study=version("scaling-study"),
     )
+
+
+def processor() -> str:
+    """The processor's name, with the instruction set that torch uses on it."""
+    return f"{_processor_model()} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 def _processor_model() -> str:

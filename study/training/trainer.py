@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytorch_lightning as pl
@@ -49,11 +49,12 @@ def fit(
     stop: StopSignal,
     watchdog: Watchdog,
     check: Callable[[], None] | None = None,
+    callbacks: Sequence[pl.Callback] = (),
 ) -> Trained:
     """Train from the newest whole checkpoint, or from the start, to the last step, and validate there.
 
-    `check` is asked before every write, and raises where the run is no longer this process's to write. Raises Preempted when
-    told to stop, after saving, and FloatingPointError where a loss or a weight is not finite.
+    `check` is asked before every write, and raises where the run is no longer this process's to write; `callbacks` follow the
+    run's own. Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a weight is not finite.
     """
     _quiet()
     torch.set_num_threads(execution.threads)
@@ -83,6 +84,7 @@ def fit(
             Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds),
             clock,
             watchdog,
+            *callbacks,
         ],
         plugins=[DurableCheckpointIO(check), LightningEnvironment()],
         enable_checkpointing=False,

@@ -1,0 +1,73 @@
+"""The command that measures speed: it parses, calls one function, and shows what it returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+SECTIONS = ("train", "sharing", "laws")
+"""What `--only` takes."""
+
+
+@click.command()
+@click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Measure this alone; repeat it for several.")
+@click.option("--shapes", help="Trained shapes as DEPTHxWIDTH, as in 2x128,4x256.  [default: the device's own]")
+@click.option("--vocabulary", default="30522,8192", show_default=True, help="Word pieces V of the shapes.")
+@click.option("--dtype", default=None, help="Precisions of the shapes.  [default: fp32,bf16 on CPU, bf16 on CUDA]")
+@click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Sequences a batch.")
+@click.option("--sequence-length", type=click.IntRange(8), default=128, show_default=True, help="Tokens a sequence.")
+@click.option(
+    "--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True, help="Of all contenders."
+)
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores of this process]")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds in which contenders take turns.  [default: 5, 3 on CUDA]")
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("results/bench"), show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables: the rows, by section if several.")
+def bench(only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str, dtype: str | None, **options: Any) -> None:
+    """Measure how fast this machine trains, starts and reads, beside the usual peer and its own limits.
+
+    Every row is printed and written to OUTPUT/<hardware>.json as it is finished; a table and a figure lie beside it.
+    """
+    from study.benching.command import Choice, run
+    from study.benching.tables import as_line, as_text
+    from study.plotting.training_speed import draw_file
+    from study.quantities import read_whole_numbers
+
+    choice = Choice(**options, vocabularies=read_whole_numbers("--vocabulary", vocabulary), dtypes=_dtypes(dtype))
+    results, rows = run(choice, only, output, lambda section, row: click.echo(as_line(section, row), err=True), {"laws": _laws})
+    draw_file(results.file)
+    if as_json:
+        click.echo(json.dumps(next(iter(rows.values())) if len(rows) == 1 else rows, indent=1))
+    else:
+        click.echo("\n\n".join(as_text(section, found) for section, found in rows.items()) + f"\n\nKept in {results.file}")
+
+
+def _laws(tell: Callable[[dict[str, Any]], None]) -> None:
+    """Fit and refit Chinchilla's law."""
+    from study.benching.figures import figure
+    from study.replicating.benchmark import REFITS, measure
+
+    times = measure()
+    tell(figure(f"a fit and {REFITS:,} refits of Chinchilla's law ({times.status})", times.ours_seconds, "s"))
+    tell(figure("SciPy's BFGS for as many, over ours", times.scipy_seconds / times.ours_seconds, "times"))
+
+
+def _dtypes(text: str | None) -> Any:
+    """The precisions that `--dtype` names, None without it."""
+    from study.errors import InputError
+
+    if text is None:
+        return None
+    parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not set(parts) <= {"fp32", "bf16"}:
+        raise InputError.at("--dtype", f"{text!r} is not fp32, bf16 or both; write them as fp32,bf16")
+    return parts
+
+
+BENCH_COMMANDS = (bench,)
+"""Every command of this file."""

@@ -1,0 +1,143 @@
+"""What is trained when training speed is measured: a model, its batch, and where and in which precision it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from study.architecture import Architecture
+from study.config import RunConfig
+from study.counting import MASKING_RATE, flops_per_sequence, masked_positions
+from study.errors import InputError, Problem
+from study.memory import Device, Precision
+from study.named_models import architecture_of, changed
+
+CPU_SHAPES = "2x128,4x256,4x512"
+CPU_VOCABULARIES = (30522, 8192)
+CPU_BATCH, CPU_LENGTH = 32, 128
+
+STEPS = 10**9
+"""A budget that no benchmark reaches."""
+
+GPU_MODELS = (
+    ("bert-tiny", 256, 128, 0),
+    ("bert-mini", 256, 128, 0),
+    ("bert-small", 256, 128, 1),
+    ("bert-medium", 256, 128, 1),
+    ("bert-base", 256, 128, 2),
+    ("bert-base", 64, 512, 3),
+    ("bert-large", 128, 128, 4),
+    ("bert-large", 32, 512, 4),
+)
+"""Model, sequences a batch, tokens a sequence, and the wave: what is in one wave is compiled side by side.
+
+A wave fits into 140 GB with its peers, whose dense head alone takes about 16 GB at 32,768 tokens a batch."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model on one device, in one precision, at B sequences of S tokens a batch, with one dropout on all contenders."""
+
+    architecture: Architecture
+    dtype: Precision
+    batch: int
+    sequence_length: int
+    device: Device = "cpu"
+    threads: int = 1
+    dropout: float = 0.0
+    model: str | None = None
+    wave: int = 0
+
+    @property
+    def shape(self) -> str:
+        """Depth x width, as on the command line."""
+        return f"{self.architecture.depth}x{self.architecture.width}"
+
+    @property
+    def name(self) -> str:
+        """What the case is called while it is measured."""
+        size = f"vocabulary {self.architecture.vocabulary:,}, {self.batch} x {self.sequence_length} tokens, {self.dtype}"
+        return f"{self.model or self.shape}: {size}"
+
+    @property
+    def predictions(self) -> int:
+        """Masked positions a sequence."""
+        return masked_positions(self.sequence_length, MASKING_RATE)
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of one step."""
+        return self.batch * self.sequence_length
+
+    @property
+    def flops_per_token(self) -> float:
+        """FLOPs of the matrix products that our training really runs, a token (train_flops)."""
+        return flops_per_sequence(self.architecture, self.sequence_length, self.predictions).train_flops / self.sequence_length
+
+    def products(self) -> list[tuple[int, int, int]]:
+        """The forward products (rows, inner, columns) of this model's layers and head, each once."""
+        a, tokens = self.architecture, self.batch_tokens
+        sizes = [(tokens, a.width, 3 * a.width), (tokens, a.width, a.ffn), (tokens, a.ffn, a.width)]
+        return list(dict.fromkeys([*sizes, (self.batch * self.predictions, a.width, a.vocabulary)]))
+
+    def config(self, steps: int = STEPS, **recipe: Any) -> RunConfig:
+        """The configuration of a run of this case."""
+        values = {
+            "architecture": self.architecture.model_dump(),
+            "recipe": {
+                "batch_tokens": self.batch_tokens,
+                "precision": self.dtype,
+                "dropout": self.dropout,
+                "warmup_fraction": 0.0,
+                "budget": {"steps": steps},
+                **recipe,
+            },
+            "data": {
+                "tokenizer": {"vocabulary": self.architecture.vocabulary},
+                "sequence_length": self.sequence_length,
+                "validation_sequences": 64,
+            },
+        }
+        return RunConfig.parse(values)
+
+
+def read_shapes(text: str) -> list[tuple[int, int]]:
+    """Depths and widths from `2x128,4x256`; raises InputError with every part that is none."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    found = [re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,5})", part) for part in parts]
+    wrong = [part for part, sizes in zip(parts, found, strict=True) if sizes is None]
+    if wrong or not parts:
+        message = "{!r} is not depth x width; write shapes as 2x128,4x256"
+        raise InputError(Problem("--shapes", message.format(part)) for part in wrong or [text])
+    return [(int(sizes[1]), int(sizes[2])) for sizes in found if sizes is not None]
+
+
+def cpu_cases(
+    shapes: Iterable[tuple[int, int]],
+    vocabularies: Iterable[int],
+    dtypes: Iterable[Precision],
+    size: tuple[int, int],
+    **rest: Any,
+) -> list[Case]:
+    """Every shape with every vocabulary in every precision, at `size`, the sequences and tokens of a batch.
+
+    Raises InputError for shapes that cannot be.
+    """
+    models = [
+        architecture_of(None, {"depth": depth, "width": width, "vocabulary": vocabulary, "positions": max(512, size[1])})
+        for depth, width in shapes
+        for vocabulary in vocabularies
+    ]
+    return [Case(model, dtype, *size, **rest) for model in models for dtype in dtypes]
+
+
+def gpu_cases(threads: int, dropout: float) -> list[Case]:
+    """BERT's miniatures, Base and Large in bf16, at batches that fill a large GPU."""
+    return [
+        Case(
+            changed(architecture_of(name, {}), {"positions": 512}), "bf16", batch, length, "cuda", threads, dropout, name, wave
+        )
+        for name, batch, length, wave in GPU_MODELS
+    ]

@@ -1,0 +1,96 @@
+"""What `study bench` does: the sections asked for, one after the other, every row written and told as it is finished."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from study.benching.cases import CPU_SHAPES, Case, cpu_cases, gpu_cases, read_shapes
+from study.benching.results import Results
+from study.benching.sharing import measure_sharing
+from study.benching.training import measure_training
+from study.errors import InputError
+from study.memory import Device, Precision
+
+Tell = Callable[[dict[str, Any]], None]
+
+BY_DEVICE: dict[Device, tuple[str, ...]] = {
+    "cpu": ("train", "overhead", "start", "data", "validation", "laws", "finetune", "roofline"),
+    "cuda": ("train", "sharing"),
+}
+"""What is measured where nothing is chosen."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the command line chose; `shapes` None stands for the device's own cases."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = None
+    rounds: int | None = None
+    shapes: str | None = None
+    vocabularies: tuple[int, ...] = (30522, 8192)
+    dtypes: tuple[Precision, ...] | None = None
+    batch: int = 32
+    sequence_length: int = 128
+    dropout: float = 0.0
+
+    def resolved_device(self) -> Device:
+        """The device; raises InputError where cuda was asked for and is not there."""
+        import torch
+
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError.at("--device cuda", "torch sees no CUDA device here; use --device cpu")
+        return "cuda" if self.device != "cpu" and torch.cuda.is_available() else "cpu"
+
+    def resolved_threads(self) -> int:
+        """CPU threads of each contender, by default one a core of this process."""
+        return self.threads or len(os.sched_getaffinity(0))
+
+    def resolved_rounds(self) -> int:
+        """Rounds in which contenders take turns: 5, or 3 on CUDA, whose times are steadier."""
+        return self.rounds or (3 if self.resolved_device() == "cuda" else 5)
+
+    def cases(self) -> list[Case]:
+        """What is trained; raises InputError for shapes that cannot be."""
+        device, threads = self.resolved_device(), self.resolved_threads()
+        if device == "cuda" and self.shapes is None:
+            return gpu_cases(threads, self.dropout)
+        dtypes: tuple[Precision, ...] = self.dtypes or (("bf16",) if device == "cuda" else ("fp32", "bf16"))
+        rest = {"device": device, "threads": threads, "dropout": self.dropout}
+        sizes, shapes = (self.batch, self.sequence_length), read_shapes(self.shapes or CPU_SHAPES)
+        return cpu_cases(shapes, self.vocabularies, dtypes, sizes, **rest)
+
+
+def run(
+    choice: Choice,
+    only: Sequence[str],
+    output: Path,
+    told: Callable[[str, dict[str, Any]], None],
+    others: Mapping[str, Callable[[Tell], None]],
+) -> tuple[Results, dict[str, list[dict[str, Any]]]]:
+    """Measure the sections of `only`, or the device's own, and return where they are kept and their rows.
+
+    `others` are sections that other parts of the workbench measure.
+    """
+    cases, device, threads = choice.cases(), choice.resolved_device(), choice.resolved_threads()
+    sections: dict[str, Callable[[Tell], None]] = {
+        "train": lambda tell: measure_training(cases, choice.resolved_rounds(), tell),
+        "sharing": lambda tell: measure_sharing(device, tell),
+        **others,
+    }
+    results = Results(output, device, threads)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name in only or [name for name in BY_DEVICE[device] if name in sections]:
+        found = rows[name] = []
+
+        def tell(row: dict[str, Any], name: str = name, found: list[dict[str, Any]] = found) -> None:
+            found.append(row)
+            results.put(name, found)
+            told(name, row)
+
+        sections[name](tell)
+    return results, rows

@@ -1,0 +1,76 @@
+"""Rows of the training benchmark from the times of its rounds; torch-free arithmetic that tests can check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from study.benching.cases import Case
+from study.benching.gate import RoundTime
+
+PEERS = ("loop", "trainer", "trainer_compiled")
+"""What ours is compared with, in the order of the tables."""
+
+
+@dataclass
+class Rounds:
+    """What the rounds of one case gave: times by contender, FLOP/s of the best product, seconds to the first step, failures."""
+
+    times: dict[str, list[RoundTime]] = field(default_factory=dict)
+    matmul: list[dict[tuple[int, int, int], float]] = field(default_factory=list)
+    starts: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, Any]:
+    """One row: medians over the rounds; ratios and shares are taken within each round, whose contenders ran side by side.
+
+    `versus` is our tokens/s over a peer's. `share_of_matmul_rate` is the part of the machine's best matrix-product rate that
+    the products of our training use (train_flops), `mfu` the same of the datasheet's dense rate, where `peak` is known.
+    `spread` is (slowest − fastest) / median over the rounds.
+    """
+    speeds = {name: [case.batch_tokens / time.step_seconds for time in times] for name, times in rounds.times.items()}
+    best = [max(rates.values()) for rates in rounds.matmul]
+    row: dict[str, Any] = {
+        "shape": case.shape,
+        "model": case.model,
+        "vocabulary": case.architecture.vocabulary,
+        "dtype": case.dtype,
+        "batch": case.batch,
+        "sequence_length": case.sequence_length,
+        "dropout": case.dropout,
+        "ours_tokens_per_second": None,
+        "versus": {},
+        "share_of_matmul_rate": None,
+        "mfu": None,
+        "matmul_flops_per_second": median(best) if best else None,
+        "train_flops_per_token": case.flops_per_token,
+        "tokens_per_second": {name: median(values) for name, values in speeds.items()},
+        "step_seconds": {name: median(time.step_seconds for time in times) for name, times in rounds.times.items()},
+        "spread": {name: (max(values) - min(values)) / median(values) for name, values in speeds.items()},
+        "start_seconds": rounds.starts,
+        "rounds": max(map(len, speeds.values()), default=0),
+        "errors": rounds.errors,
+    }
+    if "ours" not in speeds:
+        return row
+    achieved = [speed * case.flops_per_token for speed in speeds["ours"]]
+    row["ours_tokens_per_second"] = median(speeds["ours"])
+    row["versus"] = {name: _ratio(speeds["ours"], speeds[name]) for name in PEERS if name in speeds}
+    row["share_of_matmul_rate"] = _ratio(achieved, best) if best else None
+    row["mfu"] = median(achieved) / peak if peak else None
+    return row
+
+
+def _ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median ratio of what was measured in the same round."""
+    return median(a / b for a, b in zip(above, below, strict=True))
+
+
+def best_product(rounds: Sequence[Mapping[tuple[int, int, int], float]]) -> tuple[tuple[int, int, int], float]:
+    """The shape whose median rate is the best, and that rate."""
+    rates = {shape: median(one[shape] for one in rounds) for shape in rounds[0]}
+    shape = max(rates, key=lambda sizes: rates[sizes])
+    return shape, rates[shape]

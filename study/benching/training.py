@@ -1,0 +1,138 @@
+"""Training speed side by side: contenders of one case take turns over several rounds, each in a process of its own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from study.benching.cases import Case
+from study.benching.gate import Contender, ContenderError, Order, RoundTime, load
+from study.benching.rows import Rounds, training_row
+
+ROUND_SECONDS = 1.0
+"""How long a contender trains in a round, at least; one step may take longer."""
+
+QUICK_STEP_SECONDS, LEAD_IN = 0.25, {"cpu": 1, "cuda": 3}
+"""Steps shorter than this are preceded, in each round, by so many that do not count."""
+
+WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
+"""The round that does not count: compiling, capturing and the allocator's growth are over then."""
+
+MODULES = {"ours": "contenders", "matmul": "contenders", "loop": "peers", "trainer": "peers", "trainer_compiled": "peers"}
+"""Where under study.benching each contender is."""
+
+Tell = Callable[[dict[str, Any]], None]
+"""Told each row when it is finished."""
+
+
+class Stand:
+    """The contenders of one case, each in its process; one that fails leaves, with its reason in `found.errors`."""
+
+    def __init__(self, case: Case, folder: Path) -> None:
+        self.case, self.folder, self.found = case, folder, Rounds()
+        self._contenders: dict[str, Contender] = {}
+        self._quick: set[str] = set()
+        folder.mkdir()
+
+    def start(self, name: str) -> None:
+        """Start a contender's process."""
+        target = f"study.benching.{MODULES[name]}.{name}"
+        self._contenders[name] = Contender(target, (self.case, self.folder), self.folder / f"{name}.log")
+
+    def warm_up(self, name: str) -> None:
+        """Wait for a contender's first step, then give it the round that does not count."""
+
+        def warm(contender: Contender) -> Any:
+            self.found.starts[name] = contender.ready()
+            return contender.round(WARM_UP[self.case.device])
+
+        time = self._ask(name, warm)
+        if isinstance(time, RoundTime) and time.step_seconds < QUICK_STEP_SECONDS:
+            self._quick.add(name)
+
+    def rounds(self, count: int) -> None:
+        """So many rounds of every contender, in turn; rounds that one of them did not live through count for none."""
+        found = self.found
+        for _ in range(count):
+            for name in list(self._contenders):
+                order = Order(ROUND_SECONDS, lead_in=LEAD_IN[self.case.device] if name in self._quick else 0)
+                what = self._ask(name, partial(Contender.round, order=order))
+                if name == "matmul" and what is not None:
+                    found.matmul.append(what)
+                elif what is not None:
+                    found.times.setdefault(name, []).append(what)
+        for name in found.errors:
+            found.times.pop(name, None)
+        if "matmul" in found.errors:
+            found.matmul.clear()
+
+    def stop(self) -> None:
+        """End all processes."""
+        for contender in self._contenders.values():
+            contender.stop()
+        self._contenders.clear()
+
+    def _ask(self, name: str, question: Callable[[Contender], Any]) -> Any:
+        try:
+            return question(self._contenders[name])
+        except ContenderError as error:
+            self.found.errors[name] = str(error)
+            self._contenders.pop(name).stop()
+            return None
+
+
+def peers_of(case: Case) -> tuple[str, ...]:
+    """What a case is compared with; a compiled Trainer starts slowly: at Tiny and Base on CUDA alone; Large has a loop."""
+    if case.model == "bert-large":
+        return ("loop",)
+    compiled = case.device == "cuda" and case.model in ("bert-tiny", "bert-base") and case.sequence_length == 128
+    return ("loop", "trainer", "trainer_compiled") if compiled else ("loop", "trainer")
+
+
+def measure_training(cases: Sequence[Case], rounds: int, tell: Tell) -> None:
+    """Measure every case against its peers and tell its row; what fails is told in the row.
+
+    On CUDA the contenders of a wave start together, since compiling them side by side saves most of the time.
+    """
+    load()
+    for (_, device), grouped in groupby(enumerate(cases), key=lambda pair: (_wave(*pair), pair[1].device)):
+        wave = [case for _, case in grouped]
+        with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
+            stands = [Stand(case, Path(folder) / str(number)) for number, case in enumerate(wave)]
+            try:
+                _warm_up(stands, together=device == "cuda")
+                for stand in stands:
+                    stand.rounds(rounds)
+                    stand.stop()
+                    tell(training_row(stand.case, stand.found, datasheet_rate(stand.case)))
+            finally:
+                for stand in stands:
+                    stand.stop()
+
+
+def _wave(number: int, case: Case) -> int:
+    return case.wave if case.device == "cuda" else number
+
+
+def _warm_up(stands: list[Stand], together: bool) -> None:
+    names = [(stand, name) for stand in stands for name in ("ours", *peers_of(stand.case), "matmul")]
+    if together:
+        for stand, name in names:
+            stand.start(name)
+    for stand, name in names:
+        if not together:
+            stand.start(name)
+        stand.warm_up(name)
+
+
+def datasheet_rate(case: Case) -> float | None:
+    """The datasheet's dense FLOP/s of the case's device, None where it is not known."""
+    if case.device == "cpu":
+        return None
+    from study.training.execution import Execution, peak_flops_per_second
+
+    return peak_flops_per_second(Execution("cuda"), case.dtype)

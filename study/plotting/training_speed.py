@@ -1,0 +1,74 @@
+"""Training speed against the usual peer and the machine's own limit, from the results of `study bench`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from study.plotting.style import save_in, theme
+from study.quantities import count_text
+
+PEERS = {
+    "loop": "BertForMaskedLM, plain loop",
+    "trainer": "transformers.Trainer",
+    "trainer_compiled": "transformers.Trainer, compiled",
+}
+SHARES = {"share_of_matmul_rate": "of plain matrix products", "mfu": "of the datasheet's dense rate"}
+
+
+def frame(rows: list[dict[str, object]]) -> pd.DataFrame:
+    """One row a bar: the case, the kind of figure (`times faster` or `share`), its series and value."""
+    bars = []
+    for row in rows:
+        speed = row["ours_tokens_per_second"]
+        if not isinstance(speed, float):
+            continue
+        name = f"{row['model'] or row['shape']}, {row['vocabulary']:,} pieces" if not row["model"] else str(row["model"])
+        case = f"{name}, {row['batch']}·{row['sequence_length']}, {row['dtype']}: {count_text(speed)} tokens/s"
+        versus = row["versus"]
+        assert isinstance(versus, dict)
+        bars += [{"case": case, "kind": "times faster", "series": PEERS[name], "value": versus[name]} for name in versus]
+        bars += [{"case": case, "kind": "share", "series": SHARES[key], "value": row[key]} for key in SHARES if row[key]]
+    return pd.DataFrame(bars, columns=["case", "kind", "series", "value"])
+
+
+def draw(data: pd.DataFrame, title: str) -> Figure:
+    """Two panels over the same cases: how many times the peers' tokens/s, and the share of the hardware's rate in use."""
+    with theme():
+        cases = data["case"].unique()
+        figure = Figure(figsize=(12.5, 1.6 + 0.46 * max(3, len(cases))), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True)
+        _bars(left, data[data["kind"] == "times faster"], "tokens/s of our training over the peer's", "{:.1f}x")
+        left.axvline(1, color="black", linewidth=1)
+        _bars(right, data[data["kind"] == "share"], "rate of the products that run (train_flops), as a share", "{:.0%}")
+        right.set_xlim(0, max(1.0, right.get_xlim()[1]))
+        figure.suptitle(title)
+    return figure
+
+
+def _bars(axes: Axes, data: pd.DataFrame, label: str, form: str) -> None:
+    sns.barplot(data, x="value", y="case", hue="series", orient="h", ax=axes, legend=not data.empty)
+    for container in axes.containers:
+        axes.bar_label(container, fmt=form.format, padding=3, fontsize=8)  # type: ignore[arg-type]
+    axes.set_xlabel(label)
+    axes.set_ylabel("")
+    axes.margins(x=0.12)
+    if not data.empty:
+        sns.move_legend(axes, "lower left", bbox_to_anchor=(0, 1), ncols=1, title=None, fontsize=9)
+
+
+def draw_file(results: Path) -> list[Path]:
+    """Draw the training section of a results file beside it; nothing where it has none."""
+    content = json.loads(results.read_bytes())
+    section = content["sections"].get("train")
+    data = frame(section["rows"]) if section else pd.DataFrame()
+    if data.empty:
+        return []
+    place = section["environment"]
+    where = place["device"] if place["device"] != "cpu" else f"{place['processor']}, {place['threads']} threads"
+    return save_in(draw(data, f"Training speed on {where}"), results.parent, results.stem)

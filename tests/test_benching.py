@@ -1,0 +1,167 @@
+"""The benchmark: what it measures side by side, the rows it makes of the times, and what it keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.architecture import Architecture
+from study.benching import training
+from study.benching.cases import Case, cpu_cases, gpu_cases, read_shapes
+from study.benching.command import Choice
+from study.benching.figures import failed, figure
+from study.benching.gate import Contender, ContenderError, Order, RoundTime
+from study.benching.results import Results, read_sections
+from study.benching.rows import Rounds, training_row
+from study.benching.tables import as_line, as_markdown, as_text
+from study.counting import flops_per_token
+from study.errors import InputError
+from study.plotting import training_speed
+
+TINY = Architecture(depth=1, width=32, heads=1, ffn=128, vocabulary=200, positions=512)
+CASE = Case(TINY, "fp32", batch=4, sequence_length=16)
+KEYS = {"shape", "vocabulary", "dtype", "ours_tokens_per_second", "versus", "share_of_matmul_rate"}
+
+
+def known_rounds(slow: float = 1.0) -> Rounds:
+    """Three rounds of a machine that halves its speed in the last: ours 2 ms a step, loop 5, trainer 6 on 1 GFLOP/s."""
+    times = {"ours": 2e-3, "loop": 5e-3, "trainer": 6e-3}
+    drift = (1.0, 1.0, 2.0 * slow)
+    return Rounds(
+        times={name: [RoundTime(10, 10 * seconds * factor) for factor in drift] for name, seconds in times.items()},
+        matmul=[{(8, 8, 8): 1e9 / factor, (4, 4, 4): 5e8 / factor} for factor in drift],
+        starts={"ours": 1.5},
+    )
+
+
+def test_ratios_are_taken_within_a_round_and_so_survive_a_machine_that_drifts() -> None:
+    for slow in (1.0, 10.0):
+        row = training_row(CASE, known_rounds(slow), peak=2e9)
+        assert row["versus"] == pytest.approx({"loop": 2.5, "trainer": 3.0})
+        assert row["ours_tokens_per_second"] == pytest.approx(64 / 2e-3)
+        flops = flops_per_token(TINY, 16, 2)["train_flops"]
+        assert row["share_of_matmul_rate"] == pytest.approx(32_000 * flops / 1e9)
+        assert row["mfu"] == pytest.approx(32_000 * flops / 2e9)
+
+
+def test_a_row_has_what_other_programs_read() -> None:
+    row = training_row(CASE, known_rounds(), None)
+    assert row.keys() >= KEYS
+    assert (row["shape"], row["vocabulary"], row["dtype"], row["mfu"]) == ("1x32", 200, "fp32", None)
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_a_contender_that_failed_is_told_and_the_others_stay() -> None:
+    rounds = known_rounds()
+    del rounds.times["trainer"]
+    rounds.errors["trainer"] = "ImportError: no transformers"
+    row = training_row(CASE, rounds, None)
+    assert row["versus"].keys() == {"loop"}
+    assert "trainer failed: ImportError: no transformers" in as_text("train", [row])
+    rounds.times.clear()
+    row = training_row(CASE, rounds, None)
+    assert row["ours_tokens_per_second"] is None
+    assert "failed" in as_line("train", row)
+
+
+@pytest.mark.parametrize("text", ["2by128", "", "0x128", "2x128,x"])
+def test_shapes_that_are_none_are_refused_by_name(text: str) -> None:
+    with pytest.raises(InputError, match="2x128,4x256"):
+        read_shapes(text)
+
+
+def test_shapes_are_crossed_with_vocabularies_and_precisions() -> None:
+    cases = cpu_cases(read_shapes("2x128, 4x256"), (30522, 8192), ("fp32", "bf16"), (32, 128), threads=2)
+    assert len(cases) == 8
+    assert {case.shape for case in cases} == {"2x128", "4x256"}
+    assert cases[0].config().batch_sequences == 32
+
+
+def test_the_cases_of_a_gpu_are_the_miniatures_base_and_large() -> None:
+    cases = gpu_cases(threads=1, dropout=0.0)
+    assert [(case.model, case.sequence_length) for case in cases][-4:] == [
+        ("bert-base", 128),
+        ("bert-base", 512),
+        ("bert-large", 128),
+        ("bert-large", 512),
+    ]
+    assert all(case.config().architecture == case.architecture for case in cases)
+
+
+def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(InputError, match="no CUDA device"):
+        Choice(device="cuda").cases()
+
+
+def test_a_section_measured_again_replaces_itself_alone(tmp_path: Path) -> None:
+    row = training_row(CASE, known_rounds(), None)
+    results = Results(tmp_path, "cpu", threads=2)
+    results.put("train", [row])
+    again = Results(tmp_path, "cpu", threads=1)
+    again.put("start", [figure("study --help", 0.07, "s", at_most=0.3), failed("study params", "it crashed")])
+    sections = read_sections(again.file)
+    assert sections["train"]["rows"] == [row]
+    assert (sections["train"]["environment"]["threads"], sections["start"]["environment"]["threads"]) == (2, 1)
+    assert sections["train"]["environment"]["versions"]["torch"]
+    told = again.file.with_suffix(".md").read_text()
+    assert "| 1x32 | 200 | fp32 | 4 x 16 | 32k | 2.50 | 3.00 |" in told
+    assert "| study --help | 70 ms | ≤ 0.3 s | yes |" in told
+    assert "| study params | it crashed | – | – |" in told
+    again.file.write_text("{}")
+    with pytest.raises(InputError, match="move it away"):
+        read_sections(again.file)
+
+
+def test_the_figure_has_a_bar_for_every_ratio_and_share(tmp_path: Path) -> None:
+    results = Results(tmp_path, "cpu", threads=2)
+    results.put("train", [training_row(CASE, known_rounds(), 2e9), training_row(CASE, Rounds(errors={"ours": "no"}), None)])
+    data = training_speed.frame(read_sections(results.file)["train"]["rows"])
+    assert data.groupby("kind", sort=False).size().to_dict() == {"times faster": 2, "share": 2}
+    written = training_speed.draw_file(results.file)
+    assert [path.name for path in written] == [f"{results.file.stem}.svg", f"{results.file.stem}.png"]
+    assert written[0].read_text().startswith("<?xml")
+    assert as_markdown("here", {}) == "# Speed on here\n"
+
+
+def test_a_contender_that_breaks_says_why(tmp_path: Path) -> None:
+    broken = Contender("study.benching.contenders.nothing_of_the_kind", (), tmp_path / "log")
+    with pytest.raises(ContenderError, match="nothing_of_the_kind"):
+        broken.ready()
+    broken.stop()
+    killed = Contender("os._exit", (), tmp_path / "log")
+    with pytest.raises(ContenderError):
+        killed.round(Order(0.1))
+    killed.stop()
+
+
+def test_the_command_measures_all_sides_and_prints_rows(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "ROUND_SECONDS", 0.05)
+    monkeypatch.setattr(training, "WARM_UP", {"cpu": Order(0.05)})
+    size = ("--shapes", "1x32", "--vocabulary", "200", "--dtype", "fp32", "--batch", 4, "--sequence-length", 16)
+    status, out, err = study("bench", "--only", "train", *size, "--threads", 1, "--rounds", 2, "--output", tmp_path, "--json")
+    assert status == 0, err
+    (row,) = json.loads(out)
+    assert row.keys() >= KEYS
+    assert row["errors"] == {}
+    assert row["versus"].keys() == {"loop", "trainer"}
+    assert 0 < row["share_of_matmul_rate"] < 1
+    assert row["rounds"] == 2
+    assert len({path.stem for path in tmp_path.iterdir()}) == 1
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".svg", ".png"}
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [(("--shapes", "2by128"), "--shapes"), (("--dtype", "fp16"), "--dtype"), (("--vocabulary", "many"), "--vocabulary")],
+)
+def test_bad_options_are_refused_before_anything_is_measured(
+    options: tuple[str, ...], place: str, study: Any, tmp_path: Path
+) -> None:
+    status, out, err = study("bench", *options, "--output", tmp_path / "out")
+    assert (status, out) == (2, "")
+    assert f"error: {place}: " in err
+    assert not (tmp_path / "out").exists()
