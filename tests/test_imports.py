@@ -18,7 +18,7 @@ TRUNK = (
     *("counting", "memory", "solving", "named_models", "accounts", "config", "records", "naming", "comparing", "latency"),
     "changes",
 )
-TRAINING = (*TRUNK, "data", "model", "training", "timing", "sweeping", "cli")
+TRAINING = (*TRUNK, "data", "tasks", "model", "training", "timing", "sweeping", "cli")
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
     *("findings", "tables", "answering", "law_commands", "cli"),
