@@ -9,6 +9,7 @@ from typing import Any
 
 from study.errors import InputError, Problem
 from study.schema import nearest
+from study.tasks.embedded import embedded_tables
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.hub import read_hub_split
 from study.tasks.parsing import label_name, parse
@@ -26,9 +27,7 @@ def load_task(name: str, data: Path | None = None) -> TaskData:
     if data is not None and not data.is_dir():
         raise InputError.at(str(data), "is not a folder; give the one that holds the files of the tasks")
     source, pattern = _source(spec, [root for root in (folder, data) if root is not None])
-    if source.embedded is not None:
-        return _embedded(spec, source.embedded)
-    tables = {role: _table(spec, source, pattern, split) for role, split in _named_splits(spec, source).items()}
+    tables = _tables(spec, source, pattern)
     _refuse_repeated_ids(spec, source, tables)
     labels = _labels(spec, source, tables)
     splits = {role: parse(spec, source, table, labels) for role, table in tables.items()}
@@ -93,6 +92,13 @@ def _named_splits(spec: TaskSpec, source: Source) -> dict[str, str]:
     return {"train": source.splits.train, **dev, "test": source.splits.test}
 
 
+def _tables(spec: TaskSpec, source: Source, pattern: Path | None) -> dict[str, Table]:
+    """The wanted columns of every split, by what the split is for."""
+    if source.embedded is not None:
+        return embedded_tables(source.embedded)
+    return {role: _table(spec, source, pattern, split) for role, split in _named_splits(spec, source).items()}
+
+
 def _table(spec: TaskSpec, source: Source, pattern: Path | None, split: str) -> Table:
     wanted = list(spec.columns(source).values())
     if pattern is None:
@@ -135,7 +141,3 @@ def _refuse_repeated_ids(spec: TaskSpec, source: Source, tables: dict[str, Table
             seen.setdefault(value, table.where(row))
     if problems:
         raise InputError(problems[:8])
-
-
-def _embedded(spec: TaskSpec, maker: str) -> TaskData:
-    raise InputError.at(spec.name, f"nothing embedded is called {maker!r}")

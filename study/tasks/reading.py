@@ -1,4 +1,4 @@
-"""Tables of examples from Parquet, JSON lines, CSV and TSV files and from the hub, column by column."""
+"""Tables of examples from Parquet, JSON lines, CSV, TSV and CoNLL files, column by column."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from study.errors import InputError
 from study.schema import nearest, shown
 
-SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv")
+SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv", ".conll")
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ def read_table(path: Path, wanted: Sequence[str]) -> Table:
                 table = _read_parquet(path)
             case ".jsonl":
                 table = _read_jsonl(path)
+            case ".conll":
+                table = _read_conll(path)
             case suffix:
                 table = _read_delimited(path, "\t" if suffix == ".tsv" else ",")
     except OSError as error:
@@ -87,11 +89,18 @@ def pick(table: Table, wanted: Sequence[str]) -> Table:
         if name in table.columns:
             columns[name] = table.columns[name]
         elif outer in table.columns and inner:
-            columns[name] = [value.get(inner) if isinstance(value, dict) else None for value in table.columns[outer]]
+            columns[name] = [_inner(value, inner) for value in table.columns[outer]]
         else:
             message = f"has no column {name!r}; {nearest(name, list(table.columns))}; or say which under columns: of the task"
             raise InputError.at(table.place, message)
     return Table(table.place, columns, table.lines, table.classes)
+
+
+def _inner(value: object, name: str) -> object:
+    """A field of a nested value, or of each in a list of them."""
+    if isinstance(value, list):
+        return [_inner(part, name) for part in value]
+    return value.get(name) if isinstance(value, dict) else None
 
 
 def _read_parquet(path: Path) -> Table:
@@ -150,6 +159,31 @@ def _read_delimited(path: Path, delimiter: str) -> Table:
     except csv.Error as error:
         raise InputError.at(f"{path}:{reader.line_num}", f"{error}; write the file again as RFC 4180 has it") from error
     return Table(str(path), {name: [row[place] for row in rows] for place, name in enumerate(header)}, lines)
+
+
+def _read_conll(path: Path) -> Table:
+    """Columns `tokens` and `tags`: a line is a word first and its tag last, and a blank line ends a sentence."""
+    tokens: list[list[str]] = [[]]
+    tags: list[list[str]] = [[]]
+    lines = [1]
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                fields = line.split()
+                if fields and fields[0] != "-DOCSTART-":
+                    if len(fields) < 2:
+                        raise InputError.at(f"{path}:{number}", f"is {shown(line.strip())} where a word and its tag are needed")
+                    lines[-1] = lines[-1] if tokens[-1] else number
+                    tokens[-1].append(fields[0])
+                    tags[-1].append(fields[-1])
+                elif tokens[-1]:
+                    tokens.append([])
+                    tags.append([])
+                    lines.append(number)
+    except UnicodeDecodeError as error:
+        raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start}); convert it first") from error
+    there = len(tokens) if tokens[-1] else len(tokens) - 1
+    return Table(str(path), {"tokens": tokens[:there], "tags": tags[:there]}, lines[:there])
 
 
 def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:

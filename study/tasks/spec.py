@@ -6,7 +6,7 @@ kind: single                      # single, pair, tokens, spans or minimal_pairs
 labels: [bad, good]               # by index; left out, they are those of the train split, sorted
 metrics: [accuracy, macro_f1]     # the first is the headline
 sources:                          # the first that is there is read
-  - files: reviews/{split}        # .parquet, .jsonl, .csv or .tsv
+  - files: reviews/{split}        # .parquet, .jsonl, .csv, .tsv or .conll
     columns: {text: review, label: stars}
     splits: {train: train, test: test}      # without dev, a tenth of train is held out to choose on
 ```
