@@ -20,6 +20,7 @@ from study.records import RunFolder
 from study.training.callbacks import StopSignal
 from study.training.execution import Execution
 from study.training.trainer import fit
+from study.training.watchdog import Watchdog
 
 MATMUL_SECONDS = 0.15
 """How long each product is repeated for, a round."""
@@ -58,7 +59,12 @@ def ours(case: Case, folder: Path, channel: Connection) -> None:
     data.mkdir()
     prepared = drawn_data(data, case.architecture.vocabulary, case.sequence_length)
     execution = Execution(case.device, threads=case.threads, checkpoint_seconds=float("inf"))
-    fit(case.config(), prepared, RunFolder(data), execution, StopSignal(), callbacks=[_GateCallback(gate)])
+    watchdog = Watchdog(float("inf"), _never)
+    fit(case.config(), prepared, RunFolder(data), execution, StopSignal(), watchdog, callbacks=[_GateCallback(gate)])
+
+
+def _never(reason: str) -> None:
+    raise AssertionError(reason)
 
 
 def matmul(case: Case, folder: Path, channel: Connection) -> None:

@@ -1,0 +1,1 @@
+"""Downstream scores: examples as tokens, fine-tuning, probes, zero-shot, and the workers that run them."""

@@ -1,0 +1,143 @@
+"""A task with its examples, from a folder of the user's files, from the hub, or from the docstrings that are always there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from study.errors import InputError, Problem
+from study.schema import nearest
+from study.tasks.embedded import embedded_tables
+from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
+from study.tasks.hub import read_hub_split
+from study.tasks.parsing import label_name, parse
+from study.tasks.reading import Table, pick, read_table, split_file, splits_there
+from study.tasks.spec import Source, TaskSpec, read_spec
+
+
+def load_task(name: str, data: Path | None = None) -> TaskData:
+    """The task of a name that comes with the package or of a YAML file, all its splits read and checked.
+
+    The sources of the task are looked at in order: files in `data` (or beside the YAML), else the hub or the docstrings.
+    Raises InputError with file, row and remedy where anything in them cannot be used.
+    """
+    spec, folder = read_spec(name)
+    if data is not None and not data.is_dir():
+        raise InputError.at(str(data), "is not a folder; give the one that holds the files of the tasks")
+    source, pattern = _source(spec, [root for root in (folder, data) if root is not None])
+    tables = _tables(spec, source, pattern)
+    _refuse_repeated_ids(spec, source, tables)
+    labels = _labels(spec, source, tables)
+    splits = {role: parse(spec, source, table, labels) for role, table in tables.items()}
+    if "train" in splits and "dev" not in splits:
+        train, dev = hold_out(splits["train"], source.splits.dev_share, tables["train"].place)
+        splits = {"train": train, "dev": dev, "test": splits["test"]}
+    return TaskData(spec, labels, splits)
+
+
+def hold_out(examples: Sequence[Example], share: float, place: str) -> tuple[list[Example], list[Example]]:
+    """The examples to learn from and a share of them to choose on, by a hash of their text: equal texts stay together.
+
+    Raises InputError where either part would be empty.
+    """
+    parts: tuple[list[Example], list[Example]] = ([], [])
+    for example in examples:
+        digest = hashlib.blake2b(_key(example).encode("utf-8", "replace"), digest_size=8).digest()
+        parts[int.from_bytes(digest, "big") < share * 2**64].append(example)
+    if not all(parts):
+        raise InputError.at(
+            place, f"has {len(examples)} rows, of which a share of {share} cannot be held out; name a dev split"
+        )
+    return parts
+
+
+def _key(example: Example) -> str:
+    """What must not be on both sides of a split: the text; of questions, the context."""
+    match example:
+        case TextExample():
+            return f"{example.text}\n{example.text_b}"
+        case TokensExample():
+            return " ".join(example.tokens)
+        case SpanExample():
+            return example.context
+        case MinimalPair():
+            return example.good
+
+
+def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[Source, Path | None]:
+    """The first source that is there, with the pattern of its files; a folder of files that is there is never passed over."""
+    for source in spec.sources:
+        if source.files is None:
+            return source, None
+        patterns = [root / source.files for root in roots]
+        for pattern in patterns:
+            if split_file(pattern, source.splits.test) is not None:
+                return source, pattern
+        for pattern in patterns:
+            if splits_there(pattern):
+                return source, pattern
+    patterns_text = " or ".join(str(source.files) for source in spec.sources)
+    where = ", ".join(str(root) for root in roots)
+    looked = f"no file {patterns_text} in {where}" if roots else f"it is read from local files, {patterns_text}"
+    raise InputError.at(spec.name, f"{looked}; give the folder that holds them with --data")
+
+
+def _named_splits(spec: TaskSpec, source: Source) -> dict[str, str]:
+    """The names of the splits where the data lie, by what they are for."""
+    if spec.kind == "minimal_pairs":
+        return {"test": source.splits.test}
+    dev = {} if source.splits.dev is None else {"dev": source.splits.dev}
+    return {"train": source.splits.train, **dev, "test": source.splits.test}
+
+
+def _tables(spec: TaskSpec, source: Source, pattern: Path | None) -> dict[str, Table]:
+    """The wanted columns of every split, by what the split is for."""
+    if source.embedded is not None:
+        return embedded_tables(source.embedded)
+    return {role: _table(spec, source, pattern, split) for role, split in _named_splits(spec, source).items()}
+
+
+def _table(spec: TaskSpec, source: Source, pattern: Path | None, split: str) -> Table:
+    wanted = list(spec.columns(source).values())
+    if pattern is None:
+        return pick(read_hub_split(source, split), wanted)
+    file = split_file(pattern, split)
+    if file is None:
+        there = splits_there(pattern)
+        raise InputError.at(str(pattern), f"has no split {split!r}; {nearest(split, there)}")
+    return read_table(file, wanted)
+
+
+def _labels(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> tuple[str, ...]:
+    """The names of the classes: as specified, as the hub knows them, or those of the train split, sorted."""
+    if spec.labels or spec.regression or spec.kind in ("spans", "minimal_pairs"):
+        return spec.labels
+    table, column = tables["train"], spec.columns(source)["labels" if spec.kind == "tokens" else "label"]
+    if column in table.classes:
+        return tuple(table.classes[column])
+    values: list[Any] = list(table.columns[column])
+    if spec.kind == "tokens":
+        values = [label for tags in values for label in (tags.split() if isinstance(tags, str) else tags or ())]
+    names = {label_name(value) for value in values} - {""}
+    if len(names) < 2:
+        raise InputError.at(table.place, f"column {column!r} holds {len(names)} kinds of label; a task needs at least two")
+    return tuple(sorted(names, key=lambda name: (len(name), name) if name.isdecimal() else (0, name)))
+
+
+def _refuse_repeated_ids(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> None:
+    column = spec.columns(source).get("id")
+    if column is None:
+        return
+    seen: dict[object, str] = {}
+    problems = []
+    for table in tables.values():
+        for row, value in enumerate(table.columns[column]):
+            if value in seen:
+                problems.append(
+                    Problem(table.where(row), f"id {value!r} stands at {seen[value]} already; remove one of the two")
+                )
+            seen.setdefault(value, table.where(row))
+    if problems:
+        raise InputError(problems[:8])

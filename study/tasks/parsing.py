@@ -1,0 +1,163 @@
+"""Rows become examples, or problems that name file, row and remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from study.errors import InputError, Problem
+from study.schema import nearest, shown
+from study.tasks.examples import Example, MinimalPair, SpanExample, TextExample, TokensExample
+from study.tasks.reading import Table
+from study.tasks.spec import Source, TaskSpec
+
+_SHOWN_PROBLEMS = 8
+
+
+class _RowError(Exception):
+    """What is wrong with a row."""
+
+
+def parse(spec: TaskSpec, source: Source, table: Table, labels: tuple[str, ...]) -> list[Example]:
+    """The examples of a table in its order.
+
+    Raises InputError with the first problems of the table, each with its row, and how many more there are.
+    """
+    columns = spec.columns(source)
+    index = ClassIndex(labels)
+    make = _maker(spec, index)
+    series = [table.columns[column] for role, column in columns.items() if role != "id"]
+    examples: list[Example] = []
+    problems: list[Problem] = []
+    for row, values in enumerate(zip(*series, strict=True)):
+        try:
+            examples.append(make(row, *values))
+        except _RowError as error:
+            problems.append(Problem(table.where(row), str(error)))
+    if problems:
+        more = len(problems) - _SHOWN_PROBLEMS
+        rest = [Problem(table.place, f"and {more:,} more rows like these")] if more > 0 else []
+        raise InputError(problems[:_SHOWN_PROBLEMS] + rest)
+    return examples
+
+
+class ClassIndex:
+    """The index of a class by its name or, where no name is a number, by its index, as int or as text."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self.labels = tuple(labels)
+        self._by_name = {name: place for place, name in enumerate(self.labels)}
+        self._by_index = not any(_is_whole(name) for name in self.labels)
+
+    def __call__(self, value: object) -> int:
+        """The index that a value of the data stands for."""
+        name = label_name(value)
+        if name in self._by_name:
+            return self._by_name[name]
+        if self._by_index and _is_whole(name) and 0 <= int(name) < len(self.labels):
+            return int(name)
+        if isinstance(value, bool) and self._by_index and len(self.labels) == 2:
+            return int(value)
+        if name == "":
+            raise _RowError("has no label; fill it in or remove the row")
+        known = f"labels are {', '.join(self.labels[:20])}; {nearest(name, list(self.labels))}"
+        if name == "-1":
+            known += " (-1 marks rows whose labels are kept secret; report on a split that has labels)"
+        raise _RowError(f"label {shown(value)} is not known; {known}")
+
+
+def label_name(value: object) -> str:
+    """A label as its name: text without white space around it, whole numbers without `.0`, true and false in lower case."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _is_whole(name: str) -> bool:
+    return name.lstrip("-").isdecimal()
+
+
+def _maker(spec: TaskSpec, index: ClassIndex) -> Callable[..., Example]:
+    label: Callable[[object], int | float] = _number if spec.regression else index
+    match spec.kind:
+        case "single":
+            return lambda row, text, value: TextExample(row, _text("text", text), None, label(value))
+        case "pair":
+            return lambda row, a, b, value: TextExample(row, _text("text_a", a), _text("text_b", b), label(value))
+        case "tokens":
+            return lambda row, tokens, tags: _tagged(row, tokens, tags, index)
+        case "spans":
+            return _span
+        case "minimal_pairs":
+            return lambda row, good, bad, paradigm: MinimalPair(
+                row, _text("good", good), _text("bad", bad), _text("paradigm", paradigm)
+            )
+
+
+def _tagged(row: int, tokens: object, tags: object, index: ClassIndex) -> TokensExample:
+    words = [_text("token", word) for word in _several(tokens)]
+    labels = _several(tags)
+    if not words:
+        _refuse("has no tokens; remove the row")
+    if len(words) != len(labels):
+        _refuse(f"has {len(words)} tokens and {len(labels)} tags; give each token one tag")
+    return TokensExample(row, tuple(words), tuple(index(label) for label in labels))
+
+
+def _span(row: int, context: object, question: object, answers: object, starts: object) -> SpanExample:
+    text = _text("context", context)
+    texts = [answers] if isinstance(answers, str) else _several(answers)
+    places: list[Any] = list(starts) if isinstance(starts, list | tuple) else [starts]
+    if not texts:
+        _refuse("has no answer; leave questions without an answer out")
+    if len(texts) != len(places):
+        _refuse(f"has {len(texts)} answers and {len(places)} starts; give each answer one start")
+    for answer, start in zip(texts, places, strict=True):
+        _check_answer(text, _text("answer", answer), start)
+    return SpanExample(row, text, _text("question", question), tuple(texts), tuple(int(start) for start in places))
+
+
+def _check_answer(context: str, answer: str, start: Any) -> None:
+    if not _is_whole(label_name(start)):
+        _refuse(f"answer_start {shown(start)} is not a whole number")
+    place = int(start)
+    there = context[max(place, 0) : max(place, 0) + len(answer)]
+    if place >= 0 and there == answer:
+        return
+    found = context.find(answer)
+    remedy = f"it stands at {found}" if found >= 0 else "it stands nowhere in it; correct the answer or remove the row"
+    _refuse(f"answer {shown(answer)} is not at character {place} of the context, where {shown(there)} is; {remedy}")
+
+
+def _several(value: object) -> list[Any]:
+    """A list as it is, and text at white space, as delimited files hold lists."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    return value.split() if isinstance(value, str) else []
+
+
+def _text(role: str, value: object) -> str:
+    if not isinstance(value, str):
+        _refuse(f"{role} is {shown(value)} where text is needed; fill it in or remove the row")
+    if not value.strip():
+        _refuse(f"{role} is empty; fill it in or remove the row")
+    return value
+
+
+def _number(value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = math.nan
+    if isinstance(value, bool) or not math.isfinite(number):
+        _refuse(f"score {shown(value)} is not a finite number; fill it in or remove the row")
+    return number
+
+
+def _refuse(message: str) -> NoReturn:
+    raise _RowError(message)

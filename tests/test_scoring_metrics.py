@@ -1,0 +1,140 @@
+"""Metrics equal the field's other implementations, and intervals cover what they should."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.metrics
+from scipy import stats
+from torchmetrics.functional.text import squad
+
+from study.scoring.intervals import interval, parts_of
+from study.scoring.metrics import METRICS, answer_scores, by_paradigm, measure, normalised
+from study.tasks.examples import TaskData
+from study.tasks.spec import Metric
+from tests.made_tasks import pairs, question, tagged, task, texts
+
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+
+
+def classified(count: int, seed: int) -> tuple[TaskData, list[int], list[int]]:
+    generator = np.random.default_rng(seed)
+    gold = generator.integers(count, size=200)
+    predicted = np.where(generator.random(200) < 0.6, gold, generator.integers(count, size=200)).tolist()
+    metrics: list[Metric] = ["accuracy", "macro_f1", "matthews", *(["f1"] if count == 2 else [])]  # type: ignore[list-item]
+    return task("single", metrics, texts(gold.tolist()), [f"c{place}" for place in range(count)]), predicted, gold.tolist()
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_metrics_of_classes_equal_scikit_learn(count: int) -> None:
+    made, predicted, gold = classified(count, seed=count)
+    expected = {
+        "accuracy": sklearn.metrics.accuracy_score(gold, predicted),
+        "macro_f1": sklearn.metrics.f1_score(gold, predicted, average="macro"),
+        "matthews": sklearn.metrics.matthews_corrcoef(gold, predicted),
+    }
+    if count == 2:
+        expected["f1"] = sklearn.metrics.f1_score(gold, predicted)
+    assert measure(made, "test", predicted) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_classifier_that_always_says_yes_has_no_correlation() -> None:
+    made = task("single", ["matthews", "f1"], texts([1] * 67 + [0] * 33), ["no", "yes"])
+    assert measure(made, "test", [1] * 100) == pytest.approx({"matthews": 0.0, "f1": 2 * 67 / 167})
+
+
+def test_metrics_of_numbers_equal_scipy() -> None:
+    generator = np.random.default_rng(0)
+    gold = np.round(generator.random(100) * 5, 1)  # with ties
+    predicted = np.round(gold + generator.normal(size=100), 1)
+    made = task("pair", ["spearman", "pearson"], texts(gold.tolist()), regression=True)
+    found = measure(made, "test", predicted.tolist())
+    assert found["pearson"] == pytest.approx(stats.pearsonr(gold, predicted).statistic, abs=1e-9)
+    assert found["spearman"] == pytest.approx(stats.spearmanr(gold, predicted).statistic, abs=1e-6)
+    assert measure(made, "test", [2.5] * 100) == {"spearman": 0.0, "pearson": 0.0}
+
+
+def test_entities_count_only_where_type_and_borders_agree() -> None:
+    gold = [[1, 2, 0, 3], [0, 3, 4, 0], [0, 0]]
+    predicted = [[1, 2, 0, 0], [0, 3, 0, 0], [1, 0]]  # one of three found, and three said: F1 is 1/3
+    made = task("tokens", ["entity_f1", "accuracy"], tagged(gold), TAGS)
+    assert measure(made, "test", predicted) == pytest.approx({"entity_f1": 1 / 3, "accuracy": 7 / 10})
+
+
+@pytest.mark.parametrize(
+    ("answers", "prediction", "exact", "f1"),
+    [
+        (["Denver Broncos"], "the Denver Broncos!", 1.0, 1.0),
+        (["Denver Broncos", "Broncos"], "broncos of Denver", 0.0, 0.8),
+        (["1,000"], "1000", 1.0, 1.0),
+        (["Santa Clara"], "", 0.0, 0.0),
+        (["the"], "a", 1.0, 1.0),
+        (["one one two"], "one", 0.0, 0.5),
+    ],
+)
+def test_answers_are_compared_as_squad_does(answers: list[str], prediction: str, exact: float, f1: float) -> None:
+    example = question(answers)
+    assert answer_scores(example, prediction) == pytest.approx((exact, f1))
+    if normalised(prediction) and normalised(answers[0]):
+        gold: dict[str, object] = {"text": answers, "answer_start": [0] * len(answers)}
+        theirs = squad({"prediction_text": prediction, "id": "0"}, {"answers": gold, "id": "0"})
+        assert (float(theirs["exact_match"]), float(theirs["f1"])) == pytest.approx((100 * exact, 100 * f1), abs=1e-4)
+
+
+def test_paradigms_weigh_the_same_however_many_pairs_they_have() -> None:
+    made = task("minimal_pairs", ["paradigm_accuracy", "accuracy"], pairs(["a", "a", "a", "b"]))
+    assert measure(made, "test", [True, True, True, False]) == {"paradigm_accuracy": 0.5, "accuracy": 0.75}
+    assert by_paradigm(made.test, [1.0, 0.5, 0.0, 0.5]) == {"a": 0.5, "b": 0.5}
+
+
+def test_predictions_of_another_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 predictions for 2 examples"):
+        measure(task("single", ["accuracy"], texts([0, 1]), "ab"), "test", [0, 1, 1])
+    with pytest.raises(ValueError, match="1 classes for the 2 words of row 0"):
+        measure(task("tokens", ["entity_f1"], tagged([[0, 1]]), TAGS), "test", [[0]])
+
+
+def every_metric() -> list[tuple[TaskData, list[Any], Metric]]:
+    generator = np.random.default_rng(3)
+    two, two_said, _ = classified(2, seed=7)
+    four, four_said, _ = classified(4, seed=8)
+    score = generator.random(150) * 5
+    numbers = task("pair", ["pearson", "spearman"], texts(score.tolist()), regression=True)
+    sentences = [generator.integers(5, size=generator.integers(3, 12)).tolist() for _ in range(80)]
+    said = [[tag if generator.random() < 0.8 else 0 for tag in tags] for tags in sentences]
+    tokens = task("tokens", ["entity_f1", "accuracy", "macro_f1"], tagged(sentences), TAGS)
+    spans = task("spans", ["answer_f1", "exact_match"], [question(["one two", "two"]) for _ in range(90)])
+    minimal = task("minimal_pairs", ["paradigm_accuracy", "accuracy"], pairs([*"aab" * 40]))
+    cases = [
+        (two, two_said),
+        (four, four_said),
+        (numbers, (score + generator.normal(size=150)).tolist()),
+        (tokens, said),
+        (spans, [["one", "two", "one two", "three"][place] for place in generator.integers(4, size=90)]),
+        (minimal, (generator.random(120) < 0.7).tolist()),
+    ]
+    return [(made, predicted, metric) for made, predicted in cases for metric in made.spec.metrics]
+
+
+@pytest.mark.parametrize(("made", "predicted", "metric"), every_metric())
+def test_a_metric_is_a_function_of_sums_over_examples(made: TaskData, predicted: list[Any], metric: Metric) -> None:
+    parts = parts_of(made, made.test, predicted, metric)
+    assert parts.value == pytest.approx(METRICS[metric](made, made.test, predicted), abs=1e-6)
+    found = interval(made, "test", predicted, metric)
+    assert found.low < parts.value < found.high
+    assert found == interval(made, "test", predicted, metric), "the same seed gives the same interval"
+
+
+def test_the_interval_of_an_accuracy_is_that_of_the_binomial() -> None:
+    made = task("single", ["accuracy"], texts([1] * 400), ["no", "yes"])
+    found = interval(made, "test", [1] * 320 + [0] * 80, draws=4000)
+    assert found.standard_error == pytest.approx(math.sqrt(0.8 * 0.2 / 400), rel=0.05)
+    assert (found.low, found.high) == pytest.approx((0.8 - 1.96 * 0.02, 0.8 + 1.96 * 0.02), abs=0.005)
+
+
+def test_the_interval_of_a_metric_that_is_certain_is_a_point() -> None:
+    made = task("single", ["matthews"], texts([0, 1] * 50), ["no", "yes"])
+    assert interval(made, "test", [0, 1] * 50).low == pytest.approx(1.0)
