@@ -15,25 +15,16 @@ ROOT = Path(__file__).resolve().parents[1]
 
 TRUNK = (
     *("errors", "terminal", "schema", "randomness", "quantities", "aligned", "symbols", "architecture", "components"),
-    *(
-        "counting",
-        "memory",
-        "solving",
-        "named_models",
-        "accounts",
-        "config",
-        "records",
-        "ownership",
-        "naming",
-        "comparing",
-        "latency",
-    ),
-    "changes",
+    *("counting", "memory", "solving", "named_models", "accounts", "config", "records", "ownership", "naming", "comparing"),
+    *("latency", "changes", "score_config", "score_records"),
 )
-TRAINING = (*TRUNK, "data", "model", "training", "timing", "sweeping", "cli")
+TRAINING = (
+    *(*TRUNK, "data", "tasks", "model", "training", "timing", "sweeping", "scoring", "score_commands"),
+    *("benching", "bench_commands", "cli"),
+)
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
-    *("findings", "tables", "answering", "law_commands", "cli"),
+    *("findings", "tables", "answering", "law_commands", "bench_commands", "cli"),
 )
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
 
@@ -44,6 +35,8 @@ ALLOWED = {
     "training": {"torch", "pytorch_lightning", "lightning_fabric"},
     "timing": {"torch"},
     "sweeping": {"torch", "optuna"},
+    "benching": {"torch", "pytorch_lightning"},
+    "scoring": {"torch", "pytorch_lightning"},
 }
 """The heavy packages that a part may import, even inside a function; the W&B mirror alone may import wandb."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Literal
 
@@ -16,7 +16,7 @@ import torch
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.ownership import HANG_SECONDS
+from study.ownership import hang_seconds
 from study.records import Environment
 
 
@@ -33,7 +33,7 @@ class Execution:
     threads: int = 1
     validations: int | None = None
     checkpoint_seconds: float = 60.0
-    hang_seconds: float = HANG_SECONDS
+    hang_seconds: float = field(default_factory=hang_seconds)
 
     def check(self, config: RunConfig) -> None:
         """Raise InputError where this machine has not what is asked for, or a batch cannot be shared out evenly."""
