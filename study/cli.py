@@ -228,19 +228,32 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
 @click.option(
     "--wandb/--no-wandb", "track", default=True, show_default=True, help="Mirror the runs to W&B, offline unless logged in."
 )
+@click.option(
+    "--hung-after",
+    default="10min",
+    envvar="STUDY_HUNG_AFTER",
+    show_default=True,
+    help="Give up a run that takes no step for so long.",
+)
 @as_json
-def launch(sweep: Path, overrides: tuple[str, ...], results: Path, track: bool, as_json: bool, **resources: Any) -> None:
+def launch(
+    sweep: Path, overrides: tuple[str, ...], results: Path, track: bool, hung_after: str, as_json: bool, **resources: Any
+) -> None:
     """Run what a SWEEP file still needs, then write its ledger, figures and answer.
 
     Ctrl-C lets the running runs save; the same command goes on from there. Runs that are done are never trained again.
     """
     from rich.console import Console
 
+    from study.ownership import HUNG_AFTER
+    from study.quantities import read_seconds
     from study.sweeping.launch import folder_of
     from study.sweeping.launch import launch as launch_sweep
     from study.sweeping.spec import read_sweep
 
     spec, values = read_sweep(sweep, overrides)
+    read_seconds("--hung-after", hung_after)
+    os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
     launched = launch_sweep(spec, values, results, _resources(resources), console, track)
     folder = folder_of(spec, results)

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from study.errors import InputError
+from study.quantities import read_seconds
 from study.records import RunFolder, patiently
 
 BEAT_SECONDS = 4.0
@@ -29,8 +30,11 @@ BEAT_SECONDS = 4.0
 LEASE_SECONDS = 30.0
 """How long a lease lasts without being renewed; an owner may be kept from renewing it a few times."""
 
+HUNG_AFTER = "STUDY_HUNG_AFTER"
+"""The variable that says how long a run may take no step, as in 10min; wherever its process runs, it inherits it."""
+
 HANG_SECONDS = 600.0
-"""How long an owner may take no step before it gives its run up as HUNG: longer than compiling, or the slowest step, takes."""
+"""How long a run may take no step, unless STUDY_HUNG_AFTER says so: longer than compiling, or the slowest step, takes."""
 
 POLL_SECONDS = 0.1
 
@@ -193,6 +197,12 @@ def pulse_of(folder: RunFolder) -> Pulse | None:
         beats = ""
     who = f"process {details.get('pid', '?')} on {details.get('hostname', '?')} since {details.get('started_at', '?')}"
     return Pulse(number, beats, str(details.get("machine", "")), who)
+
+
+def hang_seconds() -> float:
+    """How long a run may take no step before its owner gives it up as HUNG."""
+    asked = os.environ.get(HUNG_AFTER)
+    return HANG_SECONDS if asked is None else read_seconds(HUNG_AFTER, asked)
 
 
 def machine() -> str:

@@ -12,7 +12,7 @@ COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, 
 BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 """Units of memory in bytes; MB is a million, MiB 2²⁰."""
 
-SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 """Units of time in seconds."""
 
 _NUMBER = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+) ?([A-Za-zµ]*)")
@@ -63,7 +63,7 @@ def bytes_text(number: float) -> str:
 
 def seconds_text(number: float) -> str:
     """A time with three digits, 9.84 ms."""
-    return _written(number, {"µs": 1e-6, "ms": 1e-3, "s": 1.0}, " ")
+    return _written(number, {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}, " ")
 
 
 def _read(place: str, text: str, units: dict[str, float] | dict[str, int], needed: str) -> float:

@@ -424,6 +424,14 @@ class SweepFolder:
         """The folder of one run."""
         return RunFolder(self.path / "runs" / run_id)
 
+    def home(self, run_id: str) -> RunFolder:
+        """The folder where a run is trained: another sweep's where that one began it first (study.sweeping.sharing)."""
+        link = self.homes / run_id
+        if not link.is_symlink():
+            return self.run(run_id)
+        home = SweepFolder(self.path.parent / Path(os.readlink(link)).parts[1])
+        return home.run(run_id) if home.name != self.name else self.run(run_id)
+
     def runs(self) -> list[RunFolder]:
         """The runs that were started or only planned here, by id."""
         return [RunFolder(file.parent) for file in sorted((self.path / "runs").glob("*/config.yaml"))]

@@ -18,7 +18,8 @@ from study.config import RunConfig
 from study.errors import InputError
 from study.ownership import is_locked
 from study.records import RunFolder, SweepFolder
-from study.sweeping.coordinator import ATTEMPTS, Coordinator, Progress, held
+from study.sweeping.coordinator import Coordinator, Progress, held
+from study.sweeping.deaths import CRASHES, KILLS
 from study.sweeping.status import status
 from tests.sweeps import RATES, record, sweep, sweep_values
 
@@ -122,18 +123,26 @@ def test_runs_of_other_data_are_not_taken_for_this_sweeps(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("exit_status", "told"), [(-9, "signal SIGKILL"), (-11, "signal SIGSEGV"), (1, "exit status 1"), (0, "exit status 0")]
+    ("exit_status", "times", "told"),
+    [
+        (-9, KILLS, "was killed 10 times without getting past step 0, the last time with signal SIGKILL"),
+        (143, KILLS, "was killed 10 times without getting past step 0, the last time with exit status 143"),
+        (-11, CRASHES, "ended without a record 3 times without getting past step 0, the last time with signal SIGSEGV"),
+        (0, CRASHES, "ended without a record 3 times without getting past step 0, the last time with exit status 0"),
+    ],
 )
-def test_a_run_whose_process_keeps_dying_is_filed_and_the_rest_goes_on(exit_status: int, told: str, tmp_path: Path) -> None:
+def test_a_run_whose_process_keeps_dying_is_filed_and_the_rest_goes_on(
+    exit_status: int, times: int, told: str, tmp_path: Path
+) -> None:
     def life(config: RunConfig, run: RunFolder) -> int:
         return exit_status if config.architecture.depth == 2 else completes(config, run)
 
     executor = FakeExecutor(life)
     progress = run(tmp_path, executor)
-    assert sorted(Counter(executor.submitted).values()) == [1, ATTEMPTS]
+    assert sorted(Counter(executor.submitted).values()) == [1, times]
     lost = next(record for record in progress.ended.values() if record.state != "COMPLETED")
     assert (lost.state, lost.steps, lost.loss_nats) == ("FAILED", 0, None)
-    assert lost.reason == f"its process ended without a record 3 times, the last time with {told}; see log.txt"
+    assert lost.reason == f"its process {told}; see log.txt"
     assert lost.exclusion == f"FAILED: {lost.reason}"
     assert states(tmp_path) == {"COMPLETED": 1, "FAILED": 1}
 
@@ -143,7 +152,7 @@ def test_a_run_whose_process_died_twice_completes_at_the_third_attempt(tmp_path:
 
     def life(config: RunConfig, run: RunFolder) -> int:
         deaths[run.run_id] += 1
-        return -9 if deaths[run.run_id] < ATTEMPTS else completes(config, run)
+        return 1 if deaths[run.run_id] < CRASHES else completes(config, run)
 
     run(tmp_path, FakeExecutor(life))
     assert states(tmp_path) == {"COMPLETED": 2}
@@ -154,13 +163,13 @@ def test_in_a_search_too_a_run_whose_process_died_is_tried_again(tmp_path: Path)
 
     def life(config: RunConfig, run: RunFolder) -> int:
         deaths[run.run_id] += 1
-        return -9 if deaths[run.run_id] < ATTEMPTS else completes(config, run)
+        return 1 if deaths[run.run_id] < CRASHES else completes(config, run)
 
     search = {"trials": 5, "space": {"recipe.learning_rate": {"low": 0.01, "high": 0.1}}}
     fixed = {"architecture": {"depth": 1, "width": 16, "heads": 2, "ffn": 32}}
     progress = run(tmp_path, FakeExecutor(life), shapes=None, search=search, base=fixed)
     assert len(progress.ended) == 5
-    assert set(deaths.values()) == {ATTEMPTS}
+    assert set(deaths.values()) == {CRASHES}
 
 
 def test_runs_that_were_preempted_are_resumed_however_often(tmp_path: Path) -> None:
@@ -168,7 +177,7 @@ def test_runs_that_were_preempted_are_resumed_however_often(tmp_path: Path) -> N
 
     def life(config: RunConfig, run: RunFolder) -> int:
         attempts[run.run_id] += 1
-        return 75 if attempts[run.run_id] <= 2 * ATTEMPTS else completes(config, run)
+        return 75 if attempts[run.run_id] <= 2 * CRASHES else completes(config, run)
 
     run(tmp_path, FakeExecutor(life))
     assert states(tmp_path) == {"COMPLETED": 2}
@@ -182,7 +191,7 @@ def test_ctrl_c_lets_the_runs_save_and_a_restart_goes_on(tmp_path: Path) -> None
         if len(progress.running) == 4:
             raise KeyboardInterrupt
 
-    for _ in range(ATTEMPTS + 1):  # however often it is stopped, no run is taken for one that keeps dying
+    for _ in range(CRASHES + 1):  # however often it is stopped, no run is taken for one that keeps dying
         started, executor = coordinator(tmp_path, **TWELVE_CELLS), FakeExecutor(life, lingering=True)
         with pytest.raises(KeyboardInterrupt):
             started.run(executor, press)
@@ -209,10 +218,10 @@ def test_runs_that_do_not_save_in_time_are_killed_and_not_filed(tmp_path: Path, 
     def press(progress: Progress) -> None:
         raise KeyboardInterrupt
 
-    for _ in range(ATTEMPTS):
+    for _ in range(CRASHES):
         with pytest.raises(KeyboardInterrupt):
             coordinator(tmp_path).run(executor, press)
-    assert executor.told == ["interrupt", "kill"] * ATTEMPTS
+    assert executor.told == ["interrupt", "kill"] * CRASHES
     assert states(tmp_path) == {}
 
 

@@ -8,7 +8,6 @@ import os
 import platform
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
@@ -23,20 +22,23 @@ from filelock import FileLock, Timeout
 
 from study.config import RunConfig
 from study.errors import PREEMPTED_EXIT, InputError
-from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, write_atomically
+from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, patiently, write_atomically
+from study.sweeping.deaths import Deaths
 from study.sweeping.plan import cells, key_of
 from study.sweeping.proposing import CellProposer
+from study.sweeping.sharing import SharedRuns
 from study.sweeping.spec import SweepSpec
+from study.sweeping.status import newest_values
 from study.sweeping.trunks import Trunks
-
-ATTEMPTS = 3
-"""How often the process of a run may die without a record in one launch before the run is filed as FAILED."""
 
 LOCK_SECONDS = 1.0
 """How long a launcher tries to get the sweep's lock, which `study status` holds for an instant to see whether it is free."""
 
 SAVE_SECONDS = 60.0
 """How long a stopping sweep waits for its runs to save."""
+
+LOOK_SECONDS = 1.0
+"""How often it is asked whether others still train the runs that this sweep wants too."""
 
 
 class Executor(Protocol):
@@ -76,6 +78,8 @@ class Progress:
 
     ended: dict[str, RunRecord] = field(default_factory=dict)
     running: dict[str, RunConfig] = field(default_factory=dict)
+    held: dict[str, tuple[RunConfig, str]] = field(default_factory=dict)
+    """Runs that other processes train, and who."""
     waiting: int = 0
 
 
@@ -89,15 +93,16 @@ def held(folder: SweepFolder) -> Iterator[None]:
     except Timeout:
         holder = json.loads(folder.holder_file.read_bytes()) if folder.holder_file.exists() else {}
         who = f"process {holder.get('pid', '?')} on {holder.get('hostname', '?')} since {holder.get('since', '?')}"
-        raise InputError.at(str(folder.path), f"is being run by {who}; wait for it, or stop it with Ctrl-C there") from None
+        raise InputError.at(str(folder.path), f"is being run by {who}; wait for it, or stop it: study stop") from None
     except OSError as error:
         remedy = "give another folder with --results"
         raise InputError.at(str(folder.path), f"cannot be written: {error.strerror}; {remedy}") from None
     try:
         holder = {"pid": os.getpid(), "hostname": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
         write_atomically(folder.holder_file, json.dumps(holder).encode())
+        folder.stop_file.unlink(missing_ok=True)
         yield
-        folder.holder_file.unlink()
+        folder.holder_file.unlink(missing_ok=True)
     finally:
         lock.release()
 
@@ -108,15 +113,17 @@ class Coordinator:
     def __init__(self, spec: SweepSpec, values: dict[str, Any], folder: SweepFolder, data_fingerprint: str) -> None:
         self.spec, self.folder, self.data_fingerprint = spec, folder, data_fingerprint
         self.progress = Progress()
-        self._deaths: Counter[str] = Counter()
+        self._deaths = Deaths()
+        self._looked = -math.inf
         planned = [] if spec.search is not None else cells(spec)
         folder.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
         write_atomically(folder.sweep_file, text.encode())
         names = {cell_of(cell.config, tuple(spec.tune), data_fingerprint) for cell in planned}
         write_atomically(folder.cells_file, json.dumps(sorted(names), indent=1).encode())
+        self._shared = SharedRuns(folder)
         begun = self._load()
-        self.trunks = Trunks(planned, self._run_folder)
+        self.trunks = Trunks(planned, self._home)
         self.proposer = self._search(begun) if spec.search is not None else CellProposer(planned, self.trunks)
 
     def _load(self) -> list[RunConfig]:
@@ -141,7 +148,7 @@ class Coordinator:
         return search
 
     def run(self, executor: Executor, refresh: Callable[[Progress], None], refresh_seconds: float = 0.5) -> None:
-        """Run all that the sweep wants; on Ctrl-C or SIGTERM let the runs save, and raise KeyboardInterrupt."""
+        """Run all that the sweep wants; on Ctrl-C, SIGTERM or `study stop` let the runs save, and raise KeyboardInterrupt."""
         futures: dict[Future[int], RunConfig] = {}
         ended: SimpleQueue[Future[int]] = SimpleQueue()
         shown = -math.inf
@@ -149,14 +156,17 @@ class Coordinator:
             try:
                 while True:
                     self._submit(executor, futures, ended)
-                    if not futures or time.monotonic() - shown > refresh_seconds:
+                    over = not futures and not self.progress.held
+                    if over or time.monotonic() - shown > refresh_seconds:
                         refresh(self.progress)
                         shown = time.monotonic()
-                    if not futures:
+                    if over:
                         self.trunks.tidy(self.progress.ended.values())
                         return
                     for future in _taken(ended, refresh_seconds):
                         self._ended(futures.pop(future), future.result())
+                    if self.folder.stop_file.exists():
+                        raise KeyboardInterrupt
             except KeyboardInterrupt:
                 executor.interrupt()
                 unsaved = wait(futures, SAVE_SECONDS).not_done
@@ -167,41 +177,66 @@ class Coordinator:
                 raise
 
     def _submit(self, executor: Executor, futures: dict[Future[int], RunConfig], ended: SimpleQueue[Future[int]]) -> None:
-        for config in self.proposer.wanted(self.progress.ended, self.progress.running, executor.free):
-            run = self._run_folder(config)
-            run.write_config(config)
-            self.trunks.begin(config, self.progress.ended)
-            self.progress.running[key_of(config)] = config
-            future = executor.submit(config, run.path)
-            futures[future] = config
-            future.add_done_callback(ended.put)
-        self.progress.waiting = self.proposer.waiting
+        """Start what is wanted on what is free; what others have ended is taken over, what they train is waited for."""
+        progress = self.progress
+        self._look_at_held()
+        while free := executor.free:
+            wanted = self.proposer.wanted(progress.ended, {**progress.running, **progress.held}, free)
+            if not wanted:
+                break
+            for config in wanted:
+                key, run = key_of(config), self._run_folder(config)
+                patiently(lambda run=run, config=config: run.write_config(config))  # type: ignore[misc]
+                if (record := self._shared.record(run.run_id)) is not None:
+                    self._take(key, record)
+                elif (who := self._shared.holder(run.run_id)) is not None:
+                    progress.held[key] = (config, who)
+                else:
+                    self.trunks.begin(config, progress.ended)
+                    progress.running[key] = config
+                    future = executor.submit(config, self._shared.home(run.run_id).path)
+                    futures[future] = config
+                    future.add_done_callback(ended.put)
+        progress.waiting = self.proposer.waiting
+
+    def _look_at_held(self) -> None:
+        """Let go of the runs that others have ended or stopped training."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for key, (config, _) in list(self.progress.held.items()):
+            run_id = self._run_folder(config).run_id
+            if (record := self._shared.record(run_id)) is not None:
+                self._take(key, record)
+            if record is not None or self._shared.holder(run_id) is None:
+                del self.progress.held[key]
+
+    def _take(self, key: str, record: RunRecord) -> None:
+        self.progress.ended[key] = record
+        self.proposer.tell(record)
+        self.trunks.ended(record.config, self.progress.ended)
 
     def _ended(self, config: RunConfig, exit_status: int) -> None:
-        """File what became of a run; one whose process died without a record is tried again, but not for ever."""
-        key, run = key_of(config), self._run_folder(config)
+        """File what became of a run; one whose process died without a record is tried again, unless it keeps dying."""
+        key, home = key_of(config), self._home(config)
         del self.progress.running[key]
-        record = run.record()
-        if record is None and exit_status != PREEMPTED_EXIT:
-            self._deaths[key] += 1
-            if self._deaths[key] >= ATTEMPTS:
-                run.file_record(self._lost(config, run, exit_status))
-                record = run.record()
-        if record is not None:
-            self.progress.ended[key] = record
-            self.proposer.tell(record)
-            self.trunks.ended(config, self.progress.ended)
+        if not home.record_file.exists() and exit_status != PREEMPTED_EXIT:
+            reason = self._deaths.count(home, exit_status)
+            if reason is not None:
+                lost = self._lost(config, home, reason)
+                patiently(lambda: home.file_record(lost))
+        if (record := self._shared.record(home.run_id)) is not None:
+            self._take(key, record)
 
-    def _lost(self, config: RunConfig, run: RunFolder, exit_status: int) -> RunRecord:
-        """The record of a run whose process died, as often as it was tried, before it could file one."""
-        how = f"signal {signal.Signals(-exit_status).name}" if exit_status < 0 else f"exit status {exit_status}"
+    def _lost(self, config: RunConfig, run: RunFolder, reason: str) -> RunRecord:
+        """The record of a run whose process could never file one."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        steps = max((row["trainer/step"] for row in run.metrics()), default=0)
+        steps = int(newest_values(run).get("trainer/step", 0))
         return RunRecord(
             run_id=run.run_id,
             sweep=self.spec.name,
             state="FAILED",
-            reason=f"its process ended without a record {ATTEMPTS} times, the last time with {how}; see {run.log_file.name}",
+            reason=reason,
             config=config,
             data_fingerprint=self.data_fingerprint,
             steps=steps,
@@ -211,6 +246,10 @@ class Coordinator:
             finished_at=now,
             **counts_of(config, steps) | run.spent(steps * config.recipe.batch_tokens, config.recipe.batch_tokens),
         )
+
+    def _home(self, config: RunConfig) -> RunFolder:
+        """Where a run is trained, which another sweep may have begun."""
+        return self._shared.home(self._run_folder(config).run_id)
 
     def _run_folder(self, config: RunConfig) -> RunFolder:
         return self.folder.run(config.fingerprint(self.data_fingerprint))

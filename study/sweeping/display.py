@@ -36,10 +36,12 @@ class LaunchDisplay:
         self._sweep = self.progress.add_task(folder.name, total=expected_runs, note="")
         self._tasks: dict[str, TaskID] = {}
         self._shown: set[str] | None = None
+        self._held: set[str] = set()
 
     def refresh(self, state: SweepProgress) -> None:
         """Show where the sweep is."""
         self._show_ended(state)
+        self._show_held(state)
         begun = len(state.ended) + len(state.running)
         total = max(begun + state.waiting, self.expected_runs)
         shown = dict(islice(state.running.items(), BARS))
@@ -59,11 +61,18 @@ class LaunchDisplay:
                 self._shown.add(key)
                 self.console.print(printable(ended_line(record)), highlight=False, markup=False, soft_wrap=True)
 
+    def _show_held(self, state: SweepProgress) -> None:
+        for key, (config, who) in state.held.items():
+            if key not in self._held:
+                self._held.add(key)
+                line = f"WAITS     {run_label(config)}: is being trained by {who}"
+                self.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+
     def _share(self, key: str, config: RunConfig) -> float:
         """Update the bar of one run; the share of its steps that are done."""
         if key not in self._tasks:
             self._tasks[key] = self.progress.add_task(run_label(config), total=config.tokens, note="starting")
-        row = newest_values(self.folder.run(config.fingerprint(self.data_fingerprint)))
+        row = newest_values(self.folder.home(config.fingerprint(self.data_fingerprint)))
         tokens = row.get("trainer/tokens", 0)
         note = f"{row['perf/tokens_per_second']:,.0f} tokens/s" if "perf/tokens_per_second" in row else ""
         self.progress.update(self._tasks[key], completed=tokens, note=note)

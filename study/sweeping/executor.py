@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Literal
 
 from study.config import RunConfig
 from study.errors import PREEMPTED_EXIT, InputError
-from study.ownership import HANG_SECONDS, Held
 from study.records import patiently
 
 if TYPE_CHECKING:
@@ -72,8 +71,8 @@ def _gpu_count() -> int:
 class LocalExecutor:
     """Runs on the slots of this machine; `submit` gives a future of the exit status, as concurrent.futures would."""
 
-    def __init__(self, slots: Sequence[Slot], sweep: str, hang_seconds: float = HANG_SECONDS) -> None:
-        self.sweep, self._free, self._hang_seconds = sweep, list(slots), hang_seconds
+    def __init__(self, slots: Sequence[Slot], sweep: str) -> None:
+        self.sweep, self._free = sweep, list(slots)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["study.training.run"])
         self._running: dict[Future[int], list[BaseProcess]] = {}
@@ -91,7 +90,7 @@ class LocalExecutor:
         from study.training.execution import Execution
 
         slot = self._free.pop(0)
-        execution = Execution(slot.device, len(slot.indices), slot.threads, hang_seconds=self._hang_seconds)
+        execution = Execution(slot.device, len(slot.indices), slot.threads)
         processes = []
         for environment in _rank_environments(slot):
             arguments = (config, folder, self.sweep, execution, environment)
@@ -119,20 +118,19 @@ class LocalExecutor:
                     os.kill(process.pid, number)
 
     def _wait(self, future: Future[int], slot: Slot) -> None:
-        """Wait for the ranks of a run; where one dies the others, which would wait for it, are ended, and its status counts."""
+        """Wait for the ranks of a run; where one dies the others, which would wait for it, are ended."""
         processes = self._running[future]
-        waiting = list(processes)
-        failed: int | None = None
+        waiting, failed = list(processes), 0
         while waiting:
             ended = connection.wait([process.sentinel for process in waiting], RANK_SECONDS if failed else None)
             waiting = [process for process in waiting if process.is_alive()]
-            failed = failed or next((process.exitcode for process in processes if process.exitcode), None)
+            failed = failed or next((process.exitcode for process in processes if process.exitcode), 0)
             if failed:
                 for process in waiting:
                     process.terminate() if ended else process.kill()
         del self._running[future]
         self._free.append(slot)
-        future.set_result(failed or 0)
+        future.set_result(failed)
 
 
 def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution, environment: dict[str, str]) -> None:
@@ -153,11 +151,7 @@ def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution,
     stop.install()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_stop_when_orphaned, args=(stop.set,), daemon=True).start()
-    try:
-        state = train(config, folder, sweep, execution, stop)
-    except Held as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(PREEMPTED_EXIT)
+    state = train(config, folder, sweep, execution, stop)
     if state == "PREEMPTED":
         sys.exit(PREEMPTED_EXIT)
     sys.exit(1 if rank() > 0 and state != "COMPLETED" else 0)  # the leader's record says what happened, another rank's exit

@@ -58,12 +58,14 @@ def status(folder: SweepFolder) -> SweepStatus:
     coordinator = None
     if is_locked(folder.lock_file) and folder.holder_file.exists():
         coordinator = json.loads(folder.holder_file.read_bytes())
-    return SweepStatus(folder.name, coordinator, tuple(_run_status(run) for run in folder.runs()))
+    return SweepStatus(folder.name, coordinator, tuple(_run_status(folder, run) for run in folder.runs()))
 
 
-def _run_status(run: RunFolder) -> RunStatus:
-    config, record, values = run.config(), run.record(), newest_values(run)
-    state: str = "running" if is_locked(run.lock_file) else "stopped"
+def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
+    record, home = run.record(), folder.home(run.run_id)
+    config = run.config() if record is None else record.config
+    values = newest_values(run if record else home)
+    state: str = "running" if is_locked(home.lock_file) else "stopped"
     tokens, loss = values.get("trainer/tokens", 0), values.get("val/loss")
     if record is not None:
         state, tokens, loss = record.state, record.tokens, record.loss_nats

@@ -10,7 +10,7 @@ import platform
 import shutil
 import socket
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ import torch
 from study.config import RunConfig
 from study.errors import InputError
 from study.model.lightning import Kernels
-from study.ownership import HANG_SECONDS
+from study.ownership import hang_seconds
 from study.records import Environment
 
 
@@ -39,7 +39,7 @@ class Execution:
     kernels: Kernels | Literal["auto"] = "auto"
     validations: int | None = None
     checkpoint_seconds: float = 60.0
-    hang_seconds: float = HANG_SECONDS
+    hang_seconds: float = field(default_factory=hang_seconds)
 
     def check(self, config: RunConfig) -> None:
         """Raise InputError where this machine has not what is asked for, or a batch cannot be shared out evenly."""

@@ -14,7 +14,7 @@ import torch
 
 from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
-from study.ownership import Attempt, Fenced, turn
+from study.ownership import Attempt, Fenced, Held, turn
 from study.records import RunFolder, State, patiently, write_atomically
 from study.training.callbacks import Preempted, StopSignal
 from study.training.execution import Execution
@@ -36,32 +36,39 @@ def train(
     """Train a run to its target and file its record; returns how it ended.
 
     A run that has its record is not trained again, a half-done one resumes from its newest whole checkpoint. Whatever goes
-    wrong ends in a record with the reason, but for bad input, which raises InputError (Held where another process trains the
-    run), for PeerLost, and for PREEMPTED, which leaves none: so ends too whoever another attempt took the run over from.
+    wrong ends in a record with the reason, but for bad input, which raises InputError, for PeerLost, and for PREEMPTED, which
+    leaves none: the run was told to stop, another process is training it, or a later attempt has taken it over.
     With several devices every rank calls this, under torchrun's variables (LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
     """
     execution.check(config)
     prepared = prepare(config.data)
     if rank() > 0:
         return _follow(config, prepared, folder, execution, stop)
-    with turn(folder):
-        if (record := folder.record()) is not None:
-            tidy(folder, record.state)
-            return record.state
-        patiently(lambda: folder.write_config(config))
-        attempt = Attempt.begin(folder)
-        filing = Filing(config, prepared, folder, sweep, execution, attempt)
-        with attempt.renewed():
-            folder.remove_leftovers()
-            watchdog = Watchdog(execution.hang_seconds, filing.give_up)
-            try:
-                outcome = _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check)
-                if outcome.state != "PREEMPTED":
-                    filing.file(outcome)
-            except Fenced as error:
-                sys.stderr.write(f"{error}\n")
-                return "PREEMPTED"
-            return outcome.state
+    try:
+        with turn(folder):
+            return _lead(config, prepared, folder, sweep, execution, stop)
+    except (Held, Fenced) as error:
+        sys.stderr.write(f"{error}\n")
+        return "PREEMPTED"
+
+
+def _lead(
+    config: RunConfig, prepared: PreparedData, folder: RunFolder, sweep: str, execution: Execution, stop: StopSignal
+) -> State | Literal["PREEMPTED"]:
+    """The life of the rank that owns the run's folder."""
+    if (record := folder.record()) is not None:
+        tidy(folder, record.state)
+        return record.state
+    patiently(lambda: folder.write_config(config))
+    attempt = Attempt.begin(folder)
+    filing = Filing(config, prepared, folder, sweep, execution, attempt)
+    with attempt.renewed():
+        folder.remove_leftovers()
+        watchdog = Watchdog(execution.hang_seconds, filing.give_up)
+        outcome = _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check)
+        if outcome.state != "PREEMPTED":
+            filing.file(outcome)
+    return outcome.state
 
 
 def _follow(

@@ -1,0 +1,86 @@
+"""Runs that several sweeps of one results folder want: each is trained once, in one folder, and the others link its files.
+
+The sweep that begins a run first is its home; results/.homes/<run id> is a link to the run's folder there, which the kernel
+lets only one sweep make. Whoever else wants the run waits while it is trained, goes on with it there where it was left, and
+links its files once it has ended. The record stays one file, under two names, and outlives the sweep that wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from filelock import FileLock
+
+from study.ownership import Watch
+from study.records import RunFolder, RunRecord, SweepFolder, patiently
+
+TAKEN_OVER = ("metrics.jsonl", "validation_losses.npy", "weights.safetensors", "exclusion.json")
+"""What a run leaves beside its record; each is only ever replaced, never changed, so that a second name does no harm."""
+
+
+class SharedRuns:
+    """The runs of one sweep among those of the other sweeps under the same results folder."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self.folder = folder
+        folder.homes.mkdir(exist_ok=True)
+        self._siblings = [SweepFolder(path.parent) for path in folder.path.parent.glob("*/runs") if path.parent != folder.path]
+        self._watches: dict[str, Watch] = {}
+
+    def home(self, run_id: str) -> RunFolder:
+        """Where a run is trained: in this sweep's folder, which is there already, unless another sweep began it first."""
+        link = self.folder.homes / run_id
+        while True:
+            try:
+                patiently(lambda: os.symlink(os.path.join("..", self.folder.name, "runs", run_id), link))
+            except FileExistsError:
+                if link.exists():
+                    return self.folder.home(run_id)
+                self._forget(link)
+            else:
+                return self.folder.run(run_id)
+
+    def _forget(self, link: Path) -> None:
+        """Remove a link whose sweep was deleted, unless another process has made it anew."""
+        with FileLock(self.folder.homes / ".lock"):
+            if not link.exists():
+                link.unlink(missing_ok=True)
+
+    def holder(self, run_id: str) -> str | None:
+        """Which process trains a run now, None where none does."""
+        watch = self._watches.setdefault(run_id, Watch(self.home(run_id)))
+        if (who := watch.holder()) is None:
+            del self._watches[run_id]
+            return None
+        home = watch.folder.path.parent.parent.name
+        return who if home == self.folder.name else f"the sweep {home!r}, {who}"
+
+    def record(self, run_id: str) -> RunRecord | None:
+        """The record of a run, taken over where another sweep has it; None where no sweep has."""
+        own, home = self.folder.run(run_id), self.home(run_id)
+        others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != home.path.parent.parent.name]
+        for other in (home, *others):
+            if other.path != own.path and other.record_file.exists():
+                _link_files(other, own)
+                break
+        return own.record()
+
+
+def _link_files(ended: RunFolder, into: RunFolder) -> None:
+    """Give the files of a run that has ended a second name, the record's last."""
+    for name in TAKEN_OVER:
+        if (ended.path / name).exists():
+            patiently(lambda name=name: _link(ended.path / name, into.path / name))  # type: ignore[misc]
+    with contextlib.suppress(FileExistsError):
+        patiently(lambda: os.link(ended.record_file, into.record_file))
+
+
+def _link(existing: Path, new: Path) -> None:
+    """Replace a file by a second name of another one."""
+    temporary = new.with_name(f".{new.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    os.link(existing, temporary)
+    os.replace(temporary, new)
+    temporary.unlink(missing_ok=True)  # renaming does nothing where both names are of one file already

@@ -1,0 +1,140 @@
+"""Runs that two sweeps want: each is trained once, and both have its record; runs here are faked, and end at once."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.config import RunConfig
+from study.ownership import Attempt, turn
+from study.records import RunFolder, RunRecord, SweepFolder
+from study.sweeping.coordinator import Coordinator, Progress
+from study.sweeping.sharing import SharedRuns
+from study.sweeping.status import status
+from tests.sweeps import sweep, sweep_values
+from tests.test_coordinator import CORPUS, FakeExecutor, completes
+
+THREE: dict[str, Any] = {"shapes": {"grid": {"depth": [1, 2, 3]}}}
+FOUR: dict[str, Any] = {"shapes": {"grid": {"depth": [2, 3, 4, 5]}}}
+
+
+def coordinator(tmp_path: Path, name: str, **changes: Any) -> Coordinator:
+    folder = SweepFolder(tmp_path / "results" / name)
+    return Coordinator(sweep(CORPUS, name=name, **changes), sweep_values(CORPUS, name=name, **changes), folder, "data")
+
+
+def launched(tmp_path: Path, name: str, executor: FakeExecutor, **changes: Any) -> Progress:
+    started = coordinator(tmp_path, name, **changes)
+    started.run(executor, lambda _: None, refresh_seconds=0.01)
+    return started.progress
+
+
+def test_what_another_sweep_has_trained_is_taken_over_as_the_same_file(tmp_path: Path) -> None:
+    first, second = FakeExecutor(), FakeExecutor()
+    launched(tmp_path, "one", first, **THREE)
+    launched(tmp_path, "two", second, **FOUR)
+    assert (len(first.submitted), len(second.submitted)) == (3, 2)
+    one, two = SweepFolder(tmp_path / "results" / "one"), SweepFolder(tmp_path / "results" / "two")
+    shared = {record.run_id for record in one.records()} & {record.run_id for record in two.records()}
+    assert len(shared) == 2
+    for run_id in shared:
+        assert one.run(run_id).record_file.samefile(two.run(run_id).record_file)
+    shutil.rmtree(one.path)
+    assert len(two.records()) == 4
+    again = FakeExecutor()
+    launched(tmp_path, "one", again, **THREE)
+    assert len(again.submitted) == 1
+
+
+def test_a_run_that_another_sweep_trains_is_waited_for_and_who_trains_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("study.sweeping.coordinator.LOOK_SECONDS", 0.02)
+    planned = coordinator(tmp_path, "one", shapes={"grid": {"depth": [3]}})
+    (config,) = planned.proposer.wanted({}, (), 1)
+    held = planned.folder.run(config.fingerprint("data"))
+    held.write_config(config)
+    SharedRuns(planned.folder).home(held.run_id)
+    training, go_on = threading.Event(), threading.Event()
+
+    def train_slowly() -> None:
+        with turn(held), Attempt.begin(held).renewed():
+            training.set()
+            assert go_on.wait(20)
+            completes(config, held)
+
+    other = threading.Thread(target=train_slowly)
+    other.start()
+    assert training.wait(20)
+    said: list[str] = []
+
+    def refresh(progress: Progress) -> None:
+        said.extend(who for _, who in progress.held.values())
+        if len(progress.ended) == 3:
+            go_on.set()
+
+    started, quick = coordinator(tmp_path, "two", **FOUR), FakeExecutor()
+    started.run(quick, refresh, refresh_seconds=0.01)
+    other.join()
+    assert said[0].startswith("the sweep 'one', process ")
+    assert len(started.progress.ended) == 4
+    assert held.run_id not in quick.submitted
+
+
+def test_a_run_that_another_sweep_left_half_done_goes_on_where_it_is(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        coordinator(tmp_path, "one", **THREE).run(FakeExecutor(lambda *_: 75, lingering=True), _press)
+    places = []
+
+    def life(config: RunConfig, run: RunFolder) -> int:
+        places.append(run.path.parent.parent.name)
+        return completes(config, run)
+
+    progress = launched(tmp_path, "two", FakeExecutor(life), **FOUR)
+    assert sorted(places) == ["one", "one", "two", "two"]
+    assert {record.state for record in progress.ended.values()} == {"COMPLETED"}
+    assert {run.state for run in status(SweepFolder(tmp_path / "results" / "two")).runs} == {"COMPLETED"}
+
+
+def _press(progress: Progress) -> None:
+    if len(progress.running) == 3:
+        raise KeyboardInterrupt
+
+
+def test_a_home_that_was_deleted_is_made_anew_by_one_of_many(tmp_path: Path) -> None:
+    config = RunConfig.parse(
+        {
+            "architecture": {"depth": 1, "width": 16, "heads": 2, "ffn": 32, "vocabulary": 8192},
+            "recipe": {"budget": {"steps": 1}},
+        }
+    )
+    sweeps = [SweepFolder(tmp_path / f"sweep{number}") for number in range(8)]
+    for folder in sweeps:
+        folder.run("run").write_config(config)
+    gone = SweepFolder(tmp_path / "gone")
+    gone.run("run").write_config(config)
+    assert SharedRuns(gone).home("run").path == gone.run("run").path
+    shutil.rmtree(gone.path)
+    found: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda folder=folder: found.append(SharedRuns(folder).home("run").path)) for folder in sweeps
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_a_record_that_was_there_before_it_was_shared_is_found(tmp_path: Path) -> None:
+    launched(tmp_path, "one", FakeExecutor(), **THREE)
+    shutil.rmtree(tmp_path / "results" / ".homes")
+    second = FakeExecutor()
+    records = launched(tmp_path, "two", second, **FOUR).ended.values()
+    assert len(second.submitted) == 2
+    assert all(isinstance(record, RunRecord) for record in records)
