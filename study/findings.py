@@ -182,6 +182,11 @@ def _remedy(pair: Comparison) -> str:
 
 
 def _open_rates(evidence: Evidence) -> Iterator[str]:
+    gone = {cell.cell for cell in evidence.comparisons.left_out}
+    families = [family for family in evidence.families if family.equal_parameters and len(family.cells) > 1]
+    compared = [cell for family in families for cell in family.cells if cell.name not in gone]
+    if names := ", ".join(_named(cell) for cell in compared if not cell.rates.bracketed):
+        yield f"How much of the comparisons is the learning rate's doing: cells that are not bracketed were let in: {names}."
     reasons: dict[str, list[LeftOut]] = {}
     for cell in evidence.comparisons.left_out:
         reasons.setdefault(cell.reason, []).append(cell)

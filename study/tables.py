@@ -87,7 +87,7 @@ def _bounds(difference: Difference) -> str | None:
 
 def cells(evidence: Evidence) -> str:
     """Every cell with its size, rate, loss and FLOPs; empty where there is none."""
-    header = ["shape", "setting", "parameters_non_embedding", "parameters", "tokens", "rate", "bracketed", "seeds"]
+    header = ["shape", "setting", "parameters_non_embedding", "parameters", "tokens", "rate", "bracketed", "vertex", "seeds"]
     header += ["loss (nats)", "train_flops"]
     rows = (
         [
@@ -98,6 +98,7 @@ def cells(evidence: Evidence) -> str:
             f"{cell.tokens:,}",
             None if cell.rates.chosen is None else f"{cell.rates.chosen:.4g}",
             "yes" if cell.rates.bracketed else cell.rates.status.replace("_", " "),
+            _vertex(cell),
             len(cell.runs),
             _loss(cell),
             f"{cell.train_flops:.3g}",
@@ -105,6 +106,12 @@ def cells(evidence: Evidence) -> str:
         for cell in evidence.cells
     )
     return table(header, rows) if evidence.cells else ""
+
+
+def _vertex(cell: Cell) -> str | None:
+    """Where the parabola through the chosen rate and its neighbours is lowest, and how far below the chosen loss."""
+    rates = cell.rates
+    return None if rates.optimum is None else f"{rates.optimum:.3g} (−{rates.gain_left_nats:.4f})"
 
 
 def _loss(cell: Cell) -> str | None:

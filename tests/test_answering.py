@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,15 @@ def test_search_reports_best_and_front(tmp_path: Path) -> None:
     assert any(line.startswith("Lowest loss at 1.0M tokens: L2-H192") for line in loss)
     assert any(line.startswith("Front of loss") for line in loss)
     assert len(answer.to_dict()["comparisons"]["front"]) >= 2
+
+
+def test_the_answer_says_where_the_best_rate_lies_and_which_cells_were_let_in(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
+    strict = checked(folder).to_markdown()
+    assert "were let in" not in strict
+    assert re.search(r"\| yes \| 0\.00\d+ \(−0\.\d{4}\) \|", strict)
+    edge = depth_or_width(tmp_path / "edge", rates=(4e-3, 8e-3), budgets=(1e6,), shapes=SMALL)
+    assert "cells that are not bracketed were let in: L1-H128" in checked(edge, include_unbracketed=True).to_markdown()
 
 
 def test_figure_without_data_is_taken_away(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Bill:
-    """What a sweep will cost, cell by cell; extensions of a learning-rate range are not in it.
+    """What a sweep will cost at most, cell by cell, but for extensions of a learning-rate range.
 
     Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate.
     """
@@ -127,7 +127,7 @@ def first_runs(spec: SweepSpec) -> list[RunConfig]:
     """What a sweep starts with, before there are records: every cell's first runs, or the largest that a search may try."""
     if spec.search is not None:
         return [search_example(spec)]
-    return [run for cell in cells(spec) for run in cell.wanted({})]
+    return [run for cell in cells(spec) for run in cell.trials()]
 
 
 def search_example(spec: SweepSpec) -> RunConfig:

@@ -7,7 +7,8 @@ import json
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -18,17 +19,38 @@ from study.errors import InputError, Problem
 from study.records import RunRecord
 from study.schema import deep_merge, flatten, set_path
 from study.sweeping.spec import Dimension, SweepSpec
+from study.sweeping.tuning import AT_ONCE, Line, sought, start_near
+
+CHEAPER = 2 / 3
+"""What a run of a cell costs at most, as a share of another's, where the other waits for its best value."""
 
 CHECKED_POINTS = 2000
 """How many points of a space are tried for validity before a search starts."""
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """Where a cell's search at the first seed is: the runs it needs next, the best so far, and whether it is over.
+
+    `around` is the value of the one tuned knob that a neighbour begins at: the best, or where this search began.
+    """
+
+    missing: list[RunConfig]
+    best: RunConfig | None
+    over: bool
+    around: float | None = None
+
+
+@dataclass(frozen=True)
 class Cell:
-    """The runs of one architecture and budget: learning rates tuned at the first seed, the best repeated at the others."""
+    """The runs of one architecture and budget: learning rates tuned at the first seed, the best repeated at the others.
+
+    `neighbour` is the nearest cheaper cell, whose best value is where the search of this one begins.
+    """
 
     config: RunConfig
     spec: SweepSpec
+    neighbour: Cell | None = field(default=None, repr=False, compare=False)
 
     @property
     def family(self) -> str:
@@ -45,39 +67,79 @@ class Cell:
     def wanted(self, records: Mapping[str, RunRecord]) -> list[RunConfig]:
         """The runs that the cell needs next, given the records there are (keyed by `key_of`); none left when it is done.
 
-        First every tuned value at the first seed; then, where the best is at an end of the range, the next value outwards;
-        then the best at the other seeds. Where nothing is tuned, all seeds at once. A pure function of the records, so that a
-        restarted coordinator asks the same.
+        First the search at the first seed, as soon as that of the neighbour is over; then the best at the other seeds. Where
+        nothing is tuned, all seeds at once. A pure function of the records, so that a restarted coordinator asks the same.
         """
         if not self.spec.tune:
-            return [run for seed in self.spec.seed_values if key_of(run := self.variant({}, seed)) not in records]
-        missing, best = self._tuning(records)
-        if missing or best is None:
-            return missing
-        knobs = {path: flatten(best.to_dict())[path] for path in self.spec.tune}
+            return [run for run in self.trials() if key_of(run) not in records]
+        tuning = self.tuning(records)
+        if not tuning.over or tuning.best is None:
+            return tuning.missing
+        knobs = {path: flatten(tuning.best.to_dict())[path] for path in self.spec.tune}
         repeats = [self.variant(knobs, seed) for seed in self.spec.seed_values[1:]]
         return [config for config in repeats if key_of(config) not in records]
 
     def tuned(self, records: Mapping[str, RunRecord]) -> bool:
         """Whether the cell's search is over, so that all the runs it will ever want are known."""
-        return not self.spec.tune or not self._tuning(records)[0]
+        return not self.spec.tune or self.tuning(records).over
 
-    def _tuning(self, records: Mapping[str, RunRecord]) -> tuple[list[RunConfig], RunConfig | None]:
-        """The runs that the search at the first seed needs next, and the best so far; none needed where it is over."""
-        first = self.spec.first_seed
-        trials = [self.variant(point, first) for point in self.points()]
+    def tuning(self, records: Mapping[str, RunRecord]) -> Tuning:
+        """Where the search is: brackets around the neighbour's best for one knob, all combinations for several."""
+        if len(self.spec.tune) > 1:
+            return self._grid(records)
+        around = None
+        if self.neighbour is not None:
+            before = self.neighbour.tuning(records)
+            if not before.over:
+                return Tuning([], None, over=False)
+            around = before.around
+        runs = self._line
+        start = start_near([value for value, _, _ in runs[1:-1] if value is not None], around)
+        line = Line(tuple(value for value, _, _ in runs), start)
+        known = tuple((place, _loss(records[key])) for place, (_, _, key) in enumerate(runs) if key in records)
+        search = sought(line, known)
+        best = None if search.best is None else runs[search.best]
+        around = line.values[search.best if search.best is not None else start]
+        missing = [config for place in search.missing if (config := runs[place][1]) is not None]
+        return Tuning(missing, best[1] if best else None, not missing, around)
+
+    @cached_property
+    def _line(self) -> list[tuple[float | None, RunConfig | None, str]]:
+        """The values of the one tuned knob, with one beyond each end, their runs at the first seed, and the runs' keys."""
+        ((path, tuned),) = self.spec.tune.items()
+        values = tuned.values()
+        line: list[tuple[float | None, RunConfig | None, str]] = []
+        for value in (tuned.beyond(values[0]), *values, tuned.beyond(values[-1])):
+            try:
+                assert value is not None
+                config = self.variant({path: value}, self.spec.first_seed)
+            except InputError:
+                line.append((None, None, ""))  # no run can have it, such as a share above 1
+            else:
+                line.append((value, config, key_of(config)))
+        return line
+
+    def _grid(self, records: Mapping[str, RunRecord]) -> Tuning:
+        """All combinations, then the next values outwards where the best is at an end of a range."""
+        trials = self.trials()
         if missing := [config for config in trials if key_of(config) not in records]:
-            return missing, None
+            return Tuning(missing, None, over=False)
         best = _best(trials, records)
         if best is None:
-            return [], None
-        extensions = self._extensions(best, first)
+            return Tuning([], None, over=True)
+        extensions = self._extensions(best)
         if missing := [config for config in extensions if key_of(config) not in records]:
-            return missing, best
-        return [], _best([*trials, *extensions], records)
+            return Tuning(missing, best, over=False)
+        return Tuning([], _best([*trials, *extensions], records), over=True)
+
+    def trials(self) -> list[RunConfig]:
+        """Every tuned value at the first seed; where nothing is tuned, every seed."""
+        if not self.spec.tune:
+            return [self.variant({}, seed) for seed in self.spec.seed_values]
+        return [self.variant(point, self.spec.first_seed) for point in self.points()]
 
     def planned_runs(self) -> int:
-        """How many runs the cell takes, extensions not counted."""
+        """How many runs the cell takes at most, extensions not counted."""
         return len(self.points()) + len(self.spec.seed_values) - 1
 
     def points(self) -> list[dict[str, float]]:
@@ -85,14 +147,14 @@ class Cell:
         axes = {path: tuned.values() for path, tuned in self.spec.tune.items()}
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
-    def _extensions(self, best: RunConfig, seed: int) -> list[RunConfig]:
+    def _extensions(self, best: RunConfig) -> list[RunConfig]:
         """The next values outwards of the best run, but for those that no run can have, such as a share above 1."""
         knobs = {path: flatten(best.to_dict())[path] for path in self.spec.tune}
         found = []
         for path, value in knobs.items():
             if (outward := self.spec.tune[path].beyond(value)) is not None:
                 with contextlib.suppress(InputError):
-                    found.append(self.variant(knobs | {path: outward}, seed))
+                    found.append(self.variant(knobs | {path: outward}, self.spec.first_seed))
         return found
 
 
@@ -115,12 +177,13 @@ def family_name(config: RunConfig, tuned: tuple[str, ...]) -> str:
 
 def _best(configs: list[RunConfig], records: Mapping[str, RunRecord]) -> RunConfig | None:
     """The configuration of the lowest loss among usable records, None where there is none."""
-    usable = [
-        (record.loss_nats, index)
-        for index, config in enumerate(configs)
-        if (record := records[key_of(config)]).exclusion is None and record.loss_nats is not None
-    ]
-    return configs[min(usable)[1]] if usable else None
+    losses = [(loss, i) for i, config in enumerate(configs) if (loss := _loss(records[key_of(config)])) is not None]
+    return configs[min(losses)[1]] if losses else None
+
+
+def _loss(record: RunRecord) -> float | None:
+    """The loss of a run, None where fits leave it out."""
+    return None if record.exclusion is not None else record.loss_nats
 
 
 def cells(spec: SweepSpec) -> list[Cell]:
@@ -143,7 +206,41 @@ def cells(spec: SweepSpec) -> list[Cell]:
             found.setdefault(key_of(config), Cell(config, spec))
     if problems:
         raise InputError(problems.values())
-    return list(found.values())
+    return with_neighbours(list(found.values()))
+
+
+def with_neighbours(planned: list[Cell]) -> list[Cell]:
+    """The cells, each with the nearest cheaper one where it tries more values of one knob than are asked for at once.
+
+    Near is what has nearly as many parameters, tokens and layers, in ratios. Cells that share their way begin at one value,
+    that of the cell nearest to the longest of them, so that their runs branch from common trunks.
+    """
+    if len(planned) < 2 or [tuned.trials > AT_ONCE for tuned in planned[0].spec.tune.values()] != [True]:
+        return planned
+    longest: dict[str, Cell] = {}
+    for cell in planned:
+        name = cell.family if cell.config.branch_step is not None else key_of(cell.config)
+        if name not in longest or longest[name].config.steps < cell.config.steps:
+            longest[name] = cell
+    cost = {key: cell.config.flops_per_token["train_flops"] * cell.config.tokens for key, cell in longest.items()}
+    found: dict[str, Cell] = {}
+    for name in sorted(longest, key=lambda name: cost[name]):
+        cheaper = [found[other] for other in found if cost[other] <= CHEAPER * cost[name]]
+        nearest = min(cheaper, key=lambda other: _distance(other.config, longest[name].config), default=None)
+        found[name] = replace(longest[name], neighbour=nearest)
+    return [
+        replace(cell, neighbour=found[cell.family if cell.config.branch_step is not None else key_of(cell.config)].neighbour)
+        for cell in planned
+    ]
+
+
+def _distance(one: RunConfig, other: RunConfig) -> float:
+    """How far two cells are from each other: by the logarithms of their parameters, tokens and layers."""
+    sizes = [
+        (parameters(config.architecture).parameters_non_embedding, config.tokens, config.architecture.depth)
+        for config in (one, other)
+    ]
+    return math.dist(*([math.log(size) for size in three] for three in sizes))
 
 
 def _on_one_way(configs: list[RunConfig], spec: SweepSpec) -> list[RunConfig]:

@@ -29,6 +29,7 @@ class CellProposer:
         self.cells = planned
         self.trunks = trunks
         self._stale = dict.fromkeys(range(len(planned)))
+        self._followers = _followers(planned)
         self._askers: defaultdict[str, set[int]] = defaultdict(set)
         self._waiting: list[tuple[float, int, str, RunConfig]] = []
         self._held: dict[str, RunConfig] = {}
@@ -54,10 +55,11 @@ class CellProposer:
         return configs
 
     def tell(self, record: RunRecord) -> None:
-        """A run has ended: the cells that asked for it may want others now."""
+        """A run has ended: the cells that asked for it, and those that begin at their best, may want others now."""
         key = key_of(record.config)
         self._given.pop(key, None)
-        self._stale.update(dict.fromkeys(sorted(self._askers.pop(key, ()))))
+        for index in sorted(self._askers.pop(key, ())):
+            self._stale.update(dict.fromkeys([index, *self._followers.get(key_of(self.cells[index].config), ())]))
 
     def _ask(self, records: Mapping[str, RunRecord]) -> None:
         """Ask the cells whose answer may have changed what they need next."""
@@ -86,3 +88,12 @@ class CellProposer:
             del self._held[key]
             heappush(self._waiting, (-math.inf, next(self._serial), key, config))
         self._look_again = time.monotonic() + max(LOOK_SECONDS, 20 * (time.monotonic() - begun))
+
+
+def _followers(planned: Sequence[Cell]) -> dict[str, list[int]]:
+    """The cells that begin at the best of another one, by the key of that one's configuration."""
+    found: dict[str, list[int]] = {}
+    for index, cell in enumerate(planned):
+        if cell.neighbour is not None:
+            found.setdefault(key_of(cell.neighbour.config), []).append(index)
+    return found

@@ -167,7 +167,12 @@ class Budgets(Strict):
 
 
 class Tuned(Strict):
-    """A knob tuned for each cell: `trials` values from low to high in equal ratios, one more where the best is at an end."""
+    """A knob tuned for each cell: `trials` values from low to high in equal ratios, one more where the best is at an end.
+
+    Up to three values are tried at once. Of more, a cell tries the three around the best of the nearest cheaper cell (of the
+    range, where there is none), and goes on downhill until worse ones lie on both sides. Several knobs are tried in all
+    combinations.
+    """
 
     low: Positive
     high: Positive

@@ -1,0 +1,205 @@
+"""The search for a cell's best rate: three around the neighbour's best, outwards while it falls, once beyond an end."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.trial import TrialState
+
+from study.config import RunConfig
+from study.records import RunRecord, SweepFolder
+from study.sweeping.plan import Cell, cells, key_of
+from study.sweeping.proposing import CellProposer
+from study.sweeping.spec import read_sweep
+from study.sweeping.tuning import Bracketing, Line, sought, start_near
+from tests.sweeps import record, sweep
+
+SEVEN = {"recipe.learning_rate": {"low": 0.001, "high": 0.064, "trials": 7}}
+Loss = Callable[[float], float | None]
+
+
+def line(values: int = 7, start: int = 4, low: float | None = 1.0, high: float | None = 1.0) -> Line:
+    return Line((low, *([1.0] * values), high), start)
+
+
+def searched(
+    on: Line, loss: Callable[[int], float | None], known: Mapping[int, float | None] | None = None
+) -> list[tuple[int, ...]]:
+    """What a search asks for, round by round."""
+    losses, rounds = dict(known or {}), []
+    while missing := sought(on, tuple(sorted(losses.items()))).missing:
+        rounds.append(missing)
+        losses |= {place: loss(place) for place in missing}
+        assert len(losses) < 20
+    return rounds
+
+
+def valley(at: float) -> Callable[[int], float]:
+    return lambda place: abs(place - at)
+
+
+@pytest.mark.parametrize(
+    ("best", "rounds"),
+    [
+        (4, [(3, 4, 5)]),
+        (3, [(3, 4, 5), (2,)]),
+        (2, [(3, 4, 5), (2,), (1,)]),
+        (1, [(3, 4, 5), (2,), (1,), (0,)]),
+        (-5, [(3, 4, 5), (2,), (1,), (0,)]),
+        (99, [(3, 4, 5), (6,), (7,), (8,)]),
+    ],
+)
+def test_a_search_goes_downhill_until_worse_values_are_on_both_sides(best: float, rounds: list[tuple[int, ...]]) -> None:
+    assert searched(line(), valley(best)) == rounds
+
+
+def test_a_start_at_the_best_of_a_neighbour_needs_three_trials_of_seven() -> None:
+    values = [0.001 * 2**power for power in range(7)]
+    assert start_near(values, None) == 4
+    assert [start_near(values, best) for best in (0.0001, 0.001, 0.0029, 0.9)] == [1, 1, 3, 7]
+    for best in range(2, 7):
+        assert len(searched(line(start=best), valley(best))[0]) == 3
+        assert len(searched(line(start=best), valley(best))) == 1
+    assert searched(line(start=1), valley(1)) == [(1, 2, 3), (0,)]
+
+
+def test_values_that_no_run_can_have_are_not_tried() -> None:
+    assert searched(line(3, 2, low=None), valley(0)) == [(1, 2, 3)]
+    assert searched(line(2, 1), valley(0)) == [(1, 2), (0,)]
+
+
+def test_runs_that_learned_nothing_are_worse_than_any_and_the_search_looks_lower_first() -> None:
+    assert searched(line(), lambda place: None if place > 1 else 3.0) == [(3, 4, 5), (2,), (6,), (1,), (0,)]
+    assert searched(line(), lambda _: None) == [(3, 4, 5), (2,), (6,), (1,), (7,)]
+    assert sought(line(), tuple((place, None) for place in range(1, 8))).best is None
+    assert searched(line(), lambda place: None if place > 4 else float(place == 3)) == [(3, 4, 5)]
+
+
+def test_a_grid_that_is_there_already_is_used_whole() -> None:
+    known = {place: valley(4)(place) for place in range(1, 8)} | {7: -1.0}
+    assert searched(line(), valley(0), known) == [(8,)]
+    assert sought(line(), tuple(known.items())).best == 7
+    assert searched(line(), valley(4), {place: valley(4)(place) for place in range(1, 8)}) == []
+
+
+@given(st.integers(1, 7), st.lists(st.one_of(st.none(), st.floats(0, 9)), min_size=9, max_size=9))
+def test_whatever_the_losses_a_search_ends_with_its_best_bracketed_or_at_an_end(start: int, losses: list[float | None]) -> None:
+    on = line(start=start)
+    tried = list(itertools.chain(*searched(on, lambda place: losses[place])))
+    assert len(tried) == len(set(tried)) <= 8
+    best = sought(on, tuple((place, losses[place]) for place in tried)).best
+    usable = [place for place in tried if losses[place] is not None]
+    if best is None:
+        assert not usable
+        return
+    assert losses[best] == min(losses[place] for place in usable)  # type: ignore[type-var]
+    outside = [place for place in tried if place in (0, 8)]
+    for neighbour in (best - 1, best + 1):
+        assert neighbour in tried or neighbour < 0 or neighbour > 8 or (neighbour in (0, 8) and outside)
+
+
+@given(st.permutations(range(9)), st.integers(0, 2**9 - 1))
+def test_a_restart_from_any_part_of_a_search_ends_with_the_same_runs(order: list[int], kept: int) -> None:
+    losses = dict(enumerate(map(float, order)))
+    tried = list(itertools.chain(*searched(line(), losses.__getitem__)))
+    part: dict[int, float | None] = {place: losses[place] for place in tried if kept >> place & 1}
+    rest = list(itertools.chain(*searched(line(), losses.__getitem__, part)))
+    assert sorted({*part, *rest}) == sorted(tried)
+
+
+def test_the_trials_are_optunas() -> None:
+    import optuna
+
+    sampler = Bracketing(line())
+    study = optuna.create_study(sampler=sampler)
+    distribution = optuna.distributions.FloatDistribution(0, 8)
+    for place in (3, 4, 5):
+        study.add_trial(optuna.trial.create_trial(params={"index": float(place)}, distributions={"index": distribution},
+                                                  value=float(place), state=TrialState.COMPLETE))  # fmt: skip
+    study.optimize(lambda trial: trial.suggest_float("index", 0, 8), n_trials=2)
+    assert [trial.value for trial in study.trials] == [3, 4, 5, 2, 1]
+    assert sampler.next_place(study) == 0
+
+
+def test_the_committed_reference_needs_no_further_run() -> None:
+    root = Path(__file__).resolve().parents[1]
+    spec, _ = read_sweep(root / "sweeps" / "depth_or_width.yaml")
+    records = {key_of(ended.config): ended for ended in SweepFolder(root / "results/reference/depth_or_width").records()}
+    assert len(records) == 16
+    for cell in cells(spec):
+        assert cell.tuned(records)
+        assert cell.wanted(records) == []
+
+
+def loss_of(config: RunConfig, best: Callable[[RunConfig], float]) -> float:
+    """A valley in the logarithm of the rate, its best falling with depth."""
+    return 3 + math.log2(config.recipe.learning_rate / best(config)) ** 2
+
+
+def falling(config: RunConfig) -> float:
+    return 0.016 / config.architecture.depth
+
+
+def deep(**changes: Any) -> list[Cell]:
+    return cells(
+        sweep(Path("corpus.txt"), **{"tune": SEVEN, "shapes": {"grid": {"depth": [1, 2, 4, 8]}}, "seeds": 2} | changes)
+    )
+
+
+def test_a_cell_begins_at_the_best_of_the_nearest_cheaper_one() -> None:
+    planned = deep(shapes={"grid": {"depth": [4, 1, 2]}}, budgets={"steps": [100, 400]})
+    size = {id(cell): (cell.config.architecture.depth, cell.config.steps) for cell in planned}
+    neighbours = {size[id(cell)]: cell.neighbour and (cell.neighbour.config.architecture.depth, cell.neighbour.config.steps)
+                  for cell in planned}  # fmt: skip
+    assert neighbours == {(1, 100): None, (2, 100): (1, 100), (4, 100): (2, 100), (1, 400): (1, 100), (2, 400): (1, 400),
+                          (4, 400): (2, 400)}  # fmt: skip
+    three = {"recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3}}
+    assert {cell.neighbour for cell in deep(tune=three)} == {None}
+
+
+def test_cells_that_share_a_trunk_begin_at_one_rate() -> None:
+    base = {"recipe": {"schedule": "wsd"}}
+    planned = deep(base=base, budgets={"steps": [20, 40, 80]}, shapes={"grid": {"depth": [1, 8]}})
+    begins = {
+        (cell.config.architecture.depth, cell.config.steps): cell.neighbour and cell.neighbour.config.steps for cell in planned
+    }
+    assert begins == {(1, 20): None, (1, 40): None, (1, 80): None, (8, 20): 80, (8, 40): 80, (8, 80): 80}
+
+
+@pytest.mark.parametrize("slots", [1, 3, 16])
+def test_a_sweep_finds_the_bracketed_best_of_every_cell_with_three_or_four_trials_each(slots: int) -> None:
+    planned = deep()
+    proposer, records = CellProposer(planned), dict[str, RunRecord]()
+    running: dict[str, RunConfig] = {}
+    draw = random.Random(slots)
+    while True:
+        running |= {key_of(config): config for config in proposer.wanted(records, running, slots - len(running))}
+        if not running:
+            break
+        config = running.pop(draw.choice(sorted(running)))
+        records[key_of(config)] = record(config, loss_of(config, falling))
+        proposer.tell(records[key_of(config)])
+    for cell in planned:
+        (best,) = [tuning.best for tuning in [cell.tuning(records)] if tuning.best is not None]
+        assert best.recipe.learning_rate == pytest.approx(falling(cell.config))
+    trials = [ended for ended in records.values() if ended.config.seed == 0]
+    assert len(trials) == 4 * 4
+    assert len(records) == len(trials) + 4
+
+
+def test_a_cell_whose_neighbour_learned_nothing_begins_where_that_one_began() -> None:
+    shallow, deeper = deep(shapes={"grid": {"depth": [1, 2]}})
+    records: dict[str, RunRecord] = {}
+    assert deeper.wanted(records) == []
+    while wanted := shallow.wanted(records):
+        records |= {key_of(config): record(config, None, "DIVERGED", reason="nan") for config in wanted}
+    assert len(records) == 7
+    assert [config.recipe.learning_rate for config in deeper.wanted(records)] == [0.004, 0.008, 0.016]
