@@ -139,16 +139,34 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
 @click.option("--tokens", metavar="COLUMN", help="Training tokens D.")
 @click.option("--loss", metavar="COLUMN", help="Loss.")
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
+@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
+@click.option(
+    "--ask",
+    type=click.Choice(["compute", "shape"]),
+    help="How to split compute, or depth against width.  [default: shape for a sweep that compares depths, else compute]",
+)
+@click.option("--into", type=click.Path(path_type=Path), help="Folder for a figure and the JSON of all universes.")
 @as_json
-def multiverse(
-    table: Path, parameters: tuple[str, ...], flops: tuple[str, ...], where: str | None, as_json: bool, **roles: str | None
-) -> None:
-    """Ask how compute should be split, in every defensible convention: the share that agrees, and what turns the answer."""
-    from study.fitting.multiverse import explore
-    from study.fitting.reading import Source
+def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, **options: Any) -> None:
+    """Ask one question in every defensible convention: the share that agrees, and what turns the answer.
 
-    given = {role: text for role, text in roles.items() if text is not None}
-    found = explore(Source(table, given, where=where), parameters, flops)
+    Of a sweep's folder it asks the sweep's own question, depth or width at equal size; of a table, how compute should be
+    split between parameters and tokens.
+    """
+    from study.fitting.compute_multiverse import explore
+    from study.fitting.reading import Source
+    from study.fitting.shape_multiverse import explore_shapes, is_about_shape
+    from study.plotting.answer_by_convention import save_multiverse
+
+    if ask == "shape" or (ask is None and is_about_shape(table)):
+        found = explore_shapes(table)
+    else:
+        selection = {name: options.pop(name) for name in ("where", "any_units")}
+        sizes = options.pop("parameters"), options.pop("flops")
+        given = {role: text for role, text in options.items() if text is not None}
+        found = explore(Source(table, given, **selection), *sizes)
+    if into is not None:
+        save_multiverse(found, into)
     click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
 
 

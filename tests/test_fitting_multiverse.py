@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from study.fitting import multiverse
+from study.fitting import compute_multiverse, shape_multiverse
+from study.fitting.compute_multiverse import QUESTION, explore
 from study.fitting.compute_optimal import frontiers, to_dict, to_text
-from study.fitting.multiverse import Multiverse, Universe, explore
+from study.fitting.contrasts import contrast
+from study.fitting.paired import paired_difference, pooled_seed_variance
 from study.fitting.reading import Source
-from tests.synthetic import depth_or_width
+from study.fitting.shape_multiverse import explore_shapes, is_about_shape
+from study.fitting.universes import Multiverse, Universe
+from tests.synthetic import Law, depth_or_width
 from tests.test_fitting_frontiers import EXPONENT, iso_flop_runs
 
 
@@ -37,7 +42,7 @@ def test_multiverse_of_a_table_counts_agreement(table: Path) -> None:
     found = explore(source, parameters=("N", "without embeddings"), flops=("C",))
     told = found.to_dict()
     assert told["universes"] == 2 * 3 * (8 + 1)
-    assert told["answer"] is True
+    assert told["answer"] == "Yes"
     assert 0.5 < told["agreement"] <= 1
     assert {"parameters", "rows", "floor", "loss", "space"} <= told["flips"].keys()
     assert "say the usual conventions" in found.to_text()
@@ -48,23 +53,62 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
         return Universe({"parameters": size, "loss": loss}, "converged", exponent)
 
     found = Multiverse(
+        QUESTION,
         (
             universe("all", "huber", 0.6),
             universe("all", "squares", 0.6),
             universe("without", "huber", 0.4),
             universe("without", "squares", 0.4),
             universe("other", "huber", None),
-        )
+        ),
     )
     assert found.agreement == 0.5
     assert found.flips() == {"parameters": 1.0, "loss": 0.0}
+    assert found.by_choice()["parameters"] == {"all": 1.0, "without": 0.0}
+    assert "never turning it alone: loss" in found.to_text()
 
 
 def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiverse, "_TRIMS", {"all rows": lambda points: points})
-    monkeypatch.setattr(multiverse, "LEDGER_PARAMETERS", multiverse.LEDGER_PARAMETERS[:2])
+    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
+    monkeypatch.setattr(compute_multiverse, "LEDGER_PARAMETERS", ("parameters", "parameters_encoder"))
     folder = depth_or_width(tmp_path / "made_up", seeds=2, budgets=(1e6, 2e6, 4e6))
     folder.write_ledger()
     told = explore(Source(folder.path)).to_dict()
     assert told["universes"] == 2 * 2 * 1 * (8 + 4)
     assert {universe["choices"]["rates"] for universe in told["all"]} == {"all cells", "bracketed only"}
+
+
+def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shape_multiverse, "SIZES", ("parameters_non_embedding", "train_flops"))
+    monkeypatch.setattr(shape_multiverse, "_FLOORS", ("without floor",))
+    folder = depth_or_width(tmp_path / "made_up", Law(depth_effect=0.05))
+    folder.write_ledger()
+    assert is_about_shape(folder.path)
+    found = explore_shapes(folder.path)
+    told = found.to_dict()
+    assert told["answer"] == "Width"
+    assert told["universes"] == 2 * 2 * (2 * 2 * 2 + 4)
+    first = found.universes[0]
+    assert first.value == pytest.approx(0.05, abs=0.01)
+    assert first.interval is not None
+    assert 0 < first.interval[0] < first.interval[1] < 0.06
+    laws = [one for one in told["all"] if one["choices"]["approach"] == "law" and one["value"] is not None]
+    assert laws
+    assert all(one["value"] == pytest.approx(0.05, abs=0.03) for one in laws)
+
+
+def test_a_contrast_of_two_cells_is_their_paired_difference() -> None:
+    random = np.random.default_rng(0)
+    one, other = random.normal(4.1, 0.3, (2, 50)), random.normal(4.0, 0.3, (3, 50))
+    seeds = pooled_seed_variance([one, other])
+    found = contrast(np.array([1.0, -1.0]), [one, other], seeds)
+    expected = paired_difference(one, other, seeds)
+    assert found.estimate == pytest.approx(expected.estimate_nats)
+    assert found.interval == pytest.approx((expected.low_nats, expected.high_nats))
+
+
+def test_a_sweep_of_one_depth_is_not_about_shape(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made_up", shapes=((1, 128), (1, 184)), budgets=(1e6,))
+    folder.write_ledger()
+    assert not is_about_shape(folder.path)
+    assert not is_about_shape(tmp_path)

@@ -21,6 +21,12 @@ LEDGER_COLUMNS = {
 }
 """What a ledger calls the variables of laws; parameters are all unique tensors, FLOPs those of the products that run."""
 
+LEDGER_PARAMETERS = ("parameters", "parameters_encoder", "parameters_non_embedding")
+"""The ledger's counts of parameters."""
+
+LEDGER_FLOPS = ("train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding")
+"""The ledger's counts of training FLOPs."""
+
 
 def is_ledger(table: pd.DataFrame) -> bool:
     """Whether a table is the ledger of a sweep."""

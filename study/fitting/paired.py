@@ -79,7 +79,7 @@ def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64], s
     if seeds is None:
         return Difference(estimate, over_sequences**0.5, n, n_seeds)
     over_seeds = seeds.variance * (1 / n_seeds[0] + 1 / n_seeds[1])
-    freedom = _satterthwaite(over_sequences, n - 1, over_seeds, seeds.degrees_of_freedom)
+    freedom = satterthwaite(over_sequences, n - 1, over_seeds, seeds.degrees_of_freedom)
     error = (over_sequences + over_seeds) ** 0.5
     student = stats.t(freedom, loc=estimate, scale=error)
     low, high = student.interval(CONFIDENCE)
@@ -135,11 +135,11 @@ def sequences_that_would_decide(difference: Difference, seeds: SeedVariance, com
 def _decides(difference: Difference, times: float, over_seeds: float, seed_freedom: int, comparisons: int) -> bool:
     """Whether the estimate would be told from zero with `times` the sequences and this seed variance of the difference."""
     over_sequences = difference.standard_error_sequences_nats**2 / times
-    freedom = _satterthwaite(over_sequences, difference.n_sequences * times - 1, over_seeds, seed_freedom)
+    freedom = satterthwaite(over_sequences, difference.n_sequences * times - 1, over_seeds, seed_freedom)
     critical = stats.t.isf((1 - CONFIDENCE) / 2 / comparisons, freedom)
     return bool(abs(difference.estimate_nats) > critical * (over_sequences + over_seeds) ** 0.5)
 
 
-def _satterthwaite(first: float, first_freedom: float, second: float, second_freedom: float) -> float:
+def satterthwaite(first: float, first_freedom: float, second: float, second_freedom: float) -> float:
     """Degrees of freedom of the sum of two variances (Satterthwaite 1946, Biometrics Bulletin 2, 110-114)."""
     return (first + second) ** 2 / (first**2 / first_freedom + second**2 / second_freedom)

@@ -200,7 +200,7 @@ class _Reading:
                 rows = ", ".join(f"{self.labels()[row]} ({found[row]:.6g})" for row in bad[:_SHOWN].tolist())
                 more = "" if len(bad) <= _SHOWN else f" and {len(bad) - _SHOWN} more"
                 problems.append(Problem(role, f"must be positive, but is not in {rows}{more}; leave them out with --where"))
-            elif present.any() and not self.source.any_units:
+            elif present.any() and not self.source.any_units and not is_ledger(self.table):
                 problems += self._odd_units(role, found[present])
         if problems:
             raise InputError(problems)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from study.fitting.compute_multiverse import explore
 from study.fitting.estimation import Settings
 from study.fitting.forecasting import HELD_OUT
 from study.fitting.law_fits import LawFit, fit_table
-from study.fitting.multiverse import explore
 from study.fitting.reading import Source
-from study.plotting import exponents_by_convention, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
+from study.plotting import answer_by_convention, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.style import save_in
 
 FIGURES = {
@@ -28,7 +28,7 @@ def draw_all(source: Source, law: str, into: Path, settings: Settings | None = N
     """Write every figure that has anything to show into a folder and return the files; the same table gives the same bytes."""
     found = fit_table(source, law, settings, held_out)
     frames = {name: (frame(found), draw) for name, (frame, draw) in FIGURES.items()}
-    frames["exponents_by_convention"] = (_exponents(found), exponents_by_convention.draw)
+    frames["exponents_by_convention"] = (_exponents(found), answer_by_convention.draw)
     figures: dict[str, Figure] = {name: draw(data) for name, (data, draw) in frames.items() if not data.empty}
     return [file for name, figure in figures.items() for file in save_in(figure, into, name)]
 
@@ -38,4 +38,4 @@ def _exponents(found: LawFit) -> pd.DataFrame:
     if not {"parameters", "tokens"} <= set(found.fit.law.variables) or found.fit.law.predicts != "loss":
         return pd.DataFrame()
     sizes = (found.source.roles["parameters"],) if "parameters" in found.source.roles else ()
-    return exponents_by_convention.frame(explore(found.source, sizes))
+    return answer_by_convention.frame(explore(found.source, sizes))

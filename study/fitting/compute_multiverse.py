@@ -1,0 +1,100 @@
+"""How a compute budget should be split, under all defensible conventions.
+
+Do the best parameters grow faster than the best tokens, that is, is the exponent of N* in C above 1/2?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from study.errors import InputError
+from study.fitting.catalogue import LAWS
+from study.fitting.estimation import Settings, fit
+from study.fitting.frontiers import iso_flop, parametric
+from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, is_ledger
+from study.fitting.minimising import Space
+from study.fitting.observations import Observations
+from study.fitting.reading import Source, read_observations
+from study.fitting.table_files import read_table
+from study.fitting.universes import Multiverse, Question, Universe
+
+QUESTION = Question(
+    "Should parameters grow faster than tokens with compute (exponent of N* above 0.5)?",
+    "exponent of N* in C",
+    0.5,
+    "Yes",
+    "No",
+)
+
+MOST_ROWS = 2000
+"""Larger tables are thinned to so many rows, spread evenly over their budgets."""
+
+_SPACES: tuple[Space, ...] = ("log", "linear")
+_TRIMS: dict[str, Callable[[Observations], Observations]] = {
+    "all rows": lambda points: points,
+    "without the highest 5% of losses": lambda points: points.where(points.response <= np.quantile(points.response, 0.95)),
+    "without the smallest 10% of budgets": lambda points: points.where(points.budget >= np.quantile(points.budget, 0.1)),
+}
+_FLOORS = {"with floor": "chinchilla", "without floor": "chinchilla-no-floor"}
+_SETTINGS = Settings(bootstrap=100, starts=32)
+_LOSSES = {"huber": 1e-3, "least squares": float("inf")}
+
+
+def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str] = ()) -> Multiverse:
+    """Ask the question in every universe of a table: which N, which FLOPs, law, floor, loss, space, exclusions, rates.
+
+    A ledger brings its own counts of N and FLOPs. Raises InputError where the table cannot be read.
+    """
+    table = read_table(source.path)
+    own = is_ledger(table)
+    sizes = tuple(parameters) or (LEDGER_PARAMETERS if own else ("parameters",))
+    budgets = tuple(flops) or (LEDGER_FLOPS if own else ())
+    rates = ("all cells", "bracketed only") if own else ("all cells",)
+    universes: list[Universe] = []
+    for size, rate in product(sizes, rates):
+        narrowed = replace(source, roles={**source.roles, "parameters": size}, bracketed_only=rate == "bracketed only")
+        about = {"parameters": size, "rates": rate}
+        universes += _universes(narrowed, {**about, "approach": "parametric"}, _parametric)
+        for budget in budgets:
+            choices = {**about, "approach": "parabola", "FLOPs": budget}
+            universes += _universes(replace(narrowed, budget=budget), choices, _valley)
+    return Multiverse(QUESTION, tuple(universes))
+
+
+def _universes(
+    source: Source, about: Mapping[str, str], ask: Callable[[Observations], Iterator[Universe]]
+) -> Iterator[Universe]:
+    """The universes of one reading of the table, by the rows that are left out."""
+    try:
+        points = read_observations(source, LAWS["chinchilla"]).thinned(MOST_ROWS)
+    except InputError as error:
+        yield Universe(about, f"refused: {error.problems[0]}", None)
+        return
+    for trim, trimmed in _TRIMS.items():
+        for universe in ask(trimmed(points)):
+            yield replace(universe, choices={**about, "rows": trim, **universe.choices})
+
+
+def _parametric(points: Observations) -> Iterator[Universe]:
+    for floor, loss, space in product(_FLOORS, _LOSSES, _SPACES):
+        choices = {"floor": floor, "loss": loss, "space": space}
+        try:
+            found = fit(LAWS[_FLOORS[floor]], points, replace(_SETTINGS, huber_delta=_LOSSES[loss], space=space))
+        except InputError as error:
+            yield Universe(choices, f"refused: {error.problems[0]}", None)
+            continue
+        frontier = parametric(found)
+        sound = found.status == "converged"
+        yield Universe(choices, found.status, frontier.exponent if sound else None, frontier.interval)
+
+
+def _valley(points: Observations) -> Iterator[Universe]:
+    try:
+        found = iso_flop(points.columns["parameters"], points.budget, points.response)
+        yield Universe({}, "converged", found.exponent, found.interval)
+    except InputError as error:
+        yield Universe({}, f"refused: {error.problems[0]}", None)

@@ -1,0 +1,43 @@
+"""A weighted sum of the losses of cells, with the noise of the validation sequences and of the seeds in one interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from study.fitting.paired import CONFIDENCE, SeedVariance, satterthwaite
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """An estimate in nats per masked token, and its 95% interval; None without seed replicates."""
+
+    estimate: float
+    interval: tuple[float, float] | None
+
+
+def contrast(weights: NDArray[np.float64], cells: Sequence[NDArray[np.float64]], seeds: SeedVariance | None) -> Contrast:
+    """Σ wᵢ·mean(lossᵢ) of cells that are seeds × sequences each, over the same two or more sequences.
+
+    Its variance is s²(sequences)/n of the weighted sums, plus s²(seeds)·Σ wᵢ²/kᵢ; the interval is Student's with
+    Satterthwaite's degrees of freedom. With the weights 1 and −1 this is study.fitting.paired.paired_difference.
+    """
+    summed = weights @ np.stack([losses.mean(axis=0) for losses in cells])
+    estimate, n = float(summed.mean()), len(summed)
+    if seeds is None:
+        return Contrast(estimate, None)
+    over_sequences = float(summed.var(ddof=1)) / n
+    over_seeds = seeds.variance * float(np.sum(weights**2 / [len(losses) for losses in cells]))
+    freedom = satterthwaite(over_sequences, n - 1, over_seeds, seeds.degrees_of_freedom)
+    half = float(stats.t.isf((1 - CONFIDENCE) / 2, freedom)) * (over_sequences + over_seeds) ** 0.5
+    return Contrast(estimate, (estimate - half, estimate + half))
+
+
+def slope_weights(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The weights whose sum with values is the slope of their least-squares line over x."""
+    away = x - x.mean()
+    return np.asarray(away / (away @ away))

@@ -1,0 +1,162 @@
+"""Depth or width at equal size, under all defensible conventions.
+
+Two approaches ask a sweep's ledger: `equal sizes` compares cells whose size, in the convention chosen, is equal within 5%, and
+`law` fits the loss in that size, in depth and in tokens. Both give the nats that doubling the depth adds at equal size and
+tokens: above zero the wider shape has the lower loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from study.errors import InputError
+from study.fitting.cells import EQUAL_WITHIN, Cell
+from study.fitting.contrasts import contrast, slope_weights
+from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.evidence import gather
+from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
+from study.fitting.minimising import Space
+from study.fitting.paired import CONFIDENCE, pooled_seed_variance
+from study.fitting.reading import Source, read_columns
+from study.fitting.sums import SumOfTerms, Term
+from study.fitting.universes import Multiverse, Question, Universe
+from study.records import SweepFolder
+
+QUESTION = Question(
+    text="At equal size and tokens, which lowers the loss: depth or width?",
+    quantity="nats that doubling the depth adds",
+    threshold=0.0,
+    above="Width",
+    below="Depth",
+)
+SIZES = ("parameters_non_embedding", *(name for name in LEDGER_PARAMETERS if name != "parameters_non_embedding"), *LEDGER_FLOPS)
+"""What may be held equal; the first is what sweeps hold equal."""
+
+_RATES = ("bracketed only", "all cells")
+_SEEDS = ("all seeds", "without the seed that chose the rate")
+_BUDGETS = ("all budgets", "largest budget only")
+_SPACES: tuple[Space, ...] = ("linear", "log")
+_FLOORS = ("with floor", "without floor")
+_LOSSES = {"huber": 1e-3, "least squares": float("inf")}
+_SETTINGS = Settings(bootstrap=100, starts=32)
+
+
+def is_about_shape(folder: Path) -> bool:
+    """Whether a folder is a sweep's that compares depths at equal parameters."""
+    if not (folder / "sweep.yaml").exists():
+        return False
+    families = gather(SweepFolder(folder)).families
+    return any(family.equal_parameters and len({cell.architecture.depth for cell in family.cells}) > 1 for family in families)
+
+
+def explore_shapes(folder: Path) -> Multiverse:
+    """Ask a sweep's ledger in every universe: size held equal, approach, rates, seeds, budgets, law, loss, space, floor.
+
+    Raises InputError where the folder has no ledger.
+    """
+    evidence = gather(SweepFolder(folder))
+    runs = evidence.ledger["run_id"].astype(str)
+    sizes = {name: dict(zip(runs, evidence.ledger[name].astype(float), strict=True)) for name in SIZES}
+    tokens = evidence.ledger["tokens"].dropna().nunique() > 1
+    budgets = _BUDGETS if tokens else _BUDGETS[:1]
+    universes = [
+        _compared(evidence.cells, size, sizes[size], rates, seeds, budget, space)
+        for size, rates, seeds, budget, space in product(SIZES, _RATES, _SEEDS, budgets, _SPACES)
+    ]
+    for size, rates in product(SIZES, _RATES):
+        universes += _fitted(folder, size, rates, tokens)
+    return Multiverse(QUESTION, tuple(universes))
+
+
+def _compared(
+    cells: Sequence[Cell], size: str, sizes: Mapping[str, float], rates: str, seeds: str, budget: str, space: Space
+) -> Universe:
+    """The slope of the loss over log₂ depth within cells of equal size, the mean of all such families."""
+    choices = {"size held equal": size, "approach": "equal sizes", "rates": rates, "space": space}
+    choices |= {"seeds": seeds, "budgets": budget}
+    skipped = 1 if seeds == _SEEDS[1] else 0
+    used = [cell for cell in cells if _serves(cell, rates, skipped)]
+    if budget == _BUDGETS[1]:
+        used = [cell for cell in used if cell.tokens == max(each.tokens for each in used)]
+    families = list(_families(used, [sizes[cell.runs[0]] for cell in used]))
+    if not families:
+        return Universe(choices, f"no two depths are within {EQUAL_WITHIN:.0%} of one size", None)
+    cells = [cell for family in families for cell in family]
+    parts = [slope_weights(np.log2([cell.architecture.depth for cell in family])) for family in families]
+    weights, losses = np.concatenate(parts) / len(families), [cell.losses[skipped:] for cell in cells]
+    means = np.array([each.mean() for each in losses])
+    factors = weights if space == "linear" else weights * means.mean() / means
+    found = contrast(factors, losses, pooled_seed_variance(losses))
+    value = found.estimate if space == "linear" else float(weights @ np.log(means) * means.mean())
+    moved = value - found.estimate
+    interval = None if found.interval is None else (found.interval[0] + moved, found.interval[1] + moved)
+    return Universe(choices, "measured", value, interval)
+
+
+def _serves(cell: Cell, rates: str, skipped: int) -> bool:
+    enough = len(cell.losses) > skipped and cell.losses.shape[1] > 1
+    return enough and (rates == "all cells" or cell.rates.bracketed)
+
+
+def _families(cells: Sequence[Cell], sizes: Sequence[float]) -> Iterator[list[Cell]]:
+    """Cells of two depths or more, equal in size, budget, setting and validation set."""
+    table = pd.DataFrame({"cell": list(cells), "size": sizes})
+    alike = [(cell.setting, cell.budget, cell.validation) for cell in cells]
+    for _, group in table.groupby(pd.Series(alike, dtype=object)) if len(table) else ():
+        rest = group.sort_values("size", kind="stable")
+        while len(rest):
+            near = rest["size"] <= rest["size"].iloc[0] * (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
+            family: list[Cell] = rest.loc[near, "cell"].tolist()
+            rest = rest[~near]
+            if len({cell.architecture.depth for cell in family}) > 1:
+                yield family
+
+
+def _fitted(folder: Path, size: str, rates: str, tokens: bool) -> Iterator[Universe]:
+    """A law in size and depth, the loss being a power of both."""
+    about = {"size held equal": size, "approach": "law", "rates": rates}
+    source = Source(folder, {"parameters": size}, bracketed_only=rates == "bracketed only")
+    try:
+        points = read_columns(source, ("parameters", "depth", *(["tokens"] if tokens else [])), "loss")
+    except InputError as error:
+        yield Universe(about, f"refused: {error.problems[0]}", None)
+        return
+    for floor, loss, space in product(_FLOORS, _LOSSES, _SPACES):
+        choices = {**about, "space": space, "floor": floor, "loss": loss}
+        settings = replace(_SETTINGS, huber_delta=_LOSSES[loss], space=space)
+        try:
+            found = fit(_law(floor == "with floor", tokens), points, settings)
+        except InputError as error:
+            yield Universe(choices, f"refused: {error.problems[0]}", None)
+            continue
+        value, interval = _doubling(found)
+        sound = found.status == "converged"
+        yield Universe(choices, found.status, value if sound else None, interval if sound else None)
+
+
+def _law(floor: bool, tokens: bool) -> SumOfTerms:
+    """A·N^−alpha·L^−delta with a floor E and a term B·D^−beta where they are asked for; exponents may be negative."""
+    shape = Term("A", (("alpha", "parameters"), ("delta", "depth")))
+    terms = ((Term("E"),) if floor else ()) + (shape,) + ((Term("B", (("beta", "tokens"),)),) if tokens else ())
+    formula = "E + " * floor + "A·N^−alpha·L^−delta" + " + B·D^−beta" * tokens
+    conventions = "N: the size held equal. L: depth (layers). D: training tokens."
+    return SumOfTerms("size and depth", formula, conventions, "ours", "loss", terms, signed=True)
+
+
+def _doubling(found: Fit) -> tuple[float, tuple[float, float] | None]:
+    """What doubling the depth adds at the middle of all sizes, with its interval over the resamples."""
+    middle = {name: np.full(2, np.exp(np.log(values).mean())) for name, values in found.observations.columns.items()}
+    middle["depth"] = middle["depth"] * np.sqrt([2.0, 0.5])
+    deeper, shallower = found.predict(middle)
+    resampled = found.predictions(middle)
+    tails = 50 * (1 - CONFIDENCE), 100 - 50 * (1 - CONFIDENCE)
+    if not len(resampled):
+        return float(deeper - shallower), None
+    low, high = np.percentile(resampled[:, 0] - resampled[:, 1], tails)
+    return float(deeper - shallower), (float(low), float(high))

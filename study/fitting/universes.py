@@ -1,0 +1,145 @@
+"""One question asked under many sets of choices: which share of them agrees, and which choice turns the answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from study.wording import plural
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question that one number answers: `above` where it exceeds the threshold, else `below`."""
+
+    text: str
+    quantity: str
+    threshold: float
+    above: str
+    below: str
+
+    def answer(self, value: float) -> str:
+        """The answer that a value gives."""
+        return self.above if value > self.threshold else self.below
+
+
+@dataclass(frozen=True)
+class Universe:
+    """One set of choices, by what they are about, and what it says; `value` is None where it has no sound estimate."""
+
+    choices: Mapping[str, str]
+    status: str
+    value: float | None
+    interval: tuple[float, float] | None = None
+
+    def decided(self, threshold: float) -> bool:
+        """Whether the 95% interval leaves out the threshold."""
+        return self.interval is not None and not self.interval[0] <= threshold <= self.interval[1]
+
+
+@dataclass(frozen=True)
+class Multiverse:
+    """All universes of a question; the first that has an answer, the usual conventions, is the reference."""
+
+    question: Question
+    universes: tuple[Universe, ...]
+
+    @property
+    def answered(self) -> tuple[Universe, ...]:
+        """Those that have a sound estimate."""
+        return tuple(universe for universe in self.universes if universe.value is not None)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What each of these answers."""
+        return tuple(self.question.answer(universe.value) for universe in self.answered if universe.value is not None)
+
+    @property
+    def agreement(self) -> float | None:
+        """The share of the answers that are the reference's."""
+        return float(np.mean([answer == self.answers[0] for answer in self.answers])) if self.answers else None
+
+    def flips(self) -> dict[str, float]:
+        """By choice: in which share of the pairs of universes that differ in it alone the answer differs, most first."""
+        told: dict[str, list[bool]] = {}
+        answered, answers = self.answered, self.answers
+        for one, other in _pairs(answered):
+            first, second = answered[one].choices, answered[other].choices
+            (axis,) = (name for name in first if first[name] != second[name])
+            told.setdefault(axis, []).append(answers[one] != answers[other])
+        shares = {axis: float(np.mean(flipped)) for axis, flipped in told.items()}
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+    def by_choice(self) -> dict[str, dict[str, float]]:
+        """By choice and option: the share of the answers under it that are the reference's."""
+        table = pd.DataFrame([dict(universe.choices) for universe in self.answered])
+        agrees = np.array([answer == self.answers[0] for answer in self.answers], dtype=float)
+        places = {str(axis): table.groupby(axis, sort=False).indices for axis in table.columns}
+        return {
+            axis: {str(option): float(agrees[rows].mean()) for option, rows in options.items()}
+            for axis, options in places.items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The multiverse as plain values."""
+        values = [universe.value for universe in self.answered if universe.value is not None]
+        return {
+            "question": self.question.text,
+            "quantity": self.question.quantity,
+            "answer": self.answers[0] if self.answers else None,
+            "agreement": self.agreement,
+            "universes": len(self.universes),
+            "answered": len(values),
+            "decided": sum(universe.decided(self.question.threshold) for universe in self.answered),
+            "values": [min(values), float(np.median(values)), max(values)] if values else None,
+            "flips": self.flips(),
+            "agreement_by_choice": self.by_choice(),
+            "statuses": dict(Counter(universe.status for universe in self.universes)),
+            "all": [
+                {**vars(universe), "answer": None if universe.value is None else self.question.answer(universe.value)}
+                for universe in self.universes
+            ],
+        }
+
+    def to_text(self) -> str:
+        """The multiverse for readers."""
+        told = self.to_dict()
+        if not self.answered:
+            reasons = "\n".join(f"  {count} times: {status}" for status, count in told["statuses"].items())
+            return f"{self.question.text}\nNone of {plural(len(self.universes), 'universe')} has an answer:\n{reasons}"
+        low, middle, high = told["values"]
+        lines = [
+            self.question.text,
+            f"{told['answer']}, say the usual conventions and {told['agreement']:.0%} of the {told['answered']} universes that have "
+            f"an answer (of {told['universes']}); in {told['decided']} the 95% interval leaves out the other answer.",
+            f"{self.question.quantity}: {low:.3f} to {high:.3f}, median {middle:.3f}.",
+            *self._flip_lines(told["flips"], told["agreement_by_choice"]),
+        ]
+        unanswered = Counter(universe.status for universe in self.universes if universe.value is None)
+        lines += [f"without an answer, {count} times: {status}" for status, count in unanswered.most_common(5)]
+        return "\n".join(lines)
+
+    def _flip_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+        """The choices that turn the answer, with the agreement under each of their options; then those that never do."""
+        for axis, share in flips.items():
+            if share > 0:
+                options = ", ".join(f"{option} {agree:.0%}" for option, agree in shares[axis].items())
+                yield f"{axis} turns the answer in {share:.0%} of pairs (agreement: {options})"
+        if still := [axis for axis, share in flips.items() if share == 0]:
+            yield f"never turning it alone: {', '.join(still)}"
+
+
+def _pairs(universes: Sequence[Universe]) -> Iterator[tuple[int, int]]:
+    """The places of universes with the same kinds of choices that differ in exactly one."""
+    table = pd.DataFrame([dict(universe.choices) for universe in universes])
+    for axis in table.columns:
+        rest = [name for name in table.columns if name != axis]
+        groups = table[table[axis].notna()].groupby(rest, dropna=False) if rest else [("", table)]
+        for _, rows in groups:
+            places = rows.index.tolist()
+            yield from ((one, other) for k, one in enumerate(places) for other in places[k + 1 :])

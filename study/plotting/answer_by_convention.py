@@ -1,0 +1,49 @@
+"""What every universe of a multiverse says, in order, coloured by the approach."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from study.fitting.universes import Multiverse
+from study.plotting.style import panels, save_in, series_styles, theme
+from study.records import write_atomically
+
+
+def frame(found: Multiverse) -> pd.DataFrame:
+    """One row a universe that has an answer, from the lowest value on, with the question that it is about."""
+    rows = []
+    for universe, answer in zip(found.answered, found.answers, strict=True):
+        low, high = universe.interval or (None, None)
+        asked = {"quantity": found.question.quantity, "threshold": found.question.threshold, "question": found.question.text}
+        rows.append({**universe.choices, "value": universe.value, "low": low, "high": high, "answer": answer, **asked})
+    return pd.DataFrame(rows).sort_values("value", kind="stable", ignore_index=True) if rows else pd.DataFrame()
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A point a universe with its interval, and a line at the value that parts the answers."""
+    with theme():
+        figure, (axes,) = panels([""], "universe, by value", str(data["quantity"].iloc[0]), size=(8.5, 4.8))
+        floor = data["floor"].map(lambda floor: f", {floor}" if isinstance(floor, str) else "") if "floor" in data else ""
+        kinds = data["approach"] + floor
+        for kind, (colour, marker) in series_styles(kinds).items():
+            rows = data[kinds == kind]
+            axes.vlines(rows.index, rows["low"].astype(float), rows["high"].astype(float), color=colour, alpha=0.35)
+            axes.scatter(rows.index, rows["value"], color=colour, marker=marker, s=22, label=kind, zorder=3)
+        axes.axhline(float(data["threshold"].iloc[0]), color="black", linewidth=1)
+        axes.legend()
+        shares = data["answer"].value_counts(normalize=True)
+        told = ", ".join(f"{answer} {share:.0%}" for answer, share in shares.items())
+        figure.suptitle(f"{data['question'].iloc[0]}\n{told} of {len(data)} universes (95% intervals)")
+    return figure
+
+
+def save_multiverse(found: Multiverse, into: Path) -> None:
+    """Write the figure, where any universe has an answer, and `multiverse.json` into a folder."""
+    text = json.dumps(found.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomically(into / "multiverse.json", text.encode() + b"\n")
+    if not (data := frame(found)).empty:
+        save_in(draw(data), into, "answer_by_convention")
