@@ -79,7 +79,7 @@ def test_answers_are_compared_as_squad_does(answers: list[str], prediction: str,
     example = question(answers)
     assert answer_scores(example, prediction) == pytest.approx((exact, f1))
     if normalised(prediction) and normalised(answers[0]):
-        gold = {"text": answers, "answer_start": [0] * len(answers)}
+        gold: dict[str, list[str] | list[int]] = {"text": answers, "answer_start": [0] * len(answers)}
         theirs = squad({"prediction_text": prediction, "id": "0"}, {"answers": gold, "id": "0"})
         assert (float(theirs["exact_match"]), float(theirs["f1"])) == pytest.approx((100 * exact, 100 * f1), abs=1e-4)
 
