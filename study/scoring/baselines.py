@@ -43,7 +43,7 @@ _FUNCTION_WORDS = (
     "when where which who whom whose why with"
 )
 
-_WORD = re.compile(r"\w+(?:[.'-]\w+)*")
+_WORD = re.compile(r"\w+(?:[.'-]\w+)*|[^\w\s]")
 
 Predictions = dict[str, list[Any]]
 
@@ -146,7 +146,7 @@ def _of_questions(test: Sequence[SpanExample]) -> Predictions:
 
 
 def nearest_run(example: SpanExample) -> str:
-    """The run of words that lies nearest to the words of the question; it holds none of those, and no function words.
+    """The run of words that lies nearest to those of the question and holds none of them, no function word and no mark.
 
     Near is a high sum of 1/(5 + characters between) over the places of the question's words in the context.
     """
@@ -154,7 +154,7 @@ def nearest_run(example: SpanExample) -> str:
     asked = set(_WORD.findall(example.question.lower())) - function_words
     words = [(found.group().lower(), found.start(), found.end()) for found in _WORD.finditer(example.context)]
     places = [start for word, start, _ in words if word in asked]
-    kept = groupby(words, lambda word: word[0] not in asked and word[0] not in function_words)
+    kept = groupby(words, lambda word: word[0][0].isalnum() and word[0] not in asked and word[0] not in function_words)
     runs = [(run[0][1], run[-1][2]) for is_run, found in kept if is_run and (run := list(found))]
 
     def nearness(run: tuple[int, int]) -> float:
