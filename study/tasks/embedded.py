@@ -42,6 +42,7 @@ MOST_PAIRS_A_PARADIGM = 500
 
 _VERSION = 1
 _MOST_WORDS = 60
+_PACKAGE_WORDS = 30
 _FEWEST_WORDS = 8
 _MARKUP = re.compile(r"(?::[a-z:]+:)?(`+)([^`\n]+)\1")
 _WORD = re.compile(r"\w+(?:[._]\w+)*|[^\w\s]")
@@ -78,13 +79,13 @@ def _write(folder: Path, columns: tuple[str, ...], rows: Rows) -> dict[str, obje
 
 
 def by_package(passages: list[Passages]) -> Rows:
-    """The prose of each document, about 60 words, with its package; small packages are left out."""
+    """The first words of each document's prose with its package; small packages are left out."""
     kept = [document for document in passages if len(document.words) >= 2 * _FEWEST_WORDS]
     sizes = Counter(document.package for document in kept)
     rows: Rows = defaultdict(list)
     for document in kept:
         if sizes[document.package] >= FEWEST_DOCUMENTS:
-            rows[document.role].append((" ".join(document.words[:_MOST_WORDS]), document.package))
+            rows[document.role].append((" ".join(document.words[:_PACKAGE_WORDS]), document.package))
     return _capped(rows)
 
 

@@ -30,6 +30,8 @@ def load_task(name: str, data: Path | None = None) -> TaskData:
     tables = _tables(spec, source, pattern)
     _refuse_repeated_ids(spec, source, tables)
     labels = _labels(spec, source, tables)
+    if "f1" in spec.metrics and len(labels) != 2:
+        raise InputError.at(spec.name, f"metric 'f1' is for two classes, and these are {len(labels)}; take 'macro_f1'")
     splits = {role: parse(spec, source, table, labels) for role, table in tables.items()}
     if "train" in splits and "dev" not in splits:
         train, dev = hold_out(splits["train"], source.splits.dev_share, tables["train"].place)

@@ -19,7 +19,7 @@ from study.data.docstrings import PACKAGES, read_docstrings
 ROLE_OF_SPLIT = {"train": "train", "validation": "dev", "test": "test"}
 
 _CODE_LINE = re.compile(r"\s*(>>>|\.\.\.|\.\. |:\w+:|\$|#|[|+])")
-_NAMES = re.compile(rf"\b({'|'.join([*PACKAGES, 'np', 'pd', 'plt', 'nx', 'sp', 'sns'])})", re.IGNORECASE)
+_NAMES = re.compile(rf"{'|'.join(PACKAGES)}|\b(np|pd|plt|nx|sp|sns)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 _DIGITS = re.compile(r"\d+")
 

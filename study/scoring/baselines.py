@@ -1,0 +1,177 @@
+"""What a task gives without an encoder: the commonest answer, and words without their order.
+
+| kind | `majority` | `bag_of_words` |
+| --- | --- | --- |
+| single, pair | the commonest class of train; the mean of numbers | TF-IDF of words and word pairs, and a regression on it |
+| tokens | the commonest tag | the tag that each word has most often in train |
+| spans | the whole context | the run of words nearest to the question's words |
+| minimal_pairs | a guess, half right | the sentence whose words are commoner; `bigram`: whose word pairs are likelier |
+
+How strongly regressions are held back is chosen on dev, never on what is reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from study.scoring.bigrams import Bigrams
+from study.scoring.metrics import measure
+from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
+from study.tasks.passages import ROLE_OF_SPLIT
+
+MAJORITY = "majority"
+BAG_OF_WORDS = "bag_of_words"
+BIGRAM = "bigram"
+
+INVERSE_PENALTIES = (0.1, 1.0, 10.0, 100.0)
+"""The strengths of regularisation that are tried: C of logistic regression, 1/alpha of ridge regression."""
+
+MOST_TRAIN = 100_000
+"""The most examples that a bag of words learns from, the first of train."""
+
+FEW_EXAMPLES = 1000
+"""Up to this many examples a word counts that stands in one of them alone; in more, words of one example tell nothing."""
+
+_FUNCTION_WORDS = (
+    "a an and are as at be been by did do does for from had has have how in is it its of on or s that the to was were what "
+    "when where which who whom whose why with"
+)
+
+_WORD = re.compile(r"\w+(?:[.'-]\w+)*|[^\w\s]")
+
+Predictions = dict[str, list[Any]]
+
+
+def baselines(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -> dict[str, dict[str, float]]:
+    """Every metric of each baseline on test; `text` gives what word counts of minimal pairs are taken from."""
+    return {name: measure(task, "test", found) for name, found in baseline_predictions(task, text).items()}
+
+
+def baseline_predictions(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -> Predictions:
+    """What each baseline says of test, as study.scoring.metrics reads it; word counts are of the docstrings by default."""
+    match task.spec.kind:
+        case "single" | "pair":
+            return _of_texts(task)
+        case "tokens":
+            return _of_words(task)
+        case "spans":
+            return _of_questions([example for example in task.test if isinstance(example, SpanExample)])
+        case "minimal_pairs":
+            return _of_pairs([example for example in task.test if isinstance(example, MinimalPair)], text or docstring_text)
+
+
+def docstring_text() -> Iterable[str]:
+    """The documents of the docstring corpus that encoders are pre-trained on."""
+    from study.data.corpora import split_of
+    from study.data.docstrings import read_docstrings
+
+    return (text for _, text in read_docstrings() if ROLE_OF_SPLIT[split_of(text.strip())] == "train")
+
+
+def _of_texts(task: TaskData) -> Predictions:
+    train, dev, test = (_texts(task.splits[split]) for split in ("train", "dev", "test"))
+    gold = [example.label for example in train]
+    constant = float(np.mean(gold)) if task.spec.regression else Counter(gold).most_common(1)[0][0]
+    features = Bag(train[:MOST_TRAIN])
+    learned, chosen_on, reported_on = features(train[:MOST_TRAIN]), features(dev), features(test)
+    best, best_score = None, -np.inf
+    for inverse_penalty in INVERSE_PENALTIES:
+        model = _regression(task, inverse_penalty).fit(learned, gold[:MOST_TRAIN])
+        score = measure(task, "dev", model.predict(chosen_on).tolist())[task.spec.headline]
+        if score > best_score:
+            best, best_score = model, score
+    assert best is not None
+    return {MAJORITY: [constant] * len(test), BAG_OF_WORDS: best.predict(reported_on).tolist()}
+
+
+def _regression(task: TaskData, inverse_penalty: float) -> Any:
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    if task.spec.regression:
+        return Ridge(alpha=1 / inverse_penalty, solver="lsqr", random_state=0)
+    solver = "liblinear" if len(task.labels) == 2 else "lbfgs"
+    return LogisticRegression(C=inverse_penalty, solver=solver, max_iter=300, random_state=0)
+
+
+class Bag:
+    """TF-IDF of words and pairs of adjacent words; of two texts also what they share, what not, and their cosine."""
+
+    def __init__(self, examples: Sequence[TextExample]) -> None:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        fewest = 1 if len(examples) <= FEW_EXAMPLES else 2
+        self.words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]", min_df=fewest)
+        self.words.fit([text for example in examples for text in (example.text, example.text_b) if text is not None])
+
+    def __call__(self, examples: Sequence[TextExample]) -> Any:
+        """The features of texts or of pairs of texts, one row each, sparse."""
+        from scipy.sparse import csr_array, hstack
+
+        a = csr_array(self.words.transform([example.text for example in examples]))
+        seconds = [example.text_b for example in examples if example.text_b is not None]
+        if not seconds:
+            return a
+        b = csr_array(self.words.transform(seconds))
+        shared = a.multiply(b)
+        return hstack([a, b, abs(a - b), shared, csr_array(shared.sum(axis=1)[:, None])], format="csr")
+
+
+def _of_words(task: TaskData) -> Predictions:
+    tags: dict[str, Counter[int]] = defaultdict(Counter)
+    for example in task.train:
+        assert isinstance(example, TokensExample)
+        for token, label in zip(example.tokens, example.labels, strict=True):
+            tags[token][label] += 1
+            if token.lower() != token:
+                tags[token.lower()][label] += 1
+    commonest = sum(tags.values(), Counter[int]()).most_common(1)[0][0]
+    of_word = {token: counts.most_common(1)[0][0] for token, counts in tags.items()}
+    test = [example for example in task.test if isinstance(example, TokensExample)]
+    return {
+        MAJORITY: [[commonest] * len(example.tokens) for example in test],
+        BAG_OF_WORDS: [
+            [of_word.get(token, of_word.get(token.lower(), commonest)) for token in example.tokens] for example in test
+        ],
+    }
+
+
+def _of_questions(test: Sequence[SpanExample]) -> Predictions:
+    return {MAJORITY: [example.context for example in test], BAG_OF_WORDS: [nearest_run(example) for example in test]}
+
+
+def nearest_run(example: SpanExample) -> str:
+    """The run of words that lies nearest to those of the question and holds none of them, no function word and no mark.
+
+    Near is a high sum of 1/(5 + characters between) over the places of the question's words in the context.
+    """
+    function_words = frozenset(_FUNCTION_WORDS.split())
+    asked = set(_WORD.findall(example.question.lower())) - function_words
+    words = [(found.group().lower(), found.start(), found.end()) for found in _WORD.finditer(example.context)]
+    places = [start for word, start, _ in words if word in asked]
+    kept = groupby(words, lambda word: word[0][0].isalnum() and word[0] not in asked and word[0] not in function_words)
+    runs = [(run[0][1], run[-1][2]) for is_run, found in kept if is_run and (run := list(found))]
+
+    def nearness(run: tuple[int, int]) -> float:
+        return sum(1 / (5 + min(abs(place - run[0]), abs(place - run[1]))) for place in places)
+
+    start, end = max(runs, key=nearness, default=(0, len(example.context)))
+    return example.context[start:end]
+
+
+def _of_pairs(test: Sequence[MinimalPair], text: Callable[[], Iterable[str]]) -> Predictions:
+    model = Bigrams(text())
+    compared = {BAG_OF_WORDS: model.unigram_nats, BIGRAM: model.bigram_nats}
+    found = {
+        name: [0.5 + 0.5 * float(np.sign(nats(pair.bad) - nats(pair.good))) for pair in test] for name, nats in compared.items()
+    }
+    return {MAJORITY: [0.5] * len(test), **found}
+
+
+def _texts(examples: Sequence[Example]) -> list[TextExample]:
+    return [example for example in examples if isinstance(example, TextExample)]

@@ -1,0 +1,279 @@
+"""A task is the same whatever file it comes from, and what cannot be used is refused with file, row and remedy."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from study.errors import InputError
+from study.tasks.examples import SpanExample, TextExample, TokensExample
+from study.tasks.loading import load_task
+from study.tasks.spec import METRICS, ROLES, known_tasks, read_spec
+
+GLUE = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"}
+SHARED = ("cola", "sst2", "trec", "mrpc", "rte", "stsb", "wnut17_ner", "ud_ewt_pos", "qamr_qa", "blimp")
+SINGLE = {"kind": "single", "labels": ["bad", "good"], "metrics": ["accuracy"]}
+TEXTS = [{"text": f"it is {word}", "label": word} for word in ("good", "bad")] * 10
+
+
+def write(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """The rows in the format that the file's suffix says."""
+    match file.suffix:
+        case ".parquet":
+            pd.DataFrame(list(rows)).to_parquet(file)
+        case ".jsonl":
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        case suffix:
+            flat = [{key: " ".join(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows]
+            with file.open("w", newline="") as opened:
+                writer = csv.DictWriter(opened, list(rows[0]), delimiter="\t" if suffix == ".tsv" else ",")
+                writer.writeheader()
+                writer.writerows(flat)
+
+
+def made(folder: Path, spec: dict[str, Any], suffix: str = ".jsonl", **splits: Sequence[dict[str, Any]]) -> str:
+    """The path of a task's YAML, its splits beside it."""
+    for split, rows in splits.items():
+        write(folder / f"{split}{suffix}", rows)
+    source = {"files": "{split}", "splits": {split: split for split in splits}} | spec.get("source", {})
+    values = {key: value for key, value in spec.items() if key != "source"} | {"sources": [source]}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(values))
+    return str(folder / "mine.yaml")
+
+
+def refused(path: str) -> str:
+    with pytest.raises(InputError) as refusal:
+        load_task(path)
+    return str(refusal.value)
+
+
+def test_every_task_of_the_package_is_a_valid_file() -> None:
+    assert set(SHARED) | GLUE | {"squad", "conll2003"} <= set(known_tasks())
+    for name in known_tasks():
+        spec, folder = read_spec(name)
+        assert (spec.name, folder) == (name, None)
+        assert spec.about
+        assert set(spec.metrics) <= set(METRICS[spec.kind])
+    for name in (*GLUE, "squad", "conll2003", "blimp"):
+        assert any(source.hub for source in read_spec(name)[0].sources), f"{name} has no name on the hub"
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_shared_tasks_are_read_with_their_own_files(name: str, shared_data: Path) -> None:
+    task = load_task(name, shared_data / "tasks")
+    assert task.spec.kind in ROLES
+    assert len(task.test) >= 277
+    assert set(task.splits) == ({"test"} if name == "blimp" else {"train", "dev", "test"})
+    assert 0 <= task.chance < 0.7
+
+
+def test_held_out_examples_stay_the_same_and_equal_texts_stay_together(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number % 60}", "label": number % 2} for number in range(240)]
+    path = made(tmp_path, SINGLE | {"source": {"splits": {"train": "train", "test": "test"}}}, train=rows, test=TEXTS)
+    task, again = load_task(path), load_task(path)
+    assert task.fingerprint == again.fingerprint
+    learned, held = (
+        {example.text for example in found if isinstance(example, TextExample)} for found in (task.train, task.dev)
+    )
+    assert learned | held == {row["text"] for row in rows}
+    assert not learned & held
+    assert 0 < len(held) < 20
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".tsv"])
+def test_a_task_is_the_same_from_every_format(tmp_path: Path, suffix: str) -> None:
+    tagged = [{"tokens": ["Ann", "is", "here"], "tags": ["B-PER", "O", "O"]}, {"tokens": ["No"], "tags": ["O"]}]
+    spec = {"kind": "tokens", "metrics": ["entity_f1"]}
+    task = load_task(made(tmp_path, spec, suffix, train=tagged, dev=tagged, test=tagged))
+    assert task.labels == ("B-PER", "O")
+    assert task.test[0] == TokensExample(0, ("Ann", "is", "here"), (0, 1, 1))
+
+
+def test_conll_files_are_read_as_they_are(tmp_path: Path) -> None:
+    text = "-DOCSTART- -X- O O\n\nAnn NNP I-NP B-PER\nis VBZ O O\n\nHere RB O O\n"
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.conll").write_text(text)
+    path = made(tmp_path, {"kind": "tokens", "metrics": ["entity_f1"], "source": {"splits": {"dev": "dev"}}})
+    assert [example.tokens for example in load_task(path).test if isinstance(example, TokensExample)] == [
+        ("Ann", "is"),
+        ("Here",),
+    ]
+
+
+@pytest.mark.parametrize("labels", [["bad", "good"], [0, 1], ["0", "1"], [0.0, 1.0], [False, True]])
+def test_labels_may_be_names_or_indices(tmp_path: Path, labels: list[Any]) -> None:
+    rows = [{"text": f"text {number}", "label": labels[number % 2]} for number in range(6)]
+    task = load_task(made(tmp_path, SINGLE, train=rows, dev=rows, test=rows))
+    assert [example.label for example in task.test if isinstance(example, TextExample)] == [0, 1, 0, 1, 0, 1]
+    assert task.labels == ("bad", "good")
+
+
+def test_a_label_that_is_a_number_is_a_name_and_never_an_index(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}", "stars": number % 3 + 1} for number in range(6)]
+    spec = SINGLE | {"labels": [1, 2, 3], "source": {"columns": {"label": "stars"}}}
+    task = load_task(made(tmp_path, spec, train=rows, dev=rows, test=rows))
+    assert [example.label for example in task.test if isinstance(example, TextExample)] == [0, 1, 2, 0, 1, 2]
+    assert "label 0 is not known; labels are 1, 2, 3" in refused(
+        made(tmp_path, spec, train=rows, dev=rows, test=[{"text": "x", "stars": 0}])
+    )
+
+
+def test_nested_answers_are_reached_by_a_dotted_name(tmp_path: Path) -> None:
+    answers = {"text": ["two", "to"], "answer_start": [4, 8]}
+    rows = [{"context": "one two to", "question": "what?", "answers": answers}] * 3
+    spec = {"kind": "spans", "metrics": ["answer_f1"]}
+    columns = {"answers": "answers.text", "starts": "answers.answer_start"}
+    task = load_task(made(tmp_path, spec | {"source": {"columns": columns}}, ".parquet", train=rows, dev=rows, test=rows))
+    assert task.test[0] == SpanExample(0, "one two to", "what?", ("two", "to"), (4, 8))
+
+
+def test_a_dataset_of_the_hub_is_read_by_name(tmp_path: Path) -> None:
+    """A folder of Parquet files is a dataset by its path, so that no network is needed."""
+    for split in ("train", "test"):
+        write(tmp_path / f"{split}.parquet", TEXTS)
+    source: dict[str, Any] = {"files": None, "hub": str(tmp_path), "splits": {"train": "train", "dev": "train", "test": "test"}}
+    task = load_task(made(tmp_path, SINGLE | {"source": source}))
+    assert len(task.test) == len(TEXTS)
+    source["splits"] = {"train": "train", "test": "tset"}
+    assert "has no split 'tset'; did you mean 'test'?" in refused(made(tmp_path, SINGLE | {"source": source}))
+
+
+def test_a_dataset_that_cannot_be_loaded_is_refused_with_a_way_out() -> None:
+    with pytest.raises(InputError, match=r"hub:nyu-mll/glue:qqp: cannot be loaded: .*give a folder with its files"):
+        load_task("qqp")
+
+
+BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (SINGLE, {"text": "  ", "label": 1}, "text is empty; fill it in or remove the row"),
+    (SINGLE, {"text": None, "label": 1}, "text is None where text is needed"),
+    (SINGLE, {"text": 12, "label": 1}, "text is 12 where text is needed"),
+    (SINGLE, {"text": "x", "label": None}, "has no label; fill it in or remove the row"),
+    (SINGLE, {"text": "x", "label": "godo"}, "label 'godo' is not known; labels are bad, good; did you mean 'good'?"),
+    (SINGLE, {"text": "x", "label": 2}, "label 2 is not known; labels are bad, good"),
+    (SINGLE, {"text": "x", "label": -1}, "labels are kept secret; report on a split that has labels"),
+    (
+        {"kind": "pair", "metrics": ["pearson"], "regression": True},
+        {"text_a": "x", "text_b": "y", "label": float("nan")},
+        "score nan is not a finite number",
+    ),
+    (
+        {"kind": "tokens", "metrics": ["accuracy"], "labels": ["A", "B"]},
+        {"tokens": ["x", "y"], "tags": ["A"]},
+        "has 2 tokens and 1 tags; give each token one tag",
+    ),
+    ({"kind": "tokens", "metrics": ["accuracy"], "labels": ["A", "B"]}, {"tokens": [], "tags": []}, "has no tokens"),
+    (
+        {"kind": "spans", "metrics": ["answer_f1"]},
+        {"context": "one two", "question": "what?", "answer": "two", "answer_start": 3},
+        "answer 'two' is not at character 3 of the context, where ' tw' is; it stands at 4",
+    ),
+    (
+        {"kind": "spans", "metrics": ["answer_f1"]},
+        {"context": "one two", "question": "what?", "answer": "six", "answer_start": -2},
+        "it stands nowhere in it; correct the answer or remove the row",
+    ),
+    (
+        {"kind": "spans", "metrics": ["answer_f1"]},
+        {"context": "one two", "question": "what?", "answer": [], "answer_start": []},
+        "has no answer; leave questions without an answer out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "row", "message"), BAD_ROWS)
+def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, spec: dict[str, Any], row: dict[str, Any], message: str) -> None:
+    good_rows: dict[str, dict[str, Any]] = {
+        "single": {"text": "x", "label": 0},
+        "pair": {"text_a": "x", "text_b": "y", "label": 1.5},
+        "tokens": {"tokens": ["x", "y"], "tags": ["A", "B"]},
+        "spans": {"context": "one two", "question": "what?", "answer": "two", "answer_start": 4},
+    }
+    good = good_rows[spec["kind"]]
+    path = made(tmp_path, spec, train=[good] * 3, dev=[good] * 3, test=[good, good, row])
+    found = refused(path)
+    assert found.startswith(f"{tmp_path / 'test.jsonl'}:3: "), found
+    assert message in found
+    assert "\n" not in found
+
+
+def test_many_bad_rows_are_one_list_with_an_end(tmp_path: Path) -> None:
+    path = made(tmp_path, SINGLE, ".parquet", train=TEXTS, dev=TEXTS, test=[{"text": "", "label": 0}] * 5000)
+    found = refused(path).splitlines()
+    assert found[0].startswith(f"{tmp_path / 'test.parquet'}: row 0 (from 0): text is empty")
+    assert found[-1].endswith("and 4,992 more rows like these")
+    assert len(found) == 9
+
+
+def test_wrong_names_bring_the_nearest_one(tmp_path: Path) -> None:
+    path = made(tmp_path, SINGLE, train=TEXTS, dev=TEXTS, test=TEXTS)
+    source: dict[str, Any] = {"splits": {"train": "train", "dev": "dve", "test": "test"}}
+    assert "has no split 'dve'; did you mean 'dev'?" in refused(made(tmp_path, SINGLE | {"source": source}))
+    source = {"columns": {"text": "txet"}}
+    assert "train.jsonl: has no column 'txet'; did you mean 'text'?" in refused(
+        made(tmp_path, SINGLE | {"source": source}, train=TEXTS, dev=TEXTS, test=TEXTS)
+    )
+    with pytest.raises(InputError, match=r"task: 'colaa' is not known.* did you mean 'cola'\?"):
+        load_task("colaa")
+    assert "did you mean 'metrics'?" in refused(made(tmp_path, SINGLE | {"metrisc": ["accuracy"]}))
+    assert "metric 'pearson' does not fit the task" in refused(made(tmp_path, SINGLE | {"metrics": ["pearson"]}))
+    assert "'txt' is not a role; did you mean 'text'?" in refused(
+        made(tmp_path, SINGLE | {"source": {"columns": {"txt": "a"}}})
+    )
+    assert load_task(made(tmp_path, SINGLE, train=TEXTS, dev=TEXTS, test=TEXTS)).spec.name == Path(path).stem
+
+
+def test_an_id_that_stands_twice_is_refused_across_splits(tmp_path: Path) -> None:
+    rows = [{"id": f"q{number}", "text": "x", "label": 0} for number in range(4)]
+    spec = SINGLE | {"source": {"columns": {"id": "id"}}}
+    path = made(tmp_path, spec, train=rows[:2], dev=rows[2:], test=[rows[0]])
+    assert refused(path) == (
+        f"{tmp_path / 'test.jsonl'}:1: id 'q0' stands at {tmp_path / 'train.jsonl'}:1 already; remove one of the two"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("test.csv", b"", "holds no rows"),
+        ("test.csv", b"text,label\n", "holds no rows; remove it or fill it"),
+        ("test.csv", b"text,label\nx\n", ":2: has 1 fields where the header has 2"),
+        ("test.csv", b'text,label\n"x,1\n', "write the file again as RFC 4180 has it"),
+        ("test.tsv", b"text\tlabel\n\xff\t1\n", "is not UTF-8 text (byte 11)"),
+        ("test.jsonl", b"[1]\n", ":1: is [1] where an object is needed"),
+        ("test.jsonl", b'{"text": "x", "label": 1}\n{"text"\n', ":2: is not JSON"),
+        ("test.parquet", b"PAR1 no", "is not a Parquet file, or damaged"),
+        ("test.conll", b"word\n", ":1: is 'word' where a word and its tag are needed"),
+    ],
+)
+def test_a_file_that_is_not_what_its_suffix_says_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = made(tmp_path, SINGLE, train=TEXTS, dev=TEXTS)
+    (tmp_path / name).write_bytes(content)
+    found = refused(path)
+    assert found.startswith(str(tmp_path / name))
+    assert message in found
+
+
+def test_data_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"trec: it is read from local files, trec/{split}; give .*--data"):
+        load_task("trec")
+    with pytest.raises(InputError, match=r"no file trec/{split} in .*; give the folder that holds them with --data"):
+        load_task("trec", tmp_path)
+    with pytest.raises(InputError, match="is not a folder"):
+        load_task("trec", tmp_path / "nothing")
+    (tmp_path / "cola").mkdir()
+    write(tmp_path / "cola" / "training.csv", TEXTS)
+    with pytest.raises(InputError, match="has no split 'train'; did you mean 'training'"):
+        load_task("cola", tmp_path)
+
+
+def test_f1_needs_two_classes(tmp_path: Path) -> None:
+    rows = [{"text": "x", "label": label} for label in "abc"]
+    path = made(tmp_path, {"kind": "single", "metrics": ["f1"]}, train=rows, dev=rows, test=rows)
+    assert "metric 'f1' is for two classes, and these are 3; take 'macro_f1'" in refused(path)
