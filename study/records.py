@@ -11,7 +11,10 @@ results/<sweep>/
         weights.safetensors     the final weights
         log.txt                 what the run's processes printed
         record.json             written last, once, by linking a finished file into place
+        scores/<score id>/      downstream scores of the run, see study.score_records
     ledger.parquet, ledger.csv  rebuilt from the records
+    scores.parquet, scores.csv  rebuilt from the records of downstream scores
+    baselines/*.json            what downstream tasks give without an encoder
     fits/*.json  figures/*.svg|png  answer.md
 """
 
@@ -154,6 +157,11 @@ class RunFolder:
         return self.path / "log.txt"
 
     @property
+    def scores(self) -> Path:
+        """The folder of the downstream scores."""
+        return self.path / "scores"
+
+    @property
     def lock_file(self) -> Path:
         """The lock that the process training this run holds."""
         return self.path / ".lock"
@@ -255,6 +263,16 @@ class SweepFolder:
     def ledger_file(self) -> Path:
         """All records as a table."""
         return self.path / "ledger.parquet"
+
+    @property
+    def scores_file(self) -> Path:
+        """All downstream scores at their chosen knobs as a table."""
+        return self.path / "scores.parquet"
+
+    @property
+    def baselines(self) -> Path:
+        """The folder of what downstream tasks give without an encoder."""
+        return self.path / "baselines"
 
     @property
     def fits(self) -> Path:

@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 TRUNK = (
     *("errors", "terminal", "schema", "randomness", "quantities", "aligned", "symbols", "architecture", "components"),
     *("counting", "memory", "solving", "named_models", "accounts", "config", "records", "naming", "comparing", "latency"),
-    "changes",
+    *("changes", "score_config", "score_records"),
 )
-TRAINING = (*TRUNK, "data", "model", "training", "timing", "sweeping", "cli")
+TRAINING = (*TRUNK, "data", "model", "training", "timing", "tasks", "sweeping", "scoring", "score_commands", "cli")
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
     *("findings", "tables", "answering", "law_commands", "cli"),
@@ -32,6 +32,7 @@ ALLOWED = {
     "training": {"torch", "pytorch_lightning", "lightning_fabric"},
     "timing": {"torch"},
     "sweeping": {"torch", "optuna"},
+    "scoring": {"torch", "pytorch_lightning"},
 }
 """The heavy packages that a part may import, even inside a function; the W&B mirror alone may import wandb."""
 
