@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -24,9 +22,6 @@ Protocol = Literal["fine_tune", "frozen", "zero_shot", "random_init"]
 Update = Literal["all", "head", "none"]
 """Which weights learn from the task: all, the head alone (the encoder is a feature extractor), or none (zero-shot)."""
 
-TASK_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-"""What a task may be called: its name becomes part of metrics and file names."""
-
 
 class Knobs(Strict):
     """How a head, and where `update` is all the encoder too, is trained on a task.
@@ -34,7 +29,7 @@ class Knobs(Strict):
     AdamW, the rate rising linearly over `warmup_fraction` of the steps and falling linearly to zero. `batch_examples` is the
     batch of one step. Training stops once the dev score has not risen for `patience` epochs, and the best epoch counts.
     `max_length` cuts inputs in tokens, by default at the sequence length of pre-training, past which no position was trained;
-    `max_train_examples` takes the first of a fixed permutation of the train split.
+    `max_train_examples` and `max_evaluation_examples` take the first of a fixed permutation of train, and of the other splits.
     """
 
     learning_rate: Positive = 1e-4
@@ -46,7 +41,7 @@ class Knobs(Strict):
     patience: Count = 2
     max_length: Annotated[Count, Field(ge=8)] | None = None
     max_train_examples: Count | None = None
-    max_test_examples: Count | None = None
+    max_evaluation_examples: Count | None = None
     precision: Literal["fp32", "bf16", "auto"] = "auto"
 
 
@@ -86,7 +81,8 @@ class Downstream(Strict):
 
     Rates, batches and epochs are those of Turc et al. 2019 (arXiv:1908.08962), who fine-tuned BERT's miniatures over
     {3e-5 … 3e-4}, {8 … 128} and 4 epochs, thinned to what decides; Devlin et al. 2019 (§A.3) have {2e-5 … 5e-5}, {16, 32},
-    {2, 3, 4}. The grid runs at the first seed, its best on dev at the others.
+    {2, 3, 4}. The grid runs at the first seed, its best on dev at the others. A list of names alone is one of `tasks`;
+    `data` is the folder that holds their files.
     """
 
     tasks: Annotated[tuple[Text, ...], Field(min_length=1)]
@@ -98,6 +94,11 @@ class Downstream(Strict):
     epochs: Annotated[tuple[Count, ...], Field(min_length=1)] = (3,)
     random_weights: bool = True
     knobs: Knobs = Knobs()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_list_is_of_tasks(cls, values: object) -> object:
+        return {"tasks": values} if isinstance(values, list | tuple) else values
 
     @field_validator("tasks")
     @classmethod
@@ -120,13 +121,3 @@ class Downstream(Strict):
             for batch in self.batch_examples
             for epochs in self.epochs
         ]
-
-
-def downstream_values(values: object) -> object:
-    """The `downstream:` of a sweep file as a mapping; a list of task names is one of its tasks alone."""
-    return values if isinstance(values, Mapping) or values is None else {"tasks": values}
-
-
-def plain(values: Strict) -> dict[str, Any]:
-    """A model as plain values, without what stands at its default."""
-    return values.model_dump(mode="json", exclude_defaults=True)

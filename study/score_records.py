@@ -45,9 +45,10 @@ class ScoreRecord(Strict):
     """The one row that a finished or failed score leaves; what was not reached is None, never zero.
 
     Knobs, epoch, layer and pooling are chosen by the main metric, `config.metric`, on the split `chosen_on`; `reported_on` is
-    another split wherever something was chosen. `dev_scores` and `test_scores` hold every metric on the
-    two, of the chosen epoch. What is known of the encoder stands in the record of the run `run_id`. `tokens` went through the
-    encoder in training, padding excluded; `tokens_per_second` is of training alone, `seconds` of all, over all attempts.
+    another split wherever something was chosen. `dev_scores` and `test_scores` hold every metric on the two, of the chosen
+    epoch; `test_standard_error` and the 95% `test_interval` are those of the main one over the examples. What is known of
+    the encoder stands in the record of the run `run_id`. `tokens` went through the encoder in training, padding excluded;
+    `tokens_per_second` is of training alone, `seconds` of all, over all attempts.
     """
 
     schema_version: Literal[1] = 1
@@ -68,6 +69,7 @@ class ScoreRecord(Strict):
     dev_scores: dict[str, float] = Field(default_factory=dict)
     test_scores: dict[str, float] = Field(default_factory=dict)
     test_standard_error: float | None = None
+    test_interval: tuple[float, float] | None = None
     best_epoch: int | None = None
     epochs: int | None = None
     steps: int | None = None
