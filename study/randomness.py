@@ -16,6 +16,9 @@ class Stream(IntEnum):
     DROPOUT = 3
     VALIDATION_SEQUENCES = 4
     VALIDATION_MASKS = 5
+    HEAD_INITIALISATION = 6
+    TASK_ORDER = 7
+    TASK_DROPOUT = 8
 
 
 def stream_seed(stream: Stream, *numbers: int) -> int:

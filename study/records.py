@@ -15,7 +15,10 @@ results/<sweep>/
         log.txt                 what the run's processes printed
         record.json             written last, once, by linking a finished file into place
         exclusion.json          why a person leaves the run out of fits, where one does
+        scores/<score id>/      downstream scores of the run, see study.score_records
     ledger.parquet, ledger.csv  rebuilt from the records
+    scores.parquet, scores.csv  rebuilt from the records of downstream scores
+    baselines/*.json            what downstream tasks give without an encoder
     fits/*.json  figures/*.svg|png  answer.md
 results/.homes/<run id>         a link to the run's folder in the sweep that trains it, for sweeps that share it
 """
@@ -226,6 +229,11 @@ class RunFolder:
         return self.path / "log.txt"
 
     @property
+    def scores(self) -> Path:
+        """The folder of the downstream scores."""
+        return self.path / "scores"
+
+    @property
     def lock_file(self) -> Path:
         """The lock that the process training this run holds."""
         return self.path / ".lock"
@@ -399,6 +407,16 @@ class SweepFolder:
     def ledger_file(self) -> Path:
         """All records as a table."""
         return self.path / "ledger.parquet"
+
+    @property
+    def scores_file(self) -> Path:
+        """All downstream scores at their chosen knobs as a table."""
+        return self.path / "scores.parquet"
+
+    @property
+    def baselines(self) -> Path:
+        """The folder of what downstream tasks give without an encoder."""
+        return self.path / "baselines"
 
     @property
     def fits(self) -> Path:

@@ -207,12 +207,12 @@ def test_gpus_that_are_not_there_are_refused(gpus: int, devices: int, monkeypatc
 
 
 def test_a_slot_names_the_gpus_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    from study.sweeping.executor import _rank_environments
+    from study.sweeping.executor import rank_environments
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert _rank_environments(Slot("cuda", (1,), 1)) == [{"CUDA_VISIBLE_DEVICES": "1"}]
+    assert rank_environments(Slot("cuda", (1,), 1)) == [{"CUDA_VISIBLE_DEVICES": "1"}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-6e1")
-    first, second = _rank_environments(Slot("cuda", (1, 2), 1))
+    first, second = rank_environments(Slot("cuda", (1, 2), 1))
     assert first["CUDA_VISIBLE_DEVICES"] == second["CUDA_VISIBLE_DEVICES"] == "5,GPU-6e1"
     assert (first["LOCAL_RANK"], second["LOCAL_RANK"]) == ("0", "1")
     assert (first["MASTER_ADDR"], first["MASTER_PORT"]) == ("127.0.0.1", second["MASTER_PORT"])

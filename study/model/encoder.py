@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -28,6 +29,23 @@ class Attention(nn.Module):
             query_BxAxSxD, key_BxAxSxD, value_BxAxSxD, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0
         )
         mixed: Tensor = self.output(attended_BxAxSxD.transpose(1, 2).reshape(batch, length, width))
+        return mixed
+
+    def attend_from(
+        self, queries_BxKxH: Float[Tensor, "B K H"], x_BxSxH: Float[Tensor, "B S H"], mask: Bool[Tensor, "B 1 1 S"] | None
+    ) -> Float[Tensor, "B K H"]:
+        """Attend from some tokens only, `queries_BxKxH`, to all of `x_BxSxH`: what `forward` gives at those tokens."""
+        batch, length, width = x_BxSxH.shape
+        weight, bias = self.query_key_value.weight, self.query_key_value.bias
+        query_BxAxKxD = (
+            F.linear(queries_BxKxH, weight[:width], bias[:width]).view(batch, -1, self.heads, self.head_width).transpose(1, 2)
+        )
+        joint = F.linear(x_BxSxH, weight[width:], bias[width:]).view(batch, length, 2, self.heads, self.head_width)
+        key_BxAxSxD, value_BxAxSxD = joint.permute(2, 0, 3, 1, 4).unbind(0)
+        attended_BxAxKxD = F.scaled_dot_product_attention(
+            query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0
+        )
+        mixed: Tensor = self.output(attended_BxAxKxD.transpose(1, 2).flatten(2))
         return mixed
 
 
@@ -67,6 +85,21 @@ class Block(nn.Module):
             x_BxSxH = self.feed_forward_norm(x_BxSxH + self.dropout(self.feed_forward(x_BxSxH)))
         return x_BxSxH
 
+    def forward_at(
+        self, x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"], mask: Bool[Tensor, "B 1 1 S"] | None
+    ) -> Float[Tensor, "B K H"]:
+        """What `forward` gives at some positions, without the work for the others."""
+        at_BxKxH = at_positions(x_BxSxH, positions_BxK)
+        if self.pre_norm:
+            normed_BxSxH = self.attention_norm(x_BxSxH)
+            queries_BxKxH = at_positions(normed_BxSxH, positions_BxK)
+            at_BxKxH = at_BxKxH + self.dropout(self.attention.attend_from(queries_BxKxH, normed_BxSxH, mask))
+            y_BxKxH: Tensor = at_BxKxH + self.dropout(self.feed_forward(self.feed_forward_norm(at_BxKxH)))
+        else:
+            at_BxKxH = self.attention_norm(at_BxKxH + self.dropout(self.attention.attend_from(at_BxKxH, x_BxSxH, mask)))
+            y_BxKxH = self.feed_forward_norm(at_BxKxH + self.dropout(self.feed_forward(at_BxKxH)))
+        return y_BxKxH
+
 
 class Encoder(nn.Module):
     """Embeddings and L blocks, as in BERT (Devlin et al. 2019, arXiv:1810.04805); pre-norm adds a last LayerNorm."""
@@ -92,3 +125,41 @@ class Encoder(nn.Module):
             x_BxSxH = block(x_BxSxH, mask)
         y_BxSxH: Tensor = self.final_norm(x_BxSxH)
         return y_BxSxH
+
+    def forward_at(
+        self,
+        positions_BxK: Int[Tensor, "B K"],
+        tokens_BxS: Int[Tensor, "B S"],
+        segments_BxS: Int[Tensor, "B S"] | None = None,
+        attended_BxS: Bool[Tensor, "B S"] | None = None,
+    ) -> Float[Tensor, "B K H"]:
+        """What `forward` gives at some positions; the last block works for those alone, since nothing reads the others."""
+        mask = None if attended_BxS is None else padding_mask(attended_BxS)
+        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS)
+        *earlier, last = self.blocks
+        assert isinstance(last, Block)
+        for block in earlier:
+            x_BxSxH = block(x_BxSxH, mask)
+        y_BxKxH: Tensor = self.final_norm(last.forward_at(x_BxSxH, positions_BxK, mask))
+        return y_BxKxH
+
+    def layers(
+        self,
+        tokens_BxS: Int[Tensor, "B S"],
+        segments_BxS: Int[Tensor, "B S"] | None = None,
+        attended_BxS: Bool[Tensor, "B S"] | None = None,
+    ) -> list[Float[Tensor, "B S H"]]:
+        """The output of the embeddings and of every block, L + 1 of them; in pre-norm the last norm is on the last one."""
+        mask = None if attended_BxS is None else padding_mask(attended_BxS)
+        outputs = [self.embeddings(tokens_BxS, segments_BxS)]
+        for block in self.blocks:
+            outputs.append(block(outputs[-1], mask))
+        return [*outputs[:-1], self.final_norm(outputs[-1])]
+
+
+def at_positions(x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"]) -> Float[Tensor, "B K H"]:
+    """The rows of each sequence at its positions."""
+    batch, length, width = x_BxSxH.shape
+    rows = torch.arange(batch, device=x_BxSxH.device)[:, None] * length
+    chosen = x_BxSxH.reshape(-1, width).index_select(0, (positions_BxK + rows).flatten())
+    return chosen.view(*positions_BxK.shape, width)

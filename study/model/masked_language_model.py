@@ -14,7 +14,7 @@ from study.counting import parameters
 from study.data.masking import IGNORED
 from study.errors import InputError
 from study.model.embeddings import initialise
-from study.model.encoder import Encoder
+from study.model.encoder import Encoder, at_positions
 from study.model.heads import MaskedLanguageModelHead
 from study.randomness import Stream, stream_seed
 
@@ -59,14 +59,6 @@ class MaskedLanguageModel(nn.Module):
         """The mean cross-entropy in nats over the positions to predict, but for IGNORED labels."""
         logits_BxKxV = self.logits(at_positions(hidden_BxSxH, positions_BxK))
         return F.cross_entropy(logits_BxKxV.flatten(0, 1).float(), labels_BxK.flatten(), ignore_index=IGNORED)
-
-
-def at_positions(hidden_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"]) -> Float[Tensor, "B K H"]:
-    """The rows of each sequence that stand at its positions."""
-    batch, length, width = hidden_BxSxH.shape
-    rows = torch.arange(batch, device=hidden_BxSxH.device)[:, None] * length
-    chosen = hidden_BxSxH.reshape(-1, width).index_select(0, (positions_BxK + rows).flatten())
-    return chosen.view(*positions_BxK.shape, width)
 
 
 def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:

@@ -152,7 +152,7 @@ class Coordinator:
         futures: dict[Future[int], RunConfig] = {}
         ended: SimpleQueue[Future[int]] = SimpleQueue()
         shown = -math.inf
-        with _sigterm_interrupts():
+        with sigterm_interrupts():
             try:
                 while True:
                     self._submit(executor, futures, ended)
@@ -264,7 +264,7 @@ def _taken(ended: SimpleQueue[Future[int]], seconds: float) -> Iterator[Future[i
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
+def sigterm_interrupts() -> Iterator[None]:
     """Within, SIGTERM stops a sweep as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -77,7 +77,7 @@ class LocalExecutor:
         self._context.set_forkserver_preload(["study.training.run"])
         self._running: dict[Future[int], list[BaseProcess]] = {}
         resource_tracker.ensure_running()  # the forkserver starts it otherwise, and it unblocks SIGINT
-        with _sigint_blocked():  # while it imports, the forkserver has no handler yet, and Ctrl-C would end it
+        with sigint_blocked():  # while it imports, the forkserver has no handler yet, and Ctrl-C would end it
             forkserver.ensure_running()
 
     @property
@@ -92,7 +92,7 @@ class LocalExecutor:
         slot = self._free.pop(0)
         execution = Execution(slot.device, len(slot.indices), slot.threads)
         processes = []
-        for environment in _rank_environments(slot):
+        for environment in rank_environments(slot):
             arguments = (config, folder, self.sweep, execution, environment)
             processes.append(self._context.Process(target=run_process, args=arguments))
             processes[-1].start()
@@ -150,7 +150,7 @@ def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution,
     stop = StopSignal()
     stop.install()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_stop_when_orphaned, args=(stop.set,), daemon=True).start()
+    threading.Thread(target=stop_when_orphaned, args=(stop.set,), daemon=True).start()
     state = train(config, folder, sweep, execution, stop)
     if state == "PREEMPTED":
         sys.exit(PREEMPTED_EXIT)
@@ -158,7 +158,7 @@ def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution,
 
 
 @contextlib.contextmanager
-def _sigint_blocked() -> Iterator[None]:
+def sigint_blocked() -> Iterator[None]:
     """Within, Ctrl-C waits, and what is started ignores it until it unblocks it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -167,14 +167,15 @@ def _sigint_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _stop_when_orphaned(stop: Callable[[], None]) -> None:
+def stop_when_orphaned(stop: Callable[[], None]) -> None:
+    """Wait for the process that started this one to end, and then call `stop`."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
     stop()
 
 
-def _rank_environments(slot: Slot) -> list[dict[str, str]]:
+def rank_environments(slot: Slot) -> list[dict[str, str]]:
     """The variables of each rank, torchrun's names; a run on one device needs none but its GPU."""
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     names = [visible[index] if visible else str(index) for index in slot.indices]

@@ -17,6 +17,7 @@ from study.architecture import Architecture
 from study.config import Budget, DataConfig, Masking, Recipe, read_yaml
 from study.errors import InputError, Problem
 from study.schema import Count, Index, Positive, Strict, Text, nearest, shown, whole
+from study.score_config import Downstream
 from study.solving import ShapeRules
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -273,6 +274,7 @@ class SweepSpec(Strict):
     first_seed: Annotated[Index, Field(le=2**31)] = 0
     search: Search | None = None
     tags: tuple[Text, ...] = ()
+    downstream: Downstream | None = None
 
     @field_validator("name")
     @classmethod

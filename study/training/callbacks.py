@@ -6,12 +6,11 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pytorch_lightning as pl
 import torch
 
-from study.model.lightning import MaskedLanguageModelling
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO
 
 FIRST_SECONDS = 10.0
@@ -44,6 +43,14 @@ class StopSignal:
             signal.signal(number, self.set)
 
 
+@runtime_checkable
+class LogsRows(Protocol):
+    """A module whose rows of metrics come before the checkpoint of their step."""
+
+    def log_due_row(self) -> None:
+        """Log the row of this step where it is due and not logged yet."""
+
+
 class Checkpointer(pl.Callback):
     """Saves at a step boundary every so many seconds and when told to stop, then raising Preempted.
 
@@ -72,7 +79,7 @@ class Checkpointer(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Save where it is time."""
-        assert isinstance(pl_module, MaskedLanguageModelling)
+        assert isinstance(pl_module, LogsRows)
         pl_module.log_due_row()
         stopping, due = self._agreed(trainer)
         at_end = trainer.global_step >= trainer.max_steps

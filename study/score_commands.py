@@ -1,0 +1,68 @@
+"""The commands about downstream tasks: each parses and calls one function."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from study.score_config import Downstream
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+
+
+@click.command()
+@click.argument("folder", metavar="RUN_OR_SWEEP", type=click.Path(path_type=Path))
+@click.option("--tasks", required=True, help="Names of tasks, or their .yaml files, with commas between: cola,sst2.")
+@click.option("--data", help="Folder that holds the tasks' files.  [default: the hub, or what a task's YAML says]")
+@click.option("--update", type=click.Choice(["all", "head"]), default="all", show_default=True, help="Which weights learn.")
+@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--learning-rates", help="Tried at the first seed; the best on dev goes on.  [default: 5e-5,1e-4,3e-4]")
+@click.option("--batch", "batch_examples", help="Examples of a step, several to choose from.  [default: 32]")
+@click.option("--epochs", help="Passes over train, several to choose from.  [default: 3]")
+@click.option("--max-length", type=int, help="Tokens of an input.  [default: the sequence length of pre-training]")
+@click.option("--max-train-examples", type=int, help="Learn from so many at most.")
+@click.option("--max-evaluation-examples", type=int, help="Choose and report on so many at most.")
+@click.option("--random-weights/--no-random-weights", default=True, show_default=True, help="Score untrained weights too.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--slots-per-device", type=click.IntRange(1), help="Scores at a time.  [default: 1 a GPU, one a core on a CPU]")
+@as_json
+def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool, **asked: Any) -> None:
+    """Score one run, or all completed runs of a sweep, on downstream tasks.
+
+    Scores that are there are not made again; Ctrl-C lets those being made save, and the same command goes on from there.
+    """
+    from rich.console import Console
+
+    from study.scoring.launch import score_all
+    from study.scoring.report import score_table, score_values
+    from study.sweeping.launch import Resources
+    from study.terminal import show
+
+    downstream = _downstream(asked)
+    scored = score_all(folder, downstream, Resources(device, slots_per_device), Console(stderr=as_json))
+    if as_json:
+        click.echo(json.dumps(score_values(scored, downstream), indent=1))
+    else:
+        show(*score_table(scored, downstream))
+
+
+def _downstream(asked: dict[str, Any]) -> Downstream:
+    from study.score_config import Downstream
+
+    names = ("max_length", "max_train_examples", "max_evaluation_examples")
+    knobs = {name: value for name in names if (value := asked.pop(name)) is not None}
+    lists = {name: _parts(value) for name in ("learning_rates", "batch_examples", "epochs") if (value := asked.pop(name))}
+    values = {key: value for key, value in asked.items() if value is not None} | {"tasks": _parts(asked["tasks"])}
+    return Downstream.parse(values | lists | {"knobs": knobs})
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+SCORE_COMMANDS = (score,)
+"""Every command of this file, in the order of the help."""

@@ -1,0 +1,236 @@
+"""Records of downstream scores and their table; each lies under the pre-training run that it belongs to.
+
+results/<sweep>/
+    runs/<run id>/scores/<score id>/
+        config.json             written first
+        metrics.jsonl           one line a logged step, during
+        checkpoints/            kept until the score is completed
+        record.json             written last, once
+    baselines/<task>-<fingerprint>.json    what needs no encoder: the majority class, a bag of words
+    scores.parquet, scores.csv  rebuilt from the records
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pydantic import Field
+
+from study.errors import InputError
+from study.records import Environment, RunFolder, State, SweepFolder, write_atomically, write_once
+from study.schema import Strict, Text
+from study.score_config import TUNED, ScoreConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RecordT = TypeVar("RecordT", bound=Strict)
+
+
+class Probe(Strict):
+    """A linear model on frozen features of one layer (0 is the embeddings) with its main metric on dev, and on test."""
+
+    layer: int
+    pooling: Literal["cls", "mean", "token"]
+    regularisation: float
+    dev: float
+    test: float
+
+
+class ScoreRecord(Strict):
+    """The one row that a finished or failed score leaves; what was not reached is None, never zero.
+
+    Knobs, epoch, layer and pooling are chosen by the main metric, `config.metric`, on the split `chosen_on`; `reported_on` is
+    another split wherever something was chosen. `dev_scores` and `test_scores` hold every metric on the two, of the chosen
+    epoch; `test_standard_error` and the 95% `test_interval` are those of the main one over the examples. What is known of
+    the encoder stands in the record of the run `run_id`. `tokens` went through the encoder in training, padding excluded;
+    `tokens_per_second` is of training alone, `seconds` of all, over all attempts.
+    """
+
+    schema_version: Literal[1] = 1
+    score_id: str
+    run_id: str
+    sweep: str
+    config: ScoreConfig
+    kind: Text
+    state: State
+    reason: str | None = None
+    chosen_on: str | None = None
+    reported_on: str
+    train_examples: int | None = None
+    dev_examples: int | None = None
+    test_examples: int | None = None
+    truncated_examples: int | None = None
+    segments: int | None = None
+    dev_scores: dict[str, float] = Field(default_factory=dict)
+    test_scores: dict[str, float] = Field(default_factory=dict)
+    test_standard_error: float | None = None
+    test_interval: tuple[float, float] | None = None
+    best_epoch: int | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    padding_share: float | None = None
+    peak_memory_bytes: int | None = None
+    probes: tuple[Probe, ...] = ()
+    attempts: int = 1
+    started_at: str
+    finished_at: str
+    environment: Environment | None = None
+
+    @property
+    def dev(self) -> float | None:
+        """The main metric on the split that is chosen on."""
+        return self.dev_scores.get(self.config.metric)
+
+    @property
+    def test(self) -> float | None:
+        """The main metric on the split that is reported on."""
+        return self.test_scores.get(self.config.metric)
+
+
+class BaselineRecord(Strict):
+    """What a task's split gives without an encoder: by name of the baseline, every metric on the split reported on."""
+
+    task: str
+    task_fingerprint: str
+    metric: str
+    reported_on: str
+    scores: dict[str, dict[str, float]]
+
+
+class ScoreFolder(RunFolder):
+    """The files of one score; those of a run but for its configuration and its record."""
+
+    @property
+    def settings_file(self) -> Path:
+        """What the score is."""
+        return self.path / "config.json"
+
+    def write_settings(self, config: ScoreConfig) -> None:
+        """Write the configuration once."""
+        if not self.settings_file.exists():
+            write_atomically(self.settings_file, config.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
+
+    def file_score(self, record: ScoreRecord) -> bool:
+        """Link the record into place; False where the score already had one, which then stands."""
+        return write_once(self.record_file, record.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
+
+    def score(self) -> ScoreRecord | None:
+        """The record, None while the score has not ended."""
+        return _read(self.record_file, ScoreRecord)
+
+
+def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:
+    """The folder of one score of a run."""
+    return ScoreFolder(run.scores / score_id)
+
+
+def scores_of(run: RunFolder) -> list[ScoreRecord]:
+    """The records of all ended scores of a run, by id."""
+    files = sorted(run.scores.glob("*/record.json"))
+    return [record for file in files if (record := _read(file, ScoreRecord)) is not None]
+
+
+def file_baseline(folder: SweepFolder, record: BaselineRecord) -> None:
+    """Keep the baselines of a task."""
+    write_atomically(_baseline_file(folder, record.task, record.task_fingerprint), record.model_dump_json(indent=1).encode())
+
+
+def baseline(folder: SweepFolder, task: str, task_fingerprint: str) -> BaselineRecord | None:
+    """The baselines of a task, None where nobody has made them."""
+    return _read(_baseline_file(folder, task, task_fingerprint), BaselineRecord)
+
+
+def write_scores(folder: SweepFolder) -> pd.DataFrame:
+    """Rebuild `scores.parquet` and `scores.csv` of a sweep from the records and return the table of `scores`."""
+    table = scores(record for run in folder.runs() for record in scores_of(run))
+    folder.scores_file.unlink(missing_ok=True)
+    write_atomically(folder.scores_file.with_suffix(".csv"), table.to_csv(index=False).encode())
+    write_atomically(folder.scores_file, table.to_parquet(None, index=False))
+    return table
+
+
+def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
+    """One row a completed score at the knobs that were chosen for it; the others served to choose and are left out.
+
+    Scores that differ in learning rate, batch, epochs and seed compete: those knobs stay whose main metric on dev, averaged
+    over the seeds that ran all of the knobs, is highest (the first seed runs the whole grid). Columns: `run_id`, `encoder`,
+    `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `metric`, `dev`, `test`, `dev/<metric>` and
+    `test/<metric>` for each metric of the task, `chosen_on`, `reported_on`, examples, `tokens_per_second`. A row of random
+    weights has the id of the run that it lies under; join it to others by `architecture` through that run's record.
+    """
+    import pandas as pd
+
+    groups: dict[str, list[ScoreRecord]] = {}
+    for record in records:
+        if record.state == "COMPLETED" and record.test is not None:
+            groups.setdefault(record.config.tuned_with(), []).append(record)
+    rows = [_row(record) for group in groups.values() for record in chosen(group)]
+    columns = ["task", "protocol", "run_id", "seed"]
+    return pd.DataFrame(rows).sort_values(columns, ignore_index=True) if rows else pd.DataFrame(columns=columns)
+
+
+def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
+    """The records of one encoder and task at the knobs whose dev score is best, over the seeds that tried them all."""
+    by_knobs: dict[tuple[Any, ...], list[ScoreRecord]] = {}
+    for record in group:
+        by_knobs.setdefault(tuned_values(record.config), []).append(record)
+    seeds = set.intersection(*({record.config.seed for record in tried} for tried in by_knobs.values()))
+
+    def dev(tried: list[ScoreRecord]) -> float:
+        values = [record.dev for record in tried if record.dev is not None and record.config.seed in seeds]
+        return sum(values) / len(values) if values else -math.inf
+
+    best = max(sorted(by_knobs), key=lambda knobs: dev(by_knobs[knobs]))
+    return sorted(by_knobs[best], key=lambda record: record.config.seed)
+
+
+def tuned_values(config: ScoreConfig) -> tuple[Any, ...]:
+    """The values of the knobs that a grid varies."""
+    return tuple(getattr(config.knobs, name) for name in TUNED)
+
+
+def interval_of_mean(values: list[float]) -> tuple[float, float] | None:
+    """The 95% interval of the mean over seeds, by Student's t; None with one seed, which has none."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    n, mean = len(values), sum(values) / len(values)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
+    half = float(t.ppf(0.975, n - 1)) * deviation / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def _row(record: ScoreRecord) -> dict[str, Any]:
+    kept = (
+        *("score_id", "run_id", "sweep", "kind", "dev", "test", "test_standard_error", "chosen_on", "reported_on"),
+        *("train_examples", "dev_examples", "test_examples", "best_epoch", "tokens", "seconds", "tokens_per_second"),
+    )
+    names = {name: getattr(record, name) for name in kept}
+    config = record.config.model_dump(mode="json", exclude={"knobs"})
+    knobs = {name: getattr(record.config.knobs, name) for name in TUNED}
+    metrics = {f"dev/{name}": value for name, value in record.dev_scores.items()}
+    metrics |= {f"test/{name}": value for name, value in record.test_scores.items()}
+    return names | config | knobs | metrics
+
+
+def _baseline_file(folder: SweepFolder, task: str, task_fingerprint: str) -> Path:
+    return folder.baselines / f"{task}-{task_fingerprint}.json"
+
+
+def _read(file: Path, model: type[RecordT]) -> RecordT | None:
+    try:
+        values: Mapping[str, Any] = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise InputError.at(str(file), f"is not a record: {error}; move it away to score again") from None
+    return model.parse(values, place=str(file))

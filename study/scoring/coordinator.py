@@ -1,0 +1,130 @@
+"""Scores of a run or of a whole sweep, from what is asked for to the last record: one coordinator, one worker a slot."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from study.errors import PREEMPTED_EXIT
+from study.score_config import Downstream
+from study.score_records import ScoreRecord, scores_of
+from study.scoring.job import BaselineJob, Job
+from study.scoring.planning import Subject, wanted
+from study.sweeping.coordinator import SAVE_SECONDS, sigterm_interrupts
+
+ATTEMPTS = 3
+"""How often a worker may die over a score without a record in one launch before the score is filed as FAILED."""
+
+
+class Executor(Protocol):
+    """Where scores are made; the shape of concurrent.futures."""
+
+    @property
+    def free(self) -> int:
+        """How many more scores can be submitted now."""
+
+    def submit(self, job: Job | BaselineJob) -> Future[int]:
+        """Start a score; the future resolves to an exit status."""
+
+    def interrupt(self) -> None:
+        """Tell every score to save and stop."""
+
+    def kill(self) -> None:
+        """End every worker at once."""
+
+    def close(self) -> None:
+        """Let the idle workers end."""
+
+
+@dataclass
+class Progress:
+    """What has been scored and what is being scored, for whoever shows it."""
+
+    ended: dict[str, ScoreRecord] = field(default_factory=dict)
+    new: list[str] = field(default_factory=list)
+    running: dict[str, Job | BaselineJob] = field(default_factory=dict)
+    waiting: int = 0
+
+
+class Coordinator:
+    """Drives the scores of some subjects to their end; `progress` can be read at any time."""
+
+    def __init__(self, subjects: list[Subject], baselines: list[BaselineJob], downstream: Downstream) -> None:
+        self.subjects, self.downstream = subjects, downstream
+        self._baselines = list(baselines)
+        self.progress = Progress()
+        self._deaths: Counter[str] = Counter()
+        for run in {subject.run.run_id: subject.run for subject in subjects}.values():
+            self.progress.ended |= {record.score_id: record for record in scores_of(run.folder)}
+
+    def run(self, executor: Executor, refresh: Callable[[Progress], None], refresh_seconds: float = 0.2) -> None:
+        """Make all that is wanted; on Ctrl-C or SIGTERM let the workers save, and raise KeyboardInterrupt."""
+        futures: dict[Future[int], Job | BaselineJob] = {}
+        with sigterm_interrupts():
+            try:
+                while True:
+                    self._submit(executor, futures)
+                    refresh(self.progress)
+                    if not futures:
+                        break
+                    for future in wait(futures, refresh_seconds, FIRST_COMPLETED).done:
+                        self._ended(futures.pop(future), future.result())
+            except KeyboardInterrupt:
+                executor.interrupt()
+                unsaved = wait(futures, SAVE_SECONDS).not_done
+                executor.kill()
+                wait(unsaved)
+                raise
+            finally:
+                executor.close()
+
+    def _submit(self, executor: Executor, futures: dict[Future[int], Job | BaselineJob]) -> None:
+        if not executor.free:
+            return
+        scores = wanted(self.subjects, self.downstream, self.progress.ended, self.progress.running)
+        jobs: list[Job | BaselineJob] = [*self._baselines, *scores]
+        starting = jobs[: executor.free]
+        self._baselines = self._baselines[executor.free :]
+        for job in starting:
+            self.progress.running[job.score_id] = job
+            futures[executor.submit(job)] = job
+        self.progress.waiting = len(jobs) - len(starting)
+
+    def _ended(self, job: Job | BaselineJob, exit_status: int) -> None:
+        """Take up what became of a score; one whose worker died without a record is tried again, but not for ever."""
+        del self.progress.running[job.score_id]
+        if isinstance(job, BaselineJob):
+            return  # without its file the table lacks a column, and the next launch tries again
+        record = job.folder.score()
+        if record is None and exit_status != PREEMPTED_EXIT:
+            self._deaths[job.score_id] += 1
+            if self._deaths[job.score_id] >= ATTEMPTS:
+                job.folder.file_score(self._lost(job, exit_status))
+                record = job.folder.score()
+        if record is not None:
+            self.progress.ended[job.score_id] = record
+            self.progress.new.append(job.score_id)
+
+    def _lost(self, job: Job, exit_status: int) -> ScoreRecord:
+        """The record of a score whose worker died, as often as it was tried, before it could file one."""
+        how = f"signal {signal.Signals(-exit_status).name}" if exit_status < 0 else f"exit status {exit_status}"
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        kind = next(subject.task.spec.kind for subject in self.subjects if subject.task.spec.name == job.config.task)
+        return ScoreRecord(
+            score_id=job.score_id,
+            run_id=job.run.name,
+            sweep=job.sweep,
+            config=job.config,
+            kind=kind,
+            state="FAILED",
+            reason=f"its worker ended without a record {ATTEMPTS} times, the last time with {how}; see log.txt",
+            reported_on="test",
+            attempts=job.folder.attempts(),
+            started_at=now,
+            finished_at=now,
+        )

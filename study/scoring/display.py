@@ -1,0 +1,58 @@
+"""What a person sees of scores being made: a bar, what is running, and a line for each score that ended."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+
+from study.score_records import ScoreRecord
+from study.scoring.coordinator import Progress
+from study.scoring.job import BaselineJob, Job
+from study.terminal import printable
+
+SHOWN = 4
+"""How many of the running scores are named beside the bar."""
+
+
+class ScoreDisplay:
+    """A bar on a terminal; a line a score that ended, on a terminal or in a log."""
+
+    def __init__(self, console: Console, shapes: dict[str, str]) -> None:
+        self.console, self.shapes = console, shapes
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.bars = Bars(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True)
+        self._task = self.bars.add_task("scores", total=None, note="")
+        self._before: int | None = None
+        self._shown = 0
+
+    def refresh(self, state: Progress) -> None:
+        """Show where the scores are."""
+        if self._before is None:
+            self._before = len(state.ended)
+            if self._before:
+                self.console.print(f"{self._before} scores are there already")
+        for score_id in state.new[self._shown :]:
+            line = printable(ended_line(state.ended[score_id], self.shapes))
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._shown = len(state.new)
+        names = [self._label(job) for job in state.running.values()]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        total = len(state.new) + len(state.running) + state.waiting
+        self.bars.update(self._task, completed=len(state.new), total=total, note=", ".join(names[:SHOWN]) + more)
+
+    def _label(self, job: Job | BaselineJob) -> str:
+        return job.score_id if isinstance(job, BaselineJob) else f"{job.config.task} {self.shapes[job.run.name]}"
+
+
+def ended_line(record: ScoreRecord, shapes: dict[str, str]) -> str:
+    """What became of a score, in a line."""
+    config = record.config
+    rate = f" lr={config.knobs.learning_rate:g}" if record.steps else ""
+    weights = " random weights" if config.protocol == "random_init" else ""
+    label = f"{config.task} {shapes.get(record.run_id, record.run_id)}{weights}{rate} seed={config.seed}"
+    if record.state != "COMPLETED" or record.test is None:
+        return f"{record.state:<9} {label}: {record.reason}"
+    dev = "" if record.dev is None else f" (dev {record.dev:.4f})"
+    speed = f"{record.tokens_per_second:,.0f} tokens/s, " if record.tokens_per_second else ""
+    return f"COMPLETED {label}: {config.metric} {record.test:.4f}{dev}, {speed}{record.seconds or 0:.0f} s"

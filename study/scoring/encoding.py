@@ -1,0 +1,172 @@
+"""Examples of a task as tokens of a run's tokeniser: what the encoder reads, what it should say, and what its words were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+
+from study.data.tokenizing import SpecialTokens
+from study.scoring.ragged import Ragged
+from study.tasks.examples import Example, SpanExample, TextExample, TokensExample
+
+MOST_QUESTION = 64
+"""The most tokens of a question, and never more than half of an input (Devlin et al. 2019 have 64)."""
+
+UNLABELLED = -100
+"""Where a token has no label; what torch's cross entropy ignores."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """One split as inputs of the encoder; several inputs can be windows of one example.
+
+    `second` is where the second text of an input begins (its length where there is none). `labels` has a class or number for
+    each input; of tagged words `word_places` are the places of their first pieces and `word_labels` their classes; of spans,
+    `labels` are (first, last) places of the answer, 0 where the window lacks it, and `characters` the begin and end in the
+    context of each place, -1 outside it.
+    """
+
+    tokens: Ragged
+    second: NDArray[np.int64]
+    example: NDArray[np.int64]
+    labels: NDArray[np.float64] | NDArray[np.int64]
+    truncated: int = 0
+    word_places: Ragged | None = None
+    word_labels: Ragged | None = None
+    characters: Sequence[NDArray[np.int64]] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class TaskEncoder:
+    """Turns examples into inputs of at most `max_length` tokens, [CLS] and [SEP] included."""
+
+    def __init__(self, tokenizer: Tokenizer, special: SpecialTokens, max_length: int) -> None:
+        self.tokenizer, self.special, self.max_length = tokenizer, special, max_length
+
+    def encode(self, examples: Sequence[Example]) -> Inputs:
+        """The inputs of a split; all examples are of one kind."""
+        texts = [example for example in examples if isinstance(example, TextExample)]
+        tagged = [example for example in examples if isinstance(example, TokensExample)]
+        asked = [example for example in examples if isinstance(example, SpanExample)]
+        if tagged:
+            return self._tagged(tagged)
+        return self._spans(asked) if asked else self._texts(texts)
+
+    def _pieces(self, texts: Sequence[str]) -> list[Encoding]:
+        encoded: list[Encoding] = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return encoded
+
+    def _texts(self, examples: Sequence[TextExample]) -> Inputs:
+        """Single texts and pairs; where a pair is too long, its longer text loses its end."""
+        first = [encoding.ids for encoding in self._pieces([example.text for example in examples])]
+        if not examples or examples[0].text_b is None:
+            room = self.max_length - 2
+            rows = [self._input(ids[:room]) for ids in first]
+            second = [len(row) for row in rows]
+            cut = sum(len(ids) > room for ids in first)
+        else:
+            other = [encoding.ids for encoding in self._pieces([example.text_b or "" for example in examples])]
+            kept = [shorten(len(a), len(b), self.max_length - 3) for a, b in zip(first, other, strict=True)]
+            rows = [self._input(a[:m], b[:n]) for a, b, (m, n) in zip(first, other, kept, strict=True)]
+            second = [m + 2 for m, _ in kept]
+            cut = sum(len(a) + len(b) > self.max_length - 3 for a, b in zip(first, other, strict=True))
+        labels = np.array([example.label for example in examples])
+        return Inputs(Ragged.of(rows), np.array(second), np.arange(len(rows)), labels, cut)
+
+    def _tagged(self, examples: Sequence[TokensExample]) -> Inputs:
+        """Tagged words; a text too long for one input is cut between words, so that every word is labelled."""
+        encoded = self.tokenizer.encode_batch(
+            [list(example.tokens) for example in examples], is_pretokenized=True, add_special_tokens=False
+        )
+        room = self.max_length - 2
+        rows, owners, places, labels, cut = [], [], [], [], 0
+        for number, (example, encoding) in enumerate(zip(examples, encoded, strict=True)):
+            words = self._words(encoding, len(example.tokens), room)
+            windows = list(windows_of_words([len(word) for word in words], room))
+            cut += len(windows) > 1
+            for begin, end in windows:
+                starts = 1 + np.cumsum([0, *(len(word) for word in words[begin : end - 1])])
+                rows.append(self._input([piece for word in words[begin:end] for piece in word]))
+                owners.append(number)
+                places.append(starts)
+                labels.append(np.array(example.labels[begin:end]))
+        tokens = Ragged.of(rows)
+        none = np.zeros(len(rows), dtype=np.int64)
+        return Inputs(tokens, tokens.lengths, np.array(owners), none, cut, Ragged.of(places), Ragged.of(labels))
+
+    def _words(self, encoding: Encoding, count: int, room: int) -> list[list[int]]:
+        """The pieces of each word, [UNK] where the tokeniser leaves nothing of it, and at most what an input holds."""
+        words: list[list[int]] = [[] for _ in range(count)]
+        for piece, word in zip(encoding.ids, encoding.word_ids, strict=True):
+            assert word is not None
+            words[word].append(piece)
+        return [word[:room] or [self.special.unk] for word in words]
+
+    def _spans(self, examples: Sequence[SpanExample]) -> Inputs:
+        """Questions with their contexts, a long one in windows that overlap by half; an answer counts where it is whole."""
+        questions = self._pieces([example.question for example in examples])
+        contexts = self._pieces([example.context for example in examples])
+        rows, second, owners, labels, characters, cut = [], [], [], [], [], 0
+        for number, (example, asked, context) in enumerate(zip(examples, questions, contexts, strict=True)):
+            question = asked.ids[: min(MOST_QUESTION, (self.max_length - 3) // 2)]
+            room = self.max_length - 3 - len(question)
+            offsets = np.array(context.offsets, dtype=np.int64).reshape(-1, 2)
+            answer = answer_pieces(offsets, example.starts[0], example.starts[0] + len(example.answers[0]))
+            windows = list(overlapping_windows(len(context.ids), room))
+            cut += len(windows) > 1
+            for begin, end in windows:
+                rows.append(self._input(question, context.ids[begin:end]))
+                before = len(question) + 2
+                second.append(before)
+                owners.append(number)
+                inside = answer is not None and begin <= answer[0] and answer[1] < end
+                labels.append([place - begin + before for place in answer] if inside and answer else [0, 0])
+                outside = np.full((before, 2), -1)
+                characters.append(np.concatenate([outside, offsets[begin:end], outside[:1]]))
+        return Inputs(Ragged.of(rows), np.array(second), np.array(owners), np.array(labels), cut, characters=characters)
+
+    def _input(self, first: Sequence[int], second: Sequence[int] | None = None) -> list[int]:
+        special = self.special
+        row = [special.cls, *first, special.sep]
+        return row if second is None else [*row, *second, special.sep]
+
+
+def shorten(first: int, second: int, room: int) -> tuple[int, int]:
+    """The lengths of two texts once the longer has lost its end, piece by piece, until both fit."""
+    excess = max(0, first + second - room)
+    from_longer = min(excess, abs(first - second))
+    rest = excess - from_longer
+    if first > second:
+        return first - from_longer - (rest + 1) // 2, second - rest // 2
+    return first - rest // 2, second - from_longer - (rest + 1) // 2
+
+
+def windows_of_words(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
+    """Cuts between words so that each part fits the room: (first word, word after the last)."""
+    windows, begin, size = [], 0, 0
+    for number, length in enumerate(lengths):
+        if size + length > room:
+            windows.append((begin, number))
+            begin, size = number, 0
+        size += length
+    return [*windows, (begin, len(lengths))]
+
+
+def overlapping_windows(length: int, room: int) -> list[tuple[int, int]]:
+    """Windows of `room` that overlap by half and cover `length`; one where it fits."""
+    step = max(1, room // 2)
+    last = max(0, length - room)
+    begins = [*range(0, last, step), last]
+    return [(begin, min(length, begin + room)) for begin in begins]
+
+
+def answer_pieces(offsets: NDArray[np.int64], begin: int, end: int) -> tuple[int, int] | None:
+    """The first and last piece that an answer's characters touch; None where no piece does."""
+    touched = np.flatnonzero((offsets[:, 1] > begin) & (offsets[:, 0] < end))
+    return (int(touched[0]), int(touched[-1])) if len(touched) else None

@@ -1,0 +1,82 @@
+"""Features of a frozen encoder, layer by layer. Letters: B rows, S places, H width, N labelled places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from study.model.task_model import TaskModel
+from study.scoring.batches import TaskBatch
+from study.scoring.fine_tuning import EvaluatedSplit
+from study.scoring.task_inputs import TaskInputs
+from study.training.callbacks import Preempted, StopSignal
+
+Pooling = Literal["cls", "mean", "token"]
+"""Of an input: the output at its first token, or the mean over its tokens, [CLS] and [SEP] included; `token` at each place."""
+
+
+def pooled(layer_BxSxH: Tensor, batch: TaskBatch, pooling: Pooling) -> Tensor:
+    """The features of a batch: (B, H), or (N, H) at its places."""
+    if pooling == "cls":
+        return layer_BxSxH[:, 0]
+    if pooling == "token":
+        assert batch.places is not None
+        return layer_BxSxH.flatten(0, 1)[batch.places]
+    if batch.attended is None:
+        return layer_BxSxH.mean(1)
+    weight_BxSx1 = batch.attended[..., None].to(layer_BxSxH.dtype)
+    return (layer_BxSxH * weight_BxSx1).sum(1) / weight_BxSx1.sum(1)
+
+
+@torch.inference_mode()
+def layer_features(
+    model: TaskModel,
+    data: TaskInputs,
+    split: str,
+    poolings: tuple[Pooling, ...],
+    precision: str,
+    stop: StopSignal,
+    layers: Callable[[int], bool] = lambda _: True,
+) -> dict[tuple[int, Pooling], NDArray[np.float32]]:
+    """The features of a split by layer (0 is the embeddings) and pooling, in the order of its inputs, or of their words.
+
+    Raises Preempted when told to stop.
+    """
+    device = next(model.parameters()).device
+    model.eval()
+    parts: dict[tuple[int, Pooling], list[NDArray[np.float32]]] = {}
+    batches = EvaluatedSplit(data, split)
+    for on_cpu in batches:
+        if stop.received:
+            raise Preempted
+        batch = moved(on_cpu, device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            outputs = model.encoder.layers(batch.tokens, batch.segments, batch.attended)
+        for layer, output_BxSxH in enumerate(outputs):
+            for pooling in poolings if layers(layer) else ():
+                found = pooled(output_BxSxH.float(), batch, pooling)
+                parts.setdefault((layer, pooling), []).append(found.cpu().numpy())
+    order = _order(data, split, np.concatenate(batches.rows))
+    return {key: np.concatenate(found)[order] for key, found in parts.items()}
+
+
+def moved(batch: TaskBatch, device: torch.device) -> TaskBatch:
+    """A batch on a device."""
+    values = {name: value.to(device) for name, value in batch._asdict().items() if value is not None}
+    return TaskBatch(**{**dict.fromkeys(batch._fields), **values})
+
+
+def _order(data: TaskInputs, split: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What puts features in the order of inputs, where batches went by length; words follow their inputs."""
+    words = data.splits[split].word_places
+    if words is None:
+        return np.argsort(rows)
+    counts = words.lengths[rows]
+    begins = np.concatenate([[0], np.cumsum(counts)])[:-1]
+    of_row = np.argsort(rows)
+    return np.concatenate([np.arange(begins[place], begins[place] + counts[place]) for place in of_row])

@@ -1,0 +1,247 @@
+"""Fine-tuning as a LightningModule: dropout of step t comes from (seed, t), and the epoch that dev likes best is kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from study.config import Budget, Recipe
+from study.model.optimization import adamw, schedule
+from study.model.task_model import TaskModel
+from study.randomness import Stream, stream_seed
+from study.score_config import ScoreConfig
+from study.scoring.batches import TaskBatch, TrainingOrder, evaluation_batches
+from study.scoring.metrics import measure
+from study.scoring.predictions import Logits, masked_spans, predictions, split_logits, standardised
+from study.scoring.task_inputs import TaskInputs
+
+
+class FineTuning(pl.LightningModule):
+    """One training on a task; with `update` head the encoder stays as it is, without dropout, and the head alone learns.
+
+    After every epoch dev is scored, and the weights of the best epoch are kept; training stops after `patience` epochs
+    without a better one. Losses are the mean over examples (over words or windows of tagged texts and spans) of cross
+    entropy, or for numbers of squared error. Logged are `train/loss` and `downstream/<task>/<metric>`.
+    """
+
+    def __init__(self, config: ScoreConfig, data: TaskInputs, model: TaskModel, log_every_steps: int = 50) -> None:
+        super().__init__()
+        self.config, self.data, self.model, self.log_every_steps = config, data, model, log_every_steps
+        self.order = TrainingOrder(data.splits["train"].tokens.lengths, config.knobs.batch_examples, config.seed)
+        self.steps_per_epoch = self.order.steps_per_epoch
+        self.steps = config.knobs.epochs * self.steps_per_epoch
+        self.tokens_done, self.seconds_training = 0, 0.0
+        self.best: dict[str, Any] = {"dev": -math.inf, "epoch": 0, "scores": {}, "weights": {}}
+        self.validated_step = -1
+        self._loss_sum, self._loss_steps, self._row_step = torch.zeros(()), 0, 0
+        self._logits: Logits = []
+        if config.update == "head":
+            self.model.encoder.requires_grad_(False)
+
+    def setup(self, stage: str) -> None:
+        """Nothing depends on the stage."""
+        del stage
+
+    @property
+    def steps_done(self) -> int:
+        """Optimiser steps taken."""
+        return self.trainer.global_step
+
+    def forward(self, batch: TaskBatch) -> Tensor:
+        """Logits of the model (see TaskModel)."""
+        if self.config.update == "head":
+            self.model.encoder.eval()
+        logits: Tensor = self.model(batch.tokens, batch.segments, batch.attended, batch.places)
+        return logits
+
+    def training_step(self, batch: TaskBatch, batch_idx: int) -> Tensor:
+        """The loss of one step; `batch_idx` does not matter, the optimiser step does."""
+        del batch_idx
+        seed_dropout(self.device, stream_seed(Stream.TASK_DROPOUT, self.config.seed, self.steps_done))
+        self.tokens_done += int(self.data.splits["train"].tokens.lengths[self.order.at(self.steps_done)].sum())
+        loss = self.loss(self(batch).float(), batch)
+        self._loss_sum = self._loss_sum.to(loss.device) + loss.detach()
+        self._loss_steps += 1
+        return loss
+
+    def loss(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """The mean loss of a batch."""
+        spec = self.data.task.spec
+        if spec.kind == "spans":
+            spans_BxSx2 = masked_spans(logits, batch.attended)
+            return F.cross_entropy(spans_BxSx2.transpose(1, 2).flatten(0, 1), batch.labels.flatten())
+        if spec.regression:
+            return F.mse_loss(logits[:, 0], standardised(batch.labels, *self.data.label_scale))
+        return F.cross_entropy(logits, batch.labels)
+
+    def on_train_start(self) -> None:
+        """Start the clock of training."""
+        self._resumed = time.perf_counter()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Log a row where one is due."""
+        self.log_due_row()
+
+    def log_due_row(self) -> None:
+        """Log the row of this step where it is due and not logged yet."""
+        if self.steps_done % self.log_every_steps or self.steps_done <= self._row_step:
+            return
+        self._row_step = self.steps_done
+        mean = float(self._loss_sum / self._loss_steps)
+        self._loss_sum, self._loss_steps = torch.zeros((), device=self.device), 0
+        if not math.isfinite(mean):
+            raise FloatingPointError(f"the training loss is {mean} in the {self.log_every_steps} steps to {self.steps_done}")
+        self._log_row({"train/loss": mean})
+
+    def _log_row(self, row: dict[str, float]) -> None:
+        for logger in self.trainer.loggers:
+            logger.log_metrics({"trainer/step": self.steps_done, "trainer/tokens": self.tokens_done} | row)
+
+    def on_validation_start(self) -> None:
+        """Stop the clock of training."""
+        self._resumed, started = time.perf_counter(), self._resumed
+        self.seconds_training += self._resumed - started
+        self._logits = []
+
+    def validation_step(self, batch: TaskBatch, batch_idx: int) -> None:
+        """Keep the logits of some inputs of dev."""
+        self._logits += split_logits(self(batch), batch, self.data.splits["dev"])
+
+    def on_validation_epoch_end(self) -> None:
+        """Score dev, keep the weights where they are the best so far, and stop where they have not been for a while."""
+        scores = measure(self.data.task, "dev", self._predictions("dev", self._logits))
+        epoch, dev = self.steps_done // self.steps_per_epoch, scores[self.config.metric]
+        self.validated_step = self.steps_done
+        self._log_row({f"downstream/{self.config.task}/{name}": value for name, value in scores.items()})
+        if dev > self.best["dev"]:
+            weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+            self.best = {"dev": dev, "epoch": epoch, "scores": scores, "weights": weights}
+        elif epoch - self.best["epoch"] >= self.config.knobs.patience:
+            self.trainer.should_stop = True
+        self._resumed = time.perf_counter()
+
+    @torch.inference_mode()
+    def predict_test(self, precision: str) -> list[Any]:
+        """The predictions for test with the weights of the best epoch; leaves the module with those."""
+        self.model.load_state_dict(self.best["weights"])
+        self.model.eval()
+        device = next(self.model.parameters()).device
+        logits: Logits = []
+        for batch in EvaluatedSplit(self.data, "test"):
+            moved = self.transfer_batch_to_device(batch, device, 0)
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                logits += split_logits(self(moved), moved, self.data.splits["test"])
+        return self._predictions("test", logits)
+
+    def _predictions(self, split: str, collected: Logits) -> list[Any]:
+        """The predictions for a split, from the logits of its evaluation batches in order."""
+        inputs = self.data.splits[split]
+        order = np.concatenate(evaluation_batches(inputs.tokens.lengths))
+        logits: Logits = [np.empty(0)] * len(order)
+        for place, found in zip(order, collected, strict=True):
+            logits[place] = found
+        if not all(np.isfinite(found).all() for found in logits):
+            raise FloatingPointError(f"a logit on {split} is not finite")
+        return predictions(self.data.task, split, inputs, logits)
+
+    def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
+        """Clip the global norm at 1, as BERT's fine-tuning does."""
+        torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """AdamW under a linear rise and fall, stepped every step."""
+        recipe = recipe_of(self.config, self.steps)
+        optimizer = adamw(self.model, recipe)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule(optimizer, self.steps, recipe), "interval": "step"},
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the best epoch so far, and what was counted."""
+        checkpoint["task"] = {
+            "best": self.best,
+            "tokens": self.tokens_done,
+            "seconds": self.seconds_training + time.perf_counter() - self._resumed,
+            "interval": (self._loss_sum.cpu(), self._loss_steps, self._row_step),
+            "validated_step": self.validated_step,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take up the best epoch so far, and what was counted."""
+        state = checkpoint["task"]
+        self.best, self.tokens_done, self.seconds_training = state["best"], state["tokens"], state["seconds"]
+        self._loss_sum, self._loss_steps, self._row_step = state["interval"]
+        self.validated_step = state["validated_step"]
+
+
+class TaskBatches(pl.LightningDataModule):
+    """Training batches from the trainer's step on, and those of dev and test."""
+
+    def __init__(self, module: FineTuning) -> None:
+        super().__init__()
+        self.module, self.data = module, module.data
+
+    def train_dataloader(self) -> DataLoader[TaskBatch]:
+        """Batches from the current step to the last."""
+        return DataLoader(_Steps(self.module), batch_size=None)
+
+    def val_dataloader(self) -> DataLoader[TaskBatch]:
+        """All of dev."""
+        return DataLoader(EvaluatedSplit(self.data, "dev"), batch_size=None)
+
+
+class EvaluatedSplit(IterableDataset[TaskBatch]):
+    """The batches of a split that is only evaluated, made one at a time."""
+
+    def __init__(self, data: TaskInputs, split: str) -> None:
+        self.rows, self.collate = evaluation_batches(data.splits[split].tokens.lengths), data.collator(split)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[TaskBatch]:
+        return map(self.collate, self.rows)
+
+
+class _Steps(IterableDataset[TaskBatch]):
+    """The training batches from the step that the trainer has reached."""
+
+    def __init__(self, module: FineTuning) -> None:
+        self.module = module
+
+    def __len__(self) -> int:
+        return self.module.steps
+
+    def __iter__(self) -> Iterator[TaskBatch]:
+        collate = self.module.data.collator("train")
+        for step in range(self.module.steps_done, self.module.steps):
+            yield collate(self.module.order.at(step))
+
+
+def seed_dropout(device: torch.device, seed: int) -> None:
+    """Seed the generator of one device: `torch.manual_seed` visits those of all, in a millisecond on a CPU."""
+    (torch.cuda.manual_seed if device.type == "cuda" else torch.default_generator.manual_seed)(seed)
+
+
+def recipe_of(config: ScoreConfig, steps: int) -> Recipe:
+    """The recipe that the knobs of a score make."""
+    knobs = config.knobs
+    return Recipe(
+        learning_rate=knobs.learning_rate,
+        warmup_fraction=knobs.warmup_fraction,
+        weight_decay=knobs.weight_decay,
+        beta2=0.999,
+        dropout=knobs.dropout,
+        budget=Budget(steps=steps),
+    )

@@ -1,0 +1,193 @@
+"""One score, from its configuration to its record: idempotent, resumable, and ending in a named state."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import traceback
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from study.errors import InputError
+from study.records import RunFolder, State, SweepFolder
+from study.score_config import Knobs, ScoreConfig
+from study.score_records import BaselineRecord, ScoreFolder, ScoreRecord, file_baseline, score_folder
+from study.scoring.baselines import baselines
+from study.scoring.batches import padding_share
+from study.scoring.precision import precision_of
+from study.scoring.predictions import test_facts
+from study.scoring.pretrained import Pretrained, pretrained, train_text
+from study.scoring.probes import probe
+from study.scoring.pseudo_likelihood import score_pairs
+from study.scoring.task_inputs import loaded_task, subset, task_inputs
+from study.scoring.training import fine_tune, prepare_process
+from study.tasks.examples import TaskData
+from study.training.callbacks import Preempted, StopSignal
+from study.training.execution import Execution, environment
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A score to make: which, of the run in which folder, on the task of which name or file, read from which data."""
+
+    config: ScoreConfig
+    run: Path
+    sweep: str
+    task: str
+    data: Path | None
+
+    @property
+    def score_id(self) -> str:
+        """The score's id."""
+        return self.config.fingerprint()
+
+    @property
+    def folder(self) -> ScoreFolder:
+        """Where the score lies."""
+        return score_folder(RunFolder(self.run), self.score_id)
+
+    @property
+    def log_file(self) -> Path:
+        """Where its output goes."""
+        return self.folder.log_file
+
+
+@dataclass(frozen=True)
+class BaselineJob:
+    """What a task gives without an encoder, to be made; word counts of minimal pairs are of the text that the run has read."""
+
+    sweep: Path
+    run: Path
+    task: str
+    name: str
+    fingerprint: str
+    data: Path | None
+    knobs: Knobs
+
+    @property
+    def score_id(self) -> str:
+        """What tells the job from others."""
+        return f"baselines of {self.name} {self.fingerprint}"
+
+    @property
+    def log_file(self) -> Path:
+        """Where its output goes."""
+        return SweepFolder(self.sweep).baselines / "log.txt"
+
+
+def make_baselines(job: BaselineJob) -> None:
+    """Make the baselines of a task and file them."""
+    task = subset(loaded_task(job.task, job.data), job.knobs)
+    found = baselines(task, lambda: train_text(pretrained(job.run)))
+    record = BaselineRecord(
+        task=job.name, task_fingerprint=job.fingerprint, metric=task.spec.headline, reported_on="test", scores=found
+    )
+    file_baseline(SweepFolder(job.sweep), record)
+
+
+def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["PREEMPTED"]:
+    """Make a score and file its record; returns how it ended.
+
+    A score that has its record is not made again, a half-done fine-tuning resumes. Whatever goes wrong ends in a record with
+    the reason, but for PREEMPTED, which leaves none.
+    """
+    folder, run = job.folder, pretrained(job.run)
+    if (record := folder.score()) is not None:
+        return record.state
+    prepare_process(execution.threads)
+    folder.write_settings(job.config)
+    started = _now()
+    folder.claim_attempt({"pid": os.getpid(), "hostname": platform.node(), "started_at": started})
+    task = subset(loaded_task(job.task, job.data), job.config.knobs)
+    state, reason, facts = _attempt(job, run, task, execution, stop)
+    if state == "PREEMPTED":
+        return state
+    precision = precision_of(job.config, execution.device)
+    folder.file_score(
+        ScoreRecord(
+            score_id=job.score_id,
+            run_id=run.run_id,
+            sweep=job.sweep,
+            config=job.config,
+            kind=task.spec.kind,
+            state=state,
+            reason=reason,
+            chosen_on="dev" if "dev" in task.splits else None,
+            reported_on="test",
+            attempts=folder.attempts(),
+            started_at=started,
+            finished_at=_now(),
+            environment=environment(execution, precision),
+            peak_memory_bytes=_peak_memory(execution),
+            **{f"{split}_examples": len(examples) for split, examples in task.splits.items()},
+            **facts,
+        )
+    )
+    for checkpoint in folder.checkpoints.glob("*") if state == "COMPLETED" else ():
+        checkpoint.unlink()
+    return state
+
+
+def _attempt(
+    job: Job, run: Pretrained, task: TaskData, execution: Execution, stop: StopSignal
+) -> tuple[State | Literal["PREEMPTED"], str | None, Facts]:
+    """How an attempt ended, why where it failed, and what it found."""
+    try:
+        return "COMPLETED", None, _found(job, run, task, execution, stop)
+    except Preempted:
+        return "PREEMPTED", None, {}
+    except FloatingPointError as error:
+        return "DIVERGED", str(error), {}
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        return "OOM", str(error) or "out of memory", {}
+    except InputError as error:
+        return "FAILED", str(error), {}
+    except Exception as error:
+        traceback.print_exc()
+        return "FAILED", f"{type(error).__name__}: {error}", {}
+
+
+def _found(job: Job, run: Pretrained, task: TaskData, execution: Execution, stop: StopSignal) -> Facts:
+    """What the protocol of a score finds."""
+    config = job.config
+    if config.update == "none":
+        return score_pairs(config, run, task, execution, stop)
+    data = task_inputs(task, run, config.knobs)
+    shared: Facts = {"segments": data.segments, "truncated_examples": data.truncated}
+    if config.update == "head" and task.spec.kind != "spans":
+        return shared | probe(config, run, data, execution, stop)
+    tuned = fine_tune(config, run, data, job.folder, execution, stop)
+    module = tuned.module
+    steps = min(module.steps, module.validated_step)
+    train = data.splits["train"].tokens.lengths
+    return (
+        shared
+        | test_facts(task, tuned.test_predictions)
+        | {
+            "dev_scores": module.best["scores"],
+            "best_epoch": module.best["epoch"],
+            "epochs": steps // module.steps_per_epoch,
+            "steps": steps,
+            "tokens": module.tokens_done,
+            "seconds": tuned.seconds,
+            "tokens_per_second": module.tokens_done / module.seconds_training,
+            "padding_share": padding_share(train, [module.order.at(step) for step in range(module.steps_per_epoch)]),
+        }
+    )
+
+
+def _peak_memory(execution: Execution) -> int:
+    if execution.device == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

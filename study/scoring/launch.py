@@ -1,0 +1,101 @@
+"""`study score` as a function: the runs of a folder, the tasks, the workers, and the table at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from study.errors import InputError, Problem
+from study.records import RunFolder, SweepFolder
+from study.score_config import Downstream
+from study.score_records import scores_of, write_scores
+from study.scoring.coordinator import Coordinator
+from study.scoring.display import ScoreDisplay
+from study.scoring.planning import Subject, missing_baselines, subjects
+from study.scoring.pretrained import Pretrained
+from study.scoring.task_inputs import subset
+from study.scoring.workers import Workers
+from study.sweeping.launch import Resources
+from study.tasks.examples import TaskData
+from study.tasks.loading import load_task
+
+
+@dataclass(frozen=True)
+class Target:
+    """The completed runs to score and the sweep that they belong to."""
+
+    sweep: SweepFolder
+    runs: tuple[Pretrained, ...]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What was asked for and is there now."""
+
+    target: Target
+    subjects: tuple[Subject, ...]
+
+
+def target(path: Path) -> Target:
+    """The run in a folder, or all completed runs of a sweep's.
+
+    Raises InputError where the folder is neither, or has no run that was completed and kept its weights.
+    """
+    run = RunFolder(path.resolve())
+    if run.config_file.exists():
+        sweep, runs = SweepFolder(run.path.parent.parent), [run]
+    else:
+        sweep = SweepFolder(path.resolve())
+        runs = sweep.runs()
+    if not runs:
+        raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
+    completed = [run for run in runs if (record := run.record()) is not None and record.state == "COMPLETED"]
+    if not completed:
+        raise InputError.at(str(path), "has no completed run to score; study launch completes them")
+    problems = [
+        Problem(str(run.weights_file), "does not exist, and scores need the weights; fetch it, or train the run again")
+        for run in completed
+        if not run.weights_file.exists()
+    ]
+    if problems:
+        raise InputError(problems)
+    return Target(sweep, tuple(Pretrained(run) for run in completed))
+
+
+def load_tasks(downstream: Downstream, data: Path | None) -> dict[str, TaskData]:
+    """Every task that is asked for, by the name it is asked for by; raises InputError with all that is wrong with them."""
+    tasks: dict[str, TaskData] = {}
+    problems: list[Problem] = []
+    for name in downstream.tasks:
+        try:
+            tasks[name] = subset(load_task(name, data), downstream.knobs)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return tasks
+
+
+def score_all(path: Path, downstream: Downstream, resources: Resources, console: Console) -> Scored:
+    """Make every score that is asked for and not there yet, showing progress, and write the table of all scores.
+
+    Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after saving.
+    """
+    asked = target(path)
+    data = None if downstream.data is None else Path(downstream.data).expanduser().resolve()
+    tasks = load_tasks(downstream, data)
+    for run in asked.runs:
+        run.max_length(downstream.knobs.max_length)
+    found = subjects(list(asked.runs), asked.sweep.name, tasks, data, downstream.random_weights)
+    coordinator = Coordinator(found, missing_baselines(asked.sweep, found, downstream.knobs), downstream)
+    shapes = {run.run_id: run.config.architecture.shape_name for run in asked.runs}
+    display = ScoreDisplay(console, shapes)
+    try:
+        with display.bars:
+            coordinator.run(Workers(resources.slots()), display.refresh)
+    finally:
+        if any(scores_of(run.folder) for run in asked.runs):
+            write_scores(asked.sweep)
+    return Scored(asked, tuple(found))

@@ -1,0 +1,112 @@
+"""Which scores a run or a sweep still needs: the grid at the first seed, and its best on dev at the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.records import SweepFolder
+from study.score_config import Downstream, Knobs, Protocol, ScoreConfig, Update
+from study.score_records import ScoreRecord, baseline, chosen
+from study.scoring.job import BaselineJob, Job
+from study.scoring.pretrained import Pretrained
+from study.tasks.examples import TaskData
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An encoder on a task by one protocol: what is chosen for it is chosen for it alone."""
+
+    run: Pretrained
+    sweep: str
+    name: str
+    task: TaskData
+    data: Path | None
+    random: bool
+
+    def jobs(self, downstream: Downstream, records: Mapping[str, ScoreRecord]) -> list[Job]:
+        """The scores that can be made now, given those there are; those made already are among them."""
+        grid = self._grid(downstream)
+        first = [self._job(downstream, knobs, 0) for knobs in grid]
+        if len(grid) > 1:
+            done = [record for job in first if (record := records.get(job.score_id)) is not None]
+            usable = [record for record in done if record.state == "COMPLETED"]
+            if len(done) < len(first) or not usable:
+                return first
+            grid = [chosen(usable)[0].config.knobs]
+        seeds = range(downstream.seeds if self._varies(downstream) else 1)
+        return first + [self._job(downstream, knobs, seed) for seed in seeds[1:] for knobs in grid]
+
+    def protocol(self, downstream: Downstream) -> Protocol:
+        """How the encoder meets the task."""
+        protocols: dict[Update, Protocol] = {"all": "fine_tune", "head": "frozen", "none": "zero_shot"}
+        return "random_init" if self.random else protocols[self._update(downstream)]
+
+    def _update(self, downstream: Downstream) -> Update:
+        return "none" if self.task.spec.kind == "minimal_pairs" else downstream.update
+
+    def _varies(self, downstream: Downstream) -> bool:
+        """Whether seeds give different scores: not where fixed features or fixed weights meet no chance."""
+        trained = self._update(downstream) == "all" or self.task.spec.kind == "spans"
+        return self.random or trained
+
+    def _grid(self, downstream: Downstream) -> list[Knobs]:
+        trained = self._update(downstream) == "all" or self.task.spec.kind == "spans"
+        return downstream.grid() if trained and self._update(downstream) != "none" else [downstream.knobs]
+
+    def _job(self, downstream: Downstream, knobs: Knobs, seed: int) -> Job:
+        config = ScoreConfig(
+            encoder=self.run.random_id if self.random else self.run.run_id,
+            task=self.task.spec.name,
+            task_fingerprint=self.task.fingerprint,
+            metric=self.task.spec.headline,
+            protocol=self.protocol(downstream),
+            update=self._update(downstream),
+            knobs=knobs,
+            seed=seed,
+        )
+        return Job(config, self.run.folder.path, self.sweep, self.name, self.data)
+
+
+def missing_baselines(sweep: SweepFolder, found: list[Subject], knobs: Knobs) -> list[BaselineJob]:
+    """The baselines of each task that nobody has made yet."""
+    jobs = {}
+    for subject in found:
+        name, fingerprint = subject.task.spec.name, subject.task.fingerprint
+        if baseline(sweep, name, fingerprint) is None:
+            run = subject.run.folder.path
+            jobs[fingerprint] = BaselineJob(sweep.path, run, subject.name, name, fingerprint, subject.data, knobs)
+    return list(jobs.values())
+
+
+def subjects(
+    runs: list[Pretrained], sweep: str, tasks: Mapping[str, TaskData], data: Path | None, random_weights: bool
+) -> list[Subject]:
+    """Every run on every task, and where asked random weights once for each architecture and data."""
+    found = [Subject(run, sweep, name, task, data, False) for run in runs for name, task in tasks.items()]
+    if random_weights:
+        distinct = {run.random_id: run for run in reversed(runs)}.values()
+        found += [Subject(run, sweep, name, task, data, True) for run in distinct for name, task in tasks.items()]
+    return found
+
+
+def wanted(
+    found: list[Subject], downstream: Downstream, records: Mapping[str, ScoreRecord], running: Collection[str]
+) -> list[Job]:
+    """The scores to make next, neither there nor being made, the longest first."""
+    jobs = {job.score_id: (job, subject) for subject in found for job in subject.jobs(downstream, records)}
+    missing = [
+        (job, subject) for score_id, (job, subject) in jobs.items() if score_id not in records and score_id not in running
+    ]
+    return [job for job, subject in sorted(missing, key=lambda pair: -cost(pair[1], pair[0]))]
+
+
+def cost(subject: Subject, job: Job) -> float:
+    """About how much work a score is, in example times layer parameters; only its order matters."""
+    a = subject.run.config.architecture
+    size = a.depth * a.width * (4 * a.width + 2 * a.ffn)
+    examples = {name: len(split) for name, split in subject.task.splits.items()}
+    if job.config.update == "none":
+        return float(20 * examples["test"] * (size + a.width * a.vocabulary))
+    return float((3 * job.config.knobs.epochs * examples["train"] + examples["test"]) * size)

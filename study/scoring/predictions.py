@@ -1,0 +1,81 @@
+"""From the logits of a task's inputs to what its metrics compare: classes, numbers, tags, or answers, one an example."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from study.model.task_model import HeadKind
+from study.scoring.batches import TaskBatch
+from study.scoring.encoding import Inputs
+from study.scoring.intervals import interval
+from study.scoring.metrics import measure
+from study.scoring.spans import answers
+from study.tasks.examples import SpanExample, TaskData
+
+Logits = list[NDArray[np.float64]]
+"""Of each input of a split: (C,) for a whole input, (words, C) for tagged words, (S, 2) for spans."""
+
+
+def head_of(task: TaskData) -> tuple[HeadKind, int]:
+    """The head of a task and the number of its outputs."""
+    match task.spec.kind:
+        case "tokens":
+            return "tokens", len(task.labels)
+        case "spans":
+            return "spans", 2
+        case _:
+            return "sequence", 1 if task.spec.regression else len(task.labels)
+
+
+def split_logits(logits: Tensor, batch: TaskBatch, inputs: Inputs) -> Logits:
+    """The logits of a batch, input by input."""
+    values = logits.detach().double().cpu().numpy()
+    if inputs.word_places is None:
+        return list(values)
+    counts = inputs.word_places.lengths[batch.rows.cpu().numpy()]
+    return np.split(values, np.cumsum(counts)[:-1])
+
+
+def predictions(task: TaskData, split: str, inputs: Inputs, logits: Logits) -> list[Any]:
+    """What the logits say of each example: a class by index, a number, the classes of its words, or the text of an answer."""
+    match task.spec.kind:
+        case "spans":
+            examples: Sequence[Any] = task.splits[split]
+            return answers([example for example in examples if isinstance(example, SpanExample)], inputs, logits)
+        case "tokens":
+            tags: list[list[int]] = [[] for _ in task.splits[split]]
+            for example, of_input in zip(inputs.example, logits, strict=True):
+                tags[example].extend(of_input.argmax(1).tolist())
+            return tags
+        case _:
+            rows = np.stack(logits)
+            found = rows[:, 0] if task.spec.regression else rows.argmax(1)
+            return list(found.tolist())
+
+
+def test_facts(task: TaskData, found: Sequence[Any]) -> dict[str, Any]:
+    """What a record keeps of predictions for test: every metric, and of the main one the bootstrap over examples."""
+    sure = interval(task, "test", found)
+    return {
+        "test_scores": measure(task, "test", found),
+        "test_standard_error": sure.standard_error,
+        "test_interval": (sure.low, sure.high),
+    }
+
+
+def standardised(labels: Tensor, mean: float, deviation: float) -> Tensor:
+    """Numbers as a regression learns them; the correlations that it is measured by do not see mean and deviation."""
+    return (labels.float() - mean) / deviation
+
+
+def masked_spans(logits_BxSx2: Tensor, attended_BxS: Tensor | None) -> Tensor:
+    """Logits of starts and ends without those on padding."""
+    if attended_BxS is None:
+        return logits_BxSx2
+    return logits_BxSx2.masked_fill(~attended_BxS[..., None], torch.finfo(logits_BxSx2.dtype).min)

@@ -1,0 +1,110 @@
+"""The encoder of a run as scores use it: its configuration, its weights and the tokeniser that it was trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import safetensors.torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from study.config import RunConfig, fingerprint_of
+from study.data.corpora import Tally, read_corpus, split_documents
+from study.data.prepared import PreparedData, prepare
+from study.data.tokenizing import SpecialTokens
+from study.errors import InputError
+from study.model.masked_language_model import MaskedLanguageModel
+from study.records import RunFolder
+
+MOST_TEXT = 30_000_000
+"""Characters of text that words are counted in, about five million words: enough for a baseline of words and their pairs."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A completed run; nothing is read before it is asked for."""
+
+    folder: RunFolder
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The run's configuration."""
+        return self.folder.config()
+
+    @cached_property
+    def prepared(self) -> PreparedData:
+        """The run's data, which has its tokeniser."""
+        return prepare(self.config.data)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokeniser that made the run's tokens."""
+        return self.prepared.tokenizer()
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The special tokens of the tokeniser."""
+        return self.prepared.special
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.folder.run_id
+
+    @property
+    def random_id(self) -> str:
+        """What runs share whose encoders are alike before training: the fingerprint of architecture and data."""
+        return fingerprint_of([self.config.to_dict()["architecture"], self.data_fingerprint])
+
+    @cached_property
+    def data_fingerprint(self) -> str:
+        """The fingerprint of the data that the run was trained on."""
+        record = self.folder.record()
+        assert record is not None
+        return record.data_fingerprint
+
+    def max_length(self, asked: int | None) -> int:
+        """The most tokens of an input: as asked, else the sequence length of pre-training.
+
+        Raises InputError where the encoder has not as many positions.
+        """
+        length, positions = asked or self.config.data.sequence_length, self.config.architecture.positions
+        if length > positions:
+            shape = f"run {self.run_id} has {positions} positions"
+            raise InputError.at("downstream.knobs.max_length", f"{length} is too long: {shape}; give at most those")
+        return length
+
+    def state(self) -> dict[str, Tensor]:
+        """The weights; raises InputError where the file is not there."""
+        file = self.folder.weights_file
+        if not file.exists():
+            remedy = "fetch it, or train the run again (move its folder away and launch)"
+            raise InputError.at(str(file), f"does not exist, and scores need the weights; {remedy}")
+        return safetensors.torch.load_file(file)
+
+    def masked_language_model(self, seed: int | None = None) -> MaskedLanguageModel:
+        """The model with its weights, or with the random ones of a seed."""
+        model = MaskedLanguageModel(self.config.architecture, seed=seed or 0)
+        if seed is None:
+            model.load_state_dict(self.state())
+        return model.eval()
+
+
+def train_text(run: Pretrained) -> Iterator[str]:
+    """The first documents that a run was trained on, MOST_TEXT characters of them."""
+    characters = 0
+    for split, text in split_documents(read_corpus(run.config.data), Tally()):
+        if split == "train":
+            characters += len(text)
+            yield text
+        if characters >= MOST_TEXT:
+            return
+
+
+@lru_cache(maxsize=2)
+def pretrained(path: Path) -> Pretrained:
+    """The run in a folder, kept while the same worker scores it on several tasks."""
+    return Pretrained(RunFolder(path))

@@ -1,0 +1,105 @@
+"""Probes: linear models on frozen features; layer, pooling and regularisation are chosen on dev and reported on test."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from study.score_config import ScoreConfig
+from study.score_records import Probe
+from study.scoring.features import Pooling, layer_features
+from study.scoring.metrics import measure
+from study.scoring.precision import precision_of
+from study.scoring.predictions import Logits, predictions, test_facts
+from study.scoring.pretrained import Pretrained
+from study.scoring.task_inputs import TaskInputs
+from study.scoring.training import task_model
+from study.training.callbacks import Preempted, StopSignal
+from study.training.execution import Execution
+
+STRENGTHS = (0.01, 0.1, 1.0)
+"""Inverse strengths C of the penalty of a logistic regression, on standardised features; of a ridge, 1 / alpha."""
+
+MOST_ROWS = 20_000
+"""The most rows that a probe learns from, the first of a fixed permutation: some hundred features need no more."""
+
+ITERATIONS = 200
+
+Features = dict[tuple[int, Pooling], NDArray[np.float32]]
+
+
+def probe(config: ScoreConfig, run: Pretrained, data: TaskInputs, execution: Execution, stop: StopSignal) -> dict[str, Any]:
+    """Fit a probe on every layer and pooling, and report test of the one that dev likes best."""
+    started = time.perf_counter()
+    precision = precision_of(config, execution.device)
+    model = task_model(config, run, data).to(torch.device(execution.device))
+    poolings: tuple[Pooling, ...] = ("token",) if data.task.spec.kind == "tokens" else ("cls", "mean")
+    features = {split: layer_features(model, data, split, poolings, precision, stop) for split in ("train", "dev", "test")}
+    best: tuple[dict[str, float], dict[str, Any]] | None = None
+    probes = []
+    for key in features["train"]:
+        if stop.received:
+            raise Preempted
+        of_key = {split: found[key] for split, found in features.items()}
+        chosen, dev, found = _best_strength(config, data, of_key)
+        test = test_facts(data.task, found)
+        score = test["test_scores"][config.metric]
+        probes.append(Probe(layer=key[0], pooling=key[1], regularisation=chosen, dev=dev[config.metric], test=score))
+        if best is None or dev[config.metric] > best[0][config.metric]:
+            best = dev, test
+    assert best is not None
+    tokens = sum(int(inputs.tokens.lengths.sum()) for inputs in data.splits.values())
+    seconds = time.perf_counter() - started
+    return best[1] | {"dev_scores": best[0], "probes": tuple(probes), "tokens": tokens, "seconds": seconds}
+
+
+def _best_strength(
+    config: ScoreConfig, data: TaskInputs, features: dict[str, NDArray[np.float32]]
+) -> tuple[float, dict[str, float], list[Any]]:
+    """The strength that dev likes best, with every metric on dev and the predictions for test."""
+    mean, deviation = features["train"].mean(0), features["train"].std(0) + 1e-6
+    scaled = {split: (found - mean) / deviation for split, found in features.items()}
+    targets = _targets(data)
+    kept = np.random.RandomState(0).permutation(len(targets))[:MOST_ROWS]
+    tried = []
+    for strength in STRENGTHS:
+        fitted = _fitted(data, scaled["train"][kept], targets[kept], strength)
+        dev = measure(data.task, "dev", _predicted(data, "dev", fitted, scaled["dev"]))
+        tried.append((strength, dev, fitted))
+    strength, dev, fitted = max(tried, key=lambda found: found[1][config.metric])
+    return strength, dev, _predicted(data, "test", fitted, scaled["test"])
+
+
+def _targets(data: TaskInputs) -> NDArray[Any]:
+    train = data.splits["train"]
+    return train.labels if train.word_labels is None else train.word_labels.values
+
+
+def _fitted(data: TaskInputs, features: NDArray[np.float32], targets: NDArray[Any], strength: float) -> Any:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    if data.task.spec.regression:
+        return Ridge(alpha=1 / strength).fit(features, targets)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early it is a little more regularised, and dev judges it
+        return LogisticRegression(C=strength, max_iter=ITERATIONS).fit(features, targets)
+
+
+def _predicted(data: TaskInputs, split: str, fitted: Any, features: NDArray[np.float32]) -> list[Any]:
+    """What a fitted probe says of a split."""
+    if data.task.spec.regression:
+        rows = fitted.predict(features)[:, None]
+    else:
+        rows = np.full((len(features), len(data.task.labels)), -np.inf)
+        decided = fitted.decision_function(features)
+        rows[:, fitted.classes_] = np.stack([-decided, decided], 1) if decided.ndim == 1 else decided
+    inputs = data.splits[split]
+    counts = None if inputs.word_places is None else np.cumsum(inputs.word_places.lengths)[:-1]
+    logits: Logits = list(rows) if counts is None else np.split(rows, counts)
+    return predictions(data.task, split, inputs, logits)

@@ -1,0 +1,136 @@
+"""Minimal pairs by pseudo-log-likelihood, each word from left to right. Letters: N masked inputs, S tokens, V vocabulary.
+
+PLL-word-l2r (Kauf and Ivanova 2023, arXiv:2305.10588): the score of a sentence is the sum over its tokens of the log
+probability of the token where it and the later pieces of its word are masked, so that a word of several pieces does not
+give itself away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from study.data.tokenizing import SpecialTokens
+from study.model.masked_language_model import MaskedLanguageModel
+from study.score_config import ScoreConfig
+from study.scoring.metrics import by_paradigm
+from study.scoring.precision import precision_of
+from study.scoring.predictions import test_facts
+from study.scoring.pretrained import Pretrained
+from study.tasks.examples import MinimalPair, TaskData
+from study.training.callbacks import Preempted, StopSignal
+from study.training.execution import Execution
+
+BATCH_TOKENS = {"cpu": 2048, "cuda": 131072}
+"""Tokens of a batch: on a CPU as many as stay in its caches."""
+
+SENTENCES = 20_000
+"""How many sentences are masked at a time, which bounds memory."""
+
+
+def score_pairs(config: ScoreConfig, run: Pretrained, task: TaskData, execution: Execution, stop: StopSignal) -> dict[str, Any]:
+    """Score every pair: which of its sentences the encoder holds for likelier; equal scores count as half."""
+    started = time.perf_counter()
+    device = torch.device(execution.device)
+    model = run.masked_language_model(config.seed if config.protocol == "random_init" else None).to(device)
+    pairs = [example for example in task.test if isinstance(example, MinimalPair)]
+    sentences = list(dict.fromkeys(text for pair in pairs for text in (pair.good, pair.bad)))
+    scorer = PseudoLikelihood(model, run, precision_of(config, execution.device), config.knobs.max_length)
+    scores, tokens = scorer(sentences, stop)
+    of = dict(zip(sentences, scores.tolist(), strict=True))
+    won = [(1 + np.sign(of[pair.good] - of[pair.bad])) / 2 for pair in pairs]
+    facts = test_facts(task, won)
+    facts["test_scores"] |= {f"paradigm/{name}": value for name, value in by_paradigm(pairs, won).items()}
+    seconds = time.perf_counter() - started
+    return facts | {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
+
+
+class PseudoLikelihood:
+    """Scores sentences; masked inputs that are alike are encoded once, and only the masked place meets the head."""
+
+    def __init__(self, model: MaskedLanguageModel, run: Pretrained, precision: str, max_length: int | None) -> None:
+        self.model, self.run, self.precision = model, run, precision
+        self.room = run.max_length(max_length) - 2
+        self.device = next(model.parameters()).device
+
+    def __call__(self, sentences: Sequence[str], stop: StopSignal) -> tuple[NDArray[np.float64], int]:
+        """The score of each sentence, and how many tokens were encoded; raises Preempted when told to stop."""
+        scores = np.zeros(len(sentences))
+        tokens = 0
+        for begin in range(0, len(sentences), SENTENCES):
+            part = sentences[begin : begin + SENTENCES]
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                for inputs in masked_inputs(self.run, part, self.room).values():
+                    np.add.at(scores, begin + inputs.sentence, self._nats(inputs, stop))
+                    tokens += inputs.unique.size
+        return scores, tokens
+
+    @torch.inference_mode()
+    def _nats(self, inputs: MaskedInputs, stop: StopSignal) -> NDArray[np.float64]:
+        """The log probability of each target, in nats."""
+        found = np.empty(len(inputs.target))
+        length = inputs.unique.shape[1]
+        size = max(1, BATCH_TOKENS[self.device.type] // length)
+        for begin in range(0, len(inputs.unique), size):
+            if stop.received:
+                raise Preempted
+            first, last = np.searchsorted(inputs.of, [begin, begin + size])
+            tokens_NxS = torch.from_numpy(inputs.unique[begin : begin + size]).to(self.device)
+            positions_Nx1 = torch.from_numpy(inputs.position[begin : begin + size, None]).to(self.device)
+            rows = torch.from_numpy(inputs.of[first:last] - begin).to(self.device)
+            targets = torch.from_numpy(inputs.target[first:last]).to(self.device)
+            hidden_NxH = self.model.encoder.forward_at(positions_Nx1, tokens_NxS)[:, 0]
+            logits_NxV = self.model.head(hidden_NxH, self.model.encoder.embeddings.token.weight).float()
+            nats = logits_NxV[rows, targets] - logits_NxV.logsumexp(1)[rows]
+            found[first:last] = nats.double().cpu().numpy()
+        return found
+
+
+class MaskedInputs:
+    """Masked inputs of one length: `unique` (N, S) with the place asked for in each, and the targets that ask them.
+
+    Target i is a token of sentence `sentence[i]` and asks input `of[i]`; targets are in the order of their inputs.
+    """
+
+    def __init__(
+        self, rows: NDArray[np.int64], positions: NDArray[np.int64], targets: NDArray[np.int64], sentences: NDArray[np.int64]
+    ) -> None:
+        keyed = np.ascontiguousarray(np.concatenate([rows, positions[:, None]], 1))
+        as_bytes = keyed.view(np.dtype((np.void, keyed.dtype.itemsize * keyed.shape[1])))[:, 0]
+        _, first, inverse = np.unique(as_bytes, return_index=True, return_inverse=True)
+        order = np.argsort(inverse, kind="stable")
+        self.unique, self.position = rows[first], positions[first]
+        self.of, self.target, self.sentence = inverse[order], targets[order], sentences[order]
+
+
+def masked_inputs(run: Pretrained, sentences: Sequence[str], room: int) -> dict[int, MaskedInputs]:
+    """Every sentence once for each token, it and the rest of its word masked; by length, [CLS] and [SEP] counted."""
+    by_length: dict[int, MaskedInputs] = {}
+    groups: dict[int, list[tuple[int, list[int], list[int | None]]]] = {}
+    for number, encoding in enumerate(run.tokenizer.encode_batch(list(sentences), add_special_tokens=False)):
+        ids, words = encoding.ids[:room], encoding.word_ids[:room]
+        groups.setdefault(len(ids), []).append((number, ids, words))
+    for length, group in groups.items():
+        ids_MxT = np.array([ids for _, ids, _ in group], dtype=np.int64).reshape(len(group), length)
+        words_MxT = np.array([words for _, _, words in group], dtype=np.int64).reshape(len(group), length)
+        by_length[length + 2] = _masked(ids_MxT, words_MxT, np.array([number for number, _, _ in group]), run.special)
+    return by_length
+
+
+def _masked(
+    ids_MxT: NDArray[np.int64], words_MxT: NDArray[np.int64], numbers: NDArray[np.int64], special: SpecialTokens
+) -> MaskedInputs:
+    """The masked inputs of M sentences of T tokens."""
+    sentences, length = ids_MxT.shape
+    later = np.arange(length)[None, :] >= np.arange(length)[:, None]
+    same_word = words_MxT[:, None, :] == words_MxT[:, :, None]
+    masked = np.where(same_word & later, special.mask, ids_MxT[:, None, :]).reshape(-1, length)
+    edge = np.full((len(masked), 1), special.cls)
+    rows = np.concatenate([edge, masked, np.full_like(edge, special.sep)], 1)
+    positions = np.tile(np.arange(1, length + 1), sentences)
+    return MaskedInputs(rows, positions, ids_MxT.ravel(), np.repeat(numbers, length))

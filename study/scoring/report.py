@@ -1,0 +1,108 @@
+"""The scores of runs as a table for a terminal: each with its interval, beside what needs no pre-training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from rich.table import Table
+
+from study.score_config import Downstream
+from study.score_records import BaselineRecord, ScoreRecord, baseline, chosen, interval_of_mean, scores_of
+from study.scoring.launch import Scored
+from study.scoring.planning import Subject
+from study.terminal import narrow_table
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A mean over seeds with its 95% interval: over seeds by Student's t, of one seed over examples by the bootstrap."""
+
+    score: float
+    interval: tuple[float, float] | None
+    seeds: int
+    learning_rate: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run on one task; the same architecture with random weights, and what needs no encoder, beside it."""
+
+    run_id: str
+    shape: str
+    task: str
+    metric: str
+    protocol: str
+    measured: Measured
+    random_weights: Measured | None
+    baselines: Mapping[str, float]
+
+
+def rows(scored: Scored, downstream: Downstream) -> list[Row]:
+    """One row a run and task, of what was asked for, at the knobs that were chosen."""
+    records = {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
+    measured = {
+        (subject.run.random_id if subject.random else subject.run.run_id, subject.name): found
+        for subject in scored.subjects
+        if (found := _measured(subject, downstream, records)) is not None
+    }
+    return [
+        Row(
+            run_id=subject.run.run_id,
+            shape=subject.run.config.architecture.shape_name,
+            task=subject.task.spec.name,
+            metric=subject.task.spec.headline,
+            protocol=subject.protocol(downstream),
+            measured=measured[subject.run.run_id, subject.name],
+            random_weights=measured.get((subject.run.random_id, subject.name)),
+            baselines=_headline(baseline(scored.target.sweep, subject.task.spec.name, subject.task.fingerprint)),
+        )
+        for subject in scored.subjects
+        if not subject.random and (subject.run.run_id, subject.name) in measured
+    ]
+
+
+def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ...]:
+    """The rows as a table, and what its columns mean."""
+    numbers = ("score", "±", "seeds", "rate", "random", "±", "majority", "words")
+    table = narrow_table(f"{scored.target.sweep.name}: downstream scores", ("task", "shape", "metric"), numbers)
+    for row in sorted(rows(scored, downstream), key=lambda row: (row.task, row.shape)):
+        found, kept = row.measured, row.baselines
+        rate = "" if found.learning_rate is None else f"{found.learning_rate:g}"
+        beside = (_number(kept.get("majority")), _number(kept.get("bag_of_words")))
+        pretrained = (*_shown(found), str(found.seeds), rate)
+        table.add_row(row.task, row.shape, row.metric, *pretrained, *_shown(row.random_weights), *beside)
+    note = "Mean over seeds on the split reported on, ± half its 95% interval (over seeds; of one seed, over examples)."
+    more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
+    return table, f"{note}\n{more}\nAll scores: {scored.target.sweep.scores_file.with_suffix('.csv')}"
+
+
+def score_values(scored: Scored, downstream: Downstream) -> list[dict[str, object]]:
+    """The rows as plain values."""
+    return [asdict(row) for row in rows(scored, downstream)]
+
+
+def _measured(subject: Subject, downstream: Downstream, records: Mapping[str, ScoreRecord]) -> Measured | None:
+    ids = [job.score_id for job in subject.jobs(downstream, records)]
+    ended = [record for score_id in ids if (record := records.get(score_id)) is not None and record.test is not None]
+    if not ended:
+        return None
+    best = chosen(ended)
+    values = [record.test for record in best if record.test is not None]
+    interval = interval_of_mean(values) or best[0].test_interval
+    rate = best[0].config.knobs.learning_rate if best[0].steps else None
+    return Measured(sum(values) / len(values), interval, len(values), rate)
+
+
+def _headline(kept: BaselineRecord | None) -> dict[str, float]:
+    return {} if kept is None else {name: scores[kept.metric] for name, scores in kept.scores.items()}
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _shown(found: Measured | None) -> tuple[str, str]:
+    if found is None or found.interval is None:
+        return _number(None if found is None else found.score), ""
+    return _number(found.score), f"{(found.interval[1] - found.interval[0]) / 2:.4f}"

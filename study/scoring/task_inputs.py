@@ -1,0 +1,95 @@
+"""A task as one encoder reads it: its splits as tokens, numbered by the pieces that the task uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from study.errors import InputError
+from study.score_config import Knobs
+from study.scoring.batches import Collator
+from study.scoring.encoding import Inputs, TaskEncoder
+from study.scoring.pretrained import Pretrained
+from study.scoring.ragged import Ragged
+from study.tasks.examples import TaskData, TextExample
+from study.tasks.loading import load_task
+
+_SUBSET_SEED = 0
+
+
+@dataclass(frozen=True)
+class TaskInputs:
+    """The splits of a task; token i of an input stands for piece `pieces[i]` of the vocabulary.
+
+    `segments` is how many segments inputs are told apart by: 2 where the encoder has them, else [SEP] alone does it.
+    `label_scale` are mean and deviation of the numbers of train.
+    """
+
+    task: TaskData
+    splits: Mapping[str, Inputs]
+    pieces: Tensor
+    pad: int
+    segments: int
+
+    @property
+    def label_scale(self) -> tuple[float, float]:
+        """Mean and deviation of the train labels, the deviation 1 where all are equal."""
+        labels = self.splits["train"].labels
+        return float(labels.mean()), float(labels.std()) or 1.0
+
+    @property
+    def truncated(self) -> int:
+        """Examples that did not fit one input: texts that lost their end, others that became several windows."""
+        return sum(inputs.truncated for inputs in self.splits.values())
+
+    def collator(self, split: str) -> Collator:
+        """What makes batches of a split."""
+        return Collator(self.splits[split], self.pad, self.segments)
+
+
+@lru_cache(maxsize=16)
+def loaded_task(name: str, data: Path | None) -> TaskData:
+    """A task with its examples, kept for the next score of this process."""
+    return load_task(name, data)
+
+
+def subset(task: TaskData, knobs: Knobs) -> TaskData:
+    """The task with at most as many examples as the knobs allow, the first of a fixed permutation of each split."""
+    limits = {name: knobs.max_train_examples if name == "train" else knobs.max_evaluation_examples for name in task.splits}
+    splits = dict(task.splits)
+    for name, limit in limits.items():
+        if limit is not None and limit < len(splits[name]):
+            order = np.random.RandomState(_SUBSET_SEED).permutation(len(splits[name]))[:limit]
+            splits[name] = [splits[name][place] for place in sorted(order)]
+    return replace(task, splits=splits)
+
+
+def task_inputs(task: TaskData, run: Pretrained, knobs: Knobs) -> TaskInputs:
+    """The splits of a task as tokens of a run's tokeniser, numbered by the pieces in use.
+
+    Raises InputError where an encoder has not the positions for the inputs asked for.
+    """
+    encoder = TaskEncoder(run.tokenizer, run.special, run.max_length(knobs.max_length))
+    splits = {name: encoder.encode(examples) for name, examples in task.splits.items()}
+    used = np.unique(np.concatenate([[run.special.pad], *(inputs.tokens.values for inputs in splits.values())]))
+    renumbered = {
+        name: replace(inputs, tokens=Ragged(np.searchsorted(used, inputs.tokens.values), inputs.tokens.starts))
+        for name, inputs in splits.items()
+    }
+    pad = int(np.searchsorted(used, run.special.pad))
+    segments = min(2, run.config.architecture.segments)
+    _refuse_missing_classes(task)
+    return TaskInputs(task, renumbered, torch.from_numpy(used), pad, segments)
+
+
+def _refuse_missing_classes(task: TaskData) -> None:
+    """Raise InputError where the train split, cut to its most examples, holds one class alone."""
+    labels = {example.label for example in task.splits["train"] if isinstance(example, TextExample)}
+    if len(labels) == 1:
+        raise InputError.at(task.spec.name, "all its train examples have one label; raise downstream.knobs.max_train_examples")

@@ -1,0 +1,101 @@
+"""Fine-tuning by Lightning's Trainer: from a task's inputs to a module whose best epoch on dev was scored on test."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+
+from study.model.task_model import TaskModel
+from study.score_config import ScoreConfig
+from study.score_records import ScoreFolder
+from study.scoring.fine_tuning import FineTuning, TaskBatches
+from study.scoring.precision import precision_of
+from study.scoring.predictions import head_of
+from study.scoring.pretrained import Pretrained
+from study.scoring.task_inputs import TaskInputs
+from study.training.callbacks import Checkpointer, Clock, StopSignal
+from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
+from study.training.execution import Execution
+from study.training.metrics import MetricsFile
+
+ROWS = 20
+"""About how many rows of metrics a fine-tuning logs."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A fine-tuning that reached its end: the module at its best epoch, its predictions for test, and the seconds it took."""
+
+    module: FineTuning
+    test_predictions: list[Any]
+    seconds: float
+
+
+def fine_tune(
+    config: ScoreConfig, run: Pretrained, data: TaskInputs, folder: ScoreFolder, execution: Execution, stop: StopSignal
+) -> Tuned:
+    """Fine-tune from the newest whole checkpoint, or from the start, to the last epoch or the early stop, and score test.
+
+    Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a logit is not finite.
+    """
+    module = FineTuning(config, data, task_model(config, run, data))
+    module.log_every_steps = max(1, min(50, module.steps // ROWS))
+    precision = precision_of(config, execution.device)
+    checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock(config.fingerprint())
+    metrics = MetricsFile(folder.metrics_file, from_step=0 if checkpoint is None else step_of(checkpoint))
+    trainer = pl.Trainer(
+        accelerator="gpu" if execution.device == "cuda" else "cpu",
+        devices=1,
+        precision="bf16-mixed" if precision == "bf16" else "32-true",
+        max_steps=module.steps,
+        val_check_interval=module.steps_per_epoch,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        logger=metrics,
+        callbacks=[Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds), clock],
+        plugins=[DurableCheckpointIO(), LightningEnvironment()],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder.path,
+    )
+    batches = TaskBatches(module)
+    try:
+        trainer.fit(module, batches, ckpt_path=checkpoint, weights_only=True)
+        if module.validated_step != trainer.global_step:
+            trainer.validate(module, batches, verbose=False)
+    finally:
+        metrics.close()
+    module.to("cuda" if execution.device == "cuda" else "cpu")
+    return Tuned(module, module.predict_test(precision), clock.seconds)
+
+
+def task_model(config: ScoreConfig, run: Pretrained, data: TaskInputs) -> TaskModel:
+    """The model of a score: the run's encoder, or one of random weights, under a new head."""
+    kind, outputs = head_of(data.task)
+    architecture, dropout = run.config.architecture, config.knobs.dropout
+    model = TaskModel(architecture, len(data.pieces), kind, outputs, dropout, config.seed)
+    if config.protocol != "random_init":
+        model.load_encoder(run.state(), data.pieces)
+    return model
+
+
+def quiet() -> None:
+    """Silence what Lightning says of devices and data loaders; a score speaks through its folder."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    for module in ("pytorch_lightning", "lightning_fabric"):
+        warnings.filterwarnings("ignore", module=module)
+
+
+def prepare_process(threads: int) -> None:
+    """Set what holds for all scores of a process."""
+    quiet()
+    torch.set_num_threads(threads)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads > 1 else "false")

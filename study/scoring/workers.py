@@ -1,0 +1,140 @@
+"""Worker processes that make one score after another, so that imports, tasks and encoders are loaded once."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from study.errors import PREEMPTED_EXIT
+from study.sweeping.executor import Slot, rank_environments, sigint_blocked, stop_when_orphaned
+
+if TYPE_CHECKING:
+    from study.scoring.job import BaselineJob, Job
+
+
+@dataclass
+class Worker:
+    """A process on a slot and the pipe that its jobs come through."""
+
+    slot: Slot
+    process: BaseProcess
+    pipe: Connection
+
+
+class Workers:
+    """Scores on the slots of this machine; `submit` gives a future of an exit status, as study.sweeping.executor does.
+
+    A worker lives until it is closed or dies; the slot of a dead one gets a new worker with the next job.
+    """
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._free: list[Worker | Slot] = list(slots)
+        self._busy: dict[Future[int], Worker] = {}
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["study.scoring.job"])
+        resource_tracker.ensure_running()
+        with sigint_blocked():
+            forkserver.ensure_running()
+
+    @property
+    def free(self) -> int:
+        """How many more scores can be submitted now."""
+        return len(self._free)
+
+    def submit(self, job: Job | BaselineJob) -> Future[int]:
+        """Start a score; the future resolves to 0, to PREEMPTED_EXIT, or to how the worker died."""
+        self._free.sort(key=lambda place: isinstance(place, Slot))  # a worker that is there goes before a new one
+        place = self._free.pop(0)
+        worker = self._started(place) if isinstance(place, Slot) else place
+        future: Future[int] = Future()
+        future.set_running_or_notify_cancel()
+        self._busy[future] = worker
+        threading.Thread(target=self._wait, args=(future, worker, job), daemon=True).start()
+        return future
+
+    def interrupt(self) -> None:
+        """Tell every score that is being made to save and stop."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End every worker at once; what they had saved stays."""
+        self._signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let the idle workers end, and wait for them."""
+        for worker in [place for place in self._free if isinstance(place, Worker)]:
+            worker.pipe.close()
+            worker.process.join()
+            self._free.remove(worker)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for worker in list(self._busy.values()):
+            assert worker.process.pid is not None
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.process.pid, number)
+
+    def _started(self, slot: Slot) -> Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=work, args=(theirs, slot, rank_environments(slot)[0]))
+        process.start()
+        theirs.close()
+        return Worker(slot, process, ours)
+
+    def _wait(self, future: Future[int], worker: Worker, job: Job | BaselineJob) -> None:
+        try:
+            worker.pipe.send(job)
+            status = worker.pipe.recv()
+            place: Worker | Slot = worker
+        except (EOFError, OSError):
+            worker.process.join()
+            status, place = worker.process.exitcode or 1, worker.slot
+        del self._busy[future]
+        self._free.append(place)
+        future.set_result(int(status))
+
+
+def work(pipe: Connection, slot: Slot, environment: dict[str, str]) -> None:
+    """The life of a worker: its own session, a score for each job that comes, its output in the score's log."""
+    from study.scoring.job import BaselineJob, make_baselines, score
+    from study.training.callbacks import StopSignal
+    from study.training.execution import Execution
+
+    os.setsid()
+    os.environ.update(environment)
+    stop = StopSignal()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=stop_when_orphaned, args=(stop.set,), daemon=True).start()
+    execution = Execution(slot.device, len(slot.indices), slot.threads)
+    while not stop.received:
+        stop.install()
+        try:
+            job: Job | BaselineJob = pipe.recv()
+        except EOFError:
+            return
+        _log_into(job.log_file)
+        if isinstance(job, BaselineJob):
+            make_baselines(job)
+            pipe.send(0)
+        else:
+            state = score(job, execution, stop)
+            pipe.send(PREEMPTED_EXIT if state == "PREEMPTED" else 0)
+
+
+def _log_into(file: Path) -> None:
+    """Send what this process prints into a log."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    log = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)

@@ -1,0 +1,78 @@
+"""Scores choose on dev and report on test, and their records are written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.errors import InputError
+from study.records import RunFolder
+from study.score_config import Downstream, ScoreConfig
+from study.score_records import ScoreRecord, interval_of_mean, score_folder, scores, scores_of
+
+
+def config(**changes: Any) -> ScoreConfig:
+    values = {"encoder": "e" * 16, "task": "cola", "task_fingerprint": "f" * 16, "metric": "matthews"}
+    return ScoreConfig.parse(values | {"protocol": "fine_tune", "update": "all"} | changes)
+
+
+def record(rate: float, seed: int, dev: float, test: float, **changes: Any) -> ScoreRecord:
+    of = config(knobs={"learning_rate": rate}, seed=seed, **changes)
+    facts = {"state": "COMPLETED", "started_at": "2026-11-20", "finished_at": "2026-11-20", "kind": "single"}
+    splits = {"chosen_on": "dev", "reported_on": "test", "dev_scores": {"matthews": dev}, "test_scores": {"matthews": test}}
+    values = {"score_id": of.fingerprint(), "run_id": "r" * 16, "sweep": "toy", "config": of.model_dump()} | facts | splits
+    return ScoreRecord.parse(values)
+
+
+def test_knobs_are_chosen_on_dev_and_never_on_test() -> None:
+    grid = [record(1e-4, 0, dev=0.5, test=0.1), record(3e-4, 0, dev=0.4, test=0.9)]
+    table = scores([*grid, record(1e-4, 1, dev=0.1, test=0.2)])
+    assert list(table["learning_rate"]) == [1e-4, 1e-4]
+    assert list(table["test"]) == [0.1, 0.2]
+
+
+def test_seeds_that_did_not_run_the_grid_do_not_choose() -> None:
+    grid = [record(1e-4, 0, dev=0.5, test=0.1), record(3e-4, 0, dev=0.6, test=0.2)]
+    later = [record(3e-4, 1, dev=0.0, test=0.3)]
+    assert list(scores([*grid, *later])["test"]) == [0.2, 0.3]
+
+
+def test_protocols_and_tasks_do_not_compete() -> None:
+    table = scores(
+        [record(1e-4, 0, 0.5, 0.1), record(1e-4, 0, 0.9, 0.2, protocol="random_init"), record(1e-4, 0, 0.1, 0.3, task="rte")]
+    )
+    assert len(table) == 3
+
+
+def test_a_record_is_written_once_and_read_back(tmp_path: Path) -> None:
+    run, filed = RunFolder(tmp_path / "runs" / "r"), record(1e-4, 0, 0.5, 0.1)
+    folder = score_folder(run, filed.score_id)
+    assert folder.score() is None
+    assert folder.file_score(filed)
+    assert not folder.file_score(record(1e-4, 0, 0.9, 0.9))
+    assert scores_of(run) == [filed]
+    folder.record_file.write_text("{")
+    with pytest.raises(InputError, match="is not a record"):
+        scores_of(run)
+
+
+def test_a_default_spelled_out_renames_no_score_and_a_knob_does() -> None:
+    assert config(knobs={"dropout": 0.1}).fingerprint() == config().fingerprint()
+    assert config(knobs={"dropout": 0.0}).fingerprint() != config().fingerprint()
+
+
+def test_the_interval_is_students() -> None:
+    assert interval_of_mean([0.5]) is None
+    low, high = interval_of_mean([0.4, 0.6]) or (0, 0)
+    assert (low, high) == pytest.approx((0.5 - 1.2706, 0.5 + 1.2706), abs=1e-4)
+
+
+def test_the_grid_leaves_no_knob_said_twice() -> None:
+    grid = Downstream.parse({"tasks": ["cola"], "learning_rates": ["1e-4", 3e-4], "epochs": [2, 3]}).grid()
+    assert [(knobs.learning_rate, knobs.epochs) for knobs in grid] == [(1e-4, 2), (1e-4, 3), (3e-4, 2), (3e-4, 3)]
+    with pytest.raises(InputError, match="which the grid gives"):
+        Downstream.parse({"tasks": ["cola"], "knobs": {"epochs": 2}})
+    with pytest.raises(InputError, match="twice"):
+        Downstream.parse({"tasks": ["cola", "cola"]})
