@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from study.errors import InputError, Problem
-from study.records import RunFolder, SweepFolder
+from study.records import RunFolder, RunRecord, SweepFolder, cell_of
+from study.schema import flatten
 from study.score_config import Downstream
 from study.score_records import scores_of, write_scores
 from study.scoring.coordinator import Coordinator
@@ -39,7 +41,7 @@ class Scored:
 
 
 def target(path: Path) -> Target:
-    """The run in a folder, or all completed runs of a sweep's.
+    """The run in a folder, or the completed runs of a sweep's: where knobs were tuned, those of each cell's best.
 
     Raises InputError where the folder is neither, or has no run that was completed and kept its weights.
     """
@@ -51,7 +53,8 @@ def target(path: Path) -> Target:
         runs = sweep.runs()
     if not runs:
         raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
-    completed = [run for run in runs if (record := run.record()) is not None and record.state == "COMPLETED"]
+    tuned = () if run.config_file.exists() else tuple(sweep.sweep().get("tune") or ())
+    completed = at_best_knobs(runs, tuned)
     if not completed:
         raise InputError.at(str(path), "has no completed run to score; study launch completes them")
     problems = [
@@ -62,6 +65,21 @@ def target(path: Path) -> Target:
     if problems:
         raise InputError(problems)
     return Target(sweep, tuple(Pretrained(run) for run in completed))
+
+
+def at_best_knobs(runs: Iterable[RunFolder], tuned: tuple[str, ...]) -> list[RunFolder]:
+    """The completed runs that have the knobs of the lowest loss in their cell, at every seed; all where nothing is tuned."""
+    cells: dict[str, list[tuple[float, RunFolder, RunRecord]]] = {}
+    for run in runs:
+        if (record := run.record()) is not None and record.state == "COMPLETED" and record.loss_nats is not None:
+            cell = cell_of(record.config, tuned, record.data_fingerprint)
+            cells.setdefault(cell, []).append((record.loss_nats, run, record))
+    found = []
+    for members in cells.values():
+        _, _, best = min(members, key=lambda member: member[0])
+        knobs = {path: flatten(best.config.to_dict())[path] for path in tuned}
+        found += [run for _, run, record in members if knobs.items() <= flatten(record.config.to_dict()).items()]
+    return found
 
 
 def load_tasks(downstream: Downstream, data: Path | None) -> dict[str, TaskData]:
