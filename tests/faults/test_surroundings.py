@@ -14,7 +14,8 @@ import pytest
 
 from study.data.prepared import prepare
 from study.records import SweepFolder
-from study.sweeping.executor import LocalExecutor, Slot
+from study.sweeping.executors.local import LocalExecutor
+from study.sweeping.executors.slots import Slot
 from study.sweeping.search import OptunaSearch
 from study.sweeping.spec import read_sweep
 from tests.conftest import Figure
