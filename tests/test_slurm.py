@@ -1,4 +1,4 @@
-"""Sweeps on a real Slurm of two nodes: nodes fail, jobs are requeued and cancelled, launchers die; no run is lost or run twice."""
+"""Sweeps on a real Slurm of two nodes: nodes die, jobs are requeued and cancelled, launchers die; no run is lost or run twice."""
 
 from __future__ import annotations
 
