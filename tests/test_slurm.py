@@ -1,4 +1,4 @@
-"""Sweeps on a real Slurm of two nodes: nodes die, jobs are requeued and cancelled, launchers die; no run is lost or run twice."""
+"""Sweeps on a real Slurm of two nodes: nodes and launchers die, jobs are requeued or cancelled; every run is run once."""
 
 from __future__ import annotations
 

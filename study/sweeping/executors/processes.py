@@ -40,12 +40,16 @@ class RunProcesses:
             self._processes.append(context.Process(target=run_process, args=arguments))
             self._processes[-1].start()
 
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the ranks, the first one's first."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to every rank that lives."""
-        for process in self._processes:
-            assert process.pid is not None
+        for pid in self.pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, number)
+                os.kill(pid, number)
 
     def wait(self) -> int:
         """The exit status, negative where a signal killed it; where one rank dies the others, which wait for it, are ended."""

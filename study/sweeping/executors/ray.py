@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -42,7 +43,7 @@ def connect(address: str | None) -> Any:
     address = address or os.environ.get("RAY_ADDRESS")
     here: dict[str, Any] = {"address": "local", "include_dashboard": False, "_node_ip_address": LOOPBACK}
     try:
-        ray.init(**({"address": address} if address else here), log_to_driver=False, logging_level="error", namespace="study")
+        ray.init(**({"address": address} if address else here), log_to_driver=False, logging_level=logging.ERROR, namespace="study")
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"the cluster at {address} does not answer" if address else "no cluster could be started here"
         raise InputError.at("--on ray", f"{where}: {' '.join(str(error).split())}") from None
