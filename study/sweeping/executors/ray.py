@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,30 +21,29 @@ from study.sweeping.resources import Resources
 FORWARDED = ("STUDY_CACHE", HUNG_AFTER, "OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME")
 """Variables of the launcher that its runs need on whatever node they run."""
 
-LOOPBACK = "127.0.0.1"
-
 POLL_SECONDS = 0.5
 """How long a worker waits for its run before it looks whether it was cancelled."""
 
 
 def connect(address: str | None) -> Any:
-    """Ray, connected to the cluster at `address` or RAY_ADDRESS, or to one that is started on this machine's loopback.
+    """Ray, connected to the cluster at `address` or RAY_ADDRESS, or else to one started on this machine for this launch alone.
 
-    Raises InputError where Ray is not installed or the cluster does not answer. What Ray starts itself listens on all
-    interfaces in places (its GCS among them, though told a loopback address): on a shared machine, start a cluster behind a
-    firewall, or with Ray's token authentication, and give its address.
+    Ray's servers listen on all interfaces even when told a loopback address, so the cluster started here asks for a token that
+    only this process and its children know. Raises InputError where Ray is not installed or a cluster does not answer.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address:
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     try:
         import ray
     except ModuleNotFoundError:
         raise InputError.at("--on ray", "needs Ray: pip install 'scaling-study[ray]'") from None
     if ray.is_initialized():
         return ray
-    address = address or os.environ.get("RAY_ADDRESS")
-    here: dict[str, Any] = {"address": "local", "include_dashboard": False, "_node_ip_address": LOOPBACK}
+    options: dict[str, Any] = {"address": address} if address else {"address": "local", "include_dashboard": False}
     try:
-        ray.init(**({"address": address} if address else here), log_to_driver=False, logging_level=logging.ERROR, namespace="study")
+        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"the cluster at {address} does not answer" if address else "no cluster could be started here"
         raise InputError.at("--on ray", f"{where}: {' '.join(str(error).split())}") from None
@@ -64,7 +64,7 @@ def ray_slots(resources: Resources) -> list[Slot]:
 
     Raises InputError where no node has room for one run.
     """
-    ray, options = connect(resources.ray.address), resources.ray
+    options, ray = resources.ray, connect(resources.ray.address)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     device = resources.device
     if device == "auto":
