@@ -18,7 +18,6 @@ from study.score_commands import SCORE_COMMANDS
 if TYPE_CHECKING:
     from study.latency.prediction import LatencyModel
     from study.memory import Precision
-    from study.sweeping.launch import Resources
 
 INTERRUPTED_EXIT = 130
 
@@ -64,15 +63,22 @@ results_option = click.option(
 
 
 def resource_options(command: Any) -> Any:
-    """The options that say what of this machine a sweep may use."""
+    """The options that say where a sweep runs and on how much; each goes over the sweep file's `resources`."""
     for option in (
-        click.option("--devices", type=click.IntRange(1), default=1, show_default=True, help="Devices for each run (DDP)."),
+        click.option("--array", type=click.IntRange(1), help="Slurm jobs in the queue at most at a time.  [default: 64]"),
+        click.option("--time", help="Time limit of each Slurm job, as in 30m or 4h; a run that reaches it goes on in another."),
+        click.option("--partition", help="Partition of the Slurm jobs."),
+        click.option("--nodes", type=click.IntRange(1), help="Slurm nodes of each run, which share its devices.  [default: 1]"),
+        click.option("--devices", type=click.IntRange(1), help="Devices for each run (DDP).  [default: 1]"),
         click.option(
             "--slots-per-device",
             type=click.IntRange(1),
             help="Runs at a time on each device.  [default: 1 a GPU, one a core on a CPU]",
         ),
-        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
+        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Kind of device.  [default: auto]"),
+        click.option(
+            "--on", type=click.Choice(["local", "slurm", "ray"]), help="Where the runs execute.  [default: local, this machine]"
+        ),
     ):
         command = option(command)
     return command
@@ -214,7 +220,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     from study.terminal import show
 
     spec, _ = read_sweep(sweep, overrides)
-    bill = bill_of(spec, results, _resources(resources))
+    bill = bill_of(spec, results, spec.resources.overridden(**resources))
     if as_json:
         click.echo(json.dumps(bill.to_dict(), indent=1))
     else:
@@ -256,7 +262,7 @@ def launch(
     read_seconds("--hung-after", hung_after)
     os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
-    launched = launch_sweep(spec, values, results, _resources(resources), console, track)
+    launched = launch_sweep(spec, values, results, spec.resources.overridden(**resources), console, track)
     folder = folder_of(spec, results)
     if launched.unmirrored:
         console.print(f"{launched.unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
@@ -392,12 +398,6 @@ def _latency_model(table: Path | None, precision: Precision, setting: tuple[int,
     from study.latency.table import read_table
 
     return fit_latency(read_table(table), precision, setting=setting)
-
-
-def _resources(options: dict[str, Any]) -> Resources:
-    from study.sweeping.launch import Resources
-
-    return Resources(**options)
 
 
 def _sweep_folder(path: Path) -> Any:

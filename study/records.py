@@ -78,12 +78,18 @@ PATIENCE_SECONDS = 60.0
 
 
 class Environment(Strict):
-    """What a run ran on; it can change the last bits of its numbers and all of its timings."""
+    """What a run ran on; it can change the last bits of its numbers and all of its timings.
+
+    `devices` are those of all `nodes`. Where `sharing` is above 1, so many runs had each device at a time, and throughput is
+    that of a share.
+    """
 
     hostname: str
     device: str
     processor: str
     devices: int = 1
+    nodes: int = 1
+    sharing: int = 1
     threads: int
     precision: Literal["fp32", "bf16"]
     kernels: Literal["eager", "compiled", "graphed"] = "eager"

@@ -39,11 +39,11 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
 
     from study.scoring.launch import score_all
     from study.scoring.report import score_table, score_values
-    from study.sweeping.launch import Resources
+    from study.sweeping.resources import Resources
     from study.terminal import show
 
     downstream = _downstream(asked)
-    scored = score_all(folder, downstream, Resources(device, slots_per_device), Console(stderr=as_json))
+    scored = score_all(folder, downstream, Resources(device=device, slots_per_device=slots_per_device), Console(stderr=as_json))
     if as_json:
         click.echo(json.dumps(score_values(scored, downstream), indent=1))
     else:

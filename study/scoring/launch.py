@@ -19,7 +19,8 @@ from study.scoring.planning import Subject, missing_baselines, subjects
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import subset
 from study.scoring.workers import Workers
-from study.sweeping.launch import Resources
+from study.sweeping.executors.choosing import slots_of
+from study.sweeping.resources import Resources
 from study.tasks.examples import TaskData
 from study.tasks.loading import load_task
 
@@ -112,7 +113,7 @@ def score_all(path: Path, downstream: Downstream, resources: Resources, console:
     display = ScoreDisplay(console, shapes)
     try:
         with display.bars:
-            coordinator.run(Workers(resources.slots()), display.refresh)
+            coordinator.run(Workers(slots_of(resources)), display.refresh)
     finally:
         if any(scores_of(run.folder) for run in asked.runs):
             write_scores(asked.sweep)

@@ -19,6 +19,7 @@ from study.errors import InputError, Problem
 from study.schema import Count, Index, Positive, Strict, Text, nearest, shown, whole
 from study.score_config import Downstream
 from study.solving import ShapeRules
+from study.sweeping.resources import Resources
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """What a sweep may be called: its name becomes a folder, a W&B group and a title."""
@@ -275,6 +276,7 @@ class SweepSpec(Strict):
     search: Search | None = None
     tags: tuple[Text, ...] = ()
     downstream: Downstream | None = None
+    resources: Resources = Resources()
 
     @field_validator("name")
     @classmethod

@@ -38,7 +38,7 @@ def train(
     A run that has its record is not trained again, a half-done one resumes from its newest whole checkpoint. Whatever goes
     wrong ends in a record with the reason, but for bad input, which raises InputError, for PeerLost, and for PREEMPTED, which
     leaves none: the run was told to stop, another process is training it, or a later attempt has taken it over.
-    With several devices every rank calls this, under torchrun's variables (LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+    With several devices every rank calls this, under torchrun's variables (RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
     """
     execution.check(config)
     prepared = prepare(config.data)

@@ -71,7 +71,8 @@ def fit(
         metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), check)
     trainer = pl.Trainer(
         accelerator="gpu" if execution.device == "cuda" else "cpu",
-        devices=execution.devices,
+        devices=execution.devices // execution.nodes,
+        num_nodes=execution.nodes,
         strategy="ddp" if execution.devices > 1 else "auto",
         precision="bf16-mixed" if precision == "bf16" else "32-true",
         max_steps=config.steps,
@@ -127,8 +128,8 @@ def validations_of(config: RunConfig) -> int:
 
 
 def rank() -> int:
-    """The rank of this process among those of its run, 0 where it is alone (torchrun's LOCAL_RANK)."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    """The rank of this process among those of its run, over all nodes, 0 where it is alone (torchrun's RANK)."""
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
 def _quiet() -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from study.data.prepared import prepare
 from study.records import SweepFolder
-from study.sweeping.executor import LocalExecutor, Slot
+from study.sweeping.executors.local import LocalExecutor
+from study.sweeping.executors.slots import Slot
 from study.sweeping.search import OptunaSearch
 from study.sweeping.spec import read_sweep
 from tests.conftest import Figure
@@ -78,8 +79,7 @@ def test_a_run_whose_peer_is_killed_is_tried_again(corpus: Path, tmp_path: Path,
     future = executor.submit(wanted, folder.path)
     until(lambda: folder.metrics_file.exists() and folder.metrics_file.stat().st_size > 200)
     leader = int(folder.attempt(1)["pid"])
-    (peer,) = [process.pid for process in executor._running[future] if process.pid != leader]
-    assert peer is not None
+    (peer,) = [pid for pid in executor._running[future].pids if pid != leader]
     os.kill(peer, signal.SIGKILL)
     status = future.result(90)
     assert status == -signal.SIGKILL
