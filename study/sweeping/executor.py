@@ -154,7 +154,9 @@ def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution,
     state = train(config, folder, sweep, execution, stop)
     if state == "PREEMPTED":
         sys.exit(PREEMPTED_EXIT)
-    sys.exit(1 if rank() > 0 and state != "COMPLETED" else 0)  # the leader's record says what happened, another rank's exit
+    sys.exit(
+        1 if rank() > 0 and state not in ("COMPLETED", "PRUNED") else 0
+    )  # the leader's record says what happened, another rank's exit
 
 
 @contextlib.contextmanager
