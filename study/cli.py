@@ -14,6 +14,7 @@ from study.bench_commands import BENCH_COMMANDS
 from study.errors import InputError
 from study.law_commands import LAW_COMMANDS
 from study.score_commands import SCORE_COMMANDS
+from study.tracker_commands import TRACKER_COMMANDS
 
 if TYPE_CHECKING:
     from study.latency.prediction import LatencyModel
@@ -53,7 +54,7 @@ def commands() -> None:
     """
 
 
-for command_elsewhere in (*LAW_COMMANDS, *SCORE_COMMANDS, *BENCH_COMMANDS):
+for command_elsewhere in (*LAW_COMMANDS, *SCORE_COMMANDS, *BENCH_COMMANDS, *TRACKER_COMMANDS):
     commands.add_command(command_elsewhere)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")

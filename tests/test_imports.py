@@ -20,7 +20,7 @@ TRUNK = (
 )
 TRAINING = (
     *(*TRUNK, "data", "tasks", "model", "training", "timing", "sweeping", "scoring", "score_commands"),
-    *("benching", "bench_commands", "cli"),
+    *("tracker_commands", "benching", "bench_commands", "cli"),
 )
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
@@ -42,10 +42,11 @@ ALLOWED = {
 
 ALONE = {
     "study.sweeping.mirror_wandb": {"wandb"},
+    "study.sweeping.wandb_import": {"wandb"},
     "study.sweeping.executors.slurm": {"submitit"},
     "study.sweeping.executors.ray": {"ray"},
 }
-"""The one module that may import a package which not everyone has or trusts."""
+"""The modules that may import a package which not everyone has or trusts."""
 
 MODULES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file

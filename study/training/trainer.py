@@ -23,6 +23,7 @@ from study.training.callbacks import Checkpointer, Clock, StopSignal
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
 from study.training.execution import Execution, peak_flops_per_second, resolve_kernels, resolve_precision
 from study.training.metrics import MetricsFile
+from study.training.pruning import PruneOrder
 from study.training.watchdog import Watchdog
 
 VALIDATION_SHARE = 0.05
@@ -76,12 +77,15 @@ def fit(
         strategy="ddp" if execution.devices > 1 else "auto",
         precision="bf16-mixed" if precision == "bf16" else "32-true",
         max_steps=config.steps,
-        val_check_interval=config.steps // min(config.steps, execution.validations or validations_of(config)) + 1,
+        val_check_interval=config.validation_interval(
+            execution.validations or folder.orders().validations or validations_of(config)
+        ),
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=metrics or False,
         callbacks=[
             Branching(folder, check),
+            PruneOrder(folder),
             Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds),
             clock,
             watchdog,

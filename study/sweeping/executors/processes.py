@@ -101,7 +101,8 @@ def train_here(config: RunConfig, path: Path, sweep: str, execution: Execution, 
     state = train(config, folder, sweep, execution, stop)
     if state == "PREEMPTED":
         return PREEMPTED_EXIT
-    return 1 if rank() > 0 and state != "COMPLETED" else 0  # the leader's record says what happened, another rank's exit
+    ended_well = rank() == 0 or state in ("COMPLETED", "PRUNED")  # the leader's record says what happened, another rank's exit
+    return 0 if ended_well else 1
 
 
 @contextlib.contextmanager
