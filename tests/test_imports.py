@@ -20,7 +20,7 @@ TRUNK = (
 )
 TRAINING = (
     *(*TRUNK, "data", "tasks", "model", "training", "timing", "sweeping", "scoring", "score_commands"),
-    *("benching", "bench_commands", "cli"),
+    *("sweep_commands", "benching", "bench_commands", "cli"),
 )
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),

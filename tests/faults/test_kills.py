@@ -107,10 +107,10 @@ def test_every_run_of_a_sweep_that_is_killed_at_random_has_one_record(
     assert killer.launcher.returncode == 0, output + errors
     assert_all_there(made, runs)
     assert killer.kills["coordinator"] == coordinator_kills
-    attempts = sum(record.attempts for record in made.folder.records())
+    attempts, seconds = sum(record.attempts for record in made.folder.records()), time.monotonic() - began
     figure(
-        f"kill -9 of {killer.kills['run']} processes of runs every {pause[0]:.2f}–{pause[1]:.1f} s, of {coordinator_kills} coordinators: "
-        f"{runs} of {runs} records, none twice, {attempts} attempts, {time.monotonic() - began:.0f} s"
+        f"kill -9 of {killer.kills['run']} processes of runs every {pause[0]:.2f}–{pause[1]:.1f} s, and of {coordinator_kills} "
+        f"coordinators: {runs} of {runs} records, none twice, {attempts} attempts, {seconds:.0f} s"
     )
 
 
