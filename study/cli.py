@@ -14,6 +14,7 @@ from study.bench_commands import BENCH_COMMANDS
 from study.errors import InputError
 from study.law_commands import LAW_COMMANDS
 from study.score_commands import SCORE_COMMANDS
+from study.sweep_commands import SWEEP_COMMANDS, sweep_folder
 from study.tracker_commands import TRACKER_COMMANDS
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def commands() -> None:
     """
 
 
-for command_elsewhere in (*LAW_COMMANDS, *SCORE_COMMANDS, *BENCH_COMMANDS, *TRACKER_COMMANDS):
+for command_elsewhere in (*SWEEP_COMMANDS, *LAW_COMMANDS, *SCORE_COMMANDS, *BENCH_COMMANDS, *TRACKER_COMMANDS):
     commands.add_command(command_elsewhere)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
@@ -272,29 +273,13 @@ def launch(
 
 @commands.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@as_json
-def status(folder: Path, as_json: bool) -> None:
-    """Show where the runs of a sweep are; FOLDER is the sweep's folder under results/."""
-    from study.sweeping.status import status as status_of
-    from study.sweeping.tables import status_table
-    from study.terminal import show
-
-    state = status_of(_sweep_folder(folder))
-    if as_json:
-        click.echo(json.dumps(state.to_dict(), indent=1))
-    else:
-        show(status_table(state))
-
-
-@commands.command()
-@click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
     "--include-unbracketed", is_flag=True, help="Compare cells whose best learning rate is at an end of its range too."
 )
 @as_json
 def report(folder: Path, include_unbracketed: bool, as_json: bool) -> None:
     """Rebuild ledger, fits, figures and answer from the records in FOLDER; needs no GPU, no account and no torch."""
-    _report(_sweep_folder(folder).path, as_json, include_unbracketed)
+    _report(sweep_folder(folder).path, as_json, include_unbracketed)
 
 
 @commands.command()
@@ -309,7 +294,7 @@ def sync(folder: Path, as_json: bool) -> None:
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("runs", total=None)
-        outcome = sync_sweep(_sweep_folder(folder), lambda done, total: progress.update(task, completed=done, total=total))
+        outcome = sync_sweep(sweep_folder(folder), lambda done, total: progress.update(task, completed=done, total=total))
     if as_json:
         click.echo(json.dumps(outcome.to_dict(), indent=1))
     else:
@@ -399,16 +384,6 @@ def _latency_model(table: Path | None, precision: Precision, setting: tuple[int,
     from study.latency.table import read_table
 
     return fit_latency(read_table(table), precision, setting=setting)
-
-
-def _sweep_folder(path: Path) -> Any:
-    """The sweep's folder; raises InputError where there is none."""
-    from study.records import SweepFolder
-
-    folder = SweepFolder(path if path.name not in ("", "..") else path.resolve())
-    if not folder.sweep_file.exists():
-        raise InputError.at(str(path), "is no sweep's folder (it holds no sweep.yaml); give one under results/")
-    return folder
 
 
 def _report(path: Path, as_json: bool, include_unbracketed: bool = False) -> None:

@@ -374,6 +374,18 @@ class RunFolder:
         excluded = self.excluded()
         return record if excluded is None else record.model_copy(update={"excluded": excluded})
 
+    def put_record_aside(self, note: dict[str, str]) -> Path:
+        """Make the record that of a past attempt, with a note of why, so that the run is trained again; where it is then."""
+        number = 1
+        while (kept := self.path / "attempts" / f"{number:04d}.record.json").exists() or number < self.attempts():
+            number += 1
+        kept.parent.mkdir(exist_ok=True)
+        write_atomically(kept.with_name(f"{number:04d}.note.json"), json.dumps(note, indent=1).encode() + b"\n")
+        os.link(self.record_file, kept)
+        self.record_file.unlink()
+        sync_folder(self.path)
+        return kept
+
     def excluded(self) -> str | None:
         """Why a person leaves this run out, None where nobody does."""
         try:

@@ -20,7 +20,7 @@ TRUNK = (
 )
 TRAINING = (
     *(*TRUNK, "data", "tasks", "model", "training", "timing", "sweeping", "scoring", "score_commands"),
-    *("tracker_commands", "benching", "bench_commands", "cli"),
+    *("tracker_commands", "sweep_commands", "benching", "bench_commands", "cli"),
 )
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),

@@ -55,9 +55,11 @@ class SharedRuns:
 
     def holder(self, run_id: str) -> str | None:
         """Which process trains a run now, None where none does."""
-        watch = self._watches.setdefault(run_id, Watch(self.home(run_id)))
+        if (watch := self._watches.get(run_id)) is None:
+            watch = self._watches[run_id] = Watch(self.home(run_id))
         if (who := watch.holder()) is None:
-            del self._watches[run_id]
+            if not watch.silent:  # of one that fell silent it is remembered
+                del self._watches[run_id]
             return None
         home = watch.folder.path.parent.parent.name
         return who if home == self.folder.name else f"the sweep {home!r}, {who}"
