@@ -13,6 +13,7 @@ import pytest
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.expressions import evaluate
+from study.fitting.ledgers import runs_of
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
 from study.fitting.text_numbers import read_text_numbers
@@ -255,6 +256,12 @@ def test_nested_records_and_comments_are_read(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("# of last week\nN,loss\n" + "".join(f"{k}e8,{3 / k}\n" for k in range(1, 6)))
     assert len(read_observations(Source(path), LAWS["power"])) == 5
+
+
+def test_branches_of_one_trunk_are_one_run() -> None:
+    ledger = pd.DataFrame({"run_id": ["long", "short", "shorter", "other"], "trunk": [None, "long", "short", None]})
+    assert runs_of(ledger).tolist() == ["long", "long", "long", "other"]
+    assert runs_of(ledger[["run_id"]]).tolist() == ["long", "short", "shorter", "other"]
 
 
 def test_a_ledger_brings_its_columns_and_leaves_out_worse_rates(tmp_path: Path) -> None:

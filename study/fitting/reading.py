@@ -16,7 +16,7 @@ from study.errors import InputError, Problem
 from study.fitting.column_names import SYMBOLS, named_like
 from study.fitting.expressions import evaluate
 from study.fitting.laws import Law
-from study.fitting.ledgers import LEDGER_COLUMNS, is_ledger, unusable
+from study.fitting.ledgers import LEDGER_COLUMNS, is_ledger, runs_of, unusable
 from study.fitting.observations import Exclusion, Observations, budget_of
 from study.fitting.table_files import NOTES, read_table
 from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses
@@ -128,7 +128,8 @@ class _Reading:
             named = named_like(role, self.table.columns)
             if len(named) != 1:
                 known = ", ".join(map(str, (named or self.table.columns)[:30]))
-                raise InputError.at(option, f"is needed; {'it may be' if named else 'the columns are'} {known}")
+                ways = "; from FLOPs it is --tokens 'C/(6*N)'" if role == "tokens" and self._has("flops") else ""
+                raise InputError.at(option, f"is needed; {'it may be' if named else 'the columns are'} {known}{ways}")
             text = named[0]
         self._pending.append(role)
         try:
@@ -139,6 +140,9 @@ class _Reading:
             raise InputError.at(option, f"{text!r} names no column")
         self.found[role] = text
         return found.rename(text)
+
+    def _has(self, role: str) -> bool:
+        return role in self.roles or len(named_like(role, self.table.columns)) == 1
 
     def computed(self, text: str, place: str) -> Any:
         """The column of this name, or else the value of the expression."""
@@ -186,11 +190,11 @@ class _Reading:
         return pd.to_numeric(self.role("flops"), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
 
     def clusters(self) -> NDArray[np.int64]:
-        """The number of each row's run; without a cluster every row is its own."""
-        name = self.source.cluster or self.roles.get("cluster")
-        if name is None:
+        """The number of each row's run; without a cluster every row is its own, in a ledger those of one trunk share theirs."""
+        if self.source.cluster is None and not self.is_ledger:
             return np.arange(len(self.table))
-        numbers = pd.factorize(self.column(name))[0]
+        runs = runs_of(self.table) if self.source.cluster is None else self.column(self.source.cluster)
+        numbers = pd.factorize(runs)[0]
         alone = numbers < 0
         return np.where(alone, numbers.max(initial=-1) + 1 + np.cumsum(alone), numbers).astype(np.int64)
 
