@@ -26,6 +26,8 @@ def read_text_numbers(table: pd.DataFrame, decimal_commas: bool) -> tuple[pd.Dat
         texts = column.dropna()
         if texts.empty or not all(isinstance(text, str) for text in texts):
             continue
+        if _number(texts.iloc[0].strip(), decimal_commas) is None:
+            continue
         values = [_number(text.strip(), decimal_commas) for text in texts]
         if any(value is None for value in values):
             continue
