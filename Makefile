@@ -16,7 +16,7 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow lint replicate bench constraints
+.PHONY: help install study test slow faults lint replicate bench constraints
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s%s\n", $$1, $$2 }' Makefile
@@ -27,10 +27,13 @@ study: install ## run a sweep, depth_or_width or SWEEP, and write its answer
 	.venv/bin/study launch $(SWEEP)
 
 test: .venv/.installed-dev ## run the fast tests
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not faults"
 
 slow: .venv/.installed-dev ## run the tests that take longer than a minute
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not faults"
+
+faults: .venv/.installed-dev ## kill, stop, starve and damage sweeps in every way, and print what held
+	$(PYTEST) tests/faults
 
 replicate: .venv/.installed ## fit published scaling studies again, into results/replications
 	.venv/bin/study replicate $(if $(CHINCHILLA),--chinchilla $(CHINCHILLA))

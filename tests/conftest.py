@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,26 @@ def shared_data() -> Path:
     if not SHARED.exists():
         pytest.skip(f"{SHARED} is not here")
     return SHARED
+
+
+Figure = Callable[[str], None]
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Figure:
+    """Takes what a test counted or measured; it is shown when all tests have run."""
+    return lambda text: record_property("figure", text)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.stats.get("passed", [])
+    lines = [
+        value for report in reports for name, value in report.user_properties if name == "figure" and report.when == "call"
+    ]
+    if lines:
+        terminalreporter.section("figures")
+        for line in lines:
+            terminalreporter.line(str(line))
 
 
 @pytest.fixture

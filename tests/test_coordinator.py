@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from study.ownership import is_locked
 from study.records import RunFolder, SweepFolder
 from study.sweeping.coordinator import Coordinator, Progress, held
 from study.sweeping.deaths import CRASHES, KILLS
-from study.sweeping.status import status
+from study.sweeping.status import newest_values, status
 from tests.sweeps import RATES, record, sweep, sweep_values
 
 Life = Callable[[RunConfig, RunFolder], int]
@@ -125,8 +126,8 @@ def test_runs_of_other_data_are_not_taken_for_this_sweeps(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("exit_status", "times", "told"),
     [
-        (-9, KILLS, "was killed 10 times without getting past step 0, the last time with signal SIGKILL"),
-        (143, KILLS, "was killed 10 times without getting past step 0, the last time with exit status 143"),
+        (-9, KILLS, "was killed 30 times without getting past step 0, the last time with signal SIGKILL"),
+        (143, KILLS, "was killed 30 times without getting past step 0, the last time with exit status 143"),
         (-11, CRASHES, "ended without a record 3 times without getting past step 0, the last time with signal SIGSEGV"),
         (0, CRASHES, "ended without a record 3 times without getting past step 0, the last time with exit status 0"),
     ],
@@ -145,6 +146,30 @@ def test_a_run_whose_process_keeps_dying_is_filed_and_the_rest_goes_on(
     assert lost.reason == f"its process {told}; see log.txt"
     assert lost.exclusion == f"FAILED: {lost.reason}"
     assert states(tmp_path) == {"COMPLETED": 1, "FAILED": 1}
+
+
+def test_a_run_that_is_killed_again_and_again_while_it_gets_on_is_not_given_up(tmp_path: Path) -> None:
+    def life(config: RunConfig, run: RunFolder) -> int:
+        steps = int(newest_values(run).get("trainer/step", 0)) + 1
+        run.metrics_file.write_text(f'{{"trainer/step": {steps}}}\n')
+        return -9 if steps < 3 * KILLS else completes(config, run)
+
+    run(tmp_path, FakeExecutor(life))
+    assert states(tmp_path) == {"COMPLETED": 2}
+
+
+def test_a_run_that_the_kernel_kills_for_want_of_memory_is_filed_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kills = itertools.count()
+    monkeypatch.setattr("study.sweeping.deaths.memory_kills", lambda: next(kills))
+
+    def life(config: RunConfig, run: RunFolder) -> int:
+        return -9 if config.architecture.depth == 2 else completes(config, run)
+
+    executor = FakeExecutor(life)
+    progress = run(tmp_path, executor)
+    assert sorted(Counter(executor.submitted).values()) == [1, CRASHES]
+    lost = next(record for record in progress.ended.values() if record.state != "COMPLETED")
+    assert (lost.state, "the kernel was out of memory" in str(lost.reason)) == ("OOM", True)
 
 
 def test_a_run_whose_process_died_twice_completes_at_the_third_attempt(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from study.config import RunConfig
 from study.errors import PREEMPTED_EXIT, InputError
 from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, patiently, write_atomically
-from study.sweeping.deaths import Deaths
+from study.sweeping.deaths import Deaths, GivenUp
 from study.sweeping.plan import cells, key_of
 from study.sweeping.proposing import CellProposer
 from study.sweeping.sharing import SharedRuns
@@ -221,22 +221,22 @@ class Coordinator:
         key, home = key_of(config), self._home(config)
         del self.progress.running[key]
         if not home.record_file.exists() and exit_status != PREEMPTED_EXIT:
-            reason = self._deaths.count(home, exit_status)
-            if reason is not None:
-                lost = self._lost(config, home, reason)
+            given_up = self._deaths.count(home, exit_status)
+            if given_up is not None:
+                lost = self._lost(config, home, given_up)
                 patiently(lambda: home.file_record(lost))
         if (record := self._shared.record(home.run_id)) is not None:
             self._take(key, record)
 
-    def _lost(self, config: RunConfig, run: RunFolder, reason: str) -> RunRecord:
+    def _lost(self, config: RunConfig, run: RunFolder, given_up: GivenUp) -> RunRecord:
         """The record of a run whose process could never file one."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         steps = int(newest_values(run).get("trainer/step", 0))
         return RunRecord(
             run_id=run.run_id,
             sweep=self.spec.name,
-            state="FAILED",
-            reason=reason,
+            state=given_up.state,
+            reason=given_up.reason,
             config=config,
             data_fingerprint=self.data_fingerprint,
             steps=steps,

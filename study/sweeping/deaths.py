@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 
-from study.records import RunFolder
+from study.records import RunFolder, State
 from study.sweeping.status import newest_values
 
 CRASHES = 3
-"""How often a run may crash in one launch without having got further before it is given up."""
+"""How often a run may crash, or be killed for want of memory, in one launch without having got further."""
 
-KILLS = 10
-"""How often it may be killed; whoever kills is mostly not the run itself, but memory can run out at one place every time."""
+KILLS = 30
+"""How often it may be killed by whoever else kills, which is mostly no fault of the run's."""
 
 OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What ends processes from outside; a shell or a scheduler tells it as 128 and the number."""
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """How a run is filed that is not tried again."""
+
+    state: State
+    reason: str
 
 
 class Deaths:
@@ -25,22 +35,38 @@ class Deaths:
         self._crashes: Counter[str] = Counter()
         self._kills: Counter[str] = Counter()
         self._furthest: dict[str, int] = {}
+        self._out_of_memory = memory_kills()
 
-    def count(self, run: RunFolder, exit_status: int) -> str | None:
-        """Note that a process has died without a record; why the run is to be given up, None where it is to be tried again."""
+    def count(self, run: RunFolder, exit_status: int) -> GivenUp | None:
+        """Note that a process has died without a record; None where the run is to be tried again."""
         step, name = int(newest_values(run).get("trainer/step", 0)), run.run_id
         if step > self._furthest.get(name, 0):
             self._furthest[name] = step
             del self._crashes[name], self._kills[name]
         killed = exit_status in {code for number in OUTSIDE for code in (-number, 128 + number)}
-        tally, limit = (self._kills, KILLS) if killed else (self._crashes, CRASHES)
+        before, self._out_of_memory = self._out_of_memory, memory_kills()
+        starved = killed and self._out_of_memory > before
+        tally, limit = (self._kills, KILLS) if killed and not starved else (self._crashes, CRASHES)
         tally[name] += 1
         if tally[name] < limit:
             return None
         what = "was killed" if killed else "ended without a record"
         where = f"without getting past step {self._furthest.get(name, 0)}"
-        return f"its process {what} {limit} times {where}, the last time with {_how(exit_status)}; see {run.log_file.name}"
+        why = "; the kernel was out of memory" if starved else ""
+        reason = (
+            f"its process {what} {limit} times {where}, the last time with {_how(exit_status)}{why}; see {run.log_file.name}"
+        )
+        return GivenUp("OOM" if starved else "FAILED", reason)
 
 
 def _how(exit_status: int) -> str:
     return f"signal {signal.Signals(-exit_status).name}" if exit_status < 0 else f"exit status {exit_status}"
+
+
+def memory_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
