@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-SECTIONS = ("train", "sharing", "laws")
+if TYPE_CHECKING:
+    from study.benching.command import Choice
+
+SECTIONS = ("train", "sharing", "laws", "finetune")
 """What `--only` takes."""
 
 
@@ -39,7 +43,8 @@ def bench(only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str, d
     from study.quantities import read_whole_numbers
 
     choice = Choice(**options, vocabularies=read_whole_numbers("--vocabulary", vocabulary), dtypes=_dtypes(dtype))
-    results, rows = run(choice, only, output, lambda section, row: click.echo(as_line(section, row), err=True), {"laws": _laws})
+    others = {"laws": _laws, "finetune": partial(_fine_tuning, choice)}
+    results, rows = run(choice, only, output, lambda section, row: click.echo(as_line(section, row), err=True), others)
     draw_file(results.file)
     if as_json:
         click.echo(json.dumps(next(iter(rows.values())) if len(rows) == 1 else rows, indent=1))
@@ -55,6 +60,21 @@ def _laws(tell: Callable[[dict[str, Any]], None]) -> None:
     times = measure()
     tell(figure(f"a fit and {REFITS:,} refits of Chinchilla's law ({times.status})", times.ours_seconds, "s"))
     tell(figure("SciPy's BFGS for as many, over ours", times.scipy_seconds / times.ours_seconds, "times"))
+
+
+def _fine_tuning(choice: Choice, tell: Callable[[dict[str, Any]], None]) -> None:
+    """Fine-tune, here and in transformers' Trainer."""
+    from study.benching.figures import figure
+    from study.scoring.benchmark import TARGET, measure_fine_tuning
+
+    def told(row: dict[str, Any]) -> None:
+        speeds = f"{row['tokens_per_second']:,.0f} tokens/s, Trainer {row['trainer_tokens_per_second']:,.0f}"
+        what = f"fine-tuning {row['model']} on texts as long as {row['task']}'s, over Trainer"
+        tell(
+            figure(what, row["versus_trainer"], "times", at_least=TARGET, sentence=f"{row['model']}, {row['task']}: {speeds}.")
+        )
+
+    measure_fine_tuning(choice.resolved_device(), choice.resolved_threads(), told)
 
 
 def _dtypes(text: str | None) -> Any:

@@ -216,12 +216,15 @@ def figures(folder: Path, as_json: bool) -> None:
 @as_json
 def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, **resources: Any) -> None:
     """Check a SWEEP file and print its bill: parameters, tokens, FLOPs and expected seconds, before anything is spent."""
+    from study.scoring.launch import load_tasks
     from study.sweeping.launch import plan as bill_of
     from study.sweeping.spec import read_sweep
     from study.sweeping.tables import bill_summary, bill_table
     from study.terminal import show
 
     spec, _ = read_sweep(sweep, overrides)
+    if spec.downstream is not None:
+        load_tasks(spec.downstream)
     bill = bill_of(spec, results, spec.resources.overridden(**resources))
     if as_json:
         click.echo(json.dumps(bill.to_dict(), indent=1))
@@ -256,18 +259,26 @@ def launch(
 
     from study.ownership import HUNG_AFTER
     from study.quantities import read_seconds
+    from study.scoring.launch import load_tasks
+    from study.scoring.report import score_launched
     from study.sweeping.launch import folder_of
     from study.sweeping.launch import launch as launch_sweep
     from study.sweeping.spec import read_sweep
+    from study.terminal import show
 
     spec, values = read_sweep(sweep, overrides)
     read_seconds("--hung-after", hung_after)
     os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
+    if spec.downstream is not None:
+        load_tasks(spec.downstream)
     launched = launch_sweep(spec, values, results, spec.resources.overridden(**resources), console, track)
     folder = folder_of(spec, results)
     if launched.unmirrored:
         console.print(f"{launched.unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
+    if spec.downstream is not None:
+        table = score_launched(folder.path, spec.downstream, _resources(resources), console)
+        show(*(() if as_json else table))
     _report(folder.path, as_json)
 
 

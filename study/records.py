@@ -459,6 +459,11 @@ class SweepFolder:
         return self.path / "scores.parquet"
 
     @property
+    def scoring_lock_file(self) -> Path:
+        """The lock that whoever makes downstream scores of the sweep holds."""
+        return self.path / ".scoring.lock"
+
+    @property
     def baselines(self) -> Path:
         """The folder of what downstream tasks give without an encoder."""
         return self.path / "baselines"

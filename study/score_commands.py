@@ -50,6 +50,31 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
         show(*score_table(scored, downstream))
 
 
+@click.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("texts", type=click.Path(path_type=Path))
+@click.option("--layer", type=int, help="0 is the embeddings, 1 the first layer.  [default: the last]")
+@click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True)
+@click.option("--output", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+def features(folder: Path, texts: Path, layer: int | None, pooling: Any, output: Path | None, device: Any) -> None:
+    """Write the embedding of each line of TEXTS by one layer of a completed RUN."""
+    from study.errors import InputError
+    from study.scoring.embedding import embed, output_file, read_texts, write_embeddings
+    from study.scoring.launch import target
+    from study.sweeping.launch import Resources
+    from study.training.execution import Execution
+
+    lines, into = read_texts(texts), output_file(texts, output)
+    runs = target(folder).runs
+    if len(runs) > 1:
+        raise InputError.at(str(folder), f"holds {len(runs)} completed runs; give the folder of one, as runs/{runs[0].run_id}")
+    slot = Resources(device, 1).slots()[0]
+    found = embed(runs[0], lines, layer, pooling, Execution(slot.device, 1, slot.threads))
+    write_embeddings(into, found, lines)
+    click.echo(f"{len(lines)} embeddings of width {found.shape[1]}: {into}")
+
+
 def _downstream(asked: dict[str, Any]) -> Downstream:
     from study.score_config import Downstream
 
@@ -64,5 +89,5 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-SCORE_COMMANDS = (score,)
+SCORE_COMMANDS = (score, features)
 """Every command of this file, in the order of the help."""

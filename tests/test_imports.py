@@ -36,7 +36,7 @@ ALLOWED = {
     "timing": {"torch"},
     "sweeping": {"torch", "optuna"},
     "benching": {"torch", "pytorch_lightning"},
-    "scoring": {"torch", "pytorch_lightning"},
+    "scoring": {"torch", "pytorch_lightning", "lightning_fabric"},
 }
 """The heavy packages that a part may import, even inside a function."""
 

@@ -21,7 +21,8 @@ from study.ownership import Attempt
 from study.records import Orders, RunFolder, SweepFolder
 from study.sweeping import plan
 from study.sweeping.coordinator import Coordinator, Progress
-from study.sweeping.executor import LocalExecutor, Slot
+from study.sweeping.executors.local import LocalExecutor
+from study.sweeping.executors.slots import Slot
 from study.sweeping.pruning import checks_in
 from study.sweeping.search import OptunaSearch
 from study.sweeping.spec import Prune

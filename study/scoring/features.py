@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from study.model.task_model import TaskModel
-from study.scoring.batches import TaskBatch
+from study.model.encoder import Encoder
+from study.scoring.batches import Collator, TaskBatch
+from study.scoring.encoding import Inputs
 from study.scoring.fine_tuning import EvaluatedSplit
-from study.scoring.task_inputs import TaskInputs
 from study.training.callbacks import Preempted, StopSignal
 
 Pooling = Literal["cls", "mean", "token"]
@@ -35,33 +35,32 @@ def pooled(layer_BxSxH: Tensor, batch: TaskBatch, pooling: Pooling) -> Tensor:
 
 @torch.inference_mode()
 def layer_features(
-    model: TaskModel,
-    data: TaskInputs,
-    split: str,
+    encoder: Encoder,
+    collate: Collator,
     poolings: tuple[Pooling, ...],
     precision: str,
     stop: StopSignal,
     layers: Callable[[int], bool] = lambda _: True,
 ) -> dict[tuple[int, Pooling], NDArray[np.float32]]:
-    """The features of a split by layer (0 is the embeddings) and pooling, in the order of its inputs, or of their words.
+    """The features of inputs by layer (0 is the embeddings) and pooling, in the order of its inputs, or of their words.
 
     Raises Preempted when told to stop.
     """
-    device = next(model.parameters()).device
-    model.eval()
+    device = next(encoder.parameters()).device
+    encoder.eval()
     parts: dict[tuple[int, Pooling], list[NDArray[np.float32]]] = {}
-    batches = EvaluatedSplit(data, split)
+    batches = EvaluatedSplit(collate)
     for on_cpu in batches:
         if stop.received:
             raise Preempted
         batch = moved(on_cpu, device)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            outputs = model.encoder.layers(batch.tokens, batch.segments, batch.attended)
+            outputs = encoder.layers(batch.tokens, batch.segments, batch.attended)
         for layer, output_BxSxH in enumerate(outputs):
             for pooling in poolings if layers(layer) else ():
                 found = pooled(output_BxSxH.float(), batch, pooling)
                 parts.setdefault((layer, pooling), []).append(found.cpu().numpy())
-    order = _order(data, split, np.concatenate(batches.rows))
+    order = _order(collate.inputs, np.concatenate(batches.rows))
     return {key: np.concatenate(found)[order] for key, found in parts.items()}
 
 
@@ -71,9 +70,9 @@ def moved(batch: TaskBatch, device: torch.device) -> TaskBatch:
     return TaskBatch(**{**dict.fromkeys(batch._fields), **values})
 
 
-def _order(data: TaskInputs, split: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def _order(inputs: Inputs, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """What puts features in the order of inputs, where batches went by length; words follow their inputs."""
-    words = data.splits[split].word_places
+    words = inputs.word_places
     if words is None:
         return np.argsort(rows)
     counts = words.lengths[rows]

@@ -20,7 +20,7 @@ from study.model.optimization import adamw, schedule
 from study.model.task_model import TaskModel
 from study.randomness import Stream, stream_seed
 from study.score_config import ScoreConfig
-from study.scoring.batches import TaskBatch, TrainingOrder, evaluation_batches
+from study.scoring.batches import Collator, TaskBatch, TrainingOrder, evaluation_batches
 from study.scoring.metrics import measure
 from study.scoring.predictions import Logits, masked_spans, predictions, split_logits, standardised
 from study.scoring.task_inputs import TaskInputs
@@ -137,7 +137,7 @@ class FineTuning(pl.LightningModule):
         self.model.eval()
         device = next(self.model.parameters()).device
         logits: Logits = []
-        for batch in EvaluatedSplit(self.data, "test"):
+        for batch in EvaluatedSplit(self.data.collator("test")):
             moved = self.transfer_batch_to_device(batch, device, 0)
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
                 logits += split_logits(self(moved), moved, self.data.splits["test"])
@@ -198,14 +198,14 @@ class TaskBatches(pl.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[TaskBatch]:
         """All of dev."""
-        return DataLoader(EvaluatedSplit(self.data, "dev"), batch_size=None)
+        return DataLoader(EvaluatedSplit(self.data.collator("dev")), batch_size=None)
 
 
 class EvaluatedSplit(IterableDataset[TaskBatch]):
     """The batches of a split that is only evaluated, made one at a time."""
 
-    def __init__(self, data: TaskInputs, split: str) -> None:
-        self.rows, self.collate = evaluation_batches(data.splits[split].tokens.lengths), data.collator(split)
+    def __init__(self, collate: Collator) -> None:
+        self.rows, self.collate = evaluation_batches(collate.inputs.tokens.lengths), collate
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from rich.console import Console
 
 from study.errors import InputError, Problem
@@ -23,6 +25,9 @@ from study.sweeping.executors.choosing import slots_of
 from study.sweeping.resources import Resources
 from study.tasks.examples import TaskData
 from study.tasks.loading import load_task
+
+LOCK_SECONDS = 1.0
+"""How long a second launcher of scores waits for the first."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,9 @@ def at_best_knobs(runs: Iterable[RunFolder], tuned: tuple[str, ...]) -> list[Run
     return found
 
 
-def load_tasks(downstream: Downstream, data: Path | None) -> dict[str, TaskData]:
+def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     """Every task that is asked for, by the name it is asked for by; raises InputError with all that is wrong with them."""
+    data = data_folder(downstream)
     tasks: dict[str, TaskData] = {}
     problems: list[Problem] = []
     for name in downstream.tasks:
@@ -97,17 +103,27 @@ def load_tasks(downstream: Downstream, data: Path | None) -> dict[str, TaskData]
     return tasks
 
 
+def data_folder(downstream: Downstream) -> Path | None:
+    """The folder that holds the tasks' files, if there is one."""
+    return None if downstream.data is None else Path(downstream.data).expanduser().resolve()
+
+
 def score_all(path: Path, downstream: Downstream, resources: Resources, console: Console) -> Scored:
     """Make every score that is asked for and not there yet, showing progress, and write the table of all scores.
 
     Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after saving.
     """
     asked = target(path)
-    data = None if downstream.data is None else Path(downstream.data).expanduser().resolve()
-    tasks = load_tasks(downstream, data)
+    tasks = load_tasks(downstream)
     for run in asked.runs:
         run.max_length(downstream.knobs.max_length)
-    found = subjects(list(asked.runs), asked.sweep.name, tasks, data, downstream.random_weights)
+    found = subjects(list(asked.runs), asked.sweep.name, tasks, data_folder(downstream), downstream.random_weights)
+    with _held(asked.sweep):
+        _make(asked, found, downstream, resources, console)
+    return Scored(asked, tuple(found))
+
+
+def _make(asked: Target, found: list[Subject], downstream: Downstream, resources: Resources, console: Console) -> None:
     coordinator = Coordinator(found, missing_baselines(asked.sweep, found, downstream.knobs), downstream)
     shapes = {run.run_id: run.config.architecture.shape_name for run in asked.runs}
     display = ScoreDisplay(console, shapes)
@@ -117,4 +133,13 @@ def score_all(path: Path, downstream: Downstream, resources: Resources, console:
     finally:
         if any(scores_of(run.folder) for run in asked.runs):
             write_scores(asked.sweep)
-    return Scored(asked, tuple(found))
+
+
+@contextmanager
+def _held(sweep: SweepFolder) -> Iterator[None]:
+    """Hold the lock of a sweep's scores, which the kernel lets go of when the process dies."""
+    try:
+        with FileLock(sweep.scoring_lock_file, timeout=LOCK_SECONDS):
+            yield
+    except Timeout:
+        raise InputError.at(str(sweep.path), "is being scored by another process; wait for it, or stop it") from None

@@ -39,7 +39,10 @@ def probe(config: ScoreConfig, run: Pretrained, data: TaskInputs, execution: Exe
     precision = precision_of(config, execution.device)
     model = task_model(config, run, data).to(torch.device(execution.device))
     poolings: tuple[Pooling, ...] = ("token",) if data.task.spec.kind == "tokens" else ("cls", "mean")
-    features = {split: layer_features(model, data, split, poolings, precision, stop) for split in ("train", "dev", "test")}
+    features = {
+        split: layer_features(model.encoder, data.collator(split), poolings, precision, stop)
+        for split in ("train", "dev", "test")
+    }
     best: tuple[dict[str, float], dict[str, Any]] | None = None
     probes = []
     for key in features["train"]:

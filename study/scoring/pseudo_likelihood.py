@@ -26,7 +26,7 @@ from study.tasks.examples import MinimalPair, TaskData
 from study.training.callbacks import Preempted, StopSignal
 from study.training.execution import Execution
 
-BATCH_TOKENS = {"cpu": 2048, "cuda": 131072}
+BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}
 """Tokens of a batch: on a CPU as many as stay in its caches."""
 
 SENTENCES = 20_000

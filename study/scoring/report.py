@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from rich.console import Console
 from rich.table import Table
 
+from study.records import SweepFolder
 from study.score_config import Downstream
 from study.score_records import BaselineRecord, ScoreRecord, baseline, chosen, interval_of_mean, scores_of
-from study.scoring.launch import Scored
+from study.scoring.launch import Scored, score_all
 from study.scoring.planning import Subject
+from study.sweeping.launch import Resources
 from study.terminal import narrow_table
 
 
@@ -106,3 +110,10 @@ def _shown(found: Measured | None) -> tuple[str, str]:
     if found is None or found.interval is None:
         return _number(None if found is None else found.score), ""
     return _number(found.score), f"{(found.interval[1] - found.interval[0]) / 2:.4f}"
+
+
+def score_launched(folder: Path, downstream: Downstream, resources: Resources, console: Console) -> tuple[Table | str, ...]:
+    """Score the completed runs of a sweep that was just launched; their table, nothing where none was completed."""
+    if all(record.state != "COMPLETED" for record in SweepFolder(folder).records()):
+        return ()
+    return score_table(score_all(folder, downstream, resources, console), downstream)

@@ -70,11 +70,26 @@ def subset(task: TaskData, knobs: Knobs) -> TaskData:
     return replace(task, splits=splits)
 
 
+_KEPT: dict[tuple[str, str, int, int], TaskInputs] = {}
+_MOST_KEPT = 4
+
+
 def task_inputs(task: TaskData, run: Pretrained, knobs: Knobs) -> TaskInputs:
-    """The splits of a task as tokens of a run's tokeniser, numbered by the pieces in use.
+    """The splits of a task as tokens of a run's tokeniser, kept for the next score of this process.
 
     Raises InputError where an encoder has not the positions for the inputs asked for.
     """
+    segments = min(2, run.config.architecture.segments)
+    key = (task.fingerprint, run.prepared.facts.tokenizer_sha256, run.max_length(knobs.max_length), segments)
+    if key not in _KEPT:
+        while len(_KEPT) >= _MOST_KEPT:
+            del _KEPT[next(iter(_KEPT))]
+        _KEPT[key] = _encoded(task, run, knobs, segments)
+    return _KEPT[key]
+
+
+def _encoded(task: TaskData, run: Pretrained, knobs: Knobs, segments: int) -> TaskInputs:
+    """The splits of a task, numbered by the pieces in use."""
     encoder = TaskEncoder(run.tokenizer, run.special, run.max_length(knobs.max_length))
     splits = {name: encoder.encode(examples) for name, examples in task.splits.items()}
     used = np.unique(np.concatenate([[run.special.pad], *(inputs.tokens.values for inputs in splits.values())]))
@@ -83,7 +98,6 @@ def task_inputs(task: TaskData, run: Pretrained, knobs: Knobs) -> TaskInputs:
         for name, inputs in splits.items()
     }
     pad = int(np.searchsorted(used, run.special.pad))
-    segments = min(2, run.config.architecture.segments)
     _refuse_missing_classes(task)
     return TaskInputs(task, renumbered, torch.from_numpy(used), pad, segments)
 

@@ -107,6 +107,8 @@ class Workers:
 
 def work(pipe: Connection, slot: Slot, environment: dict[str, str]) -> None:
     """The life of a worker: its own session, a score for each job that comes, its output in the score's log."""
+    from threadpoolctl import threadpool_limits
+
     from study.scoring.job import BaselineJob, make_baselines, score
     from study.training.callbacks import StopSignal
     from study.training.execution import Execution
@@ -116,6 +118,7 @@ def work(pipe: Connection, slot: Slot, environment: dict[str, str]) -> None:
     stop = StopSignal()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=stop_when_orphaned, args=(stop.set,), daemon=True).start()
+    threadpool_limits(slot.threads, user_api="blas")
     execution = Execution(slot.device, len(slot.indices), slot.threads)
     while not stop.received:
         stop.install()

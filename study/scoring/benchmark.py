@@ -1,0 +1,232 @@
+"""Fine-tuning speed beside transformers' Trainer: the same model, examples, batch size, optimiser and threads, in turns.
+
+Examples are drawn: lengths log-normal with the mean and deviation of the logarithm that a task of GLUE has in BERT's word
+pieces, tokens by Zipf's law over as many pieces as the task uses. Tokens/s count no padding. Trainer pads each batch to its
+longest example, as its own collator does, and neither side evaluates, saves or logs while it is timed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+
+from study.architecture import Architecture
+from study.memory import Device
+from study.model.task_model import TaskModel
+from study.named_models import named
+from study.score_config import Knobs, ScoreConfig
+from study.scoring.encoding import Inputs
+from study.scoring.fine_tuning import FineTuning, TaskBatches
+from study.scoring.ragged import Ragged
+from study.scoring.task_inputs import TaskInputs
+from study.scoring.training import prepare_process
+from study.tasks.examples import TaskData, TextExample
+from study.tasks.spec import Source, TaskSpec
+
+WARM_UP = 5
+"""Steps of each round that are not timed."""
+
+STEPS = {"cpu": 25, "cuda": 100}
+"""Steps of each round that are."""
+
+ROUNDS = 3
+TARGET = 1.5
+"""How many times Trainer's tokens/s ours should be."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Examples like those of a task: how many, their lengths' logarithm, and the pieces in use of the whole vocabulary."""
+
+    name: str
+    examples: int
+    log_mean: float
+    log_deviation: float
+    pieces: int
+
+    def tokens(self, vocabulary: int) -> Ragged:
+        """The tokens of each example, ids spread over the vocabulary."""
+        draw = np.random.default_rng(0)
+        lengths = np.exp(draw.normal(self.log_mean, self.log_deviation, self.examples)).round().astype(int).clip(4, 128)
+        ids = np.sort(draw.permutation(vocabulary)[: self.pieces])
+        shares = 1 / np.arange(1, self.pieces + 1)
+        values = draw.permutation(ids)[draw.choice(self.pieces, lengths.sum(), p=shares / shares.sum())]
+        return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+TASKS = (Drawn("CoLA", 8551, 2.370, 0.332, 5587), Drawn("MRPC", 3668, 3.943, 0.258, 11563))
+MODELS = ("bert-tiny", "bert-mini")
+
+
+def measure_fine_tuning(device: Device, threads: int, tell: Callable[[Row], None], rounds: int = ROUNDS) -> None:
+    """Tokens/s here and in Trainer for each model and task: medians over rounds in turns, the ratio within each round."""
+    prepare_process(threads)
+    for model in MODELS:
+        for task in TASKS:
+            tell(_row(named(model), model, task, device, rounds))
+
+
+def _row(architecture: Architecture, model: str, task: Drawn, device: Device, rounds: int) -> Row:
+    tokens, ours, theirs = task.tokens(architecture.vocabulary), [], []
+    for _ in range(rounds):
+        ours.append(ours_tokens_per_second(architecture, tokens, device))
+        theirs.append(trainer_tokens_per_second(architecture, tokens, device))
+    ratios = [own / other for own, other in zip(ours, theirs, strict=True)]
+    return {
+        "model": model,
+        "task": task.name,
+        "tokens_per_second": median(ours),
+        "trainer_tokens_per_second": median(theirs),
+        "versus_trainer": median(ratios),
+    }
+
+
+def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device) -> float:
+    """The speed of our fine-tuning as scores use it: Lightning's Trainer, batches by length, the pieces in use."""
+    pieces, values = np.unique(tokens.values, return_inverse=True)
+    compact = Ragged(values, tokens.starts)
+    labels = np.arange(len(compact)) % 2
+    inputs = Inputs(compact, compact.lengths, np.arange(len(compact)), labels)
+    data = TaskInputs(_task(len(compact)), {"train": inputs, "dev": inputs}, torch.from_numpy(pieces), 0, 2)
+    config = ScoreConfig(
+        encoder="benchmark", task="drawn", task_fingerprint="0", metric="accuracy", protocol="fine_tune", update="all"
+    )
+    module = FineTuning(config, data, TaskModel(architecture, len(pieces), "sequence", 2, Knobs().dropout))
+    clock = _Clock(device, module)
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
+        trainer = pl.Trainer(
+            accelerator="gpu" if device == "cuda" else "cpu",
+            devices=1,
+            precision="bf16-mixed" if device == "cuda" else "32-true",
+            max_steps=WARM_UP + STEPS[device],
+            limit_val_batches=0,
+            logger=False,
+            callbacks=[clock],
+            plugins=[LightningEnvironment()],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=folder,
+        )
+        trainer.fit(module, TaskBatches(module))
+    return clock.tokens / clock.seconds
+
+
+class _Clock(pl.Callback):
+    """Times the steps after the first few and counts their tokens."""
+
+    def __init__(self, device: Device, module: FineTuning) -> None:
+        self.device, self.module = device, module
+        self.tokens, self.seconds, self._started = 0, 0.0, 0.0
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Start after the last step of the warm-up, and stop after the last of all."""
+        if trainer.global_step == WARM_UP:
+            _synchronise(self.device)
+            self._started, self.tokens = perf_counter(), -self.module.tokens_done
+        elif trainer.global_step == trainer.max_steps:
+            _synchronise(self.device)
+            self.seconds = perf_counter() - self._started
+            self.tokens += self.module.tokens_done
+
+
+def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device) -> float:
+    """The speed of transformers' Trainer on BertForSequenceClassification, its batches padded to their longest example."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    model = _bert(architecture)
+    counted = {"tokens": 0, "seconds": 0.0}
+
+    class Timer(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == WARM_UP:
+                _synchronise(device)
+                counted["seconds"], counted["tokens"] = -perf_counter(), -int(model.tokens_seen)
+            elif state.global_step == state.max_steps:
+                _synchronise(device)
+                counted["seconds"] += perf_counter()
+                counted["tokens"] += int(model.tokens_seen)
+
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
+        arguments = transformers.TrainingArguments(
+            output_dir=folder,
+            max_steps=WARM_UP + STEPS[device],
+            per_device_train_batch_size=Knobs().batch_examples,
+            learning_rate=Knobs().learning_rate,
+            weight_decay=Knobs().weight_decay,
+            bf16=device == "cuda",
+            use_cpu=device == "cpu",
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        )
+        trainer = transformers.Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=list(_examples(tokens)),
+            data_collator=_padded,
+            callbacks=[Timer()],
+        )
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.train()
+    return counted["tokens"] / counted["seconds"]
+
+
+def _bert(a: Architecture) -> Any:
+    import transformers
+
+    class Counting(transformers.BertForSequenceClassification):  # type: ignore[misc]
+        tokens_seen: Any = 0
+
+        def forward(self, input_ids: Any, attention_mask: Any, labels: Any) -> Any:
+            self.tokens_seen = self.tokens_seen + attention_mask.sum()
+            return super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+    return Counting(
+        transformers.BertConfig(
+            vocab_size=a.vocabulary,
+            hidden_size=a.width,
+            num_hidden_layers=a.depth,
+            num_attention_heads=a.heads,
+            intermediate_size=a.ffn,
+        )
+    )
+
+
+def _examples(tokens: Ragged) -> Iterator[dict[str, Any]]:
+    for number in range(len(tokens)):
+        yield {"input_ids": torch.from_numpy(tokens[number]), "labels": number % 2}
+
+
+def _padded(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """What DataCollatorWithPadding makes, by torch's own padding."""
+    rows = [example["input_ids"] for example in examples]
+    lengths = torch.tensor([len(row) for row in rows])
+    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    attended = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+    return {"input_ids": ids, "attention_mask": attended, "labels": torch.tensor([example["labels"] for example in examples])}
+
+
+def _task(count: int) -> TaskData:
+    spec = TaskSpec(name="drawn", kind="single", metrics=("accuracy",), sources=(Source(embedded="drawn"),))
+    examples = [TextExample(number, "", None, number % 2) for number in range(count)]
+    return TaskData(spec, ("no", "yes"), {"train": examples, "dev": examples, "test": examples})
+
+
+def _synchronise(device: Device) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()

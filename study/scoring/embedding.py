@@ -1,0 +1,81 @@
+"""Embeddings of a user's texts by one layer of a run's encoder, as a file of numbers."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from study.errors import InputError, Problem
+from study.records import write_atomically
+from study.scoring.batches import Collator
+from study.scoring.encoding import TaskEncoder
+from study.scoring.features import layer_features
+from study.scoring.pretrained import Pretrained
+from study.tasks.examples import TextExample
+from study.training.callbacks import StopSignal
+from study.training.execution import Execution, resolve_precision
+
+SUFFIXES = (".npy", ".parquet")
+
+
+def read_texts(path: Path) -> list[str]:
+    """The texts of a file, one a line; raises InputError where it cannot be read or a line is empty."""
+    try:
+        texts = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise InputError.at(str(path), f"cannot be read: {error.strerror}; give a file with one text a line") from None
+    empty = [number for number, text in enumerate(texts, 1) if not text.strip()]
+    if empty:
+        raise InputError([Problem(f"{path}:{number}", "is empty; remove the line, or write its text") for number in empty[:8]])
+    return texts
+
+
+def output_file(texts: Path, output: Path | None) -> Path:
+    """Where embeddings go; raises InputError for a suffix that is not known."""
+    path = output or texts.with_suffix(".npy")
+    if path.suffix not in SUFFIXES:
+        raise InputError.at("--output", f"{str(path)!r} is neither {' nor '.join(SUFFIXES)}; end the name in one of them")
+    return path
+
+
+def embed(
+    run: Pretrained, texts: list[str], layer: int | None, pooling: Literal["cls", "mean"], execution: Execution
+) -> NDArray[np.float32]:
+    """The embedding of each text, (texts, H); layer 0 is the embeddings, without one the last is taken.
+
+    A text too long for the sequence length of pre-training loses its end. Raises InputError where there is no such layer.
+    """
+    depth = run.config.architecture.depth
+    asked = depth if layer is None else layer
+    if not 0 <= asked <= depth:
+        raise InputError.at("--layer", f"{asked} is not there: run {run.run_id} has layers 0 (the embeddings) to {depth}")
+    encoder = run.masked_language_model().encoder.to(torch.device(execution.device))
+    encode = TaskEncoder(run.tokenizer, run.special, run.max_length(None))
+    inputs = encode.encode([TextExample(number, text, None, 0) for number, text in enumerate(texts)])
+    precision = resolve_precision("auto", execution.device)
+    collate = Collator(inputs, run.special.pad, run.config.architecture.segments)
+    found = layer_features(encoder, collate, (pooling,), precision, StopSignal(), lambda number: number == asked)
+    return found[asked, pooling]
+
+
+def write_embeddings(path: Path, embeddings: NDArray[np.float32], texts: list[str]) -> None:
+    """Write embeddings as `.npy`, or as `.parquet` with columns `text` and `embedding`."""
+    buffer = io.BytesIO()
+    match path.suffix:
+        case ".npy":
+            np.save(buffer, embeddings, allow_pickle=False)
+        case ".parquet":
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            width = embeddings.shape[1]
+            column = pa.FixedSizeListArray.from_arrays(pa.array(embeddings.ravel()), width)
+            pq.write_table(pa.table({"text": texts, "embedding": column}), buffer)
+    write_atomically(path, buffer.getvalue())
