@@ -52,7 +52,7 @@ def _sentence(task: TaskScores) -> str:
     if compared:
         parts.append(f"{beats} of {plural(compared, 'encoder')} beat their untrained weights")
     told = "" if task.trend is None else f"; {_trend(task.trend)}"
-    return f"{', '.join(parts)}{told}; {_law(task)}; {forecast_words(task.forecast)}."
+    return f"{', '.join(parts)}{told}; {_law(task)}; {_forecasts(task)}."
 
 
 def _trend(trend: Trend) -> str:
@@ -68,6 +68,11 @@ def _law(task: TaskScores) -> str:
         return f"no law ({task.law})"
     estimates = ", ".join(f"{name} {value:.3g}" for name, value in task.law.estimates.items())
     return f"law {task.law.law.formula}: {task.law.status.replace('_', ' ')}, {estimates}"
+
+
+def _forecasts(task: TaskScores) -> str:
+    at_loss, at_size = forecast_words(task.forecast), forecast_words(task.forecast_from_sizes)
+    return f"at the measured loss, {at_loss}; from the sizes alone, {at_size}"
 
 
 def _average_reasons(found: Downstream) -> Iterator[str]:

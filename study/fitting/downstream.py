@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from study.fitting.observations import Observations
 from study.fitting.score_points import score_points
 from study.fitting.score_trends import Trend, trend
 from study.fitting.scores import ScoreBetween
+from study.fitting.two_steps import two_step_forecast
 from study.records import SweepFolder
 
 AVERAGE = "average"
@@ -27,8 +28,13 @@ HELD_OUT = 0.2
 FREE_FROM = 12
 """So many shapes tell chance and ceiling too; fewer tell how steep the law is and where, between a known chance and 1."""
 
+FLOOR_FROM = 5
+"""So many shapes tell the floor of the loss too."""
+
 _SETTINGS = Settings(space="linear", bootstrap=200)
+_LOSS_SETTINGS = Settings(bootstrap=200)
 _SURE = 1.96
+_VARIABLES = {"loss": "loss_nats", "parameters": "parameters", "tokens": "tokens"}
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,9 @@ class TaskScores:
     """One task, or the average over tasks, over the encoders of a sweep.
 
     `points` are rows of study.fitting.score_points by falling loss; `held_out` says of each whether the forecast holds it out.
-    `chance` is the score of the commonest answer, None where nobody has measured it. `law` gives the score at a loss; where
-    there is none, and so where there is no forecast, the words say why.
+    `chance` is the score of the commonest answer, None where nobody has measured it. `law` gives the score at a loss.
+    `forecast` is of the largest shapes at their measured loss, `forecast_from_sizes` at the loss that a law of the sizes gives
+    them. Where there is no law or no forecast, the words say why.
     """
 
     task: str
@@ -48,6 +55,7 @@ class TaskScores:
     trend: Trend | None
     law: Fit | str
     forecast: Forecast | str
+    forecast_from_sizes: Forecast | str
 
     @property
     def beats_random(self) -> tuple[int, int]:
@@ -80,7 +88,8 @@ class TaskScores:
         """All of it as plain values that JSON can hold."""
         told = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
-        said = self.forecast.to_dict() if isinstance(self.forecast, Forecast) else {"status": self.forecast}
+        said = {name: getattr(self, name) for name in ("forecast", "forecast_from_sizes")}
+        forecasts = {name: one.to_dict() if isinstance(one, Forecast) else {"status": one} for name, one in said.items()}
         rows = self.points.astype(object).where(self.points.notna(), None).to_dict("records")
         beats, compared = self.beats_random
         return {
@@ -90,7 +99,7 @@ class TaskScores:
             "trend": told,
             "beats_random_weights": {"encoders": beats, "of": compared},
             "law": law,
-            "forecast": said,
+            **forecasts,
             "scores": rows,
         }
 
@@ -134,9 +143,10 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
     loss, score, error = (points[column].to_numpy(dtype=float) for column in ("loss_nats", "score", "error"))
     law = LAWS["score-of-loss"] if points["shape"].nunique() >= FREE_FROM else between(chance or 0.0)
     observations = observed(points)
+    held = largest_runs(observations, HELD_OUT)
     told: Fit | str
     try:
-        told = fit(law, observations, _SETTINGS)
+        told = fit(law, replace(observations, columns={"loss": loss}), _SETTINGS)
     except InputError as error_found:
         told = "; ".join(map(str, error_found.problems))
     return TaskScores(
@@ -144,11 +154,19 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
         metric=metric,
         chance=chance,
         points=points,
-        held_out=tuple(largest_runs(observations, HELD_OUT).tolist()),
+        held_out=tuple(held.tolist()),
         trend=trend(loss, score, error),
         law=told,
-        forecast=forecast(law, observations, _SETTINGS, HELD_OUT),
+        forecast=forecast(law, replace(observations, columns={"loss": loss}), _SETTINGS, HELD_OUT),
+        forecast_from_sizes=two_step_forecast(observations, HELD_OUT, _LOSS_SETTINGS, (_law_of_loss(points[~held]), law)),
     )
+
+
+def _law_of_loss(points: pd.DataFrame) -> Law:
+    """The law of the loss that these encoders can tell: in tokens too where they vary, with a floor where shapes suffice."""
+    if points["tokens"].nunique() > 1:
+        return LAWS["chinchilla"]
+    return LAWS["power-floor" if points["shape"].nunique() >= FLOOR_FROM else "power"]
 
 
 def between(chance: float) -> Law:
@@ -162,7 +180,7 @@ def observed(points: pd.DataFrame) -> Observations:
     """Scores at losses; runs of one shape go together, and shapes are ordered by the largest training budget."""
     shapes = pd.factorize(points["shape"])[0].astype(np.int64)
     return Observations(
-        columns={"loss": points["loss_nats"].to_numpy(dtype=float)},
+        columns={name: points[column].to_numpy(dtype=float) for name, column in _VARIABLES.items()},
         response=points["score"].to_numpy(dtype=float),
         clusters=shapes,
         labels=tuple(f"{shape} ({run})" for shape, run in zip(points["shape"], points["run_id"], strict=True)),
