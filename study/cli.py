@@ -277,7 +277,7 @@ def launch(
     if launched.unmirrored:
         console.print(f"{launched.unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
     if spec.downstream is not None:
-        table = score_launched(folder.path, spec.downstream, _resources(resources), console)
+        table = score_launched(folder.path, spec.downstream, spec.resources.overridden(**resources), console)
         show(*(() if as_json else table))
     _report(folder.path, as_json)
 

@@ -24,7 +24,7 @@ TRAINING = (
 )
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
-    *("findings", "tables", "answering", "law_commands", "bench_commands", "cli"),
+    *("findings", "tables", "score_findings", "answering", "law_commands", "bench_commands", "cli"),
 )
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
 

@@ -38,7 +38,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     try:
         yield started
     finally:
-        started.shutdown()
+        started.shutdown()  # type: ignore[no-untyped-call]
 
 
 def place(path: Path, corpus: Path, cluster: Any, **changes: object) -> Place:
