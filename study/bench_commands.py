@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-SECTIONS = ("train", "sharing", "laws")
+SECTIONS = ("train", "sharing", "overhead", "start", "data", "validation", "laws", "roofline")
 """What `--only` takes."""
 
 
@@ -35,12 +35,13 @@ def bench(only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str, d
     """
     from study.benching.command import Choice, run
     from study.benching.tables import as_line, as_text
-    from study.plotting.training_speed import draw_file
+    from study.plotting import roofline, training_speed
     from study.quantities import read_whole_numbers
 
     choice = Choice(**options, vocabularies=read_whole_numbers("--vocabulary", vocabulary), dtypes=_dtypes(dtype))
     results, rows = run(choice, only, output, lambda section, row: click.echo(as_line(section, row), err=True), {"laws": _laws})
-    draw_file(results.file)
+    for figure in (training_speed, roofline):
+        figure.draw_file(results.file)
     if as_json:
         click.echo(json.dumps(next(iter(rows.values())) if len(rows) == 1 else rows, indent=1))
     else:

@@ -50,13 +50,14 @@ def test_attention_in_bf16_on_cpu_is_the_fused_one_up_to_rounding(padded: bool) 
     exact = [torch.randn(3, 4, 24, 8, requires_grad=True) for _ in range(3)]
     rounded = [tensor.detach().bfloat16().requires_grad_() for tensor in exact]
     mask = padding_mask(torch.arange(24).expand(3, 24) < 17) if padded else None
-    theirs = torch.nn.functional.scaled_dot_product_attention(*exact, attn_mask=mask)
+    query, key, value = exact
+    theirs = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     ours = attended(rounded[0], rounded[1], rounded[2], mask, 0.0)
     assert ours.dtype == torch.bfloat16
     torch.testing.assert_close(ours.float(), theirs, rtol=0, atol=0.02)
     upstream = torch.randn_like(theirs)
-    theirs.backward(upstream)
-    ours.backward(upstream.bfloat16())
+    torch.autograd.backward(theirs, upstream)
+    torch.autograd.backward(ours, upstream.bfloat16())
     for own, other in zip(rounded, exact, strict=True):
         assert own.grad is not None
         assert other.grad is not None
@@ -68,7 +69,7 @@ def test_dropout_of_attention_in_bf16_on_cpu_keeps_the_mean() -> None:
     torch.manual_seed(0)
     mixed = attended(query, key, torch.ones(1, 1, 4096, 8).bfloat16(), None, 0.25)
     assert mixed.float().mean().item() == pytest.approx(1, abs=0.03)
-    assert mixed.unique().numel() == 1
+    assert len(set(mixed.flatten().tolist())) == 1
     assert mixed[0, 0, 0, 0] != 1
 
 
