@@ -18,6 +18,7 @@ from study.data.masking import Masker
 from study.data.prepared import PreparedData
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.records import RunFolder
+from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock, StopSignal
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
@@ -59,6 +60,8 @@ def fit(
     """
     _quiet()
     torch.set_num_threads(execution.threads)
+    if execution.device == "cpu":
+        keep_freed_memory()
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(execution.threads))
     masker = masker_of(config, prepared)
     precision = resolve_precision(config.recipe.precision, execution.device)
