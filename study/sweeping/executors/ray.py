@@ -138,7 +138,7 @@ def train_on_ray(config: RunConfig, folder: Path, sweep: str, slot: Slot, direct
 
     os.chdir(directory)
     os.environ.update(variables)
-    execution = Execution(slot.device, len(slot.indices), slot.threads, sharing=slot.sharing)
+    execution = Execution(slot.device, len(slot.indices), slot.threads, slot.kernels, sharing=slot.sharing)
     processes = RunProcesses(config, folder, sweep, execution, rank_environments(slot))
     with ThreadPoolExecutor(1) as waiter:
         status = waiter.submit(processes.wait)
