@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_right
 from dataclasses import replace
+
+import numpy as np
 
 from study.config import RunConfig
 from study.counting import parameters
@@ -22,27 +24,24 @@ def with_neighbours(planned: list[Cell]) -> list[Cell]:
     """
     if len(planned) < 2 or [tuned.trials > AT_ONCE for tuned in planned[0].spec.tune.values()] != [True]:
         return planned
+    names = [cell.family if cell.config.branch_step is not None else key_of(cell.config) for cell in planned]
     longest: dict[str, Cell] = {}
-    for cell in planned:
-        name = cell.family if cell.config.branch_step is not None else key_of(cell.config)
+    for name, cell in zip(names, planned, strict=True):
         if name not in longest or longest[name].config.steps < cell.config.steps:
             longest[name] = cell
-    cost = {key: cell.config.flops_per_token["train_flops"] * cell.config.tokens for key, cell in longest.items()}
-    found: dict[str, Cell] = {}
-    for name in sorted(longest, key=lambda name: cost[name]):
-        cheaper = [found[other] for other in found if cost[other] <= CHEAPER * cost[name]]
-        nearest = min(cheaper, key=lambda other: _distance(other.config, longest[name].config), default=None)
-        found[name] = replace(longest[name], neighbour=nearest)
-    return [
-        replace(cell, neighbour=found[cell.family if cell.config.branch_step is not None else key_of(cell.config)].neighbour)
-        for cell in planned
-    ]
+    costs = {name: cell.config.flops_per_token["train_flops"] * cell.config.tokens for name, cell in longest.items()}
+    ordered = sorted(longest, key=costs.__getitem__)
+    sizes = np.log([_sizes(longest[name].config) for name in ordered])
+    found: list[Cell] = []
+    for place, name in enumerate(ordered):
+        cheaper = bisect_right(ordered, CHEAPER * costs[name], hi=place, key=costs.__getitem__)
+        distances = ((sizes[:cheaper] - sizes[place]) ** 2).sum(1)
+        found.append(replace(longest[name], neighbour=found[int(distances.argmin())] if cheaper else None))
+    begins = dict(zip(ordered, found, strict=True))
+    return [replace(cell, neighbour=begins[name].neighbour) for name, cell in zip(names, planned, strict=True)]
 
 
-def _distance(one: RunConfig, other: RunConfig) -> float:
-    """How far two cells are from each other: by the logarithms of their parameters, tokens and layers."""
-    sizes = [
-        (parameters(config.architecture).parameters_non_embedding, config.tokens, config.architecture.depth)
-        for config in (one, other)
-    ]
-    return math.dist(*([math.log(size) for size in three] for three in sizes))
+def _sizes(config: RunConfig) -> tuple[int, int, int]:
+    """What cells are near or far by: parameters, tokens, and layers."""
+    architecture = config.architecture
+    return parameters(architecture).parameters_non_embedding, config.tokens, architecture.depth
