@@ -175,7 +175,7 @@ class RunRecord(Strict):
 
 
 class Orders(Strict):
-    """What a sweep asks of a run: after which steps to leave its state for others, how often to validate if not as usual."""
+    """What a sweep asks of a run: after which steps to leave its state for others; how often to validate if not as usual."""
 
     branch_steps: tuple[Count, ...] = ()
     validations: Count | None = None

@@ -23,8 +23,9 @@ from filelock import FileLock, Timeout
 from study.config import RunConfig
 from study.errors import PREEMPTED_EXIT, InputError
 from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, patiently, write_atomically
+from study.sweeping.cell import key_of
 from study.sweeping.deaths import Deaths, GivenUp
-from study.sweeping.plan import cells, key_of
+from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
 from study.sweeping.sharing import SharedRuns
 from study.sweeping.spec import SweepSpec
