@@ -31,8 +31,8 @@ FREE_FROM = 12
 FLOOR_FROM = 5
 """So many shapes tell the floor of the loss too."""
 
-_SETTINGS = Settings(space="linear", bootstrap=200)
-_LOSS_SETTINGS = Settings(bootstrap=200)
+_SETTINGS = Settings(space="linear", bootstrap=200, starts=32)
+_LOSS_SETTINGS = Settings(bootstrap=200, starts=32)
 _SURE = 1.96
 _VARIABLES = {"loss": "loss_nats", "parameters": "parameters", "tokens": "tokens"}
 
