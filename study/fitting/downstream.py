@@ -148,7 +148,7 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
     try:
         told = fit(law, replace(observations, columns={"loss": loss}), _SETTINGS)
     except InputError as error_found:
-        told = "; ".join(map(str, error_found.problems))
+        told = str(error_found.problems[0])
     return TaskScores(
         task=name,
         metric=metric,
