@@ -88,7 +88,7 @@ class RayExecutor:
         self._ray = connect(resources.ray.address)
         needed = needs(resources, self.slot.device)
         self._task = self._ray.remote(train_on_ray).options(
-            num_cpus=needed["CPU"], num_gpus=needed.get("GPU", 0), max_retries=0, max_calls=0
+            num_cpus=needed["CPU"], num_gpus=needed.get("GPU", 0), max_retries=0
         )
         self._running: dict[Future[int], Any] = {}
         self._variables = {name: os.environ[name] for name in FORWARDED if name in os.environ}
