@@ -32,14 +32,13 @@ def cluster() -> Iterator[Any]:
     """A head with one CPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_raylet_start_wait_time_s", "300")
         from ray.cluster_utils import Cluster
 
         started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         try:
             yield started
         finally:
-            started.shutdown()
+            started.shutdown()  # type: ignore[no-untyped-call]
 
 
 def place(path: Path, corpus: Path, cluster: Any, **changes: object) -> Place:

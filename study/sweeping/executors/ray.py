@@ -44,7 +44,7 @@ def connect(address: str | None) -> Any:
     options: dict[str, Any] = {"address": address} if address else {"address": "local", "include_dashboard": False}
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # ray.init raises that itself, of no narrower class, where a node does not start in time
         where = f"the cluster at {address} does not answer" if address else "no cluster could be started here"
         raise InputError.at("--on ray", f"{where}: {' '.join(str(error).split())}") from None
     return ray
