@@ -32,6 +32,7 @@ def cluster() -> Iterator[Any]:
     """A head with one CPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")
         from ray.cluster_utils import Cluster
 
         started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

@@ -35,6 +35,7 @@ def connect(address: str | None) -> Any:
     address = address or os.environ.get("RAY_ADDRESS")
     if not address:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+        os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by Ray's default, with which runs starve beside anything else
     try:
         import ray
     except ModuleNotFoundError:
