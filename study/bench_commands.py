@@ -43,7 +43,10 @@ def bench(only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str, d
     from study.quantities import read_whole_numbers
 
     choice = Choice(**options, vocabularies=read_whole_numbers("--vocabulary", vocabulary), dtypes=_dtypes(dtype))
-    others = {"laws": _laws, "finetune": partial(_fine_tuning, choice)}
+    others: dict[str, Callable[[Callable[[dict[str, Any]], None]], None]] = {
+        "laws": _laws,
+        "finetune": partial(_fine_tuning, choice),
+    }
     results, rows = run(choice, only, output, lambda section, row: click.echo(as_line(section, row), err=True), others)
     draw_file(results.file)
     if as_json:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.test_model import randomised, small
-from tests.test_scoring_encoding import SPECIAL, TOKENIZER
 
 from study.model.masked_language_model import MaskedLanguageModel
 from study.scoring.pseudo_likelihood import PseudoLikelihood, masked_inputs
 from study.training.callbacks import Preempted, StopSignal
+from tests.test_model import randomised, small
+from tests.test_scoring_encoding import SPECIAL, TOKENIZER
 
 RUN: Any = SimpleNamespace(tokenizer=TOKENIZER, special=SPECIAL, max_length=lambda asked: asked or 24)
 SENTENCES = ["abc d efg", "a b c", "a b d", "h", "abcd ef ?"]
