@@ -21,11 +21,16 @@ from study.plotting import (
     loss_by_shape,
     loss_curves,
     paired_differences,
+    score_against_flops,
+    score_against_loss,
+    score_against_parameters,
     what_doubling_adds,
 )
 from study.plotting.of_law import OfLaw
 from study.plotting.style import save
 from study.records import SweepFolder, write_atomically
+from study.score_findings import score_findings, score_table
+from study.score_records import write_scores
 from study.wording import escape
 
 FIGURES: dict[str, tuple[ModuleType | OfLaw, str]] = {
@@ -46,6 +51,9 @@ FIGURES: dict[str, tuple[ModuleType | OfLaw, str]] = {
         OfLaw(iso_flop_valleys.frame, iso_flop_valleys.draw),
         "Loss against parameters at each training budget, with the minima",
     ),
+    "score_against_loss": (score_against_loss, "Downstream score against loss, with the law from one to the other"),
+    "score_against_parameters": (score_against_parameters, "Downstream score against parameters, beside published ones"),
+    "score_against_flops": (score_against_flops, "Downstream score against FLOPs of pre-training"),
 }
 """The figures of an answer in its order: what has `frame(evidence)` and `draw(data)`, and the caption."""
 
@@ -91,12 +99,14 @@ class Answer:
                 "parameters": parameter_findings(evidence),
                 "loss": loss_findings(evidence),
                 "laws": law_findings(evidence),
+                "downstream": score_findings(evidence),
                 "undecided": undecided(evidence),
             },
             "doubling": what_doubling_adds.frame(evidence).to_dict("records"),
             "cells": [cell.to_dict() for cell in evidence.cells],
             "comparisons": evidence.differences(),
             "laws": [found.to_dict() for found in evidence.laws.fits],
+            "downstream": None if evidence.downstream is None else evidence.downstream.to_dict(),
             "excluded": excluded,
             "figures": [f"figures/{name}.svg" for name in self.figures],
         }
@@ -110,6 +120,7 @@ class Answer:
             "Differences at equal parameters": tables.differences(evidence),
             "What a larger size buys": tables.gains(evidence),
             "Laws of the loss": tables.laws(evidence),
+            "Downstream scores": score_table(evidence),
             "Cells": tables.cells(evidence),
             "Excluded runs": tables.excluded_runs(evidence),
             "Figures": "\n\n".join(_figure(name) for name in self.figures),
@@ -121,12 +132,14 @@ class Answer:
 
 
 def report(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
-    """Rebuild ledger, fits, figures and answer.md of a sweep from its records.
+    """Rebuild ledger, scores, fits, figures and answer.md of a sweep from its records.
 
     `include_unbracketed` lets cells whose best learning rate lies at an edge of the tried range into the comparisons. Raises
     InputError where the folder has no readable sweep.yaml or holds a file that is not a record.
     """
     folder.write_ledger()
+    if folder.scores_file.exists() or any(run.scores.exists() for run in folder.runs()):
+        write_scores(folder)
     evidence = gather(folder, include_unbracketed)
     save_fits(evidence)
     answer = Answer(evidence, tuple(name for name in FIGURES if _drawn(evidence, name)))
@@ -156,7 +169,10 @@ def _question(evidence: Evidence) -> str:
 def _answer(evidence: Evidence) -> str:
     loss, parameters = _bullets(loss_findings(evidence)), _bullets(parameter_findings(evidence))
     laws = _bullets(law_findings(evidence))
-    return f"**Loss** (measured)\n\n{loss}\n\n**Laws** (fitted)\n\n{laws}\n\n**Parameters** (counted, exact)\n\n{parameters}"
+    answer = f"**Loss** (measured)\n\n{loss}\n\n**Laws** (fitted)\n\n{laws}"
+    if scores := score_findings(evidence):
+        answer += f"\n\n**Downstream** (measured on the split that nothing was chosen on)\n\n{_bullets(scores)}"
+    return f"{answer}\n\n**Parameters** (counted, exact)\n\n{parameters}"
 
 
 def _bullets(sentences: list[str]) -> str:

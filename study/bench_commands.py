@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from study.benching.command import Choice
 
-SECTIONS = ("train", "sharing", "laws", "finetune")
+SECTIONS = ("train", "finetune", "sharing", "overhead", "start", "data", "validation", "laws", "roofline")
 """What `--only` takes."""
 
 
@@ -39,16 +39,14 @@ def bench(only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str, d
     """
     from study.benching.command import Choice, run
     from study.benching.tables import as_line, as_text
-    from study.plotting.training_speed import draw_file
+    from study.plotting import roofline, training_speed
     from study.quantities import read_whole_numbers
 
     choice = Choice(**options, vocabularies=read_whole_numbers("--vocabulary", vocabulary), dtypes=_dtypes(dtype))
-    others: dict[str, Callable[[Callable[[dict[str, Any]], None]], None]] = {
-        "laws": _laws,
-        "finetune": partial(_fine_tuning, choice),
-    }
+    others: dict[str, Any] = {"laws": _laws, "finetune": partial(_fine_tuning, choice)}
     results, rows = run(choice, only, output, lambda section, row: click.echo(as_line(section, row), err=True), others)
-    draw_file(results.file)
+    for figure in (training_speed, roofline):
+        figure.draw_file(results.file)
     if as_json:
         click.echo(json.dumps(next(iter(rows.values())) if len(rows) == 1 else rows, indent=1))
     else:

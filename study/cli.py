@@ -14,11 +14,12 @@ from study.bench_commands import BENCH_COMMANDS
 from study.errors import InputError
 from study.law_commands import LAW_COMMANDS
 from study.score_commands import SCORE_COMMANDS
+from study.sweep_commands import SWEEP_COMMANDS, sweep_folder
+from study.tracker_commands import TRACKER_COMMANDS
 
 if TYPE_CHECKING:
     from study.latency.prediction import LatencyModel
     from study.memory import Precision
-    from study.sweeping.launch import Resources
 
 INTERRUPTED_EXIT = 130
 
@@ -54,7 +55,7 @@ def commands() -> None:
     """
 
 
-for command_elsewhere in (*LAW_COMMANDS, *SCORE_COMMANDS, *BENCH_COMMANDS):
+for command_elsewhere in (*SWEEP_COMMANDS, *LAW_COMMANDS, *SCORE_COMMANDS, *BENCH_COMMANDS, *TRACKER_COMMANDS):
     commands.add_command(command_elsewhere)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
@@ -64,15 +65,22 @@ results_option = click.option(
 
 
 def resource_options(command: Any) -> Any:
-    """The options that say what of this machine a sweep may use."""
+    """The options that say where a sweep runs and on how much; each goes over the sweep file's `resources`."""
     for option in (
-        click.option("--devices", type=click.IntRange(1), default=1, show_default=True, help="Devices for each run (DDP)."),
+        click.option("--array", type=click.IntRange(1), help="Slurm jobs in the queue at most at a time.  [default: 64]"),
+        click.option("--time", help="Time limit of each Slurm job, as in 30m or 4h; a run that reaches it goes on in another."),
+        click.option("--partition", help="Partition of the Slurm jobs."),
+        click.option("--nodes", type=click.IntRange(1), help="Slurm nodes of each run, which share its devices.  [default: 1]"),
+        click.option("--devices", type=click.IntRange(1), help="Devices for each run (DDP).  [default: 1]"),
         click.option(
             "--slots-per-device",
             type=click.IntRange(1),
             help="Runs at a time on each device.  [default: 1 a GPU, one a core on a CPU]",
         ),
-        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
+        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Kind of device.  [default: auto]"),
+        click.option(
+            "--on", type=click.Choice(["local", "slurm", "ray"]), help="Where the runs execute.  [default: local, this machine]"
+        ),
     ):
         command = option(command)
     return command
@@ -217,7 +225,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     spec, _ = read_sweep(sweep, overrides)
     if spec.downstream is not None:
         load_tasks(spec.downstream)
-    bill = bill_of(spec, results, _resources(resources))
+    bill = bill_of(spec, results, spec.resources.overridden(**resources))
     if as_json:
         click.echo(json.dumps(bill.to_dict(), indent=1))
     else:
@@ -264,30 +272,14 @@ def launch(
     console = Console(stderr=as_json)
     if spec.downstream is not None:
         load_tasks(spec.downstream)
-    launched = launch_sweep(spec, values, results, _resources(resources), console, track)
+    launched = launch_sweep(spec, values, results, spec.resources.overridden(**resources), console, track)
     folder = folder_of(spec, results)
     if launched.unmirrored:
         console.print(f"{launched.unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
     if spec.downstream is not None:
-        table = score_launched(folder.path, spec.downstream, _resources(resources), console)
+        table = score_launched(folder.path, spec.downstream, spec.resources.overridden(**resources), console)
         show(*(() if as_json else table))
     _report(folder.path, as_json)
-
-
-@commands.command()
-@click.argument("folder", type=click.Path(path_type=Path))
-@as_json
-def status(folder: Path, as_json: bool) -> None:
-    """Show where the runs of a sweep are; FOLDER is the sweep's folder under results/."""
-    from study.sweeping.status import status as status_of
-    from study.sweeping.tables import status_table
-    from study.terminal import show
-
-    state = status_of(_sweep_folder(folder))
-    if as_json:
-        click.echo(json.dumps(state.to_dict(), indent=1))
-    else:
-        show(status_table(state))
 
 
 @commands.command()
@@ -298,7 +290,7 @@ def status(folder: Path, as_json: bool) -> None:
 @as_json
 def report(folder: Path, include_unbracketed: bool, as_json: bool) -> None:
     """Rebuild ledger, fits, figures and answer from the records in FOLDER; needs no GPU, no account and no torch."""
-    _report(_sweep_folder(folder).path, as_json, include_unbracketed)
+    _report(sweep_folder(folder).path, as_json, include_unbracketed)
 
 
 @commands.command()
@@ -313,7 +305,7 @@ def sync(folder: Path, as_json: bool) -> None:
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("runs", total=None)
-        outcome = sync_sweep(_sweep_folder(folder), lambda done, total: progress.update(task, completed=done, total=total))
+        outcome = sync_sweep(sweep_folder(folder), lambda done, total: progress.update(task, completed=done, total=total))
     if as_json:
         click.echo(json.dumps(outcome.to_dict(), indent=1))
     else:
@@ -403,22 +395,6 @@ def _latency_model(table: Path | None, precision: Precision, setting: tuple[int,
     from study.latency.table import read_table
 
     return fit_latency(read_table(table), precision, setting=setting)
-
-
-def _resources(options: dict[str, Any]) -> Resources:
-    from study.sweeping.launch import Resources
-
-    return Resources(**options)
-
-
-def _sweep_folder(path: Path) -> Any:
-    """The sweep's folder; raises InputError where there is none."""
-    from study.records import SweepFolder
-
-    folder = SweepFolder(path if path.name not in ("", "..") else path.resolve())
-    if not folder.sweep_file.exists():
-        raise InputError.at(str(path), "is no sweep's folder (it holds no sweep.yaml); give one under results/")
-    return folder
 
 
 def _report(path: Path, as_json: bool, include_unbracketed: bool = False) -> None:

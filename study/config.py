@@ -209,6 +209,10 @@ class RunConfig(Strict):
         """Input tokens that the run trains on."""
         return self.steps * self.recipe.batch_tokens
 
+    def validation_interval(self, validations: int) -> int:
+        """Steps between validations where there are so many, spread evenly, the last at the end."""
+        return self.steps // min(self.steps, validations) + 1
+
     @property
     def branch_step(self) -> int | None:
         """The step after which the decay begins, where all before is shared with every longer budget; None where it is not.

@@ -55,7 +55,7 @@ def law_sentence(found: LawFit) -> str:
     columns = ", ".join(found.fit.observations.roles.get(name, name) for name in law.variables)
     exponents = ", ".join(_exponent(found, name) for name in law.exponents)
     n = f"n = {found.fit.n} of {plural(found.fit.observations.runs, 'run')}"
-    return f"{law.name}, {law.formula}, over {columns}: {status}, {n}; {exponents}; {_forecast(found.forecast)}."
+    return f"{law.name}, {law.formula}, over {columns}: {status}, {n}; {exponents}; {forecast_words(found.forecast)}."
 
 
 def _exponent(found: LawFit, name: str) -> str:
@@ -64,7 +64,8 @@ def _exponent(found: LawFit, name: str) -> str:
     return f"{name} {found.fit.estimates[name]:.3g} ({bounds})"
 
 
-def _forecast(told: Forecast | str) -> str:
+def forecast_words(told: Forecast | str) -> str:
+    """What a forecast of the largest runs came to, in words."""
     if isinstance(told, str):
         return f"forecast {told}"
     plain = told.to_dict()

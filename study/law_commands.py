@@ -63,7 +63,7 @@ def fit(table: Path, law: str, as_json: bool, **options: Any) -> None:
     click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
 
 
-@click.command()
+@click.command("score-law")
 @click.argument("table", type=click.Path(path_type=Path))
 @role_options
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
@@ -73,7 +73,7 @@ def fit(table: Path, law: str, as_json: bool, **options: Any) -> None:
 @click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
 @click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
 @as_json
-def score(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:
+def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:
     """Fit a downstream score to N and D in two steps (through the loss) and in one, and forecast the largest runs by both."""
     from study.fitting.estimation import Settings
     from study.fitting.reading import Source
@@ -189,5 +189,5 @@ def replicate(into: Path, chinchilla: Path | None, as_json: bool) -> None:
         sys.exit(1)
 
 
-LAW_COMMANDS = (fit, score, frontier, plot, multiverse, replicate)
+LAW_COMMANDS = (fit, score_law, frontier, plot, multiverse, replicate)
 """Every command of this file, in the order of the help."""

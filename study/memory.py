@@ -54,8 +54,8 @@ class Memory:
 class Step:
     """What one optimiser step works on: B sequences of S tokens on this device, K of each masked, in a precision.
 
-    Attention is fused, as torch's scaled_dot_product_attention is everywhere but on CPUs with dropout; there it keeps the
-    S·S probabilities. `ranks` share the batch by DDP, whose buckets hold the gradients once more.
+    Attention is fused everywhere but on CPUs with dropout or in bf16; there it keeps the S·S probabilities. `ranks` share the
+    batch by DDP, whose buckets hold the gradients once more.
     """
 
     batch: int
@@ -79,7 +79,7 @@ class Step:
     @property
     def fused_attention(self) -> bool:
         """Whether attention runs without keeping its S·S probabilities."""
-        return self.device == "cuda" or not self.dropout
+        return self.device == "cuda" or (not self.dropout and self.precision == "fp32")
 
 
 def training_memory(architecture: Architecture, step: Step) -> Memory:
@@ -123,8 +123,8 @@ def activation_bytes(architecture: Architecture, step: Step) -> int:
     - every norm's input and two statistics, (2L + 1)·N·(4H + 8);
     - each block's product inputs: to query/key/value and to the FFN 2aNH, inner size before and after GELU 2aNF, attention's
       output aNH;
-    - fused attention: query, key, value 3aNH and a log-sum-exp 4AN; otherwise them in fp32, 12NH, and the probabilities, their
-      dropout and its result 12·A·S·N;
+    - attention: query, key, value 3aNH, and a log-sum-exp 4AN where it is fused; otherwise the probabilities a·A·S·N, with
+      dropout its mask and its result too, 3a·A·S·N;
     - dropout: 2L + 1 masks of NH, of a byte each on CUDA, of the numbers' own size on CPU;
     - the head on M = B·K positions: M·(4aH + 8); token ids before and after masking, with the positions and labels 16N + 16M.
     """
@@ -133,7 +133,7 @@ def activation_bytes(architecture: Architecture, step: Step) -> int:
     if step.fused_attention:
         attention = n * (3 * item * h + FLOAT * a.heads)
     else:
-        attention = n * 3 * FLOAT * (h + a.heads * step.sequence_length)
+        attention = n * item * (3 * h + a.heads * step.sequence_length * (3 if step.dropout else 1))
     block = attention + n * item * (3 * h + 2 * a.ffn)
     mask, first_mask = (1, 1) if step.device == "cuda" else (item, FLOAT)
     masks = n * h * (2 * a.depth * mask + first_mask) if step.dropout else 0
@@ -197,7 +197,8 @@ def _block_backward(architecture: Architecture, step: Step) -> int:
 
     The head's activations are gone by then. In the FFN come the gradients of the inner size, aNF, and of the outer weights,
     4HF, and in bf16 a copy of the incoming one, aNH. Attention that is not fused comes when the FFN's activations and those
-    around it, 2aNF + 4aNH, are freed: the gradients of the FFN's weights, 8HF, and of the probabilities, 4·A·S·N.
+    around it, 2aNF + 4aNH, are freed: the gradients of the FFN's weights, 8HF, and of the probabilities, 4·A·S·N
+    (in bf16 twice: of the probabilities and of the scores).
     """
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
     copy = n * item * h if step.precision == "bf16" else 0

@@ -128,7 +128,7 @@ def _await(folder: RunFolder, lock: int) -> None:
         locked, pulse = _try_lock(lock), watch.look()
         if locked and (pulse is None or pulse.ended or pulse.machine == machine()):
             return
-        if watch.silent_seconds > LEASE_SECONDS:
+        if watch.silent:
             return
         if time.monotonic() - begun > LEASE_SECONDS:
             who = pulse.who if pulse else "another process"
@@ -173,14 +173,14 @@ class Watch:
         return pulse
 
     @property
-    def silent_seconds(self) -> float:
-        """How long the pulse has not changed while it was watched."""
-        return time.monotonic() - self._changed
+    def silent(self) -> bool:
+        """Whether the pulse has not changed for as long as a lease lasts, while it was watched."""
+        return time.monotonic() - self._changed > LEASE_SECONDS
 
     def holder(self) -> str | None:
         """Who trains the run now, None where nobody does or whoever did is silent."""
         pulse = self.look()
-        if pulse is None or pulse.ended or self.silent_seconds > LEASE_SECONDS:
+        if pulse is None or pulse.ended or self.silent:
             return None
         return pulse.who if pulse.machine != machine() or is_locked(self.folder.lock_file) else None
 

@@ -8,7 +8,9 @@ results/<sweep>/
         attempts/0001.json      one file a start of the run's process; the latest start owns the run (study.ownership)
         attempts/0001.record.json   the record of that start, where a person had the run tried again
         checkpoints/            kept until the run is completed
-        branches.json, branch-<step>/   where shorter budgets leave this run, and its state there until they have it
+        orders.json             what its sweep asks of a run beside its configuration; nothing that moves its numbers
+        prune.json              why the search that the run belongs to wants it to stop
+        branch-<step>/          its state where a shorter budget leaves it, until that one has it
         trunk.json              which run trained the first steps of this one, and how many, where one did
         validation_losses.npy   nats summed over the masked tokens of each validation sequence, float64
         weights.safetensors     the final weights
@@ -33,7 +35,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -51,9 +53,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-State = Literal["COMPLETED", "FAILED", "DIVERGED", "HUNG", "OOM"]
+State = Literal["COMPLETED", "FAILED", "DIVERGED", "HUNG", "OOM", "PRUNED"]
 """How a run ended: COMPLETED reached its target; DIVERGED met a NaN or infinite loss; HUNG took no step for too long; OOM ran
-out of memory; else FAILED."""
+out of memory; PRUNED was stopped by its search; else FAILED."""
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errors of a write that no waiting mends: no space, no quota, or a file larger than it may be."""
@@ -78,12 +80,18 @@ PATIENCE_SECONDS = 60.0
 
 
 class Environment(Strict):
-    """What a run ran on; it can change the last bits of its numbers and all of its timings."""
+    """What a run ran on; it can change the last bits of its numbers and all of its timings.
+
+    `devices` are those of all `nodes`. Where `sharing` is above 1, so many runs had each device at a time, and throughput is
+    that of a share.
+    """
 
     hostname: str
     device: str
     processor: str
     devices: int = 1
+    nodes: int = 1
+    sharing: int = 1
     threads: int
     precision: Literal["fp32", "bf16"]
     kernels: Literal["eager", "compiled", "graphed"] = "eager"
@@ -160,6 +168,13 @@ class RunRecord(Strict):
         return None
 
 
+class Orders(Strict):
+    """What a sweep asks of a run: after which steps to leave its state for others, how often to validate if not as usual."""
+
+    branch_steps: tuple[Count, ...] = ()
+    validations: Count | None = None
+
+
 class Trunk(Strict):
     """The run that trained the first `step` steps of another one."""
 
@@ -214,9 +229,14 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
-    def branches_file(self) -> Path:
-        """The steps after which shorter budgets leave this run."""
-        return self.path / "branches.json"
+    def orders_file(self) -> Path:
+        """What its sweep asks of the run."""
+        return self.path / "orders.json"
+
+    @property
+    def prune_file(self) -> Path:
+        """Why the run is to stop before its end, there where it is."""
+        return self.path / "prune.json"
 
     @property
     def trunk_file(self) -> Path:
@@ -257,13 +277,26 @@ class RunFolder:
         for branch in self.path.glob("branch-*"):
             shutil.rmtree(branch, ignore_errors=True)
 
-    def write_branch_steps(self, steps: Collection[int]) -> None:
-        """Say after which steps the run is to leave its state for others."""
-        write_atomically(self.branches_file, json.dumps(sorted(steps)).encode())
+    def write_orders(self, orders: Orders) -> None:
+        """Say what the sweep asks of the run."""
+        write_atomically(self.orders_file, orders.model_dump_json(exclude_none=True).encode())
 
-    def branch_steps(self) -> frozenset[int]:
-        """After which steps the run is to leave its state for others."""
-        return frozenset(json.loads(self.branches_file.read_bytes())) if self.branches_file.exists() else frozenset()
+    def orders(self) -> Orders:
+        """What the sweep asks of the run."""
+        return Orders.parse(json.loads(self.orders_file.read_bytes())) if self.orders_file.exists() else Orders()
+
+    def write_prune(self, reason: str) -> None:
+        """Tell the run to stop before its end."""
+        write_atomically(self.prune_file, json.dumps({"reason": reason}).encode())
+
+    def prune(self) -> str | None:
+        """Why the run is to stop before its end, None where it is not."""
+        return str(json.loads(self.prune_file.read_bytes())["reason"]) if self.prune_file.exists() else None
+
+    def set_aside(self) -> None:
+        """Put the record beside its attempt, so that the run is trained again."""
+        os.replace(self.record_file, self.attempt_file(self.attempts()).with_suffix(".record.json"))
+        self.prune_file.unlink(missing_ok=True)
 
     def write_trunk(self, trunk: Trunk | None) -> None:
         """Say which run trained the first steps, None where none did."""
@@ -340,6 +373,18 @@ class RunFolder:
             ) from None
         excluded = self.excluded()
         return record if excluded is None else record.model_copy(update={"excluded": excluded})
+
+    def put_record_aside(self, note: dict[str, str]) -> Path:
+        """Make the record that of a past attempt, with a note of why, so that the run is trained again; where it is then."""
+        number = 1
+        while (kept := self.path / "attempts" / f"{number:04d}.record.json").exists() or number < self.attempts():
+            number += 1
+        kept.parent.mkdir(exist_ok=True)
+        write_atomically(kept.with_name(f"{number:04d}.note.json"), json.dumps(note, indent=1).encode() + b"\n")
+        os.link(self.record_file, kept)
+        self.record_file.unlink()
+        sync_folder(self.path)
+        return kept
 
     def excluded(self) -> str | None:
         """Why a person leaves this run out, None where nobody does."""

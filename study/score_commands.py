@@ -39,11 +39,11 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
 
     from study.scoring.launch import score_all
     from study.scoring.report import score_table, score_values
-    from study.sweeping.launch import Resources
+    from study.sweeping.resources import Resources
     from study.terminal import show
 
     downstream = _downstream(asked)
-    scored = score_all(folder, downstream, Resources(device, slots_per_device), Console(stderr=as_json))
+    scored = score_all(folder, downstream, Resources(device=device, slots_per_device=slots_per_device), Console(stderr=as_json))
     if as_json:
         click.echo(json.dumps(score_values(scored, downstream), indent=1))
     else:
@@ -62,14 +62,14 @@ def features(folder: Path, texts: Path, layer: int | None, pooling: Any, output:
     from study.errors import InputError
     from study.scoring.embedding import embed, output_file, read_texts, write_embeddings
     from study.scoring.launch import target
-    from study.sweeping.launch import Resources
+    from study.sweeping.executors.slots import local_slots
     from study.training.execution import Execution
 
     lines, into = read_texts(texts), output_file(texts, output)
     runs = target(folder).runs
     if len(runs) > 1:
         raise InputError.at(str(folder), f"holds {len(runs)} completed runs; give the folder of one, as runs/{runs[0].run_id}")
-    slot = Resources(device, 1).slots()[0]
+    slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
     found = embed(runs[0], lines, layer, pooling, Execution(slot.device, 1, slot.threads))
     write_embeddings(into, found, lines)
     click.echo(f"{len(lines)} embeddings of width {found.shape[1]}: {into}")

@@ -6,6 +6,7 @@ import http.server
 import json
 import socket
 import threading
+import time
 from typing import Any
 
 from tests.fake_runs import FakeRun
@@ -42,11 +43,21 @@ class Server:
     def __init__(self) -> None:
         self.history: dict[str, list[str]] = {}
         self.broken = False
+        self.refusals: dict[str, int] = {}
+        """How many more requests are answered 429 Too Many Requests, by the end of their path."""
+        self.refused: list[float] = []
+        """When requests were refused."""
         server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 sent = self.rfile.read(int(self.headers["Content-Length"]))
+                if server.refuses(self.path):
+                    self.send_response(429)
+                    self.send_header("Retry-After", "1")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
                 body = {} if "otel" in self.path else json.loads(sent or "{}")
                 answer = json.dumps(server.answer(self.path, body)).encode()
                 self.send_response(200)
@@ -66,6 +77,15 @@ class Server:
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_port}"
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
+
+    def refuses(self, path: str) -> bool:
+        """Whether a request comes too soon after others."""
+        end = path.split("/")[-1]
+        if self.refusals.get(end, 0) <= 0:
+            return False
+        self.refusals[end] -= 1
+        self.refused.append(time.monotonic())
+        return True
 
     def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if path.endswith("/file_stream"):

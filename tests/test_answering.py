@@ -34,12 +34,36 @@ def checked(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
 
 def test_decided(tmp_path: Path) -> None:
     answer = checked(depth_or_width(tmp_path / "depth_or_width"))
-    assert len(answer.figures) == 7
+    assert len(answer.figures) == 10
     assert "Width lowers loss more in every pair" in answer.headline
     assert answer.to_dict()["runs"] == {"started": 60, "ended": 60, "excluded": 0}
     text = answer.to_markdown()
     assert text.index("## Answer") < text.index("## Cells") < text.index("## How to regenerate")
     assert "width +278.8M" in text
+
+
+def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6, 4e6), seeds=1)
+    told = checked(folder).to_dict()
+    (first, *_) = told["findings"]["laws"]
+    assert first.startswith("chinchilla, E + A·N^−alpha + B·D^−beta, over parameters, tokens: ")
+    assert "95% interval" in first
+    assert "held-out error" in first
+    assert "interval covered" in first
+    saved = json.loads((folder.fits / "chinchilla.json").read_text())
+    assert saved["status"] == told["laws"][0]["status"]
+    assert {"estimates", "intervals", "forecast", "options"} <= saved.keys()
+
+
+def test_too_few_cells_for_a_law_say_so(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
+    (folder.path / "fits").mkdir()
+    (folder.fits / "chinchilla.json").write_text("{}")
+    answer = checked(folder)
+    assert answer.to_dict()["findings"]["laws"] == [
+        "No fit of power-floor: its 3 parameters need 4 different points or more, here are 2 in 4 rows."
+    ]
+    assert not (folder.fits / "chinchilla.json").exists()
 
 
 def test_depth_can_win(tmp_path: Path) -> None:

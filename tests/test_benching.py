@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from study.architecture import Architecture
-from study.benching import training
+from study.benching import roofline, starting, training
 from study.benching.cases import Case, cpu_cases, gpu_cases, read_shapes
 from study.benching.command import Choice
 from study.benching.figures import failed, figure
@@ -19,6 +19,7 @@ from study.benching.rows import Rounds, training_row
 from study.benching.tables import as_line, as_markdown, as_text
 from study.counting import flops_per_token
 from study.errors import InputError
+from study.plotting import roofline as roofline_figure
 from study.plotting import training_speed
 
 TINY = Architecture(depth=1, width=32, heads=1, ffn=128, vocabulary=200, positions=512)
@@ -127,6 +128,44 @@ def test_the_figure_has_a_bar_for_every_ratio_and_share(tmp_path: Path) -> None:
     assert as_markdown("here", {}) == "# Speed on here\n"
 
 
+def roofline_rows() -> list[dict[str, Any]]:
+    """Every case at 60% of its roof but the narrowest, at 20%, on 100 GFLOP/s and 10 GB/s."""
+    rows = []
+    for varied, case in roofline.cases("cpu", 1):
+        narrow = case.architecture.width == 64
+        roof = roofline.roofline_row(varied, case, 1.0, (1e11, 1e10))["roof"]
+        seconds = case.flops_per_token * case.batch_tokens / (roof * (0.2 if narrow else 0.6))
+        rows.append(roofline.roofline_row(varied, case, seconds, (1e11, 1e10)))
+    return roofline.with_sentences(rows)
+
+
+def test_sizes_are_varied_one_at_a_time_around_the_middle() -> None:
+    rows = roofline_rows()
+    assert {row["varied"] for row in rows} == {"width", "depth", "sequence length", "vocabulary"}
+    assert {row["value"] for row in rows if row["varied"] == "width"} == {64, 128, 256, 512, 1024}
+    assert len([row for row in rows if row["shape"] == "4x256" and row["sequence_length"] == 128]) == 7
+
+
+def test_the_roof_is_the_lower_of_products_and_memory() -> None:
+    _, case = next(iter(roofline.cases("cpu", 1)))
+    intensity = case.flops_per_token * case.batch_tokens / roofline.step_bytes(case)
+    assert roofline.roofline_row("width", case, 1.0, (1e11, 1e9))["roof"] == pytest.approx(intensity * 1e9)
+    assert roofline.roofline_row("width", case, 1.0, (1e11, 1e12))["roof"] == 1e11
+    assert roofline.roofline_row("width", case, None, (1e11, 1e12))["share_of_roof"] is None
+
+
+def test_a_size_that_falls_off_the_roof_has_a_sentence(tmp_path: Path) -> None:
+    rows = roofline_rows()
+    (told,) = [row["sentence"] for row in rows if "sentence" in row]
+    assert told.startswith("At width 64 training reaches 20% of the roof, 60% at ")
+    results = Results(tmp_path, "cpu", threads=1)
+    results.put("roofline", rows)
+    assert f"- {told}" in results.file.with_suffix(".md").read_text()
+    assert len(roofline_figure.frame(rows)) == len(rows)
+    assert [path.suffix for path in roofline_figure.draw_file(results.file)] == [".svg", ".png"]
+    assert training_speed.draw_file(results.file) == []
+
+
 def test_a_contender_that_breaks_says_why(tmp_path: Path) -> None:
     broken = Contender("study.benching.contenders.nothing_of_the_kind", (), tmp_path / "log")
     with pytest.raises(ContenderError, match="nothing_of_the_kind"):
@@ -152,6 +191,15 @@ def test_the_command_measures_all_sides_and_prints_rows(study: Any, tmp_path: Pa
     assert row["rounds"] == 2
     assert len({path.stem for path in tmp_path.iterdir()}) == 1
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".svg", ".png"}
+
+
+def test_starting_is_measured_on_a_sweep_that_can_be_launched(tmp_path: Path) -> None:
+    from study.sweeping.bill import first_runs
+    from study.sweeping.spec import read_sweep
+
+    spec, _ = read_sweep(starting.write_sweep(tmp_path, 3))
+    runs = list(first_runs(spec))
+    assert [run.steps for run in runs] == [1] * len(runs)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from study.config import RunConfig
-from study.records import RunFolder
+from study.records import Orders, RunFolder
 from study.sweeping.trunks import adopt
 from study.training.checkpoints import checkpoints_in
 from tests.small import config, run_folder, stop_after, trained, write_corpus
@@ -40,7 +40,7 @@ def trunk_and_branch(root: Path, long: RunConfig, short: RunConfig, **execution:
     assert short.branch_step is not None
     trunk, branch = run_folder(root, long), run_folder(root, short)
     trunk.write_config(long)
-    trunk.write_branch_steps([short.branch_step])
+    trunk.write_orders(Orders(branch_steps=(short.branch_step,)))
     trained(root, long, **execution)
     branch.write_config(short)
     (state,) = trunk.branch(short.branch_step).glob("*.ckpt")
@@ -89,7 +89,7 @@ def test_stopping_trunk_and_branch_changes_nothing(
     short, long = with_budget(corpus, 35), with_budget(corpus, 70)
     trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
     trunk.write_config(long)
-    trunk.write_branch_steps([28])
+    trunk.write_orders(Orders(branch_steps=(28,)))
     with monkeypatch.context() as patch:
         trained(tmp_path, long, stop_after(step, patch))
     assert trunk.record() is None
@@ -111,7 +111,7 @@ def test_a_branch_from_a_damaged_state_trains_alone_and_says_so(corpus: Path, tm
     short, long = with_budget(corpus, 35), with_budget(corpus, 70)
     trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
     trunk.write_config(long)
-    trunk.write_branch_steps([28])
+    trunk.write_orders(Orders(branch_steps=(28,)))
     trained(tmp_path, long)
     branch.write_config(short)
     (state,) = trunk.branch(28).glob("*.ckpt")
@@ -132,7 +132,7 @@ def test_a_branch_outlives_its_trunk(corpus: Path, tmp_path: Path) -> None:
     short, long = with_budget(corpus, 35), with_budget(corpus, 70)
     trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
     trunk.write_config(long)
-    trunk.write_branch_steps([28])
+    trunk.write_orders(Orders(branch_steps=(28,)))
     trained(tmp_path, long)
     branch.write_config(short)
     (state,) = trunk.branch(28).glob("*.ckpt")
@@ -151,7 +151,7 @@ RANK = """
 import sys
 from pathlib import Path
 from study.config import RunConfig
-from study.records import RunFolder
+from study.records import Orders, RunFolder
 from study.training.callbacks import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
@@ -180,7 +180,7 @@ def test_a_branch_on_two_ranks_equals_a_run_alone_on_two(corpus: Path, tmp_path:
     alone = run_folder(tmp_path / "alone", short)
     for folder, wanted in ((trunk, long), (branch, short), (alone, short)):
         folder.write_config(wanted)
-    trunk.write_branch_steps([28])
+    trunk.write_orders(Orders(branch_steps=(28,)))
     train_on_two_ranks(trunk)
     adopt(trunk, next(iter(trunk.branch(28).glob("*.ckpt"))), branch)
     train_on_two_ranks(branch, alone)

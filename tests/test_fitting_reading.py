@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.expressions import evaluate
+from study.fitting.ledgers import runs_of
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
+from study.fitting.text_numbers import read_text_numbers
 from tests.points import TRUTHS, columns_of
 from tests.synthetic import depth_or_width
 
@@ -113,9 +116,9 @@ def test_clusters_follow_their_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"final/loss": -1.0}, "loss: must be positive, but is not in row 1 (-1)"),
-        ({"Model Size": 0.0}, "parameters: must be positive, but is not in row 1 (0)"),
-        ({"final/loss": "high"}, "final/loss: holds 1 value that are no numbers (row 1: 'high')"),
+        ({"final/loss": -1.0}, "loss (final/loss): must be positive, but is not in row 1 (-1)"),
+        ({"Model Size": 0.0}, "parameters (Model Size): must be positive, but is not in row 1 (0)"),
+        ({"final/loss": "high"}, "final/loss: holds a value that is no number (row 1: 'high')"),
     ],
 )
 def test_impossible_values_are_refused_with_their_rows(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -130,7 +133,7 @@ def test_impossible_values_are_refused_with_their_rows(tmp_path: Path, change: d
 def test_units_that_look_wrong_are_asked_about(tmp_path: Path) -> None:
     millions = table()
     millions["Model Size"] /= 1e6
-    with pytest.raises(InputError, match=r"too small to be a count .*--parameters '1e6\*`Model Size`'"):
+    with pytest.raises(InputError, match=r"too small to be a count, as in row 1 .*--parameters '1e6\*`Model Size`'"):
         read(tmp_path, millions)
     assert len(read(tmp_path, millions, roles={**ROLES, "parameters": "1e6*`Model Size`"})) == 20
     perplexity = table()
@@ -148,7 +151,7 @@ def test_units_that_look_wrong_are_asked_about(tmp_path: Path) -> None:
         ({"parameters": "Model Sise"}, "has no column 'Model Sise'; did you mean 'Model Size'?"),
         ({"tokens": "run*2"}, "column 'run' holds text"),
         ({"tokens": "6*7"}, "names no column"),
-        ({"tokens": "D"}, "has no column 'D'"),
+        ({"tokens": "foo"}, "has no column 'foo'"),
     ],
 )
 def test_wrong_columns_are_told(tmp_path: Path, roles: dict[str, str], message: str) -> None:
@@ -162,11 +165,14 @@ def test_wrong_columns_are_told(tmp_path: Path, roles: dict[str, str], message: 
     [
         ("none.csv", None, "does not exist"),
         ("t.xls", b"x", "is none of .csv"),
-        ("t.csv", b"", "cannot be read"),
+        ("t.csv", b"", "it is empty"),
+        ("t.csv", b"\n \n", "it is empty"),
+        ("t.csv", "modèle,loss\né,1\n".encode("latin-1"), "is not UTF-8"),
+        ("t.jsonl", b'{"N": 1}\n{oops\n', "line 2"),
         ("t.csv", b"a,b\n", "has no rows"),
         ("t.parquet", b"PAR1garbage", "cannot be read as parquet"),
         ("t.jsonl", b"{not json", "cannot be read as jsonl"),
-        ("t.csv", b"\xff\xfe\x00\x01", "cannot be read"),
+        ("t.csv", b"\xff\xfe\x00\x01", "is not UTF-8"),
     ],
 )
 def test_files_that_are_no_tables_are_told(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
@@ -174,6 +180,88 @@ def test_files_that_are_no_tables_are_told(tmp_path: Path, name: str, content: b
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_observations(Source(tmp_path / name), CHINCHILLA)
+
+
+@pytest.mark.parametrize(
+    ("text", "decimal_commas", "number"),
+    [
+        ("190,350,517", False, 190_350_517),
+        ("1 234 567", False, 1_234_567),
+        ("1'234.5", False, 1234.5),
+        ("125M", False, 125e6),
+        ("2.4 b", False, 2.4e9),
+        ("63.2%", False, 0.632),
+        ("0,35", True, 0.35),
+        ("1e-3", False, 1e-3),
+        ("0,35", False, None),
+        ("12,34,567", False, None),
+        ("5 of 7", False, None),
+        ("M", False, None),
+    ],
+)
+def test_numbers_written_as_text_are_read(text: str, decimal_commas: bool, number: float | None) -> None:
+    column = pd.DataFrame({"a": [text, None]})
+    found, notes = read_text_numbers(column, decimal_commas)
+    if number is None:
+        assert found["a"].iloc[0] == text
+        assert not notes
+    else:
+        assert found["a"].iloc[0] == pytest.approx(number)
+        assert text in notes[0]
+
+
+def test_names_are_found_without_case_spaces_and_units(tmp_path: Path) -> None:
+    data = table().rename(columns={"Model Size": "N_PARAMS", "tok": "Training Tokens", "final/loss": "Val Loss (nats)"})
+    points = read(tmp_path, data, roles={})
+    assert points.roles == {"parameters": "N_PARAMS", "tokens": "Training Tokens", "loss": "Val Loss (nats)"}
+    with pytest.raises(InputError, match="--loss: is needed; it may be Val Loss, eval_loss"):
+        read(tmp_path, data.assign(eval_loss=1.0).rename(columns={"Val Loss (nats)": "Val Loss"}), roles={})
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, data[["run"]], roles={})
+    assert [problem.place for problem in refused.value.problems] == ["--parameters", "--tokens", "--loss"]
+
+
+def test_units_in_a_name_are_the_ones_proposed(tmp_path: Path) -> None:
+    data = table().rename(columns={"Model Size": "Model Size (B)"})
+    data["Model Size (B)"] /= 1e9
+    with pytest.raises(InputError, match=r"Then give --parameters '1e9\*`Model Size \(B\)`';"):
+        read(tmp_path, data, roles={"tokens": "tok", "loss": "final/loss"})
+
+
+def test_a_single_row_in_other_units_is_named(tmp_path: Path) -> None:
+    data = table()
+    data.loc[7, "Model Size"] = 123.0
+    with pytest.raises(InputError, match="too small to be a count in row 8"):
+        read(tmp_path, data)
+    data = table()
+    data.loc[3, "final/loss"] = 57.0
+    with pytest.raises(InputError, match=r"loss \(final/loss\): is too large in row 4 \(57\): a perplexity"):
+        read(tmp_path, data)
+
+
+@pytest.mark.parametrize(("other", "said"), [("perplexity", "2 to its power"), ("nats", "0.6931 times it")])
+def test_bits_are_seen_by_another_column(tmp_path: Path, other: str, said: str) -> None:
+    data = table()
+    data["final/loss"] /= np.log(2)
+    data[other] = 2 ** data["final/loss"] if other == "perplexity" else data["final/loss"] * np.log(2)
+    with pytest.raises(InputError, match=f"is in bits: {other} is {said}"):
+        read(tmp_path, data)
+
+
+def test_nested_records_and_comments_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps({"runs": [{"cfg": {"n": 1e8 * k}, "loss": 3.0 / k} for k in range(1, 6)]}))
+    points = read_observations(Source(path, {"parameters": "cfg.n"}), LAWS["power"])
+    assert points.columns["parameters"].tolist() == [1e8, 2e8, 3e8, 4e8, 5e8]
+    path = tmp_path / "t.csv"
+    path.write_text("# of last week\nN,loss\n" + "".join(f"{k}e8,{3 / k}\n" for k in range(1, 6)))
+    assert len(read_observations(Source(path), LAWS["power"])) == 5
+
+
+def test_branches_of_one_trunk_are_one_run() -> None:
+    ledger = pd.DataFrame({"run_id": ["long", "short", "shorter", "other"], "trunk": [None, "long", "short", None]})
+    assert runs_of(ledger).tolist() == ["long", "long", "long", "other"]
+    assert runs_of(ledger[["run_id"]]).tolist() == ["long", "short", "shorter", "other"]
 
 
 def test_a_ledger_brings_its_columns_and_leaves_out_worse_rates(tmp_path: Path) -> None:

@@ -20,15 +20,15 @@ TRUNK = (
 )
 TRAINING = (
     *(*TRUNK, "data", "tasks", "model", "training", "timing", "sweeping", "scoring", "score_commands"),
-    *("benching", "bench_commands", "cli"),
+    *("tracker_commands", "sweep_commands", "benching", "bench_commands", "cli"),
 )
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
-    *("findings", "tables", "answering", "law_commands", "bench_commands", "cli"),
+    *("findings", "tables", "score_findings", "answering", "law_commands", "bench_commands", "cli"),
 )
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
 
-HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb"}
+HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb", "submitit", "ray"}
 ALLOWED = {
     "data": {"torch", "pytorch_lightning"},
     "model": {"torch", "pytorch_lightning"},
@@ -38,7 +38,15 @@ ALLOWED = {
     "benching": {"torch", "pytorch_lightning"},
     "scoring": {"torch", "pytorch_lightning", "lightning_fabric"},
 }
-"""The heavy packages that a part may import, even inside a function; the W&B mirror alone may import wandb."""
+"""The heavy packages that a part may import, even inside a function."""
+
+ALONE = {
+    "study.sweeping.mirror_wandb": {"wandb"},
+    "study.sweeping.wandb_import": {"wandb"},
+    "study.sweeping.executors.slurm": {"submitit"},
+    "study.sweeping.executors.ray": {"ray"},
+}
+"""The modules that may import a package which not everyone has or trusts."""
 
 MODULES = {
     ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
@@ -78,7 +86,7 @@ def test_a_module_imports_only_what_stands_before_it(module: str) -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_heavy_packages_stay_in_the_half_that_trains(module: str) -> None:
     part = part_of(module) if "." in module else ""
-    allowed = {"wandb"} if module == "study.sweeping.mirror_wandb" else ALLOWED.get(part, set())
+    allowed = ALONE.get(module, ALLOWED.get(part, set()))
     heavy = {name.split(".")[0] for name in imported(MODULES[module])} & HEAVY
     assert heavy <= allowed, f"{module} imports {heavy - allowed}"
 

@@ -51,6 +51,7 @@ TRAINED = {
     "bf16, dropout, untied": config(
         4, 256, 4, 1024, vocabulary=8000, length=64, batch=8, precision="bf16", dropout=0.1, tied_decoder=False
     ),
+    "bf16, many heads, so products of attention": config(2, 128, 8, 256, vocabulary=300, length=256, batch=8, precision="bf16"),
     "few tokens, deep": config(4, 256, 4, 1024, vocabulary=2048, length=32, batch=2),
     "pre-norm": config(6, 64, 1, 128, vocabulary=1000, length=64, batch=16, norm="pre"),
     "backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import sys
@@ -13,9 +14,9 @@ import pytest
 
 from study.errors import InputError
 from study.records import SweepFolder
-from study.sweeping.mirror import sync
+from study.sweeping.mirror import retry_seconds, sync
 from study.sweeping.mirror_state import left_behind
-from study.sweeping.mirror_wandb import run_name, tracked_config
+from study.sweeping.mirror_wandb import batch_seconds, run_name, tracked_config
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.fake_wandb_server import SECRET, Listener, Server
 from tests.wandb_files import Held, assert_all_there
@@ -222,3 +223,43 @@ def test_bad_names_and_damaged_runs_are_named_and_stop_no_other(folder: SweepFol
     assert Held(folder, good).runs[0].run_group == folder.name
     assert (set((tmp_path / "results").iterdir()), set((folder.path / "runs").rglob("*"))) == before
     assert {path.name for path in tmp_path.iterdir()} == {"results", "home"}
+
+
+def test_requests_that_are_too_many_are_made_again_later_and_no_row_twice(folder: SweepFolder, server: Server) -> None:
+    """W&B answers 429 where requests come too often."""
+    run = FakeRun(folder)
+    run.write(30)
+    run.end()
+    server.refusals = {"file_stream": 2, "graphql": 1}
+    report = sync(folder)
+    assert (report.mirrored, report.failed) == (1, {})
+    assert server.rows(run) == list(run.folder.metrics())
+    assert len(server.refused) == 3
+    assert min(later - earlier for earlier, later in itertools.pairwise(server.refused)) > 0.5
+    assert left_behind(folder) == []
+
+
+def test_a_mirror_that_is_refused_for_too_long_goes_on_later_where_it_stopped(
+    folder: SweepFolder, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = FakeRun(folder, seed=1), FakeRun(folder, seed=2)
+    first.write(20)
+    first.end()
+    assert sync(folder).mirrored == 1
+    second.write(20)
+    second.end()
+    monkeypatch.setattr("study.sweeping.mirror_wandb.FINISH_SECONDS", 3.0)
+    server.refusals = {"file_stream": 10_000}
+    report = sync(folder)
+    assert (report.already, list(report.failed)) == (1, [second.folder.run_id])
+    assert left_behind(folder) == [second.folder.run_id]
+    server.refusals.clear()
+    refused_before = len(server.refused)
+    assert sync(folder).mirrored == 1
+    assert [server.rows(run) for run in (first, second)] == [list(run.folder.metrics()) for run in (first, second)]
+    assert len(server.refused) == refused_before
+
+
+def test_more_runs_at_a_time_send_larger_batches_and_errors_make_longer_pauses() -> None:
+    assert [batch_seconds(runs) for runs in (1, 10, 25, 100)] == [15, 15, 15, 60]
+    assert [retry_seconds(errors) for errors in (1, 2, 3, 6, 99)] == [30, 60, 120, 900, 900]

@@ -10,6 +10,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from study.architecture import Architecture
 from study.counting import parameters
+from study.model.embeddings import padding_mask
+from study.model.encoder import attended
 from study.model.masked_language_model import MaskedLanguageModel, from_transformers, to_transformers
 
 SHAPES = [(2, 128, 2, 512), (1, 64, 4, 100), (4, 48, 3, 192), (3, 96, 12, 32)]
@@ -40,6 +42,35 @@ def randomised(model: torch.nn.Module) -> Any:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     return model
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_in_bf16_on_cpu_is_the_fused_one_up_to_rounding(padded: bool) -> None:
+    torch.manual_seed(0)
+    exact = [torch.randn(3, 4, 24, 8, requires_grad=True) for _ in range(3)]
+    rounded = [tensor.detach().bfloat16().requires_grad_() for tensor in exact]
+    mask = padding_mask(torch.arange(24).expand(3, 24) < 17) if padded else None
+    query, key, value = exact
+    theirs = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    ours = attended(rounded[0], rounded[1], rounded[2], mask, 0.0)
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.float(), theirs, rtol=0, atol=0.02)
+    upstream = torch.randn_like(theirs)
+    torch.autograd.backward(theirs, upstream)
+    torch.autograd.backward(ours, upstream.bfloat16())
+    for own, other in zip(rounded, exact, strict=True):
+        assert own.grad is not None
+        assert other.grad is not None
+        torch.testing.assert_close(own.grad.float(), other.grad, rtol=0, atol=0.05)
+
+
+def test_dropout_of_attention_in_bf16_on_cpu_keeps_the_mean() -> None:
+    query, key = torch.zeros(1, 1, 1, 8).bfloat16(), torch.zeros(1, 1, 4096, 8).bfloat16()
+    torch.manual_seed(0)
+    mixed = attended(query, key, torch.ones(1, 1, 4096, 8).bfloat16(), None, 0.25)
+    assert mixed.float().mean().item() == pytest.approx(1, abs=0.03)
+    assert len(set(mixed.flatten().tolist())) == 1
+    assert mixed[0, 0, 0, 0] != 1
 
 
 @pytest.mark.parametrize(("depth", "width", "heads", "ffn"), SHAPES)

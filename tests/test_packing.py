@@ -1,74 +1,196 @@
-"""Token files hold every token once; sequences are cut from them without copying the file."""
+"""Runs on the devices of fake machines: an exclusive device has one run at a time, no slot stays empty, groups are disjoint."""
 
-import math
-import time
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from study.data.corpora import Split
-from study.data.packing import PackedSequences, entropy_nats, token_dtype, token_file, write_tokens
-from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
+from study.config import RunConfig
+from study.errors import InputError
+from study.records import RunFolder, SweepFolder
+from study.sweeping.coordinator import Coordinator
+from study.sweeping.executors import local, slots
+from study.sweeping.executors.local import LocalExecutor
+from study.sweeping.executors.slots import Slot, local_slots, mps_is_running, sharing_note
+from study.sweeping.resources import Resources
+from study.training.execution import Execution
+from tests.sweeps import record, sweep, sweep_values
 
-WORDS = [f"w{letter}" for letter in "abcdefghij"]
-TOKENIZER = bert_tokenizer({piece: number for number, piece in enumerate([*SPECIAL_PIECES, *WORDS])})
-SEP, CLS, FIRST_WORD = 3, 2, 5
+machines = st.fixed_dictionaries(
+    {"cores": st.integers(1, 64), "gpus": st.integers(0, 8), "sharing": st.integers(1, 4), "devices": st.integers(1, 8)}
+)
 
 
-@pytest.mark.parametrize("batch_characters", [1, 40, 2_000_000])
-def test_streams_hold_each_document_and_a_separator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_characters: int
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def of(cores: int, gpus: int) -> None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+        monkeypatch.setattr(slots, "_gpu_count", lambda: gpus)
+
+    return of
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(machines)
+def test_every_gpu_is_in_one_group_and_has_as_many_slots_as_asked(machine: Any, drawn: dict[str, int]) -> None:
+    cores, gpus, sharing, devices = (drawn[name] for name in ("cores", "gpus", "sharing", "devices"))
+    machine(cores, gpus)
+    if gpus < devices:
+        with pytest.raises(InputError, match=f"{devices} GPUs a run were asked for, torch sees {gpus} here"):
+            local_slots("cuda", sharing, devices)
+        return
+    found = local_slots("cuda", sharing, devices)
+    users = Counter(index for slot in found for index in slot.indices)
+    assert set(users.values()) == {sharing} == {slot.sharing for slot in found}
+    assert gpus - len(users) == gpus % devices, "more GPUs are idle than cannot make a group"
+    groups = {slot.indices for slot in found}
+    assert sum(map(len, groups)) == len(set().union(*groups)), "two groups of ranks share a GPU"
+    assert len(found) * devices * found[0].threads <= max(cores, len(found) * devices)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(machines)
+def test_a_cpu_without_shares_asked_for_is_not_oversubscribed(machine: Any, drawn: dict[str, int]) -> None:
+    machine(drawn["cores"], 0)
+    found = local_slots("cpu", None, drawn["devices"])
+    used = len(found) * drawn["devices"] * found[0].threads
+    assert found[0].sharing == max(1, -(-used // drawn["cores"]))
+    assert used <= drawn["cores"] or len(found) == 1
+
+
+class FakeRuns:
+    """Stands for the processes of runs, which end once all slots were full or no run is left; sees who has which GPU."""
+
+    def __init__(self, capacity: int, runs: int) -> None:
+        self.capacity, self.left = capacity, runs
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.running, self.largest = 0, 0
+        self.changed = threading.Condition()
+
+    def __call__(
+        self, config: RunConfig, folder: Path, sweep: str, execution: Execution, environments: list[dict[str, str]]
+    ) -> FakeRun:
+        gpus = environments[0]["CUDA_VISIBLE_DEVICES"].split(",")
+        assert len(gpus) == len(environments) == execution.devices
+        with self.changed:
+            self.now.update(gpus)
+            self.running += 1
+            self.left -= 1
+            self.largest = max(self.largest, self.running)
+            for gpu in gpus:
+                self.most[gpu] = max(self.most[gpu], self.now[gpu])
+            self.changed.notify_all()
+        return FakeRun(self, config, folder, gpus)
+
+
+class FakeRun:
+    """Stands for the processes of one run."""
+
+    def __init__(self, of: FakeRuns, config: RunConfig, folder: Path, gpus: list[str]) -> None:
+        self.of, self.config, self.folder, self.gpus = of, config, RunFolder(folder), gpus
+
+    def wait(self) -> int:
+        with self.of.changed:
+            full = self.of.changed.wait_for(lambda: self.of.largest == self.of.capacity or not self.of.left, timeout=20)
+            assert full, "a slot stayed empty"
+            self.folder.file_record(record(self.config, run_id=self.folder.run_id))
+            self.of.now.subtract(self.gpus)
+            self.of.running -= 1
+        return 0
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(gpus=st.integers(1, 6), sharing=st.integers(1, 3), devices=st.integers(1, 3))
+def test_a_coordinated_sweep_fills_the_slots_and_never_overfills_a_gpu(
+    machine: Any, tmp_path_factory: pytest.TempPathFactory, gpus: int, sharing: int, devices: int
 ) -> None:
-    monkeypatch.setattr("study.data.packing.BATCH_CHARACTERS", batch_characters)
-    documents: list[tuple[Split, list[int]]] = [("train", [0, 1, 2]), ("test", [3]), ("train", [4] * 30), ("train", [9])]
-    counts = write_tokens(((split, " ".join(WORDS[i] for i in words)) for split, words in documents), TOKENIZER, tmp_path)
-    for split in ("train", "validation", "test"):
-        expected = [token for of, words in documents if of == split for token in (*(w + FIRST_WORD for w in words), SEP)]
-        assert np.fromfile(token_file(tmp_path, split), "<u2").tolist() == expected
-        assert counts[split].tolist() == np.bincount(np.array(expected, int), minlength=15).tolist()
+    devices = min(devices, gpus)
+    machine(8, gpus)
+    found = local_slots("cuda", sharing, devices)
+    fake = FakeRuns(len(found), runs=24)
+    folder = SweepFolder(tmp_path_factory.mktemp("packing") / "results" / "toy")
+    changes: dict[str, Any] = {"shapes": {"grid": {"depth": list(range(1, 13))}}, "seeds": 2}
+    corpus = Path("corpus.txt")
+    coordinator = Coordinator(sweep(corpus, **changes), sweep_values(corpus, **changes), folder, "data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        patch.setattr(local, "RunProcesses", fake)
+        patch.setattr(local, "start_forkserver", lambda: None)
+        coordinator.run(LocalExecutor(found, "toy"), lambda _: None, refresh_seconds=0.01)
+    assert len(coordinator.progress.ended) == 24
+    assert fake.largest == len(found)
+    assert set(fake.most.values()) == {sharing}
+    assert len(fake.most) == gpus - gpus % devices
 
 
-@given(st.integers(0, 100), st.integers(8, 20))
-def test_sequences_are_the_stream_cut_behind_a_class_token(tokens: int, length: int) -> None:
-    stream = np.arange(tokens, dtype="<u2")
-    stride = length - 1
-    sequences = PackedSequences(stream[: tokens // stride * stride].reshape(-1, stride), CLS)
-    taken = sequences.take(np.arange(len(sequences)))
-    assert taken.shape == (tokens // stride, length)
-    assert taken.dtype == np.int64
-    assert (taken[:, 0] == CLS).all()
-    assert taken[:, 1:].ravel().tolist() == stream[: len(sequences) * stride].tolist()
+def test_shared_gpus_are_told_of_and_whether_mps_serves_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    shared, alone = [Slot("cuda", (0,), 1, sharing=4)] * 4, [Slot("cuda", (0,), 1)]
+    assert sharing_note(alone) is None
+    assert not mps_is_running()
+    assert "MPS is not running" in (sharing_note(shared) or "")
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
+    assert mps_is_running()
+    assert (
+        sharing_note(shared)
+        == "4 runs share each GPU: records carry environment.sharing 4, their tokens/s are those of a share"
+    )
 
 
-@pytest.mark.parametrize("vocabulary", [2**16, 2**16 + 1])
-def test_sequences_are_mapped_from_the_file(tmp_path: Path, vocabulary: int) -> None:
-    stream = np.random.default_rng(0).integers(vocabulary, size=127 * 5000 + 3)
-    stream.astype(token_dtype(vocabulary)).tofile(tmp_path / "tokens")
-    sequences = PackedSequences.open(tmp_path / "tokens", vocabulary, 128, CLS)
-    indices = np.random.default_rng(1).integers(len(sequences), size=(100, 32))
-    assert len(sequences) == 5000
-    assert (sequences.take(indices[0])[:, 1:] == stream[: 127 * 5000].reshape(-1, 127)[indices[0]]).all()
-    seconds = []
-    for batch in indices:
-        start = time.perf_counter()
-        sequences.take(batch)
-        seconds.append(time.perf_counter() - start)
-    assert np.median(seconds) < 2e-4
-    with pytest.raises(IndexError):
-        sequences.take(np.array([5000]))
+def test_resources_are_the_files_with_the_command_lines_over_them() -> None:
+    spec = sweep(resources={"on": "slurm", "devices": 4, "slurm": {"partition": "gpu", "time": "4h"}})
+    over = spec.resources.overridden(time="1-00:00:00", array=8, devices=None, device="cuda")
+    assert (over.on, over.devices, over.device) == ("slurm", 4, "cuda")
+    assert (over.slurm.partition, over.slurm.time, over.slurm.array) == ("gpu", "1-00:00:00", 8)
+    assert Resources().overridden(slots_per_device=2).slots_per_device == 2
 
 
-def test_an_empty_file_holds_no_sequences(tmp_path: Path) -> None:
-    (tmp_path / "tokens").touch()
-    sequences = PackedSequences.open(tmp_path / "tokens", 100, 16, CLS)
-    assert len(sequences) == 0
-    assert sequences.take(np.empty(0, np.int64)).shape == (0, 16)
+def test_resources_change_no_runs_id() -> None:
+    from study.sweeping.plan import cells
+
+    plain, asked = cells(sweep())[0].config, cells(sweep(resources={"on": "ray", "devices": 2}))[0].config
+    assert plain == asked
+    assert plain.fingerprint("data") == asked.fingerprint("data")
 
 
-def test_entropy_is_of_the_counted_distribution() -> None:
-    assert entropy_nats(np.array([5, 5, 0, 5, 5])) == pytest.approx(math.log(4))
-    assert entropy_nats(np.array([0, 7])) == 0
-    assert entropy_nats(np.zeros(3, np.int64)) == 0
+@pytest.mark.parametrize(
+    ("resources", "told"),
+    [
+        ({"slurm": {"time": 14400}}, "14400 is a number without a unit; write 30m, 4h, 2d or '1-12:00:00', in quotes"),
+        ({"slurm": {"time": "soon"}}, "'soon' is not a time limit"),
+        ({"slurm": {"partitoin": "gpu"}}, "did you mean 'partition'?"),
+        ({"on": "slrum"}, "did you mean 'slurm'?"),
+        ({"on": "slurm", "slots_per_device": 2}, "on Slurm, Slurm does"),
+        ({"on": "slurm", "devices": 3, "slurm": {"nodes": 2}}, "devices 3 cannot be shared out over 2 nodes evenly"),
+        ({"on": "ray", "devices": 2, "slots_per_device": 2}, "leave slots_per_device out"),
+    ],
+)
+def test_impossible_resources_are_refused(resources: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as refused:
+        sweep(resources=resources)
+    assert told in str(refused.value)
+
+
+def test_a_flag_of_slurm_without_slurm_is_refused() -> None:
+    with pytest.raises(InputError, match="--partition: is for --on slurm"):
+        Resources().overridden(partition="gpu")
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import sys
+
+    from study.sweeping.executors.choosing import slots_of
+
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    for on, package in (("slurm", "submitit"), ("ray", "ray")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(InputError, match=rf"pip install 'scaling-study\[{on}\]'"):
+            slots_of(Resources.parse({"on": on}))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from study.fitting.estimation import Settings
+from study.fitting.evidence import gather
+from study.fitting.law_files import read_options
 from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.observations import Observations
 from study.fitting.reading import Source
-from study.plotting import forecast_against_truth, iso_flop_valleys, law_fit
+from study.plotting import forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.law_figures import draw_all
+from tests.synthetic import SHAPES, depth_or_width
 from tests.test_fitting_frontiers import best, iso_flop_runs
 
 ROLES = {"parameters": "N", "flops": "C", "tokens": "C/(6*N)"}
@@ -54,6 +59,37 @@ def test_valleys_have_their_minima_where_the_law_has_them() -> None:
     minima = data[data["kind"] == "minimum"]
     assert (data["kind"] == "run").sum() == 63
     np.testing.assert_allclose(minima["parameters"], best(minima["flops"].to_numpy()), rtol=0.1)
+
+
+def test_shapes_are_mapped_with_contours_of_equal_parameters(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), seeds=1)
+    folder.write_ledger()
+    data = loss_by_shape.frame(gather(folder))
+    cells, lines = data[data["kind"] == "cell"], data[data["kind"] == "contour"]
+    assert sorted(zip(cells["depth"], cells["width"], strict=True)) == sorted(SHAPES)
+    ends = lines.groupby("parameters")["width"].agg(["min", "max"])
+    np.testing.assert_allclose(ends.loc[ends.index.min()], [64, 128], rtol=0.05)
+    np.testing.assert_allclose(ends.loc[ends.index.max()], [92, 184], rtol=0.05)
+    loss_by_shape.draw(data)
+
+
+def test_a_single_depth_has_no_map(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made_up", shapes=((1, 128), (1, 184)), budgets=(1e6,), seeds=1)
+    folder.write_ledger()
+    assert loss_by_shape.frame(gather(folder)).empty
+
+
+def test_an_earlier_fit_is_drawn_with_its_options(table: Path, tmp_path: Path, study: Any) -> None:
+    options = ["--law", "chinchilla", "--parameters", "N", "--tokens", "C/(6*N)", "--where", "N < 1e10", "--bootstrap", "50"]
+    _, told, _ = study("fit", table, *options, "--huber-delta", "0.01", "--held-out", "0.2", "--json")
+    (tmp_path / "fit.json").write_text(told)
+    old = read_options(tmp_path / "fit.json")
+    assert (old.law, old.held_out, old.settings.huber_delta, old.settings.bootstrap) == ("chinchilla", 0.2, 0.01, 50)
+    again = fit_table(Source(table, **old.source), old.law, old.settings, old.held_out)
+    assert again.to_dict()["estimates"] == json.loads(told)["estimates"]
+    status, files, _ = study("plot", table, "--as", tmp_path / "fit.json", "--into", tmp_path / "figures")
+    assert status == 0
+    assert f"{tmp_path}/figures/law_fit.svg" in files.split()
 
 
 def test_the_same_table_gives_the_same_bytes(table: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from study.replicating import chinchilla, olmo_ladder, open_lm, reconciliation
+from study.replicating import chinchilla, data_constraint, olmo_ladder, open_lm, reconciliation
 from study.replicating.comparison import Number, Study
 from study.replicating.suite import replicate
 
@@ -24,7 +24,7 @@ def test_chinchilla_by_epoch(shared_data: Path) -> None:
     assert found.status == "converged"
 
 
-@pytest.mark.parametrize("module", [olmo_ladder, open_lm, reconciliation])
+@pytest.mark.parametrize("module", [olmo_ladder, open_lm, data_constraint, reconciliation])
 def test_published_numbers_are_met(module: object) -> None:
     assert not disagreements(module.study())  # type: ignore[attr-defined]
 

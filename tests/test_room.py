@@ -11,7 +11,7 @@ from study.errors import InputError
 from study.memory import Device
 from study.quantities import bytes_text
 from study.sweeping import room as rooms
-from study.sweeping.executor import Slot
+from study.sweeping.executors.slots import Slot
 from study.sweeping.room import Room, available_memory_bytes, check_room, needed_bytes, refuse_too_large, room_of
 from study.sweeping.spec import SweepSpec
 from tests.small import config

@@ -138,3 +138,22 @@ def test_a_record_that_was_there_before_it_was_shared_is_found(tmp_path: Path) -
     records = launched(tmp_path, "two", second, **FOUR).ended.values()
     assert len(second.submitted) == 2
     assert all(isinstance(record, RunRecord) for record in records)
+
+
+def test_a_run_that_died_on_another_machine_is_taken_up_once_its_lease_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("study.sweeping.coordinator.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("study.ownership.LEASE_SECONDS", 0.5)
+    planned = coordinator(tmp_path, "one", **THREE)
+    (config,) = planned.proposer.wanted({}, (), 1)
+    run = planned.folder.run(config.fingerprint("data"))
+    run.write_config(config)
+    run.claim_attempt({"pid": 1, "hostname": "elsewhere", "machine": "another", "started_at": "2026-01-01"})
+    said: list[str] = []
+    executor = FakeExecutor()
+    planned = coordinator(tmp_path, "one", **THREE)
+    planned.run(executor, lambda progress: said.extend(who for _, who in progress.held.values()), refresh_seconds=0.01)
+    assert set(said) == {"process 1 on elsewhere since 2026-01-01"}
+    assert executor.submitted[-1] == run.run_id
+    assert len(planned.progress.ended) == 3

@@ -50,7 +50,7 @@ class OneAfterAnother:
         if self.real:
             train(config, run, "toy", Execution(), StopSignal())
         else:
-            for step in run.branch_steps():
+            for step in run.orders().branch_steps:
                 run.branch(step).mkdir(parents=True)
                 (run.branch(step) / f"step-{step:010d}-0.ckpt").write_bytes(b"state")
             run.file_record(record(config, self.loss(config), run_id=run.run_id, **run.spent(config.tokens, 256)))

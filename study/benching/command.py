@@ -10,7 +10,10 @@ from typing import Any, Literal
 
 from study.benching.cases import CPU_SHAPES, Case, cpu_cases, gpu_cases, read_shapes
 from study.benching.results import Results
+from study.benching.roofline import measure_roofline
 from study.benching.sharing import measure_sharing
+from study.benching.starting import measure_starting
+from study.benching.surroundings import measure_data, measure_overhead, measure_validation
 from study.benching.training import measure_training
 from study.errors import InputError
 from study.memory import Device, Precision
@@ -18,7 +21,7 @@ from study.memory import Device, Precision
 Tell = Callable[[dict[str, Any]], None]
 
 BY_DEVICE: dict[Device, tuple[str, ...]] = {
-    "cpu": ("train", "overhead", "start", "data", "validation", "laws", "finetune", "roofline"),
+    "cpu": ("train", "finetune", "overhead", "start", "data", "validation", "laws", "roofline"),
     "cuda": ("train", "sharing"),
 }
 """What is measured where nothing is chosen."""
@@ -80,6 +83,11 @@ def run(
     sections: dict[str, Callable[[Tell], None]] = {
         "train": lambda tell: measure_training(cases, choice.resolved_rounds(), tell),
         "sharing": lambda tell: measure_sharing(device, tell),
+        "overhead": lambda tell: measure_overhead(threads, choice.resolved_rounds(), tell),
+        "start": measure_starting,
+        "data": lambda tell: measure_data(threads, tell),
+        "validation": lambda tell: measure_validation(threads, tell),
+        "roofline": lambda tell: measure_roofline(device, threads, tell),
         **others,
     }
     results = Results(output, device, threads)

@@ -15,12 +15,20 @@ import torch
 from study.benching.cases import Case
 from study.benching.gate import Gate
 from study.benching.synthetic import drawn_data
+from study.data.batches import DataOrder
 from study.memory import Device, Precision
+from study.model.masked_language_model import MaskedLanguageModel
+from study.model.optimization import adamw, schedule
+from study.randomness import Stream, stream_seed
 from study.records import RunFolder
+from study.training.allocation import keep_freed_memory
 from study.training.callbacks import StopSignal
 from study.training.execution import Execution
-from study.training.trainer import fit
+from study.training.trainer import fit, masker_of
 from study.training.watchdog import Watchdog
+
+COPIED = 2**26
+"""Numbers that are copied to measure the memory's bandwidth: 256 MB, more than any cache holds."""
 
 MATMUL_SECONDS = 0.15
 """How long each product is repeated for, a round."""
@@ -59,12 +67,61 @@ def ours(case: Case, folder: Path, channel: Connection) -> None:
     data.mkdir()
     prepared = drawn_data(data, case.architecture.vocabulary, case.sequence_length)
     execution = Execution(case.device, threads=case.threads, checkpoint_seconds=float("inf"))
-    watchdog = Watchdog(float("inf"), _never)
+    watchdog = Watchdog(float("inf"), never)
     fit(case.config(), prepared, RunFolder(data), execution, StopSignal(), watchdog, callbacks=[_GateCallback(gate)])
 
 
-def _never(reason: str) -> None:
+def never(reason: str) -> None:
+    """What a watchdog without a limit never does."""
     raise AssertionError(reason)
+
+
+def bare(case: Case, folder: Path, channel: Connection) -> None:
+    """What `ours` computes, in a loop without Lightning and metrics: the same model, batches, masks, clipping and schedule."""
+    torch.set_num_threads(case.threads)
+    keep_freed_memory()
+    gate, config = gate_of(channel, case.device), case.config()
+    data = folder / f"bare-{os.getpid()}"
+    data.mkdir()
+    prepared = drawn_data(data, case.architecture.vocabulary, case.sequence_length)
+    sequences = prepared.split("train")
+    order = DataOrder(len(sequences), case.batch, config.seed)
+    masker, generator = masker_of(config, prepared), torch.Generator()
+    model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed).train()
+    optimizer = adamw(model, config.recipe)
+    scheduler = schedule(optimizer, config.steps, config.recipe)
+    step = 0
+    while True:
+        generator.manual_seed(stream_seed(Stream.MASKS, config.seed, step))
+        masked = masker(torch.from_numpy(sequences.take(order.at(step))), generator)
+        with torch.autocast(case.device, torch.bfloat16, enabled=case.dtype == "bf16"):
+            loss = model.predicted_loss(model.encoder(masked.tokens), masked.positions, masked.labels)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.recipe.gradient_clip_norm or float("inf"))
+        optimizer.step()
+        scheduler.step()
+        step += 1
+        gate.step()
+
+
+def bandwidth(case: Case, folder: Path, channel: Connection) -> None:
+    """Bytes a second that a copy of a large tensor reads and writes, once a round."""
+    del folder
+    torch.set_num_threads(case.threads)
+    gate = gate_of(channel, case.device)
+    source = torch.ones(COPIED, device=case.device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    gate.ready()
+    while True:
+        order = gate.wait()
+        started, copies = perf_counter(), 0
+        while perf_counter() - started < order.seconds:
+            target.copy_(source)
+            gate.synchronise()
+            copies += 1
+        gate.report(2 * source.nbytes * copies / (perf_counter() - started))
 
 
 def matmul(case: Case, folder: Path, channel: Connection) -> None:

@@ -57,7 +57,7 @@ def _nothing() -> None:
 
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["study.benching.contenders", "study.benching.peers"])
+    context.set_forkserver_preload(["study.benching.probes", "study.benching.peers"])
     return context
 
 

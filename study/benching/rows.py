@@ -11,7 +11,7 @@ from study.benching.cases import Case
 from study.benching.gate import RoundTime
 
 PEERS = ("loop", "trainer", "trainer_compiled")
-"""What ours is compared with, in the order of the tables."""
+"""What ours is compared with, in the order of the tables: the contenders of study.benching.peers."""
 
 
 @dataclass

@@ -18,7 +18,6 @@ TITLES = {
     "data": "Data",
     "validation": "Validation",
     "laws": "Laws",
-    "finetune": "Fine-tuning",
     "roofline": "Against the roofline",
 }
 """The sections in the order in which they are measured and shown."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from study.benching.cases import Case
 from study.benching.gate import Contender, ContenderError, Order, RoundTime, load
-from study.benching.rows import Rounds, training_row
+from study.benching.rows import PEERS, Rounds, training_row
 
 ROUND_SECONDS = 1.0
 """How long a contender trains in a round, at least; one step may take longer."""
@@ -21,9 +21,6 @@ QUICK_STEP_SECONDS, LEAD_IN = 0.25, {"cpu": 1, "cuda": 3}
 
 WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
 """The round that does not count: compiling, capturing and the allocator's growth are over then."""
-
-MODULES = {"ours": "contenders", "matmul": "contenders", "loop": "peers", "trainer": "peers", "trainer_compiled": "peers"}
-"""Where under study.benching each contender is."""
 
 Tell = Callable[[dict[str, Any]], None]
 """Told each row when it is finished."""
@@ -40,7 +37,7 @@ class Stand:
 
     def start(self, name: str) -> None:
         """Start a contender's process."""
-        target = f"study.benching.{MODULES[name]}.{name}"
+        target = f"study.benching.{'peers' if name in PEERS else 'contenders'}.{name}"
         self._contenders[name] = Contender(target, (self.case, self.folder), self.folder / f"{name}.log")
 
     def warm_up(self, name: str) -> None:
@@ -54,12 +51,12 @@ class Stand:
         if isinstance(time, RoundTime) and time.step_seconds < QUICK_STEP_SECONDS:
             self._quick.add(name)
 
-    def rounds(self, count: int) -> None:
+    def rounds(self, count: int, seconds: float | None = None) -> None:
         """So many rounds of every contender, in turn; rounds that one of them did not live through count for none."""
         found = self.found
         for _ in range(count):
             for name in list(self._contenders):
-                order = Order(ROUND_SECONDS, lead_in=LEAD_IN[self.case.device] if name in self._quick else 0)
+                order = Order(seconds or ROUND_SECONDS, lead_in=LEAD_IN[self.case.device] if name in self._quick else 0)
                 what = self._ask(name, partial(Contender.round, order=order))
                 if name == "matmul" and what is not None:
                     found.matmul.append(what)

@@ -153,7 +153,7 @@ _CURVES = (
         "score-of-loss",
         "chance + (ceiling − chance)/(1 + exp(k·(L − L0)))",
         "Score between 0 and 1, best fitted in the space linear. L: loss.",
-        "Bhagia et al. 2024, arXiv 2412.04403, eq. 3 (step 2); with a law of the loss before it, two steps (study score)",
+        "Bhagia et al. 2024, arXiv 2412.04403, eq. 3 (step 2); with a law of the loss before it, two steps (study score-law)",
         "score",
     ),
     ScoreOfSizes(

@@ -47,11 +47,14 @@ _LOSSES = {"huber": 1e-3, "least squares": float("inf")}
 def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str] = ()) -> Multiverse:
     """Ask the question in every universe of a table: which N, which FLOPs, law, floor, loss, space, exclusions, rates.
 
-    A ledger brings its own counts of N and FLOPs. Raises InputError where the table cannot be read.
+    A ledger brings its own counts of N and FLOPs. Raises InputError where the table cannot be read in the usual ones.
     """
-    table = read_table(source.path)
-    own = is_ledger(table)
-    sizes = tuple(parameters) or (LEDGER_PARAMETERS if own else ("parameters",))
+    own = is_ledger(read_table(source.path))
+    given = tuple(parameters) or (LEDGER_PARAMETERS if own else ())
+    first = replace(source, roles={**source.roles, **({"parameters": given[0]} if given else {})})
+    points = read_observations(first, LAWS["chinchilla"])
+    points.check(LAWS["chinchilla"])
+    sizes = given or (points.roles["parameters"],)
     budgets = tuple(flops) or (LEDGER_FLOPS if own else ())
     rates = ("all cells", "bracketed only") if own else ("all cells",)
     universes: list[Universe] = []

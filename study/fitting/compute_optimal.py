@@ -8,9 +8,11 @@ from typing import Any
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
+from study.fitting.column_names import named_like
 from study.fitting.estimation import Settings, fit
 from study.fitting.frontiers import Frontier, envelope, hull, iso_flop, parametric
 from study.fitting.reading import Source, read_observations
+from study.fitting.table_files import read_table
 
 Approaches = dict[str, Frontier | str]
 
@@ -18,9 +20,9 @@ Approaches = dict[str, Frontier | str]
 def frontiers(source: Source, settings: Settings | None = None) -> Approaches:
     """The frontier by every approach, or in words why there is none.
 
-    Tokens are C/(6·N) where the source names FLOPs but no tokens. Raises InputError where the table cannot be read.
+    Tokens are C/(6·N) where the source or its table has FLOPs but no tokens. Raises InputError where the table cannot be read.
     """
-    if "flops" in source.roles and "tokens" not in source.roles:
+    if _only_flops(source):
         source = replace(source, roles={**source.roles, "tokens": "C/(6*N)"})
     points = read_observations(source, LAWS["chinchilla"])
     runs = points.columns["parameters"], points.budget, points.response
@@ -53,6 +55,13 @@ def to_text(found: Approaches) -> str:
         inside = sum(best.inside for best in one.best)
         lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'}")
     return "\n".join(lines)
+
+
+def _only_flops(source: Source) -> bool:
+    """Whether FLOPs are given or found, and tokens neither."""
+    names = [str(name) for name in read_table(source.path).columns]
+    flops, tokens = (role in source.roles or bool(named_like(role, names)) for role in ("flops", "tokens"))
+    return flops and not tokens
 
 
 def _attempt(way: Callable[[], Frontier]) -> Frontier | str:

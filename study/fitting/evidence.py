@@ -12,6 +12,7 @@ import pandas as pd
 from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, Family, cells_of, families_of
 from study.fitting.comparisons import Comparisons, compare
+from study.fitting.downstream import Downstream, downstream
 from study.fitting.rankings import Gain, front_of, gains_of
 from study.fitting.sweep_laws import SweepLaws, sweep_laws
 from study.records import SweepFolder, write_atomically
@@ -37,6 +38,11 @@ class Evidence:
     def laws(self) -> SweepLaws:
         """The laws that the ledger can tell, fitted when first asked for."""
         return sweep_laws(self.folder.path, self.ledger)
+
+    @cached_property
+    def downstream(self) -> Downstream | None:
+        """What downstream scores say, fitted when first asked for; None where nothing was scored."""
+        return downstream(self.folder, self.ledger)
 
     @property
     def excluded(self) -> pd.DataFrame:
@@ -96,10 +102,15 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
 
 
 def save_fits(evidence: Evidence) -> None:
-    """Write `fits/learning_rate.json`, `fits/paired_differences.json` and one file a law; laws that are no more are removed."""
+    """Write `fits/learning_rate.json`, `paired_differences.json`, one file a law and, of downstream scores, `downstream.json`.
+
+    Files of what is no more are removed.
+    """
     files = {"learning_rate": evidence.learning_rates(), "paired_differences": evidence.differences()}
     files |= {found.fit.law.name: found.to_dict() for found in evidence.laws.fits}
-    for name in LAWS.keys() - files.keys():
+    if evidence.downstream is not None:
+        files["downstream"] = evidence.downstream.to_dict()
+    for name in {*LAWS, "downstream"} - files.keys():
         (evidence.folder.fits / f"{name}.json").unlink(missing_ok=True)
     for name, values in files.items():
         text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)

@@ -52,6 +52,9 @@ class LawFit:
         found = self.fit
         lines = [f"{found.law.name}: {found.law.formula}", f"status: {found.status}"]
         lines += [f"  {reason}" for reason in found.reasons]
+        roles = found.observations.roles
+        used = (*found.law.variables, found.law.predicts)
+        lines.append("columns: " + ", ".join(f"{role} = {roles[role]}" for role in used if role in roles))
         lines.append(f"{plural(found.n, 'row')} of {plural(found.observations.runs, 'run')}, {len(found.excluded)} excluded")
         lines.append(
             f"objective {found.objective:.10g} (Huber, delta {found.settings.huber_delta:g}, {found.settings.space}, summed)"

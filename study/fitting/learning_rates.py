@@ -48,9 +48,12 @@ def search_rates(runs: pd.DataFrame) -> RateSearch:
     """The rate search in the ledger rows of one cell, at its first seed.
 
     A run that diverged or stayed at the unigram entropy counts as worse than any that learned. One that failed for another
-    reason (FAILED, OOM) says nothing about its rate and does not count as tried.
+    reason (FAILED, OOM, HUNG), or that a person excluded, says nothing about its rate and does not count as tried.
     """
-    first = runs[(runs["seed"] == runs["seed"].min()) & runs["state"].isin(["COMPLETED", "DIVERGED"])]
+    told = runs["state"].isin(["COMPLETED", "DIVERGED"])
+    if "excluded_by_hand" in runs:
+        told &= runs["excluded_by_hand"].isna()
+    first = runs[(runs["seed"] == runs["seed"].min()) & told]
     tried = tuple(_tried(row) for _, row in first.sort_values("recipe.learning_rate").iterrows())
     losses = np.array([_rank_loss(rate) for rate in tried])
     if not np.isfinite(losses).any():

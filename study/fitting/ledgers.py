@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from study.fitting.cells import RATE
@@ -17,7 +19,6 @@ LEDGER_COLUMNS = {
     "heads": "architecture.heads",
     "ffn": "architecture.ffn",
     "unique_tokens": "train_tokens",
-    "cluster": "run_id",
 }
 """What a ledger calls the variables of laws; parameters are all unique tensors, FLOPs those of the products that run."""
 
@@ -31,6 +32,19 @@ LEDGER_FLOPS = ("train_flops", "train_flops_dense_head", "train_flops_6n", "trai
 def is_ledger(table: pd.DataFrame) -> bool:
     """Whether a table is the ledger of a sweep."""
     return {"run_id", "cell", "loss_nats", RATE, "exclusion"} <= set(table.columns)
+
+
+def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
+    """The run that each row's training began with: its trunk's, or its own; branches of one trunk are no independent runs."""
+    began = ledger["run_id"].astype(str)
+    if "trunk" not in ledger:
+        return began
+    trunks = {run: str(trunk) for run, trunk in zip(began, ledger["trunk"], strict=True) if pd.notna(trunk)}
+    for _ in range(len(trunks)):
+        if not began.isin(list(trunks)).any():
+            break
+        began = began.map(lambda run: trunks.get(run, run))
+    return began
 
 
 def unusable(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[int, str]:

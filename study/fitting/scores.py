@@ -88,6 +88,57 @@ class _ScoreOfLossSurface(_LogisticSurface):
 
 
 @dataclass(frozen=True)
+class ScoreBetween(Law):
+    """chance + (ceiling − chance)/(1 + exp(k·(L − L0))) between ends that are known, for which three encoders suffice."""
+
+    chance: float = 0.0
+    ceiling: float = 1.0
+
+    variables = ("loss",)
+    parameters = ("k", "L0")
+    exponents = ("k",)
+
+    def at(self, columns: Columns) -> CurvedSurface:
+        """The law at the rows of a table."""
+        return _ScoreBetweenSurface(columns["loss"], (self.chance, self.ceiling))
+
+    def values(self, parameters: Floats, columns: Columns) -> Floats:
+        """The formula at many sets of parameters (B × p) and all rows, B × n."""
+        return self.at(columns).value(parameters)
+
+
+class _ScoreBetweenSurface(CurvedSurface):
+    """θ = (k, L0)."""
+
+    def __init__(self, loss: Floats, ends: tuple[float, float]) -> None:
+        self.free = _ScoreOfLossSurface(loss)
+        self.ends = ends
+
+    @property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """Both are between 0 and 100."""
+        return np.zeros(2), np.full(2, 100.0)
+
+    def expand(self, theta: Floats) -> tuple[Floats, Floats, Pairs]:
+        """Values, gradients and second derivatives."""
+        whole = np.column_stack([np.tile(self.ends, (len(theta), 1)), theta])
+        value, gradients, seconds = self.free.expand(whole)
+        return value, gradients[..., 2:], {(one - 2, two - 2): bend for (one, two), bend in seconds.items() if one >= 2}
+
+    def natural(self, theta: Floats) -> Floats:
+        """The parameters themselves, B × p."""
+        return theta.copy()
+
+    def natural_slopes(self, theta: Floats) -> Floats:
+        """The unit matrix, p × p."""
+        return np.eye(len(theta))
+
+    def starts(self, response: Floats, count: int) -> Floats:
+        """A grid of slopes and middles."""
+        return self.free.starts(response, count)[:, 2:]
+
+
+@dataclass(frozen=True)
 class ScoreOfSizes(Law):
     """chance + (ceiling − chance)/(1 + exp(A·N^−alpha + B·D^−beta − M)): a score in a single step.
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from study.errors import InputError
+from study.fitting.text_numbers import read_text_numbers
 
 _READERS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 _MISSING = ["-", "–", "—", "?", "."]
+
+NOTES = "notes"
+"""Where a table's `attrs` say which text was read as numbers."""
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -26,7 +32,10 @@ def read_table(path: Path) -> pd.DataFrame:
         raise InputError.at(str(path), f"is none of {', '.join(_READERS)}")
     try:
         table = _read(path, kind)
-    except (ValueError, OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise InputError.at(str(path), f"is not UTF-8 (byte {byte:#x} at {error.start}); save it as UTF-8") from None
+    except (ValueError, OSError) as error:
         raise InputError.at(str(path), f"cannot be read as {kind}: {' '.join(str(error).split())[:200]}") from None
     table.columns = [str(name).strip() for name in table.columns]
     twice = sorted({name for name in table.columns if list(table.columns).count(name) > 1})
@@ -34,6 +43,8 @@ def read_table(path: Path) -> pd.DataFrame:
         raise InputError.at(str(path), f"has more than one column named {', '.join(twice)}")
     if table.empty:
         raise InputError.at(str(path), "has no rows")
+    table, notes = read_text_numbers(table, decimal_commas=kind == "csv" and _separator(_header(path)) == ";")
+    table.attrs[NOTES] = notes
     return table
 
 
@@ -41,9 +52,54 @@ def _read(path: Path, kind: str) -> pd.DataFrame:
     if kind == "parquet":
         return pd.read_parquet(path)
     if kind == "jsonl":
-        text = path.read_text(encoding="utf-8-sig")
-        return pd.read_json(path, lines=not text.lstrip().startswith("["), encoding="utf-8-sig")
+        return _flat(path.read_text(encoding="utf-8-sig"))
+    if not (header := _header(path)):
+        raise ValueError("it is empty; the first line of a table names its columns")
+    return pd.read_csv(
+        path,
+        sep=_separator(header),
+        skiprows=_comments(path),
+        encoding="utf-8-sig",
+        skipinitialspace=True,
+        na_values=_MISSING,
+        low_memory=False,
+    )
+
+
+def _flat(text: str) -> pd.DataFrame:
+    """Records from lines, a list, or an object of one list; what is nested in them gets dotted names."""
+    try:
+        records = json.loads(text)
+    except ValueError:
+        records = [_record(line, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if isinstance(records, dict):
+        lists = [value for value in records.values() if isinstance(value, list)]
+        records = lists[0] if len(lists) == 1 else [records]
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise ValueError("its records are no objects of names and values")
+    return pd.json_normalize(records)
+
+
+def _record(line: str, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}") from None
+
+
+def _comments(path: Path) -> int:
+    """How many lines before the header are comments, that is, begin with #."""
     with path.open(encoding="utf-8-sig") as lines:
-        header = lines.readline()
-    separator = max("\t;,", key=header.count)
-    return pd.read_csv(path, sep=separator, encoding="utf-8-sig", skipinitialspace=True, na_values=_MISSING, low_memory=False)
+        for number, line in enumerate(lines):
+            if line.strip() and not line.startswith("#"):
+                return number
+    return 0
+
+
+def _header(path: Path) -> str:
+    with path.open(encoding="utf-8-sig") as lines:
+        return next((line for line in lines if line.strip() and not line.startswith("#")), "")
+
+
+def _separator(header: str) -> str:
+    return max("\t;,", key=header.count)

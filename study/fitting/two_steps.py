@@ -11,7 +11,7 @@ from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.forecasting import FORECAST_RESAMPLES, HELD_OUT, Forecast, forecast, forecast_text, interval_of, largest_runs
-from study.fitting.laws import Columns, Floats
+from study.fitting.laws import Columns, Floats, Law
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_columns
 
@@ -81,28 +81,36 @@ def fit_score(source: Source, settings: Settings | None = None, held_out: float 
     """
     points = read_columns(source, (*SIZES, "loss"), "score")
     settings = settings or Settings()
-    held = largest_runs(points, held_out)
     by_sizes = _only(points, SIZES)
     return ScoreFit(
-        two_steps=_two_steps(points, settings),
+        two_steps=two_steps(points, settings),
         single_step=fit(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear")),
-        two_step_forecast=_two_step_forecast(points.where(~held), points.where(held), settings),
+        two_step_forecast=two_step_forecast(points, held_out, settings),
         single_step_forecast=forecast(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear"), held_out),
     )
 
 
-def _two_steps(points: Observations, settings: Settings) -> TwoSteps:
-    by_sizes = replace(_only(points, SIZES), response=points.columns["loss"])
+def two_steps(points: Observations, settings: Settings, laws: tuple[Law, Law] | None = None) -> TwoSteps:
+    """Fit a law of the loss, and one of the score at a loss, by default chinchilla and score-of-loss.
+
+    Raises InputError where either has too few points.
+    """
+    of_loss, of_score = laws or (LAWS["chinchilla"], LAWS["score-of-loss"])
+    by_sizes = replace(_only(points, of_loss.variables), response=points.columns["loss"])
     return TwoSteps(
-        fit(LAWS["chinchilla"], by_sizes, settings),
-        fit(LAWS["score-of-loss"], _only(points, ("loss",)), replace(settings, space="linear")),
+        fit(of_loss, by_sizes, settings),
+        fit(of_score, _only(points, of_score.variables), replace(settings, space="linear")),
     )
 
 
-def _two_step_forecast(known: Observations, unseen: Observations, settings: Settings) -> Forecast | str:
+def two_step_forecast(
+    points: Observations, held_out: float, settings: Settings, laws: tuple[Law, Law] | None = None
+) -> Forecast | str:
     """What both steps, fitted to the smaller runs, say of the score of the largest; in words where they cannot be fitted."""
+    held = largest_runs(points, held_out)
+    known, unseen = points.where(~held), points.where(held)
     try:
-        found = _two_steps(known, replace(settings, bootstrap=min(settings.bootstrap, FORECAST_RESAMPLES)))
+        found = two_steps(known, replace(settings, bootstrap=min(settings.bootstrap, FORECAST_RESAMPLES)), laws)
     except InputError as error:
         return f"none: without the largest {len(unseen)} rows a step cannot be fitted ({error.problems[0]})"
     residuals = found.predict(known.columns) - known.response

@@ -115,8 +115,8 @@ class Multiverse:
         low, middle, high = told["values"]
         lines = [
             self.question.text,
-            f"{told['answer']}, say the usual conventions and {told['agreement']:.0%} of the {told['answered']} universes that have "
-            f"an answer (of {told['universes']}); in {told['decided']} the 95% interval leaves out the other answer.",
+            f"{told['answer']}, say the usual conventions and {told['agreement']:.0%} of the {told['answered']} universes "
+            f"with an answer (of {told['universes']}); in {told['decided']} the 95% interval leaves out the other answer.",
             f"{self.question.quantity}: {low:.3f} to {high:.3f}, median {middle:.3f}.",
             *self._flip_lines(told["flips"], told["agreement_by_choice"]),
         ]

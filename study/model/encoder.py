@@ -25,9 +25,8 @@ class Attention(nn.Module):
         batch, length, width = x_BxSxH.shape
         joint = self.query_key_value(x_BxSxH).view(batch, length, 3, self.heads, self.head_width)
         query_BxAxSxD, key_BxAxSxD, value_BxAxSxD = joint.permute(2, 0, 3, 1, 4).unbind(0)
-        attended_BxAxSxD = F.scaled_dot_product_attention(
-            query_BxAxSxD, key_BxAxSxD, value_BxAxSxD, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0
-        )
+        dropout = self.dropout if self.training else 0.0
+        attended_BxAxSxD = attended(query_BxAxSxD, key_BxAxSxD, value_BxAxSxD, mask, dropout)
         mixed: Tensor = self.output(attended_BxAxSxD.transpose(1, 2).reshape(batch, length, width))
         return mixed
 
@@ -42,11 +41,30 @@ class Attention(nn.Module):
         )
         joint = F.linear(x_BxSxH, weight[width:], bias[width:]).view(batch, length, 2, self.heads, self.head_width)
         key_BxAxSxD, value_BxAxSxD = joint.permute(2, 0, 3, 1, 4).unbind(0)
-        attended_BxAxKxD = F.scaled_dot_product_attention(
-            query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0
-        )
+        dropout = self.dropout if self.training else 0.0
+        attended_BxAxKxD = attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, dropout)
         mixed: Tensor = self.output(attended_BxAxKxD.transpose(1, 2).flatten(2))
         return mixed
+
+
+def attended(
+    query_BxAxKxD: Float[Tensor, "B A K D"],
+    key_BxAxSxD: Float[Tensor, "B A S D"],
+    value_BxAxSxD: Float[Tensor, "B A S D"],
+    mask: Bool[Tensor, "B 1 1 S"] | None,
+    dropout: float,
+) -> Float[Tensor, "B A K D"]:
+    """Values mixed by softmax(query · key / √D), by torch's fused kernel but for bf16 on CPU.
+
+    There the fused kernel's backward pass is slow: two plain products with a softmax between take a third of its time, and
+    the fused kernel's fallback with dropout, which works in fp32, takes longer still.
+    """
+    if query_BxAxKxD.device.type != "cpu" or query_BxAxKxD.dtype != torch.bfloat16:
+        return F.scaled_dot_product_attention(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, attn_mask=mask, dropout_p=dropout)
+    scores_BxAxKxS = torch.matmul(query_BxAxKxD * query_BxAxKxD.shape[-1] ** -0.5, key_BxAxSxD.transpose(-1, -2))
+    if mask is not None:
+        scores_BxAxKxS = scores_BxAxKxS.masked_fill(~mask, float("-inf"))
+    return torch.matmul(F.dropout(torch.softmax(scores_BxAxKxS, -1), dropout), value_BxAxSxD)
 
 
 class FeedForward(nn.Module):

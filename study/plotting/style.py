@@ -40,12 +40,17 @@ def theme() -> Iterator[None]:
         yield
 
 
-def panels(titles: Sequence[str], x: str, y: str, columns: int = 2, size: tuple[float, float] = (4.6, 3.4)) -> Panels:
-    """A figure and its panels, in rows of at most `columns`, with one x and one y range and the axes' names outside."""
+def panels(
+    titles: Sequence[str], x: str, y: str, columns: int = 2, size: tuple[float, float] = (4.6, 3.4), one_y: bool = True
+) -> Panels:
+    """A figure and its panels, in rows of at most `columns`, with one x and one y range and the axes' names outside.
+
+    `one_y` False gives each panel its own y range.
+    """
     columns = min(columns, len(titles))
     rows = -(-len(titles) // columns)
     figure = Figure(figsize=(max(8.0, size[0] * columns), size[1] * rows + 0.9), layout="constrained")
-    axes: list[Axes] = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel().tolist()
+    axes: list[Axes] = figure.subplots(rows, columns, sharex=True, sharey=one_y, squeeze=False).ravel().tolist()
     for spare in axes[len(titles) :]:
         spare.remove()
     axes = axes[: len(titles)]

@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 
 from study.records import write_atomically
-from study.replicating import chinchilla, olmo_ladder, open_lm, reconciliation
+from study.replicating import chinchilla, data_constraint, olmo_ladder, open_lm, reconciliation
 from study.replicating.comparison import Study
 from study.wording import escape, table
 
 
 def replicate(into: Path, chinchilla_points: Path | None) -> tuple[Study, ...]:
     """Make every published study again and write `replications.json` and `replications.md`."""
-    studies = (chinchilla.study(chinchilla_points), olmo_ladder.study(), open_lm.study(), reconciliation.study())
+    others = (olmo_ladder, open_lm, data_constraint, reconciliation)
+    studies = (chinchilla.study(chinchilla_points), *(module.study() for module in others))
     text = json.dumps([study.to_dict() for study in studies], indent=1, ensure_ascii=False, allow_nan=False)
     write_atomically(into / "replications.json", text.encode() + b"\n")
     write_atomically(into / "replications.md", to_markdown(studies).encode())

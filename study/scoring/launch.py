@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,8 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from study.errors import InputError, Problem
-from study.records import RunFolder, SweepFolder
+from study.records import RunFolder, RunRecord, SweepFolder, cell_of
+from study.schema import flatten
 from study.score_config import Downstream
 from study.score_records import scores_of, write_scores
 from study.scoring.coordinator import Coordinator
@@ -20,7 +21,8 @@ from study.scoring.planning import Subject, missing_baselines, subjects
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import subset
 from study.scoring.workers import Workers
-from study.sweeping.launch import Resources
+from study.sweeping.executors.choosing import slots_of
+from study.sweeping.resources import Resources
 from study.tasks.examples import TaskData
 from study.tasks.loading import load_task
 
@@ -45,7 +47,7 @@ class Scored:
 
 
 def target(path: Path) -> Target:
-    """The run in a folder, or all completed runs of a sweep's.
+    """The run in a folder, or the completed runs of a sweep's: where knobs were tuned, those of each cell's best.
 
     Raises InputError where the folder is neither, or has no run that was completed and kept its weights.
     """
@@ -57,7 +59,8 @@ def target(path: Path) -> Target:
         runs = sweep.runs()
     if not runs:
         raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
-    completed = [run for run in runs if (record := run.record()) is not None and record.state == "COMPLETED"]
+    tuned = () if run.config_file.exists() else tuple(sweep.sweep().get("tune") or ())
+    completed = at_best_knobs(runs, tuned)
     if not completed:
         raise InputError.at(str(path), "has no completed run to score; study launch completes them")
     problems = [
@@ -68,6 +71,21 @@ def target(path: Path) -> Target:
     if problems:
         raise InputError(problems)
     return Target(sweep, tuple(Pretrained(run) for run in completed))
+
+
+def at_best_knobs(runs: Iterable[RunFolder], tuned: tuple[str, ...]) -> list[RunFolder]:
+    """The completed runs that have the knobs of the lowest loss in their cell, at every seed; all where nothing is tuned."""
+    cells: dict[str, list[tuple[float, RunFolder, RunRecord]]] = {}
+    for run in runs:
+        if (record := run.record()) is not None and record.state == "COMPLETED" and record.loss_nats is not None:
+            cell = cell_of(record.config, tuned, record.data_fingerprint)
+            cells.setdefault(cell, []).append((record.loss_nats, run, record))
+    found = []
+    for members in cells.values():
+        _, _, best = min(members, key=lambda member: member[0])
+        knobs = {path: flatten(best.config.to_dict())[path] for path in tuned}
+        found += [run for _, run, record in members if knobs.items() <= flatten(record.config.to_dict()).items()]
+    return found
 
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
@@ -111,7 +129,7 @@ def _make(asked: Target, found: list[Subject], downstream: Downstream, resources
     display = ScoreDisplay(console, shapes)
     try:
         with display.bars:
-            coordinator.run(Workers(resources.slots()), display.refresh)
+            coordinator.run(Workers(slots_of(resources)), display.refresh)
     finally:
         if any(scores_of(run.folder) for run in asked.runs):
             write_scores(asked.sweep)

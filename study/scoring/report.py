@@ -14,7 +14,7 @@ from study.score_config import Downstream
 from study.score_records import BaselineRecord, ScoreRecord, baseline, chosen, interval_of_mean, scores_of
 from study.scoring.launch import Scored, score_all
 from study.scoring.planning import Subject
-from study.sweeping.launch import Resources
+from study.sweeping.resources import Resources
 from study.terminal import narrow_table
 
 
@@ -113,7 +113,8 @@ def _shown(found: Measured | None) -> tuple[str, str]:
 
 
 def score_launched(folder: Path, downstream: Downstream, resources: Resources, console: Console) -> tuple[Table | str, ...]:
-    """Score the completed runs of a sweep that was just launched; their table, nothing where none was completed."""
+    """Score the completed runs of a sweep that was just launched, on this machine; their table, nothing where none was."""
     if all(record.state != "COMPLETED" for record in SweepFolder(folder).records()):
         return ()
-    return score_table(score_all(folder, downstream, resources, console), downstream)
+    here = Resources(device=resources.device, slots_per_device=resources.slots_per_device)
+    return score_table(score_all(folder, downstream, here, console), downstream)

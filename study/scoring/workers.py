@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import PREEMPTED_EXIT
-from study.sweeping.executor import Slot, rank_environments, sigint_blocked, stop_when_orphaned
+from study.sweeping.executors.processes import sigint_blocked, stop_when_orphaned
+from study.sweeping.executors.slots import Slot, rank_environments
 
 if TYPE_CHECKING:
     from study.scoring.job import BaselineJob, Job
@@ -33,7 +34,7 @@ class Worker:
 
 
 class Workers:
-    """Scores on the slots of this machine; `submit` gives a future of an exit status, as study.sweeping.executor does.
+    """Scores on the slots of this machine; `submit` gives a future of an exit status, as study.sweeping.executors do.
 
     A worker lives until it is closed or dies; the slot of a dead one gets a new worker with the next job.
     """

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
 from filelock import FileLock, Timeout
@@ -30,6 +30,9 @@ from study.sweeping.sharing import SharedRuns
 from study.sweeping.spec import SweepSpec
 from study.sweeping.status import newest_values
 from study.sweeping.trunks import Trunks
+
+if TYPE_CHECKING:
+    from study.sweeping.pruning import Pruning
 
 LOCK_SECONDS = 1.0
 """How long a launcher tries to get the sweep's lock, which `study status` holds for an instant to see whether it is free."""
@@ -124,6 +127,7 @@ class Coordinator:
         self._shared = SharedRuns(folder)
         begun = self._load()
         self.trunks = Trunks(planned, self._home)
+        self.pruning: Pruning | None = None
         self.proposer = self._search(begun) if spec.search is not None else CellProposer(planned, self.trunks)
 
     def _load(self) -> list[RunConfig]:
@@ -134,6 +138,9 @@ class Coordinator:
             config = run.config() if record is None else record.config  # its YAML takes thirty times as long to read
             if config.fingerprint(self.data_fingerprint) != run.run_id:
                 continue
+            if record is not None and record.state == "PRUNED" and self.spec.search is None:
+                run.set_aside()  # a cell has use for whole runs only
+                record = None
             if record is None:
                 begun.append(config)
             else:
@@ -141,10 +148,15 @@ class Coordinator:
         return begun
 
     def _search(self, begun: list[RunConfig]) -> Proposer:
+        from study.sweeping.pruning import Pruning, checked
         from study.sweeping.search import OptunaSearch
 
         search = OptunaSearch(self.spec)
-        search.restore(self.progress.ended.values(), begun)
+        if self.spec.search is None or (prune := self.spec.search.prune) is None:
+            search.restore(self.progress.ended.values(), begun)
+            return search
+        self.pruning = Pruning(search, prune, self._home)
+        search.restore(self.progress.ended.values(), begun, lambda config: checked(self._run_folder(config), config, prune))
         return search
 
     def run(self, executor: Executor, refresh: Callable[[Progress], None], refresh_seconds: float = 0.5) -> None:
@@ -158,6 +170,8 @@ class Coordinator:
                     self._submit(executor, futures, ended)
                     over = not futures and not self.progress.held
                     if over or time.monotonic() - shown > refresh_seconds:
+                        if self.pruning is not None:
+                            self.pruning.look(self.progress.running)
                         refresh(self.progress)
                         shown = time.monotonic()
                     if over:
@@ -193,6 +207,8 @@ class Coordinator:
                     progress.held[key] = (config, who)
                 else:
                     self.trunks.begin(config, progress.ended)
+                    if self.pruning is not None:
+                        self.pruning.begin(config)
                     progress.running[key] = config
                     future = executor.submit(config, self._shared.home(run.run_id).path)
                     futures[future] = config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
@@ -14,26 +14,15 @@ from study.records import SweepFolder
 from study.sweeping.bill import Bill, bill, first_runs
 from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.display import LaunchDisplay
-from study.sweeping.executor import LocalExecutor, Slot, local_slots
+from study.sweeping.executors.choosing import executor_of, slots_of
+from study.sweeping.executors.slots import Slot, sharing_note
 from study.sweeping.mirror_process import MirrorProcess
+from study.sweeping.resources import Resources
 from study.sweeping.room import check_room
 from study.sweeping.spec import SweepSpec
 
 MIRROR_SECONDS = 20.0
 """How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a launch may use of this machine; see study.sweeping.executor.local_slots."""
-
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    slots_per_device: int | None = None
-    devices: int = 1
-
-    def slots(self) -> list[Slot]:
-        """The slots that they make on this machine; raises InputError where it has not enough."""
-        return local_slots(self.device, self.slots_per_device, self.devices)
 
 
 @dataclass(frozen=True)
@@ -54,12 +43,13 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
 
     Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
     """
-    return _bill(spec, folder_of(spec, results), resources.slots())
+    return _bill(spec, folder_of(spec, results), resources, slots_of(resources))
 
 
-def _bill(spec: SweepSpec, folder: SweepFolder, slots: list[Slot]) -> Bill:
+def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: list[Slot]) -> Bill:
     _check_batches(spec, len(slots[0].indices))
-    check_room(spec, slots)
+    if resources.on == "local":  # of other machines' memory nothing is known here
+        check_room(spec, slots)
     return bill(spec, len(slots), slots[0].device, folder.records())
 
 
@@ -81,8 +71,10 @@ def launch(
     Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after the runs have saved.
     """
     folder = folder_of(spec, results)
-    slots = resources.slots()
-    expected = _bill(spec, folder, slots).runs
+    slots = slots_of(resources)
+    expected = _bill(spec, folder, resources, slots).runs
+    if note := sharing_note(slots):
+        console.print(note, markup=False, soft_wrap=True)
     data = prepare(spec.data, progress=True)
     with held(folder):
         coordinator = Coordinator(spec, values, folder, data.fingerprint)
@@ -92,7 +84,7 @@ def launch(
         display = LaunchDisplay(console, folder, data.fingerprint, expected)
         try:
             with display.progress:
-                coordinator.run(LocalExecutor(slots, spec.name), display.refresh)
+                coordinator.run(executor_of(resources, slots, folder), display.refresh)
         finally:
             unmirrored = mirror.stop(MIRROR_SECONDS) if track else 0
     records = coordinator.progress.ended.values()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -31,7 +32,8 @@ from study.sweeping.mirror_wandb import Mode, Unreachable, WandbRun, end_session
 POLL_SECONDS = 2.0
 """Between two passes; one takes about 30 µs for each run of the sweep that has nothing new."""
 RETRY_SECONDS = 30.0
-"""How long the live mirror leaves a run alone, or an unreachable server, after an error."""
+"""How long the live mirror leaves a run alone, or an unreachable server, after an error; twice as long after each more."""
+MOST_RETRY_SECONDS = 900.0
 LOCK_SECONDS = 60.0
 """How long the live mirror waits for the one before it to end."""
 
@@ -86,6 +88,11 @@ def mirror_sweep(
         end_session()
 
 
+def retry_seconds(errors: int) -> float:
+    """How long to wait after so many errors in a row."""
+    return float(min(MOST_RETRY_SECONDS, RETRY_SECONDS * 2 ** min(errors - 1, 16)))
+
+
 class _Mirror:
     """The runs of one sweep on their way to W&B; only those that are being written stay open between passes."""
 
@@ -97,7 +104,8 @@ class _Mirror:
         self._mirrored: set[str] = set()
         self._failed: dict[str, str] = {}
         self._retry_at: dict[str, float] = {}
-        self._server_retry_at = 0.0
+        self._errors: Counter[str] = Counter()
+        self._server_retry_at, self._server_errors = 0.0, 0
 
     def pass_over(self, closing: bool, progress: Callable[[int, int], None] | None = None) -> SyncReport:
         """Log what is new in every run; the last pass, `closing`, ends every W&B run. One run's trouble stays its own."""
@@ -129,6 +137,7 @@ class _Mirror:
             del self._open[run_id]
             self._mirrored.add(run_id)
         self._failed.pop(run_id, None)
+        self._errors.pop(run_id, None)
 
     def _is_held(self, run: RunFolder) -> bool:
         """Whether W&B holds all that a run wrote; a run's state file is read once."""
@@ -143,17 +152,21 @@ class _Mirror:
         if time.monotonic() < self._server_retry_at:
             raise Unreachable("the W&B server did not answer a moment ago")
         try:
-            return WandbRun(self._folder, run, self._mode)
+            opened = WandbRun(self._folder, run, self._mode, beside=len(self._open))
         except Unreachable:
-            self._server_retry_at = time.monotonic() + RETRY_SECONDS
+            self._server_errors += 1
+            self._server_retry_at = time.monotonic() + retry_seconds(self._server_errors)
             raise
+        self._server_errors = 0
+        return opened
 
     def _fail(self, run_id: str, error: Exception) -> None:
         """Note why a run could not be mirrored; it is made anew later."""
         expected = isinstance(error, OSError | ValueError | InputError)
         logger.warning("run %s is not mirrored: %s", run_id, error, exc_info=not expected)
         self._failed[run_id] = f"{type(error).__name__}: {error}"
-        self._retry_at[run_id] = time.monotonic() + RETRY_SECONDS
+        self._errors[run_id] += 1
+        self._retry_at[run_id] = time.monotonic() + retry_seconds(self._errors[run_id])
         opened = self._open.pop(run_id, None)
         if opened is not None:
             try:

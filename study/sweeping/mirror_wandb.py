@@ -25,6 +25,12 @@ DEFAULT_PROJECT = "scaling-study"
 INIT_SECONDS = 20.0
 FINISH_SECONDS = 300.0
 
+REQUESTS_PER_MINUTE = 100
+"""How many requests with rows all open W&B runs may make together; W&B's limit is 200 a project and minute."""
+
+BATCH_SECONDS = 15.0
+"""How long wandb collects rows before it sends them, at least."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -86,9 +92,13 @@ def _settings() -> wandb.Settings:
 
 
 class WandbRun:
-    """The W&B run of one of our runs, made from the first row on; raises Unreachable where the server is."""
+    """The W&B run of one of our runs, made from the first row on; raises Unreachable where the server is.
 
-    def __init__(self, folder: SweepFolder, source: RunFolder, mode: Tracked) -> None:
+    Rows go out in batches, the rarer the more runs are `beside` it; wandb itself waits and repeats what the server refuses
+    as too much (429).
+    """
+
+    def __init__(self, folder: SweepFolder, source: RunFolder, mode: Tracked, beside: int = 0) -> None:
         if not re.fullmatch(r"[0-9a-f]{16}", source.run_id):
             raise InputError.at(str(source.path), "is not named by a run id (16 hex digits)")
         config = source.config()
@@ -112,6 +122,7 @@ class WandbRun:
                 dir=str(folder.path),
                 mode=mode,
                 resume="allow" if mode == "online" else None,
+                settings=wandb.Settings(x_file_stream_transmit_interval=batch_seconds(beside + 1)),
             )
         except wandb.errors.CommError as error:
             raise Unreachable(str(error)) from error
@@ -154,6 +165,11 @@ class WandbRun:
             self._run.config.update(flatten(record.environment.model_dump(exclude_none=True), "environment"))
         if record.exclusion is not None:
             self._run.tags = (*self._run.tags, "excluded")
+
+
+def batch_seconds(runs: int) -> float:
+    """How long each of so many open runs collects rows, so that together they stay below W&B's limit."""
+    return max(BATCH_SECONDS, 60.0 * runs / REQUESTS_PER_MINUTE)
 
 
 def run_name(config: RunConfig) -> str:

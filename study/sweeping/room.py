@@ -17,7 +17,7 @@ from study.sweeping.bill import first_runs
 from study.sweeping.spec import SweepSpec
 
 if TYPE_CHECKING:
-    from study.sweeping.executor import Slot
+    from study.sweeping.executors.slots import Slot
 
 PROCESS_BYTES: dict[Device, int] = {"cpu": 150_000_000, "cuda": 800_000_000}
 """What a run's process takes beside its tensors: on CPU what it does not share with the other runs of the forkserver

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from statistics import median
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import TrialState, create_trial
 
@@ -15,7 +17,12 @@ from study.errors import InputError
 from study.records import RunRecord
 from study.schema import flatten
 from study.sweeping.plan import key_of, searched_config
-from study.sweeping.spec import Dimension, SweepSpec
+from study.sweeping.spec import Dimension, Prune, SweepSpec
+
+BEGUN = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
+
+Checks = Mapping[int, float]
+"""The validation loss of a run at the checks of its search, by their number from 1."""
 
 
 class OptunaSearch:
@@ -26,25 +33,58 @@ class OptunaSearch:
         self.spec, self.search = spec, spec.search
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.study = optuna.create_study(
-            sampler=_sampler(self.search.sampler, spec.first_seed), directions=["minimize"] * len(self.search.objectives)
+            study_name=spec.name,  # by which, and the trial's number, Hyperband draws a bracket
+            sampler=_sampler(self.search.sampler, spec.first_seed),
+            pruner=_pruner(self.search.prune),
+            directions=["minimize"] * len(self.search.objectives),
         )
         self._distributions = {path: _distribution(dimension) for path, dimension in self.search.space.items()}
         self._asked: dict[str, tuple[optuna.Trial, RunConfig]] = {}
         self._known: set[str] = set()
 
-    def restore(self, ended: Iterable[RunRecord], begun: Iterable[RunConfig]) -> None:
+    def restore(
+        self, ended: Iterable[RunRecord], begun: Iterable[RunConfig], checked: Callable[[RunConfig], Checks] = lambda _: {}
+    ) -> None:
         """Take up what earlier starts tried: ended runs as finished trials, begun ones as the next to be asked.
 
-        The sampler is seeded anew by how many there are; with its first seed it would draw the points of the first start again.
+        `checked` gives what a run reported before its end, which pruning compares others with. The sampler is seeded anew by
+        how many there are; with its first seed it would draw the points of the first start again.
         """
+        self.study.sampler = RandomSampler()  # asked for nothing: trials that are replayed have their points
         for record in sorted(ended, key=lambda record: (record.finished_at, record.run_id)):
             if self._point(record.config) is not None:
+                if self.search.prune is not None:
+                    self._replay(record, checked(record.config))
                 self.tell(record)
         for config in begun:
             point = self._point(config)
             if point is not None and key_of(config) not in self._known:
                 self.study.enqueue_trial(point)
         self.study.sampler = _sampler(self.search.sampler, self.spec.first_seed + len(self.study.get_trials(deepcopy=False)))
+
+    def _replay(self, record: RunRecord, checked: Checks) -> None:
+        """Ask for the trial of an ended run and report what it did, so that the pruner knows all that it knew before."""
+        self.study.enqueue_trial(self._point(record.config) or {})
+        trial = self.study.ask(self._distributions)
+        self._asked[key_of(record.config)] = (trial, record.config)
+        for check, loss in checked.items():
+            trial.report(loss, check)
+            trial.should_prune()
+
+    def report(self, key: str, check: int, loss: float) -> str | None:
+        """Report the loss of a running run at a check; why it is to stop there, None where it is not."""
+        trial, _ = self._asked[key]
+        frozen = self.study.get_trials(deepcopy=False)[trial.number]
+        if check in frozen.intermediate_values:
+            return None
+        trial.report(loss, check)
+        if not trial.should_prune():
+            return None
+        assert self.search.prune is not None
+        by = self.search.prune.by
+        others = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,) if by == "median" else None)
+        there = [other.intermediate_values[check] for other in others if check in other.intermediate_values]
+        return f"{by}: {loss:.4f} nats, where the median of {len(there)} runs is {median(there):.4f}"
 
     @property
     def waiting(self) -> int:
@@ -81,6 +121,8 @@ class OptunaSearch:
             return
         self._known.add(key)
         values, state = _outcome(self._objectives(record))
+        if record.state == "PRUNED":
+            state = TrialState.PRUNED
         if (asked := self._asked.pop(key, None)) is not None:
             self.study.tell(asked[0], values, state)
             return
@@ -89,7 +131,7 @@ class OptunaSearch:
         )
 
     def _begun(self) -> int:
-        return len(self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING)))
+        return len(self.study.get_trials(deepcopy=False, states=BEGUN))
 
     def _objectives(self, record: RunRecord) -> list[float] | None:
         """The values of the objectives, None where the run is excluded."""
@@ -110,6 +152,15 @@ def _sampler(name: str, seed: int) -> BaseSampler:
     samplers = {"tpe": TPESampler, "random": RandomSampler, "nsga2": NSGAIISampler}
     sampler: BaseSampler = samplers[name](seed=seed)
     return sampler
+
+
+def _pruner(prune: Prune | None) -> BasePruner:
+    """The pruner in Optuna's words; a step of a trial is the number of a check."""
+    if prune is None:
+        return NopPruner()
+    if prune.by == "hyperband":
+        return HyperbandPruner(min_resource=prune.first_check, max_resource=prune.checks, reduction_factor=3)
+    return MedianPruner(n_startup_trials=prune.spared, n_warmup_steps=prune.first_check)
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:

@@ -36,23 +36,30 @@ class SharedRuns:
             try:
                 patiently(lambda: os.symlink(os.path.join("..", self.folder.name, "runs", run_id), link))
             except FileExistsError:
-                if link.exists():
-                    return self.folder.home(run_id)
+                home = self.folder.home(run_id)
+                if link.exists() and not self._given_up(home):
+                    return home
                 self._forget(link)
             else:
                 return self.folder.run(run_id)
 
+    def _given_up(self, home: RunFolder) -> bool:
+        """Whether a search of another name has pruned the run: whoever else wants it trains it whole."""
+        return home.path != self.folder.run(home.run_id).path and _is_pruned(home)
+
     def _forget(self, link: Path) -> None:
-        """Remove a link whose sweep was deleted, unless another process has made it anew."""
+        """Remove a link whose sweep was deleted or has pruned the run, unless another process has made it anew."""
         with FileLock(self.folder.homes / ".lock"):
-            if not link.exists():
+            if not link.exists() or self._given_up(self.folder.home(link.name)):
                 link.unlink(missing_ok=True)
 
     def holder(self, run_id: str) -> str | None:
         """Which process trains a run now, None where none does."""
-        watch = self._watches.setdefault(run_id, Watch(self.home(run_id)))
+        if (watch := self._watches.get(run_id)) is None:
+            watch = self._watches[run_id] = Watch(self.home(run_id))
         if (who := watch.holder()) is None:
-            del self._watches[run_id]
+            if not watch.silent:  # of one that fell silent it is remembered
+                del self._watches[run_id]
             return None
         home = watch.folder.path.parent.parent.name
         return who if home == self.folder.name else f"the sweep {home!r}, {who}"
@@ -62,10 +69,16 @@ class SharedRuns:
         own, home = self.folder.run(run_id), self.home(run_id)
         others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != home.path.parent.parent.name]
         for other in (home, *others):
-            if other.path != own.path and other.record_file.exists():
+            if other.path != own.path and other.record_file.exists() and not _is_pruned(other):
                 _link_files(other, own)
                 break
         return own.record()
+
+
+def _is_pruned(run: RunFolder) -> bool:
+    """Whether a run has a record, and that one is of a pruned run."""
+    record = run.record() if run.record_file.exists() else None
+    return record is not None and record.state == "PRUNED"
 
 
 def _link_files(ended: RunFolder, into: RunFolder) -> None:

@@ -16,9 +16,10 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from study.architecture import Architecture
 from study.config import Budget, DataConfig, Masking, Recipe, read_yaml
 from study.errors import InputError, Problem
-from study.schema import Count, Index, Positive, Strict, Text, nearest, shown, whole
+from study.schema import Count, Index, Positive, Share, Strict, Text, nearest, shown, whole
 from study.score_config import Downstream
 from study.solving import ShapeRules
+from study.sweeping.resources import Resources
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """What a sweep may be called: its name becomes a folder, a W&B group and a title."""
@@ -35,6 +36,10 @@ LARGEST = {"depth": 10_000, "width": 1_000_000, "heads": 1_000_000, "ffn": 10_00
 
 MOST_COMBINATIONS = 10_000
 """The most shapes of a grid, and the most combinations of tuned values of a cell."""
+
+PRUNE_REFUSED = (
+    "stands under search and nowhere else: to stop those runs of a comparison or a fit that begin slowly would bias it"
+)
 
 ItemT = TypeVar("ItemT")
 
@@ -241,10 +246,30 @@ class Dimension(Strict):
         return int(self.high) if self.whole else self.high
 
 
+class Prune(Strict):
+    """Runs of a search that are worse than others at the same share of the budget are stopped before their end.
+
+    `median`: worse than the median of the other trials there, once `spared` trials have ended. `hyperband`: by successive
+    halving in brackets (Li et al. 2018, arXiv:1603.06560; reduction 3). Runs validate `checks` times, evenly over the budget,
+    and none is stopped before `first` of it: masked language models stay on the unigram plateau for a while.
+    """
+
+    by: Literal["median", "hyperband"] = "median"
+    checks: Annotated[Count, Field(ge=2, le=100)] = 8
+    first: Annotated[Share, Field(lt=1)] = 0.25
+    spared: Index = 5
+
+    @property
+    def first_check(self) -> int:
+        """The first check, from 1, that may stop a run."""
+        return max(1, math.ceil(self.first * self.checks - 1e-9))
+
+
 class Search(Rules):
     """A free search by Optuna over any keys of a run; several objectives give a Pareto front. Never for a scaling fit."""
 
     trials: Count
+    prune: Prune | None = None
     sampler: Literal["tpe", "random", "nsga2"] = "tpe"
     objectives: Several[Literal["loss_nats", "parameters", "parameters_non_embedding", "train_flops"]] = ("loss_nats",)
     space: Annotated[dict[str, Dimension], Field(min_length=1)]
@@ -256,6 +281,12 @@ class Search(Rules):
             for value in dimension.choices if dimension.choices is not None else (dimension.high,):
                 _check_size(path, value)
         return space
+
+    @model_validator(mode="after")
+    def _prunes_by_one_loss(self) -> Self:
+        if self.prune is not None and self.objectives != ("loss_nats",):
+            raise ValueError("prune needs loss_nats as the one objective: a run is stopped by its loss so far")
+        return self
 
 
 class SweepSpec(Strict):
@@ -275,6 +306,7 @@ class SweepSpec(Strict):
     search: Search | None = None
     tags: tuple[Text, ...] = ()
     downstream: Downstream | None = None
+    resources: Resources = Resources()
 
     @field_validator("name")
     @classmethod
@@ -314,6 +346,9 @@ class SweepSpec(Strict):
     def parse(cls, values: object, place: str = "") -> Self:
         """The sweep that `values` describe; what is wrong with its knobs and with the parts of `base` is told at once too."""
         problems = list(_problems_of_parts(values)) if isinstance(values, Mapping) else []
+        if isinstance(values, Mapping) and "prune" in values:
+            problems.append(Problem("prune", PRUNE_REFUSED))
+            values = {key: value for key, value in values.items() if key != "prune"}
         try:
             spec = super().parse(values, place)
         except InputError as error:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
+from study.errors import InputError
 from study.ownership import is_locked
-from study.records import RunFolder, SweepFolder
+from study.records import RunFolder, State, SweepFolder
+from study.sweeping.bill import bill
+from study.sweeping.spec import SweepSpec
 
 TAIL_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where one run is: its state is that of its record, `running`, or `stopped` where no process trains it now."""
+    """Where one run is: its state is that of its record, `running`, or `stopped` where no process trains it now.
+
+    `train_flops` and `tokens` are done so far; `seconds_left` are at the speed of its last row.
+    """
 
     run_id: str
     shape: str
@@ -24,31 +31,79 @@ class RunStatus:
     state: str
     tokens: int
     target_tokens: int
+    train_flops: float
     loss_nats: float | None
     tokens_per_second: float | None
+    mfu: float | None
+    seconds_left: float | None
+    attempts: int
     reason: str | None
 
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """Where a sweep is: its runs, and who coordinates it now, None where nobody does."""
+    """Where a sweep is: its runs, and who coordinates it now, None where nobody does.
+
+    `remaining_flops` are those of the runs that the sweep file asks for and that have no record; learning rates that turn out
+    to be wanted beyond the range are not in it. None where the sweep file cannot be read any more.
+    """
 
     name: str
     coordinator: Mapping[str, Any] | None
     runs: tuple[RunStatus, ...]
+    planned_runs: int | None = None
+    remaining_flops: float | None = None
 
     def count(self, state: str) -> int:
         """Runs in a state."""
         return sum(run.state == state for run in self.runs)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Runs in each state that any is in."""
+        return {state: self.count(state) for state in sorted({run.state for run in self.runs})}
+
+    @property
+    def running(self) -> tuple[RunStatus, ...]:
+        """The runs that are being trained."""
+        return tuple(run for run in self.runs if run.state == "running")
+
+    @property
+    def left_out(self) -> tuple[RunStatus, ...]:
+        """The runs that fits leave out, with their reasons."""
+        return tuple(run for run in self.runs if run.reason is not None)
+
+    @property
+    def best(self) -> RunStatus | None:
+        """The completed run of the lowest loss that is not left out."""
+        usable = [run for run in self.runs if run.state == "COMPLETED" and run.reason is None and run.loss_nats is not None]
+        return min(usable, key=lambda run: run.loss_nats or 0.0, default=None)
+
+    @property
+    def spent_flops(self) -> float:
+        """FLOPs of all runs so far, convention train_flops."""
+        return sum(run.train_flops for run in self.runs)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest takes at the speed of the runs that are running; None where none is."""
+        if self.remaining_flops is None:
+            return None
+        per_token = ((run, run.train_flops / run.tokens) for run in self.running if run.tokens and run.tokens_per_second)
+        speed = sum((run.tokens_per_second or 0.0) * flops for run, flops in per_token)
+        return self.remaining_flops / speed if speed else None
+
     def to_dict(self) -> dict[str, Any]:
         """The status as plain values."""
-        states = sorted({run.state for run in self.runs})
-        counts = {state: self.count(state) for state in states}
         return {
             "sweep": self.name,
             "coordinator": self.coordinator,
-            "counts": counts,
+            "counts": self.counts,
+            "planned_runs": self.planned_runs,
+            "best": None if self.best is None else self.best.run_id,
+            "spent_flops": self.spent_flops,
+            "remaining_flops": self.remaining_flops,
+            "seconds_left": self.seconds_left,
             "runs": [asdict(run) for run in self.runs],
         }
 
@@ -58,17 +113,20 @@ def status(folder: SweepFolder) -> SweepStatus:
     coordinator = None
     if is_locked(folder.lock_file) and folder.holder_file.exists():
         coordinator = json.loads(folder.holder_file.read_bytes())
-    return SweepStatus(folder.name, coordinator, tuple(_run_status(folder, run) for run in folder.runs()))
+    runs = tuple(_run_status(folder, run) for run in folder.runs())
+    return SweepStatus(folder.name, coordinator, runs, *_planned(folder, runs))
 
 
 def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
     record, home = run.record(), folder.home(run.run_id)
     config = run.config() if record is None else record.config
-    values = newest_values(run if record else home)
     state: str = "running" if is_locked(home.lock_file) else "stopped"
-    tokens, loss = values.get("trainer/tokens", 0), values.get("val/loss")
+    values = newest_values(home) if record is None else {}
+    tokens, flops = values.get("trainer/tokens", 0), values.get("trainer/flops", 0.0)
+    loss, speed, mfu = values.get("val/loss"), values.get("perf/tokens_per_second"), values.get("perf/mfu")
     if record is not None:
-        state, tokens, loss = record.state, record.tokens, record.loss_nats
+        state, tokens, loss, speed = record.state, record.tokens, record.loss_nats, record.tokens_per_second
+        flops = record.train_flops * record.spent_share
     return RunStatus(
         run_id=run.run_id,
         shape=config.architecture.shape_name,
@@ -77,10 +135,31 @@ def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
         state=state,
         tokens=tokens,
         target_tokens=config.tokens,
+        train_flops=flops,
         loss_nats=loss,
-        tokens_per_second=record.tokens_per_second if record else values.get("perf/tokens_per_second"),
+        tokens_per_second=speed,
+        mfu=mfu,
+        seconds_left=(config.tokens - tokens) / speed if state == "running" and speed else None,
+        attempts=home.attempts() if record is None else record.attempts,
         reason=record.exclusion if record else None,
     )
+
+
+def _planned(folder: SweepFolder, runs: Sequence[RunStatus]) -> tuple[int | None, float | None]:
+    """How many runs the sweep file asks for, and the FLOPs of those that have not ended; None where it cannot be read."""
+    try:
+        spec = SweepSpec.parse(folder.sweep())
+        planned = bill(spec, 1, "cpu")
+    except InputError:
+        return None, None
+    begun = sum(run.train_flops for run in runs if run.state not in get_args(State))
+    ended = [(run.shape, run.target_tokens) for run in runs if run.state in get_args(State)]
+    if spec.search is not None:  # one row, of the largest run that the search may try
+        left = sum(row.train_flops * max(0, row.runs - len(ended)) for row in planned.rows)
+    else:
+        times = Counter(ended)
+        left = sum(row.train_flops * max(0, row.runs - times[row.shape, row.tokens]) for row in planned.rows)
+    return planned.runs, max(0.0, left - begun)
 
 
 def newest_values(run: RunFolder) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from study.sweeping.bill import Bill
-from study.sweeping.status import SweepStatus
+from study.sweeping.status import RunStatus, SweepStatus
 from study.terminal import narrow_table, printable
 
 
@@ -40,15 +41,49 @@ def _sharing_line(bill: Bill) -> Iterator[str]:
         )
 
 
-def status_table(state: SweepStatus) -> Table:
+def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:
     """One row a run: where it is, and why fits leave it out where they do."""
     who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
     title = f"{state.name}: {state.count('COMPLETED')} of {len(state.runs)} runs completed, {who}"
-    table = narrow_table(title, ("run", "shape", "state"), ("rate", "seed", "done", "nats", "tokens/s"))
+    with_mfu = any(run.mfu is not None for run in state.runs)
+    numbers = ("rate", "seed", "done", "nats", "tokens/s", *(["MFU"] if with_mfu else []), "left")
+    table = narrow_table(title, ("run", "shape", "state"), numbers)
     table.add_column("note")
-    for run in state.runs:
+    for run in state.runs if runs is None else runs:
         loss = "" if run.loss_nats is None else f"{run.loss_nats:.4f}"
         speed = "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}"
-        numbers = (f"{run.learning_rate:g}", f"{run.seed}", f"{run.tokens / run.target_tokens:.0%}", loss, speed)
-        table.add_row(run.run_id, run.shape, run.state, *numbers, Text(printable(run.reason or "")))
+        mfu = ([""] if run.mfu is None else [f"{run.mfu:.1%}"]) if with_mfu else []
+        left = "" if run.seconds_left is None else duration(run.seconds_left)
+        cells = (f"{run.learning_rate:g}", f"{run.seed}", f"{run.tokens / run.target_tokens:.0%}", loss, speed, *mfu, left)
+        table.add_row(run.run_id, run.shape, run.state, *cells, Text(printable(run.reason or "")))
     return table
+
+
+def status_summary(state: SweepStatus) -> str:
+    """Runs by state, the best so far, and what is spent and left."""
+    counts = ", ".join(f"{count} {name}" for name, count in state.counts.items()) or "no run has begun"
+    planned = "" if state.planned_runs is None else f" of about {state.planned_runs} planned"
+    lines = [f"{counts}{planned}."]
+    if (best := state.best) is not None:
+        where = f"{best.shape} at rate {best.learning_rate:g}, seed {best.seed} (run {best.run_id})"
+        lines.append(f"Best so far: {best.loss_nats:.4f} nats, {where}.")
+    spent = f"Spent: {state.spent_flops:.3g} FLOPs (train_flops)"
+    left = "" if state.remaining_flops is None else f"; left: {state.remaining_flops:.3g}"
+    time = "" if state.seconds_left is None else f", about {duration(state.seconds_left)} at this speed"
+    return "\n".join([*lines, f"{spent}{left}{time}."])
+
+
+def watched(state: SweepStatus, rows: int) -> Group:
+    """What to look at while a sweep runs: the runs that are training, then those that fits leave out, as many as fit."""
+    shown = (*state.running, *state.left_out)
+    more = len(shown) - rows
+    note = f"{more} rows more: study status" if more > 0 else ""
+    return Group(status_table(state, shown[:rows]), Text(status_summary(state)), Text(note))
+
+
+def duration(seconds: float) -> str:
+    """A time as people read it: 45 s, 12 min, 3.4 h, 2.1 d."""
+    for size, unit in ((86400, "d"), (3600, "h")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 
 from study.config import RunConfig
-from study.records import RunFolder, RunRecord, Trunk, sync_folder, write_atomically
+from study.records import Orders, RunFolder, RunRecord, Trunk, sync_folder, write_atomically
 from study.sweeping.plan import Cell, family_name, key_of
 
 
@@ -49,7 +49,7 @@ class Trunks:
             return
         run = self._folder_of(config)
         leaving = {twin.branch_step for twin in twins if twin.steps < config.steps and key_of(twin) not in records}
-        run.write_branch_steps([step for step in leaving if step is not None])
+        run.write_orders(Orders(branch_steps=tuple(sorted(step for step in leaving if step is not None))))
         if run.attempts() == 0 and (found := self._state_for(config)) is not None:
             adopt(*found, run)
 

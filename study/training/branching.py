@@ -42,7 +42,7 @@ class Branching(pl.Callback):
 
     def __init__(self, folder: RunFolder, check: Callable[[], None] | None = None) -> None:
         self.folder, self._check = folder, check or (lambda: None)
-        self._steps = folder.branch_steps()
+        self._steps = frozenset(folder.orders().branch_steps)
         self._from: str | None = None
 
     def state_dict(self) -> dict[str, Any]:

@@ -26,11 +26,12 @@ from study.records import Environment
 
 @dataclass(frozen=True)
 class Execution:
-    """How to execute one run: on which kind of device, how many of them (DDP), with how many CPU threads each.
+    """How to execute one run: on which kind of device, how many of them (DDP) over all nodes, with how many CPU threads each.
 
     `kernels` are fused on a GPU by `auto` where torch.compile can run, and recorded as a CUDA graph on a single one.
     `validations` are spread evenly over the steps, the last at the end; None lets their cost decide. A checkpoint is taken
-    every `checkpoint_seconds`; a run that takes no step for `hang_seconds` is given up as HUNG.
+    every `checkpoint_seconds`; a run that takes no step for `hang_seconds` is given up as HUNG. `sharing` runs at most have
+    each device at a time.
     """
 
     device: Literal["cpu", "cuda"] = "cpu"
@@ -40,6 +41,8 @@ class Execution:
     validations: int | None = None
     checkpoint_seconds: float = 60.0
     hang_seconds: float = field(default_factory=hang_seconds)
+    nodes: int = 1
+    sharing: int = 1
 
     def check(self, config: RunConfig) -> None:
         """Raise InputError where this machine has not what is asked for, or a batch cannot be shared out evenly."""
@@ -106,6 +109,8 @@ def environment(execution: Execution, precision: Literal["fp32", "bf16"]) -> Env
         device=torch.cuda.get_device_name() if execution.device == "cuda" else "cpu",
         processor=processor(),
         devices=execution.devices,
+        nodes=execution.nodes,
+        sharing=execution.sharing,
         threads=execution.threads,
         precision=precision,
         kernels=resolve_kernels(execution),

@@ -82,8 +82,8 @@ class Filing:
 
 
 def tidy(folder: RunFolder, state: State) -> None:
-    """Remove the checkpoints of a completed run; one that failed keeps its last finite state."""
-    if state == "COMPLETED":
+    """Remove the checkpoints of a run that nobody goes on with; one that failed keeps its last finite state."""
+    if state in ("COMPLETED", "PRUNED"):
         for checkpoint in folder.checkpoints.glob("*"):
             checkpoint.unlink(missing_ok=True)
 

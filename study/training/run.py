@@ -19,6 +19,7 @@ from study.records import RunFolder, State, patiently, write_atomically
 from study.training.callbacks import Preempted, StopSignal
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, reason_of, tidy
+from study.training.pruning import Pruned
 from study.training.trainer import fit, rank
 from study.training.watchdog import Watchdog
 
@@ -38,7 +39,7 @@ def train(
     A run that has its record is not trained again, a half-done one resumes from its newest whole checkpoint. Whatever goes
     wrong ends in a record with the reason, but for bad input, which raises InputError, for PeerLost, and for PREEMPTED, which
     leaves none: the run was told to stop, another process is training it, or a later attempt has taken it over.
-    With several devices every rank calls this, under torchrun's variables (LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+    With several devices every rank calls this, under torchrun's variables (RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
     """
     execution.check(config)
     prepared = prepare(config.data)
@@ -77,7 +78,7 @@ def _follow(
     """The life of a rank that files nothing; what stops it alone it leaves for the leader, which files it."""
     watchdog = Watchdog(execution.hang_seconds, _end_at_once)
     outcome = _attempt(config, prepared, folder, execution, stop, watchdog, None)
-    if outcome.state not in ("COMPLETED", "PREEMPTED"):
+    if outcome.state not in ("COMPLETED", "PREEMPTED", "PRUNED"):
         said = json.dumps({"state": outcome.state, "reason": f"rank {rank()}: {outcome.reason}"})
         write_atomically(folder.path / f"rank-{rank()}.json", said.encode())
     return outcome.state
@@ -102,6 +103,8 @@ def _attempt(
             return Outcome("COMPLETED", trained=fit(config, prepared, folder, execution, stop, watchdog, check))
     except Preempted:
         return Outcome("PREEMPTED")
+    except Pruned as order:
+        return Outcome("PRUNED", str(order))
     except Fenced:
         raise
     except FloatingPointError as error:

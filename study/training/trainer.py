@@ -18,11 +18,13 @@ from study.data.masking import Masker
 from study.data.prepared import PreparedData
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.records import RunFolder
+from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock, StopSignal
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
 from study.training.execution import Execution, peak_flops_per_second, resolve_kernels, resolve_precision
 from study.training.metrics import MetricsFile
+from study.training.pruning import PruneOrder
 from study.training.watchdog import Watchdog
 
 VALIDATION_SHARE = 0.05
@@ -58,6 +60,8 @@ def fit(
     """
     _quiet()
     torch.set_num_threads(execution.threads)
+    if execution.device == "cpu":
+        keep_freed_memory()
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(execution.threads))
     masker = masker_of(config, prepared)
     precision = resolve_precision(config.recipe.precision, execution.device)
@@ -71,16 +75,20 @@ def fit(
         metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), check)
     trainer = pl.Trainer(
         accelerator="gpu" if execution.device == "cuda" else "cpu",
-        devices=execution.devices,
+        devices=execution.devices // execution.nodes,
+        num_nodes=execution.nodes,
         strategy="ddp" if execution.devices > 1 else "auto",
         precision="bf16-mixed" if precision == "bf16" else "32-true",
         max_steps=config.steps,
-        val_check_interval=config.steps // min(config.steps, execution.validations or validations_of(config)) + 1,
+        val_check_interval=config.validation_interval(
+            execution.validations or folder.orders().validations or validations_of(config)
+        ),
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=metrics or False,
         callbacks=[
             Branching(folder, check),
+            PruneOrder(folder),
             Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds),
             clock,
             watchdog,
@@ -127,8 +135,8 @@ def validations_of(config: RunConfig) -> int:
 
 
 def rank() -> int:
-    """The rank of this process among those of its run, 0 where it is alone (torchrun's LOCAL_RANK)."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    """The rank of this process among those of its run, over all nodes, 0 where it is alone (torchrun's RANK)."""
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
 def _quiet() -> None:

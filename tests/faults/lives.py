@@ -130,7 +130,7 @@ class Lives:
         return ended(process)
 
 
-def ended(process: BaseProcess, seconds: float = 240) -> int:
+def ended(process: BaseProcess, seconds: float = 900) -> int:
     """The exit status of a process once it has ended."""
     process.join(seconds)
     assert process.exitcode is not None, "it did not end"

@@ -36,7 +36,7 @@ def test_each_fault_ends_in_its_state_and_the_sweep_completes(corpus: Path, tmp_
     path = os.pathsep.join([str(INJECTED), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     made = Place(tmp_path / "place", PYTHONPATH=path, STUDY_TEST_FAULTS=json.dumps(faults))
     write_sweep(made.path / "toy.yaml", corpus, seeds=8, shapes={"grid": {"depth": [1]}}, budgets={"steps": [50]})
-    made.study(*LAUNCH)
+    made.study(*LAUNCH, seconds=900)
     began = time.monotonic()
     until(lambda: made.processes() == [], seconds=15)
     gone = time.monotonic() - began

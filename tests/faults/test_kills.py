@@ -15,12 +15,15 @@ import pytest
 
 from study.records import SweepFolder
 from tests.conftest import Figure
+from tests.faults.lives import Lives
 from tests.launching import Place
+from tests.small import config
 from tests.sweeps import write_sweep, write_topics
 
 LAUNCH = ("launch", "toy.yaml", "--no-wandb", "--device", "cpu")
-SECONDS_PER_RUN = 12
-"""How long a run may take, on average, on a machine that does other things."""
+STEPS = 20
+RUN_SECONDS = 1.0
+"""What a run of STEPS takes where nothing else runs; on a busier machine the pauses between the kills grow with it."""
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,15 @@ def is_leader(pid: int) -> bool:
         return False
 
 
+def seconds_of_a_run(corpus: Path, tmp_path: Path) -> float:
+    """How long one run takes here and now."""
+    lives, vocabulary = Lives(), {"architecture": {"vocabulary": 100}, "data": {"tokenizer": {"vocabulary": 100}}}
+    for seed in range(2):  # the first one waits for torch to be imported
+        began = time.monotonic()
+        lives.undisturbed(config(corpus, seed=seed, recipe={"budget": {"steps": STEPS}}, **vocabulary), tmp_path / "alone")
+    return time.monotonic() - began
+
+
 def records_of(folder: SweepFolder) -> int:
     return len(list(folder.path.glob("runs/*/record.json")))
 
@@ -77,26 +89,28 @@ def test_every_run_of_a_sweep_that_is_killed_at_random_has_one_record(
 ) -> None:
     made = Place(tmp_path)
     write_sweep(
-        made.path / "toy.yaml", corpus, seeds=runs // 4, budgets={"steps": [30]}, shapes={"grid": {"depth": [1, 2, 3, 4]}}
+        made.path / "toy.yaml", corpus, seeds=runs // 4, budgets={"steps": [STEPS]}, shapes={"grid": {"depth": [1, 2, 3, 4]}}
     )
+    slow = max(1.0, seconds_of_a_run(corpus, tmp_path) / RUN_SECONDS)
+    pause = (pause[0] * slow, pause[1] * slow)
     began, killer = time.monotonic(), Killer(made, seed=runs)
     due = [runs * (number + 1) // (coordinator_kills + 1) for number in range(coordinator_kills)]
     while (done := records_of(made.folder)) < runs and killer.launcher.poll() is None:
-        assert time.monotonic() - began < SECONDS_PER_RUN * runs
+        assert time.monotonic() - began < 60 + 10 * RUN_SECONDS * slow * runs
         time.sleep(killer.draw.uniform(*pause))
         if due and done >= due[0]:
             killer.kill_the_coordinator()
             due.pop(0)
         else:
             killer.kill_a_run()
-    output, errors = killer.launcher.communicate(timeout=600)
+    output, errors = killer.launcher.communicate(timeout=1800)
     assert killer.launcher.returncode == 0, output + errors
     assert_all_there(made, runs)
     assert killer.kills["coordinator"] == coordinator_kills
-    attempts = sum(record.attempts for record in made.folder.records())
+    attempts, seconds = sum(record.attempts for record in made.folder.records()), time.monotonic() - began
     figure(
-        f"kill -9 of {killer.kills['run']} processes of runs every {pause[0]}–{pause[1]} s, of {coordinator_kills} coordinators: "
-        f"{runs} of {runs} records, none twice, {attempts} attempts, {time.monotonic() - began:.0f} s"
+        f"kill -9 of {killer.kills['run']} processes of runs every {pause[0]:.2f}–{pause[1]:.1f} s, and of {coordinator_kills} "
+        f"coordinators: {runs} of {runs} records, none twice, {attempts} attempts, {seconds:.0f} s"
     )
 
 
@@ -108,8 +122,8 @@ def assert_all_there(made: Place, runs: int) -> None:
     for run in made.folder.runs():
         steps = [row["trainer/step"] for row in run.metrics() if "train/loss" in row]
         assert steps == sorted(set(steps))
-        assert steps[-1] == 30
-    counts = json.loads(made.study("status", "results/toy", "--json").stdout)["counts"]
+        assert steps[-1] == STEPS
+    counts = json.loads(made.study("status", "results/toy", "--json", seconds=600).stdout)["counts"]
     assert counts == {"COMPLETED": runs}
     assert made.processes() == []
     assert not list(made.folder.path.rglob("record.json.*"))
@@ -121,12 +135,12 @@ def test_two_launchers_at_once_and_the_same_sweep_again_train_nothing_twice(
     made = Place(tmp_path)
     write_sweep(made.path / "toy.yaml", corpus, seeds=3, budgets={"steps": [60]})
     launchers = [made.start(*LAUNCH) for _ in range(2)]
-    endings = [(launcher.communicate(timeout=300), launcher.returncode) for launcher in launchers]
+    endings = [(launcher.communicate(timeout=900), launcher.returncode) for launcher in launchers]
     assert sorted(status for _, status in endings) == [0, 2]
     (refused,) = [errors for (_, errors), status in endings if status == 2]
     winner = next(launcher.pid for launcher, (_, status) in zip(launchers, endings, strict=True) if status == 0)
     assert f"is being run by process {winner} on" in refused
-    again = made.study(*LAUNCH).stdout
+    again = made.study(*LAUNCH, seconds=900).stdout
     assert "6 runs are there already" in again
     assert [record.attempts for record in made.folder.records()] == [1] * 6
     figure(f"two launchers at once, and again: 6 of 6 runs trained once; the second said {refused.strip()[:90]}…")
@@ -155,6 +169,6 @@ def test_two_sweeps_that_share_runs_train_each_once(seeds: int, corpus: Path, tm
 
 def said_by(launcher: subprocess.Popen[str]) -> str:
     """What a launcher printed, once it has ended well."""
-    output, errors = launcher.communicate(timeout=300)
+    output, errors = launcher.communicate(timeout=900)
     assert launcher.returncode == 0, output + errors
     return output

@@ -1,4 +1,4 @@
-"""The local executor with real processes: a crash costs one run, a stop saves, ranks agree with one device."""
+"""The local executor with real processes, and slots: a crash costs one run, a stop saves, ranks agree with one device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from study.config import RunConfig
 from study.data.prepared import prepare
 from study.errors import InputError
 from study.records import RunFolder, RunRecord
-from study.sweeping.executor import LocalExecutor, Slot, local_slots
+from study.sweeping.executors.local import LocalExecutor
+from study.sweeping.executors.slots import Slot, local_slots
 from study.training.checkpoints import checkpoints_in
 from tests.small import config, run_folder
 from tests.sweeps import write_topics
@@ -168,8 +169,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, cores: int, gpus: int) -> None:
         (16, 1, 1, [Slot("cpu", (0,), 16)]),
         (16, None, 4, [Slot("cpu", (0, 1, 2, 3), 1)] * 4),
         (16, 2, 4, [Slot("cpu", (0, 1, 2, 3), 2)] * 2),
-        (1, None, 2, [Slot("cpu", (0, 1), 1)]),
-        (2, 8, 1, [Slot("cpu", (0,), 1)] * 8),
+        (1, None, 2, [Slot("cpu", (0, 1), 1, sharing=2)]),
+        (2, 8, 1, [Slot("cpu", (0,), 1, sharing=4)] * 8),
     ],
 )
 def test_slots_of_a_cpu(
@@ -185,10 +186,10 @@ def test_slots_of_a_cpu(
     ("gpus", "slots_per_device", "devices", "slots"),
     [
         (2, None, 1, [Slot("cuda", (0,), 8), Slot("cuda", (1,), 8)]),
-        (1, 4, 1, [Slot("cuda", (0,), 4)] * 4),
+        (1, 4, 1, [Slot("cuda", (0,), 4, sharing=4)] * 4),
         (5, None, 2, [Slot("cuda", (0, 1), 4), Slot("cuda", (2, 3), 4)]),
         (8, None, 8, [Slot("cuda", tuple(range(8)), 2)]),
-        (2, 2, 1, [Slot("cuda", (0,), 4), Slot("cuda", (1,), 4)] * 2),
+        (2, 2, 1, [Slot("cuda", (0,), 4, sharing=2), Slot("cuda", (1,), 4, sharing=2)] * 2),
     ],
 )
 def test_slots_of_gpus(
@@ -207,7 +208,7 @@ def test_gpus_that_are_not_there_are_refused(gpus: int, devices: int, monkeypatc
 
 
 def test_a_slot_names_the_gpus_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    from study.sweeping.executor import rank_environments
+    from study.sweeping.executors.slots import rank_environments
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert rank_environments(Slot("cuda", (1,), 1)) == [{"CUDA_VISIBLE_DEVICES": "1"}]

@@ -1,0 +1,159 @@
+"""How the cost of training grows: one size at a time around a middle shape, against the roofline of this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from study.benching.cases import Case
+from study.benching.gate import Contender, Order, load
+from study.benching.rows import best_product
+from study.benching.training import Stand
+from study.counting import parameters
+from study.memory import Device, Precision, Step, activation_bytes
+from study.named_models import architecture_of
+
+MIDDLE = {"depth": 4, "width": 256, "sequence_length": 128, "vocabulary": 8192}
+"""What all cases share but for the one size that is varied."""
+
+VARIED = {
+    "width": (64, 128, 256, 512, 1024),
+    "depth": (1, 2, 4, 12, 24),
+    "sequence_length": (64, 128, 256, 512),
+    "vocabulary": (2048, 8192, 30522, 65536),
+}
+"""The sizes, with the middle among them."""
+
+BATCH_TOKENS: dict[Device, int] = {"cpu": 2048, "cuda": 32768}
+"""Tokens a step, the same at all lengths."""
+
+ROUNDS, ROUND_SECONDS = 2, 0.5
+"""Rounds of a case, and their least length."""
+
+FALLEN = 0.75
+"""A size is told where it reaches less than this part of the best share of the roof along its axis."""
+
+REASONS = {
+    ("width", "low"): "its products are too narrow to keep the units busy, and what runs between them weighs more",
+    ("width", "high"): "the weights, their gradients and their moments no longer stay in the cache",
+    ("depth", "low"): "the head and the optimiser's pass over the token table take most of the step",
+    ("depth", "high"): "norms, GELU and residual sums, which are no products, add up with the layers",
+    ("sequence_length", "low"): "attention's products are small, one a sequence and head",
+    ("sequence_length", "high"): "attention weighs more, and its kernel runs below the rate of plain products",
+    ("vocabulary", "low"): "the head has few products to hide what is no product",
+    ("vocabulary", "high"): "the loss passes over the logits and the optimiser over the token table, at the memory's speed",
+}
+"""Why a size at one end of its axis falls off, as profiles of steps on CPU show it."""
+
+
+def cases(device: Device, threads: int) -> Iterator[tuple[str, Case]]:
+    """Each varied size's name with its case; the middle comes once for each size."""
+    dtype: Precision = "bf16" if device == "cuda" else "fp32"
+    for varied, values in VARIED.items():
+        for value in values:
+            sizes = MIDDLE | {varied: value}
+            length = sizes.pop("sequence_length")
+            model = architecture_of(None, sizes | {"positions": 512})
+            yield varied, Case(model, dtype, BATCH_TOKENS[device] // length, length, device, threads)
+
+
+def step_bytes(case: Case) -> float:
+    """Bytes that a step moves at the least, if no tensor stays in a cache.
+
+    Parameters 44 bytes each (read forward and backward, gradient written and read for its norm and by the optimiser, which
+    reads and writes weight and two moments), activations written once and read once, logits passed over six times.
+    """
+    step = Step(case.batch, case.sequence_length, case.predictions, case.dtype, case.dropout, case.device)
+    logits = 4 * case.batch * case.predictions * case.architecture.vocabulary
+    return 44.0 * parameters(case.architecture).parameters + 2.0 * activation_bytes(case.architecture, step) + 6.0 * logits
+
+
+def roofline_row(varied: str, case: Case, step_seconds: float | None, limits: tuple[float, float]) -> dict[str, Any]:
+    """One row: the FLOP/s of the products that run against the roof, min(product rate, intensity · bandwidth).
+
+    `limits` are the machine's FLOP/s of plain products and its bytes/s.
+    """
+    flops = case.flops_per_token * case.batch_tokens
+    intensity = flops / step_bytes(case)
+    roof = min(limits[0], intensity * limits[1])
+    achieved = flops / step_seconds if step_seconds else None
+    return {
+        "varied": varied.replace("_", " "),
+        "value": case.sequence_length if varied == "sequence_length" else getattr(case.architecture, varied),
+        "shape": case.shape,
+        "model": None,
+        "vocabulary": case.architecture.vocabulary,
+        "sequence_length": case.sequence_length,
+        "dtype": case.dtype,
+        "intensity": intensity,
+        "flops_per_second": achieved,
+        "roof": roof,
+        "product_rate": limits[0],
+        "bytes_per_second": limits[1],
+        "share_of_roof": achieved / roof if achieved else None,
+        "errors": {},
+    }
+
+
+def with_sentences(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with a sentence at each size that falls off the roof, against the best along its axis."""
+    told = []
+    for row in rows:
+        axis = [one for one in rows if one["varied"] == row["varied"] and one["share_of_roof"]]
+        best = max(axis, key=lambda one: one["share_of_roof"], default=None)
+        share = row["share_of_roof"]
+        if best is not None and share and share < FALLEN * best["share_of_roof"]:
+            end = "low" if row["value"] < best["value"] else "high"
+            reason = REASONS[row["varied"].replace(" ", "_"), end]
+            where = (
+                f"At {row['varied']} {row['value']:,} training reaches {share:.0%} of the roof, {best['share_of_roof']:.0%} at"
+            )
+            row = row | {"sentence": f"{where} {best['value']:,}: {reason}."}
+        told.append(row)
+    return told
+
+
+def measure_roofline(device: Device, threads: int, tell: Callable[[dict[str, Any]], None]) -> None:
+    """Time every case, and tell its row; sentences come with the last row of an axis, which knows its best."""
+    load()
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
+        folder, rows = Path(name), []
+        known: dict[Case, float | None] = {}
+        for number, (varied, case) in enumerate(cases(device, threads)):
+            if number == 0:
+                limits = _limits(replace(case, architecture=architecture_of(None, {"depth": 4, "width": 1024})), folder)
+            if case not in known:
+                known[case] = _step_seconds(case, folder / str(number))
+            rows.append(roofline_row(varied, case, known[case], limits))
+    for row in with_sentences(rows):
+        tell(row)
+
+
+def _limits(case: Case, folder: Path) -> tuple[float, float]:
+    """FLOP/s of the best plain product, and bytes/s of a copy."""
+    found: dict[str, list[Any]] = {"matmul": [], "bandwidth": []}
+    for name, times in found.items():
+        contender = Contender(f"study.benching.contenders.{name}", (case, folder), folder / f"{name}.log")
+        try:
+            contender.ready()
+            times += [contender.round(Order(0.5)) for _ in range(3)]
+        finally:
+            contender.stop()
+    return best_product(found["matmul"])[1], max(found["bandwidth"])
+
+
+def _step_seconds(case: Case, folder: Path) -> float | None:
+    """Seconds of a step of ours, None where it cannot run."""
+    stand = Stand(case, folder)
+    try:
+        stand.start("ours")
+        stand.warm_up("ours")
+        stand.rounds(ROUNDS, ROUND_SECONDS)
+    finally:
+        stand.stop()
+    times = stand.found.times.get("ours")
+    return median(time.step_seconds for time in times) if times else None

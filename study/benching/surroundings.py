@@ -1,0 +1,122 @@
+"""What a run spends beside its steps: Lightning and logging, checkpoints, loading data, validating; and tokenising."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from study.architecture import Architecture
+from study.benching.cases import Case
+from study.benching.figures import failed, figure
+from study.benching.gate import Contender, ContenderError, load
+from study.benching.training import Stand
+
+Tell = Callable[[dict[str, Any]], None]
+
+SMALL = Architecture(depth=2, width=128, heads=2, ffn=512, vocabulary=2048)
+"""A model whose step takes about 25 ms on two idle cores."""
+
+OVERHEAD_SHARE, LOADING_SHARE, VALIDATION_SHARE, TOKENS_PER_SECOND = 0.03, 0.01, 0.05, 1.5e6
+"""The targets: of a step, of a step, of a run, and of tokenising."""
+
+CHECKPOINT_SECONDS = 60.0
+"""How often a run saves."""
+
+CHARACTERS = 8_000_000
+"""How much text is tokenised."""
+
+
+def small_case(threads: int) -> Case:
+    """The case whose surroundings are measured."""
+    return Case(SMALL, "fp32", 32, 128, "cpu", threads)
+
+
+def measure_overhead(threads: int, rounds: int, tell: Tell) -> None:
+    """Our training path against the same computation in a bare loop, and what a checkpoint costs in the minute it is for."""
+    load()
+    case = small_case(threads)
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
+        stand = Stand(case, Path(folder) / "overhead")
+        try:
+            for name in ("ours", "bare"):
+                stand.start(name)
+                stand.warm_up(name)
+            stand.rounds(2 * rounds)
+        finally:
+            stand.stop()
+        saved = _asked("checkpoint", case, Path(folder))
+    if stand.found.errors or isinstance(saved, str):
+        tell(failed("what surrounds a step", str(stand.found.errors or saved)))
+        return
+    ours, bare = (stand.found.times[name] for name in ("ours", "bare"))
+    extra = median(1 - b.step_seconds / o.step_seconds for o, b in zip(ours, bare, strict=True))
+    share = saved["seconds"] / CHECKPOINT_SECONDS
+    tell(figure("a step of ours", median(time.step_seconds for time in ours), "s"))
+    tell(figure("Lightning and logging, of a step", extra, "share"))
+    tell(figure("checkpoints, one a minute", share, "share"))
+    told = "W&B takes no time of a step: a mirror in a process of its own reads what runs write."
+    tell(
+        figure(
+            "Lightning, logging, checkpoints and W&B together", extra + share, "share", at_most=OVERHEAD_SHARE, sentence=told
+        )
+    )
+
+
+def measure_data(threads: int, tell: Tell) -> None:
+    """Tokens a second of tokenising real text, and the loader's share of a step."""
+    from study.config import DataConfig
+    from study.data.corpora import read_corpus
+    from study.data.packing import write_tokens
+    from study.data.tokenizing import train_tokenizer
+
+    texts = list(_first(CHARACTERS, (document.text for document in read_corpus(DataConfig()))))
+    tokenizer = train_tokenizer(texts, 8192)
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
+        started = perf_counter()
+        counts = write_tokens((("train", text) for text in texts), tokenizer, Path(folder))
+        speed = int(counts["train"].sum()) / (perf_counter() - started)
+        what = f"tokenising {sum(map(len, texts)) / 1e6:.0f} MB of docstrings with 8,192 pieces"
+        tell(figure(what, speed, "tokens/s", at_least=TOKENS_PER_SECOND))
+        load()
+        found = _asked("loading", small_case(threads), Path(folder))
+    if isinstance(found, str):
+        tell(failed("loading data", found))
+        return
+    tell(figure("loading a batch of 32 x 128", found["loading_seconds"], "s"))
+    tell(figure("loading, of a step", found["loading_seconds"] / found["step_seconds"], "share", at_most=LOADING_SHARE))
+
+
+def _first(characters: int, texts: Iterable[str]) -> Iterator[str]:
+    seen = 0
+    for text in texts:
+        yield text
+        seen += len(text)
+        if seen >= characters:
+            return
+
+
+def measure_validation(threads: int, tell: Tell) -> None:
+    """The share of a run that its validations take, the one at the end included."""
+    load()
+    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
+        found = _asked("validated", small_case(threads), Path(folder))
+    if isinstance(found, str):
+        tell(failed("validation", found))
+        return
+    what = f"{found['validations']} validations of 1,024 sequences in {found['tokens'] / 1e6:.1f}M tokens, of the run"
+    tell(figure(what, found["validation_seconds"] / found["seconds"], "share", at_most=VALIDATION_SHARE))
+
+
+def _asked(name: str, case: Case, folder: Path) -> Any:
+    """What one process reports, or why it failed."""
+    contender = Contender(f"study.benching.probes.{name}", (case, folder), folder / f"{name}.log")
+    try:
+        return contender.end()
+    except ContenderError as error:
+        return str(error)
+    finally:
+        contender.stop()

@@ -1,0 +1,218 @@
+"""What downstream scores say of a sweep: each task's trend over the loss, its law and its forecast, and the average."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from study.errors import InputError
+from study.fitting.catalogue import LAWS
+from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.forecasting import Forecast, forecast, largest_runs
+from study.fitting.laws import Law
+from study.fitting.observations import Observations
+from study.fitting.score_points import score_points
+from study.fitting.score_trends import Trend, trend
+from study.fitting.scores import ScoreBetween
+from study.fitting.two_steps import two_step_forecast
+from study.records import SweepFolder
+
+AVERAGE = "average"
+
+HELD_OUT = 0.2
+"""The share of shapes whose scores are held out and forecast: the largest, at least one."""
+
+FREE_FROM = 12
+"""So many shapes tell chance and ceiling too; fewer tell how steep the law is and where, between a known chance and 1."""
+
+FLOOR_FROM = 5
+"""So many shapes tell the floor of the loss too."""
+
+_SETTINGS = Settings(space="linear", bootstrap=200)
+_LOSS_SETTINGS = Settings(bootstrap=200)
+_SURE = 1.96
+_VARIABLES = {"loss": "loss_nats", "parameters": "parameters", "tokens": "tokens"}
+
+
+@dataclass(frozen=True)
+class TaskScores:
+    """One task, or the average over tasks, over the encoders of a sweep.
+
+    `points` are rows of study.fitting.score_points by falling loss; `held_out` says of each whether the forecast holds it out.
+    `chance` is the score of the commonest answer, None where nobody has measured it. `law` gives the score at a loss.
+    `forecast` is of the largest shapes at their measured loss, `forecast_from_sizes` at the loss that a law of the sizes gives
+    them. Where there is no law or no forecast, the words say why.
+    """
+
+    task: str
+    metric: str
+    chance: float | None
+    points: pd.DataFrame = field(repr=False)
+    held_out: tuple[bool, ...]
+    trend: Trend | None
+    law: Fit | str
+    forecast: Forecast | str
+    forecast_from_sizes: Forecast | str
+
+    @property
+    def beats_random(self) -> tuple[int, int]:
+        """How many encoders score above the same architecture untrained, beyond noise at 95%, of how many compared."""
+        known = self.points.dropna(subset=["random"])
+        noise = np.hypot(known["error"].fillna(0), known["random_error"].fillna(0))
+        return int((known["score"] - known["random"] > np.maximum(_SURE * noise, 1e-12)).sum()), len(known)
+
+    @property
+    def best(self) -> tuple[float, float]:
+        """The highest score and its standard error, 0 where that is not known."""
+        row = int(self.points["score"].to_numpy(dtype=float).argmax())
+        return float(self.points["score"].iloc[row]), float(np.nan_to_num(self.points["error"].iloc[row]))
+
+    @property
+    def tells(self) -> bool:
+        """Whether the best encoder is above chance beyond noise; only then can scores be put between the two."""
+        score, error = self.best
+        return self.chance is not None and score - self.chance > _SURE * error
+
+    @property
+    def normalised(self) -> pd.DataFrame:
+        """(score − chance)/(best − chance) of each run with its standard error, by the run's id."""
+        assert self.chance is not None
+        width = self.best[0] - self.chance
+        values = {"score": (self.points["score"] - self.chance) / width, "error": self.points["error"] / width}
+        return pd.DataFrame(values).set_axis(self.points["run_id"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values that JSON can hold."""
+        told = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
+        law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
+        said = {name: getattr(self, name) for name in ("forecast", "forecast_from_sizes")}
+        forecasts = {name: one.to_dict() if isinstance(one, Forecast) else {"status": one} for name, one in said.items()}
+        rows = self.points.astype(object).where(self.points.notna(), None).to_dict("records")
+        beats, compared = self.beats_random
+        return {
+            "task": self.task,
+            "metric": self.metric,
+            "chance": self.chance,
+            "trend": told,
+            "beats_random_weights": {"encoders": beats, "of": compared},
+            "law": law,
+            **forecasts,
+            "scores": rows,
+        }
+
+
+@dataclass(frozen=True)
+class Downstream:
+    """The tasks of a sweep by name, and their average where one can be taken; `left_out` says of other tasks why not."""
+
+    tasks: tuple[TaskScores, ...]
+    average: TaskScores | None
+    left_out: dict[str, str]
+
+    @property
+    def all(self) -> tuple[TaskScores, ...]:
+        """The tasks, and the average behind them."""
+        return self.tasks if self.average is None else (*self.tasks, self.average)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `fits/downstream.json` holds."""
+        average = None if self.average is None else self.average.to_dict()
+        return {"tasks": [task.to_dict() for task in self.tasks], "average": average, "left_out_of_average": self.left_out}
+
+
+def downstream(folder: SweepFolder, ledger: pd.DataFrame) -> Downstream | None:
+    """All that the scores of a sweep say, joined to its ledger; None where nothing was scored."""
+    points = score_points(folder, ledger)
+    if points.empty:
+        return None
+    tasks = tuple(_task(str(name), of_task) for name, of_task in points.groupby("task", sort=True))
+    average, left_out = _average(tasks)
+    return Downstream(tasks, average, left_out)
+
+
+def _task(name: str, points: pd.DataFrame) -> TaskScores:
+    chance = points["majority"].iloc[0]
+    return _told(name, str(points["metric"].iloc[0]), None if pd.isna(chance) else float(chance), points)
+
+
+def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) -> TaskScores:
+    points = points.reset_index(drop=True)
+    loss, score, error = (points[column].to_numpy(dtype=float) for column in ("loss_nats", "score", "error"))
+    law = LAWS["score-of-loss"] if points["shape"].nunique() >= FREE_FROM else between(chance or 0.0)
+    observations = observed(points)
+    held = largest_runs(observations, HELD_OUT)
+    told: Fit | str
+    try:
+        told = fit(law, replace(observations, columns={"loss": loss}), _SETTINGS)
+    except InputError as error_found:
+        told = "; ".join(map(str, error_found.problems))
+    return TaskScores(
+        task=name,
+        metric=metric,
+        chance=chance,
+        points=points,
+        held_out=tuple(held.tolist()),
+        trend=trend(loss, score, error),
+        law=told,
+        forecast=forecast(law, replace(observations, columns={"loss": loss}), _SETTINGS, HELD_OUT),
+        forecast_from_sizes=two_step_forecast(observations, HELD_OUT, _LOSS_SETTINGS, (_law_of_loss(points[~held]), law)),
+    )
+
+
+def _law_of_loss(points: pd.DataFrame) -> Law:
+    """The law of the loss that these encoders can tell: in tokens too where they vary, with a floor where shapes suffice."""
+    if points["tokens"].nunique() > 1:
+        return LAWS["chinchilla"]
+    return LAWS["power-floor" if points["shape"].nunique() >= FLOOR_FROM else "power"]
+
+
+def between(chance: float) -> Law:
+    """The law of a score at a loss between a known chance and 1."""
+    free = LAWS["score-of-loss"]
+    formula = f"{chance:.4g} + {1 - chance:.4g}/(1 + exp(k·(L − L0)))"
+    return ScoreBetween("score-of-loss", formula, free.conventions, free.source, "score", max(chance, 0.0))
+
+
+def observed(points: pd.DataFrame) -> Observations:
+    """Scores at losses; runs of one shape go together, and shapes are ordered by the largest training budget."""
+    shapes = pd.factorize(points["shape"])[0].astype(np.int64)
+    return Observations(
+        columns={name: points[column].to_numpy(dtype=float) for name, column in _VARIABLES.items()},
+        response=points["score"].to_numpy(dtype=float),
+        clusters=shapes,
+        labels=tuple(f"{shape} ({run})" for shape, run in zip(points["shape"], points["run_id"], strict=True)),
+        budget=points["train_flops"].to_numpy(dtype=float),
+        roles={"loss": "loss_nats", "score": str(points["task"].iloc[0])},
+    )
+
+
+def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str, str]]:
+    """The mean over tasks of scores between chance (0) and the best of the sweep (1), of encoders that met all those tasks."""
+    reasons = {
+        task.task: "no encoder is above chance beyond noise" if task.chance is not None else "its chance was not measured"
+        for task in tasks
+        if not task.tells
+    }
+    used = [task for task in tasks if task.tells]
+    if len(used) < 2:
+        return None, reasons
+    scores = pd.DataFrame({task.task: task.normalised["score"] for task in used}).dropna()
+    errors = pd.DataFrame({task.task: task.normalised["error"] for task in used}).loc[scores.index]
+    if scores.empty:
+        return None, reasons
+    facts = used[0].points.set_index("run_id").loc[scores.index]
+    points = facts.reset_index().assign(
+        task=AVERAGE,
+        metric=f"mean of {len(used)} tasks, 0 chance, 1 best",
+        score=scores.mean(axis=1).to_numpy(),
+        error=np.sqrt(errors.pow(2).sum(axis=1)).to_numpy() / len(used),
+        random=np.nan,
+        random_error=np.nan,
+        majority=0.0,
+        bag_of_words=np.nan,
+    )
+    ordered = points.sort_values("loss_nats", ascending=False)
+    return _told(AVERAGE, str(points["metric"].iloc[0]), 0.0, ordered), reasons

@@ -1,0 +1,52 @@
+"""Downstream score against validation loss, task by task, with the law that gives one from the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from study.fitting.downstream import TaskScores
+from study.fitting.evidence import Evidence
+from study.plotting.score_panels import drawn, measured
+from study.plotting.style import LOSS
+
+_POINTS = 60
+_LAW = "tab:blue"
+
+
+def frame(evidence: Evidence) -> pd.DataFrame:
+    """The scores (see study.plotting.score_panels), and rows of kind `law`: the law of each task with its 95% interval."""
+    data = measured(evidence, "loss_nats")
+    if data.empty or evidence.downstream is None:
+        return data
+    return pd.concat([data, *(_law(task) for task in evidence.downstream.all)], ignore_index=True)
+
+
+def _law(task: TaskScores) -> pd.DataFrame:
+    if isinstance(task.law, str):
+        return pd.DataFrame()
+    loss = task.points["loss_nats"].astype(float)
+    losses = np.linspace(loss.min(), loss.max(), _POINTS)
+    several = task.law.predictions({"loss": losses})
+    low, high = np.percentile(several, [2.5, 97.5], axis=0) if len(several) else np.full((2, _POINTS), np.nan)
+    law = {"x": losses, "score": task.law.predict({"loss": losses}), "low": low, "high": high}
+    return pd.DataFrame({"task": task.task, "kind": "law", **law})
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """The lower the loss, the further right."""
+    entry = Line2D([], [], color=_LAW, label="law of the loss, with its 95% interval")
+    figure = drawn(data, "validation loss", LOSS, _finish, [entry])
+    for panel in figure.axes[:1]:
+        panel.invert_xaxis()
+    return figure
+
+
+def _finish(panel: Axes, rows: pd.DataFrame) -> None:
+    law = rows[rows["kind"] == "law"]
+    if not law.empty:
+        panel.plot(law["x"], law["score"], color=_LAW, linewidth=1.4, zorder=3)
+        panel.fill_between(law["x"], law["low"], law["high"], color=_LAW, alpha=0.15, linewidth=0, zorder=0)

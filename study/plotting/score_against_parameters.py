@@ -1,0 +1,53 @@
+"""Downstream score against all parameters, task by task, beside the published scores of BERT's miniatures."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from study.fitting.evidence import Evidence
+from study.fitting.published_scores import published_scores
+from study.plotting.loss_against_parameters import PARAMETERS
+from study.plotting.score_panels import drawn, measured
+from study.plotting.style import log_ticks
+
+_PUBLISHED = "tab:red"
+
+
+def frame(evidence: Evidence) -> pd.DataFrame:
+    """The scores (see study.plotting.score_panels), and rows of kind `published`, of GLUE's secret test sets."""
+    data = measured(evidence, "parameters")
+    if data.empty or evidence.downstream is None:
+        return data
+    published = [
+        {"task": task.task, "kind": "published", "x": found.parameters, "score": found.score, "label": found.model}
+        for task in evidence.downstream.tasks
+        for found in published_scores(task.task, task.metric)
+    ]
+    return pd.concat([data, pd.DataFrame(published)], ignore_index=True)
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """Sizes on a logarithmic axis; the published models are named where they stand."""
+    there = (data["kind"] == "published").any()
+    reference = "published: BERT's miniatures on GLUE's test sets (Turc et al. 2019)"
+    entries = [Line2D([], [], marker="*", color=_PUBLISHED, linewidth=1, label=reference)] if there else []
+    return drawn(data, "parameters", PARAMETERS, _finish, entries)
+
+
+def _finish(panel: Axes, rows: pd.DataFrame) -> None:
+    published = rows[rows["kind"] == "published"]
+    panel.plot(published["x"], published["score"], marker="*", markersize=9, color=_PUBLISHED, linewidth=1, zorder=3)
+    for place, (_, row) in enumerate(published.iterrows()):
+        panel.annotate(
+            str(row["label"]).removeprefix("BERT-"),
+            (row["x"], row["score"]),
+            (0, -14) if place % 2 else (-4, 5),
+            textcoords="offset points",
+            ha="center" if place % 2 else "right",
+            fontsize="x-small",
+            color=_PUBLISHED,
+        )
+    log_ticks(panel)

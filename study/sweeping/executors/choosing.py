@@ -1,0 +1,40 @@
+"""The executor that a sweep's resources ask for, and the slots that it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from study.records import SweepFolder
+from study.sweeping.executors.slots import Slot, local_slots
+from study.sweeping.resources import Resources
+
+if TYPE_CHECKING:
+    from study.sweeping.coordinator import Executor
+
+
+def slots_of(resources: Resources) -> list[Slot]:
+    """The slots that the resources make where they are; raises InputError where that has not enough."""
+    if resources.on == "slurm":
+        from study.sweeping.executors.slurm import slurm_slots
+
+        return slurm_slots(resources)
+    if resources.on == "ray":
+        from study.sweeping.executors.ray import ray_slots
+
+        return ray_slots(resources)
+    return local_slots(resources.device, resources.slots_per_device, resources.devices)
+
+
+def executor_of(resources: Resources, slots: list[Slot], sweep: SweepFolder) -> Executor:
+    """What runs a sweep on these slots; raises InputError where an extra or a cluster's commands are missing."""
+    if resources.on == "slurm":
+        from study.sweeping.executors.slurm import SlurmExecutor
+
+        return SlurmExecutor(slots[0], resources.slurm, sweep)
+    if resources.on == "ray":
+        from study.sweeping.executors.ray import RayExecutor
+
+        return RayExecutor(slots, resources, sweep.name)
+    from study.sweeping.executors.local import LocalExecutor
+
+    return LocalExecutor(slots, sweep.name)

@@ -1,0 +1,123 @@
+"""The processes of one run on this machine, one a rank, from a forkserver that has torch and Lightning loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import connection, forkserver, resource_tracker
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from study.config import RunConfig
+from study.errors import PREEMPTED_EXIT
+
+if TYPE_CHECKING:
+    from study.training.callbacks import StopSignal
+    from study.training.execution import Execution
+
+RANK_SECONDS = 60.0
+"""How long the ranks of a run that has lost one may take to save and stop before they are killed: they may wait for it."""
+
+PRELOADED = ["__main__", "study.training.run"]
+"""What the forkserver imports once for all runs; each would import the main script again without its name here."""
+
+
+class RunProcesses:
+    """The ranks of one run, started on construction, each in a session of its own."""
+
+    def __init__(
+        self, config: RunConfig, folder: Path, sweep: str, execution: Execution, environments: Sequence[dict[str, str]]
+    ) -> None:
+        context = start_forkserver()
+        self._processes = []
+        for environment in environments:
+            arguments = (config, folder, sweep, execution, environment)
+            self._processes.append(context.Process(target=run_process, args=arguments))
+            self._processes[-1].start()
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the ranks, the first one's first."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to every rank that lives."""
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait(self) -> int:
+        """The exit status, negative where a signal killed it; where one rank dies the others, which wait for it, are ended."""
+        waiting, failed = list(self._processes), 0
+        while waiting:
+            ended = connection.wait([process.sentinel for process in waiting], RANK_SECONDS if failed else None)
+            waiting = [process for process in waiting if process.is_alive()]
+            failed = failed or next((process.exitcode for process in self._processes if process.exitcode), 0)
+            if failed:
+                for process in waiting:
+                    process.terminate() if ended else process.kill()
+        return failed
+
+
+def start_forkserver() -> multiprocessing.context.ForkServerContext:
+    """Start the forkserver that every run of this process comes from, unless it runs already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    resource_tracker.ensure_running()  # the forkserver starts it otherwise, and it unblocks SIGINT
+    with sigint_blocked():  # while it imports, the forkserver has no handler yet, and Ctrl-C would end it
+        forkserver.ensure_running()
+    return context
+
+
+def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution, environment: dict[str, str]) -> None:
+    """The life of one rank's process: its own session, stopping when told or orphaned."""
+    from study.training.callbacks import StopSignal
+
+    os.setsid()
+    os.environ.update(environment)
+    stop = StopSignal()
+    stop.install()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=stop_when_orphaned, args=(stop.set,), daemon=True).start()
+    sys.exit(train_here(config, path, sweep, execution, stop))
+
+
+def train_here(config: RunConfig, path: Path, sweep: str, execution: Execution, stop: StopSignal) -> int:
+    """Train a run in this process, all that it prints in the run's log; its exit status."""
+    from study.records import RunFolder, patiently
+    from study.training.run import train
+    from study.training.trainer import rank
+
+    folder = RunFolder(path)
+    path.mkdir(parents=True, exist_ok=True)
+    log = patiently(lambda: os.open(folder.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644))
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    state = train(config, folder, sweep, execution, stop)
+    if state == "PREEMPTED":
+        return PREEMPTED_EXIT
+    ended_well = rank() == 0 or state in ("COMPLETED", "PRUNED")  # the leader's record says what happened, another rank's exit
+    return 0 if ended_well else 1
+
+
+@contextlib.contextmanager
+def sigint_blocked() -> Iterator[None]:
+    """Within, Ctrl-C waits, and what is started ignores it until it unblocks it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stop_when_orphaned(stop: Callable[[], None]) -> None:
+    """Wait for the process that started this one to end, and then call `stop`."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    stop()

@@ -1,0 +1,115 @@
+"""Where a sweep runs and on how much: the `resources` of a sweep file, and what the command line says over them."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from study.errors import InputError, Problem
+from study.schema import Count, Strict, Text
+
+UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}
+"""Minutes of each unit of a time limit."""
+
+SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d{1,3}):(?P<minutes>\d{2})(?::(?P<seconds>\d{2}))?")
+
+DISTRIBUTED_FLAGS = ("partition", "time", "array", "nodes")
+"""What the command line sets in the `slurm` part."""
+
+
+def _slurm_time(text: str) -> str:
+    minutes_of(text)
+    return text
+
+
+TimeLimit = Annotated[str, AfterValidator(_slurm_time)]
+"""A time limit such as 30m, 4h, 2d, or Slurm's own '1-12:00:00'."""
+
+
+def minutes_of(text: str) -> int:
+    """The whole minutes of a time limit; raises ValueError where it is none."""
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
+        return max(1, math.ceil(float(found[1]) * UNITS[found[2]]))
+    if found := SLURM_TIME.fullmatch(text):
+        days, hours, minutes, seconds = (int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
+        return max(1, 1440 * days + 60 * hours + minutes + (seconds > 0))
+    raise ValueError("is not a time limit; write 30m, 4h, 2d or '1-12:00:00', in quotes")
+
+
+class SlurmOptions(Strict):
+    """What a run's Slurm job asks for; `array` is how many jobs of the sweep are in the queue at most at a time.
+
+    Runs that become due together are submitted as one job array. `cpus` are those of each rank, `memory` is that of each
+    node, `setup` are shell lines that run before Python, and `options` any other option of sbatch by its long name.
+    """
+
+    partition: Text | None = None
+    time: TimeLimit | None = None
+    array: Count = 64
+    nodes: Count = 1
+    cpus: Count = 1
+    memory: Text | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    constraint: Text | None = None
+    exclude: Text | None = None
+    setup: tuple[Text, ...] = ()
+    options: dict[str, str | int | bool] = Field(default_factory=dict)
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _not_a_bare_number(cls, value: object) -> object:
+        """PyYAML reads 4:00:00 as the number 14400, which Slurm would take for minutes."""
+        if isinstance(value, int | float):
+            raise ValueError("is a number without a unit; write 30m, 4h, 2d or '1-12:00:00', in quotes")
+        return value
+
+
+class RayOptions(Strict):
+    """Which Ray cluster, by default RAY_ADDRESS or else one started on this machine, and each run's share of it.
+
+    `runs` at most run at a time, by default as many as the cluster's nodes have room for.
+    """
+
+    address: Text | None = None
+    cpus: Count = 1
+    runs: Count | None = None
+
+
+class Resources(Strict):
+    """Where runs execute and what each gets; none of it changes a run's id.
+
+    `devices` are those of one run (DDP), over all its nodes; `slots_per_device` is how many runs share each.
+    """
+
+    on: Literal["local", "slurm", "ray"] = "local"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: Count = 1
+    slots_per_device: Count | None = None
+    slurm: SlurmOptions = SlurmOptions()
+    ray: RayOptions = RayOptions()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.on == "slurm" and self.slots_per_device is not None:
+            raise ValueError("slots_per_device is for GPUs that this launcher shares out itself, and on Slurm, Slurm does")
+        if self.on == "slurm" and self.devices % self.slurm.nodes:
+            raise ValueError(f"devices {self.devices} cannot be shared out over {self.slurm.nodes} nodes evenly")
+        if self.on == "ray" and self.slots_per_device is not None and self.devices > 1:
+            raise ValueError(f"a run of {self.devices} devices has them to itself on Ray; leave slots_per_device out")
+        return self
+
+    def overridden(self, **flags: Any) -> Resources:
+        """These resources with the command line's flags put over them, None where a flag was not given."""
+        given = {name: value for name, value in flags.items() if value is not None}
+        slurm = {name: given.pop(name) for name in DISTRIBUTED_FLAGS if name in given}
+        on = given.get("on", self.on)
+        if slurm and on != "slurm":
+            raise InputError(Problem(f"--{name}", "is for --on slurm") for name in slurm)
+        values = self.model_dump(exclude_unset=True) | given
+        if slurm:
+            values["slurm"] = values.get("slurm", {}) | slurm
+        return type(self).parse(values, "resources")

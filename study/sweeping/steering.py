@@ -1,0 +1,120 @@
+"""What a person tells a sweep from outside: to stop, to try failed runs again, to leave a run out of its answer."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from study.errors import InputError
+from study.ownership import is_locked
+from study.records import RunFolder, RunRecord, SweepFolder, write_atomically
+from study.sweeping.coordinator import SAVE_SECONDS, held
+
+RETRIED = ("FAILED", "OOM", "HUNG")
+"""What a retry without names takes up; a run that diverged would diverge again, and has to be named."""
+
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Retried:
+    """A run that is to be tried again, and the record that it had."""
+
+    run_id: str
+    state: str
+    reason: str | None
+    kept: str
+
+
+def stop(folder: SweepFolder, patience_seconds: float = SAVE_SECONDS + 30) -> bool:
+    """Ask whoever runs a sweep to let its runs save and to stop, and wait for it; False where nobody ran it.
+
+    Raises InputError where it has not stopped in time.
+    """
+    if not is_locked(folder.lock_file):
+        return False
+    write_atomically(folder.stop_file, json.dumps(_signed({})).encode())
+    end = time.monotonic() + patience_seconds
+    while is_locked(folder.lock_file):
+        if time.monotonic() > end:
+            raise InputError.at(str(folder.path), f"has not stopped within {patience_seconds:.0f} s; see {folder.holder_file}")
+        time.sleep(POLL_SECONDS)
+    folder.stop_file.unlink(missing_ok=True)
+    return True
+
+
+def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
+    """Put aside the records of failed runs, all or those named, so that the next launch goes on with them.
+
+    Each record is kept as that of a past attempt, with a note of who had it tried again and when. Raises InputError where a
+    sweep is being run, or a named run has no record of a failure.
+    """
+    with held(folder):
+        return [_put_aside(folder, run_id, record) for run_id, record in _failed(folder, run_ids).items()]
+
+
+def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]:
+    if not run_ids:
+        return {record.run_id: record for record in folder.records() if record.state in RETRIED}
+    found = {}
+    for name in run_ids:
+        matching = [run for run in folder.runs() if run.run_id.startswith(name)]
+        if len(matching) != 1:
+            raise InputError.at(name, f"is the start of {len(matching)} runs' ids in {folder.path}; `study status` lists them")
+        record = matching[0].record()
+        if record is None:
+            raise InputError.at(name, "has no record: the next launch goes on with it anyway")
+        if record.state == "COMPLETED":
+            raise InputError.at(name, "is completed; to leave it out of the answer: study exclude")
+        found[record.run_id] = record
+    return found
+
+
+def _put_aside(folder: SweepFolder, run_id: str, record: RunRecord) -> Retried:
+    """Move a record among the past attempts, here and where the run is trained."""
+    own, home = folder.run(run_id), folder.home(run_id)
+    kept = own.put_record_aside(_signed({}))
+    if home.path != own.path and (there := home.record()) is not None and there.state != "COMPLETED":
+        home.put_record_aside(_signed({"by_sweep": folder.name}))
+    return Retried(run_id, record.state, record.reason, str(kept))
+
+
+def exclude(run: str, results: Path, reason: str) -> list[RunFolder]:
+    """Leave a run out of ledgers' fits and comparisons, in every sweep that has it; its record stays as it is."""
+    found = _found(run, results)
+    for folder in found:
+        write_atomically(folder.exclusion_file, json.dumps(_signed({"reason": reason}), indent=1).encode() + b"\n")
+    return found
+
+
+def include(run: str, results: Path) -> list[RunFolder]:
+    """Take back what `exclude` said; raises InputError where nobody had excluded the run."""
+    found = [folder for folder in _found(run, results) if folder.exclusion_file.exists()]
+    if not found:
+        raise InputError.at(run, "is not excluded by anybody")
+    for folder in found:
+        folder.exclusion_file.unlink()
+    return found
+
+
+def _found(run: str, results: Path) -> list[RunFolder]:
+    """The folders of a run: the one that is given, or all that its id, or the start of it, names."""
+    if (Path(run) / "config.yaml").exists():
+        return [RunFolder(Path(run).resolve())]
+    known = [RunFolder(path.parent) for path in sorted(results.glob("[!.]*/runs/*/config.yaml"))]
+    found = [folder for folder in known if run.isalnum() and len(run) >= 4 and folder.run_id.startswith(run)]
+    if not found:
+        raise InputError.at(run, f"is neither a run's folder nor the id of a run in {results}; `study status` lists them")
+    if len(ids := {folder.run_id for folder in found}) > 1:
+        raise InputError.at(run, f"is the start of {len(ids)} runs' ids in {results}; give more of the id")
+    return found
+
+
+def _signed(values: dict[str, str]) -> dict[str, str]:
+    """Values, and who says so, and when."""
+    return values | {"by": getpass.getuser(), "at": datetime.now(UTC).isoformat(timespec="seconds")}

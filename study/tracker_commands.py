@@ -1,0 +1,43 @@
+"""The commands about trackers: each parses, calls one function, and shows what it returns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+
+@click.command("import-wandb")
+@click.argument("source")
+@click.option(
+    "--into", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for ledger and histories."
+)
+@click.option("--group", help="Only the runs of this W&B group.")
+@click.option(
+    "--tuned",
+    multiple=True,
+    metavar="KEY",
+    default=("recipe.learning_rate",),
+    show_default=True,
+    help="A key that runs of one cell may differ in; repeat it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, ...], as_json: bool) -> None:
+    r"""Read W&B runs into a ledger that `study fit`, `plot` and `multiverse` take, with their whole histories.
+
+    \b
+    study import-wandb entity/project --group depth --into results/theirs
+    study import-wandb path/to/wandb --into results/theirs      # offline runs, of this project or any
+    """
+    from study.sweeping.wandb_import import import_wandb as read
+
+    done = read(source, into, group, tuned)
+    if as_json:
+        click.echo(json.dumps(asdict(done) | {"ledger": str(done.ledger)}, indent=1))
+    else:
+        click.echo(f"{done.runs} runs with {done.rows:,} rows: {done.ledger}")
+
+
+TRACKER_COMMANDS = (import_wandb,)

@@ -1,0 +1,206 @@
+"""Scores are joined to the ledger as they were filed, and what is said of them recovers the law that they were made by."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from study import answering
+from study.answering import report
+from study.fitting.catalogue import LAWS
+from study.fitting.downstream import between, observed
+from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.evidence import Evidence, gather
+from study.fitting.forecasting import Forecast
+from study.fitting.observations import Observations
+from study.fitting.published_scores import published_scores
+from study.fitting.score_trends import trend
+from study.plotting import score_against_flops, score_against_loss, score_against_parameters
+from study.records import SweepFolder
+from study.score_findings import score_findings, score_table
+from study.score_records import scores_of
+from tests.synthetic import depth_or_width
+from tests.synthetic_scores import TASKS, add_scores
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory: pytest.TempPathFactory) -> SweepFolder:
+    folder = depth_or_width(tmp_path_factory.mktemp("results") / "scored", seeds=1, rates=(4e-3,), budgets=(1e6,))
+    folder.write_ledger()
+    add_scores(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def evidence(scored: SweepFolder) -> Evidence:
+    return gather(scored)
+
+
+def test_a_score_stands_beside_the_loss_of_its_own_run(scored: SweepFolder, evidence: Evidence) -> None:
+    assert evidence.downstream is not None
+    (sst2,) = [task for task in evidence.downstream.tasks if task.task == "sst2"]
+    assert len(sst2.points) == 6
+    for _, row in sst2.points.iterrows():
+        run = scored.run(row["run_id"])
+        record = run.record()
+        assert record is not None
+        assert (row["loss_nats"], row["parameters"], row["tokens"]) == (record.loss_nats, record.parameters, record.tokens)
+        mine = [found for found in scores_of(run) if found.config.task == "sst2"]
+        for column, protocol in {"score": "fine_tune", "random": "random_init"}.items():
+            values = [found.test for found in mine if found.config.protocol == protocol and found.test is not None]
+            assert row[column] == pytest.approx(np.mean(values))
+        assert row["seeds"] == 3
+        assert (row["majority"], row["bag_of_words"]) == (0.5, 0.6)
+    assert list(sst2.points["loss_nats"]) == sorted(sst2.points["loss_nats"], reverse=True)
+
+
+def test_the_error_over_seeds_is_pooled_over_encoders(evidence: Evidence) -> None:
+    assert evidence.downstream is not None
+    for task in evidence.downstream.tasks:
+        law = TASKS[task.task]
+        expected = law.deviation if law.zero_shot else law.deviation / np.sqrt(3)
+        assert task.points["error"].to_numpy(dtype=float) == pytest.approx(np.full(6, expected), rel=0.35)
+
+
+def test_tasks_are_told_apart_by_whether_they_follow_the_loss(evidence: Evidence) -> None:
+    found = evidence.downstream
+    assert found is not None
+    verdicts = {task.task: task.trend.verdict for task in found.tasks if task.trend is not None}
+    assert verdicts == {"blimp": "monotone", "cola": "monotone", "sst2": "monotone", "rte": "undecided"}
+    beats = {task.task: task.beats_random for task in found.tasks}
+    assert beats["sst2"] == beats["blimp"] == (6, 6)
+    assert beats["rte"][0] <= 1
+    sentences = score_findings(evidence)
+    assert sentences[0].startswith("blimp, cola, sst2: follow the loss, monotone")
+    assert "rte: show no decided relation to the loss." in sentences
+    assert "rte is left out of the average: no encoder is above chance beyond noise." in sentences
+
+
+def test_the_average_lies_between_chance_and_the_best(evidence: Evidence) -> None:
+    found = evidence.downstream
+    assert found is not None
+    assert found.average is not None
+    assert found.average.metric == "mean of 3 tasks, 0 chance, 1 best"
+    shares = [task.normalised["score"] for task in found.tasks if task.task != "rte"]
+    by_run = found.average.points.set_index("run_id")["score"]
+    for run, score in by_run.items():
+        assert score == pytest.approx(np.mean([share.loc[str(run)] for share in shares]))
+    assert 0 < by_run.min() < by_run.max() <= 1
+
+
+def test_the_largest_size_is_held_out_and_forecast(evidence: Evidence) -> None:
+    found = evidence.downstream
+    assert found is not None
+    (sst2,) = [task for task in found.tasks if task.task == "sst2"]
+    held = sst2.points[list(sst2.held_out)]
+    assert held["train_flops"].min() > sst2.points[[not one for one in sst2.held_out]]["train_flops"].max()
+    assert isinstance(sst2.forecast, Forecast)
+    assert np.abs(sst2.forecast.relative_errors).max() < 0.03
+    assert isinstance(sst2.forecast_from_sizes, Forecast)
+    assert np.abs(sst2.forecast_from_sizes.relative_errors).max() < 0.1
+    assert isinstance(sst2.law, Fit)
+    assert sst2.law.estimates["k"] == pytest.approx(TASKS["sst2"].slope, rel=0.2)
+    assert sst2.law.estimates["L0"] == pytest.approx(TASKS["sst2"].middle, abs=0.05)
+
+
+def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> None:
+    by_loss = score_against_loss.frame(evidence)
+    assert set(by_loss["task"]) == {*TASKS, "average"}
+    law = by_loss[(by_loss["kind"] == "law") & (by_loss["task"] == "sst2")].sort_values("x")
+    assert (law["score"].diff().dropna() < 0).all()
+    assert ((law["low"] <= law["score"] + 1e-6) & (law["score"] <= law["high"] + 1e-6)).mean() > 0.9
+    by_size = score_against_parameters.frame(evidence)
+    published = by_size[by_size["kind"] == "published"]
+    assert set(published["task"]) == {"sst2", "cola", "rte"}
+    assert list(published.loc[published["task"] == "sst2", "score"]) == [0.832, 0.859, 0.897, 0.896]
+    flops = score_against_flops.frame(evidence)
+    assert set(flops["x"]) == set(evidence.ledger["train_flops"])
+
+
+def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {name: figure for name, figure in answering.FIGURES.items() if name.startswith("score_")}
+    monkeypatch.setattr(answering, "FIGURES", drawn)
+    scored.scores_file.unlink()
+    answer = report(scored)
+    assert answer.figures == ("score_against_loss", "score_against_parameters", "score_against_flops")
+    text = scored.answer_file.read_text()
+    assert "## Downstream scores" in text
+    assert "follow the loss, monotone" in text
+    kept = json.loads((scored.fits / "downstream.json").read_text())
+    assert {task["task"] for task in kept["tasks"]} == set(TASKS)
+    assert scored.scores_file.exists(), "scores are rebuilt from the records"
+    assert scored.scores_file.with_suffix(".csv").exists()
+
+
+def test_a_sweep_without_scores_says_nothing_of_them(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "bare", seeds=1, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128),))
+    folder.write_ledger()
+    evidence = gather(folder)
+    assert evidence.downstream is None
+    assert score_findings(evidence) == []
+    assert score_table(evidence) == ""
+    assert score_against_loss.frame(evidence).empty
+
+
+def test_a_rank_correlation_needs_both_its_interval_and_enough_encoders() -> None:
+    loss = np.array([4.0, 3.8, 3.6, 3.4, 3.2, 3.0])
+    rising = np.array([0.5, 0.55, 0.6, 0.65, 0.7, 0.75])
+    quiet, loud = np.full(6, 0.005), np.full(6, 0.1)
+    found = trend(loss, rising, quiet)
+    assert found is not None
+    assert (found.correlation, found.verdict, found.reversals) == (1.0, "monotone", ())
+    assert found.p_value == pytest.approx(2 / 720)
+    three = trend(loss[:3], rising[:3], quiet[:3])
+    assert three is not None
+    assert three.verdict == "undecided", "one order in three is too likely by chance"
+    swapped = rising[[0, 1, 2, 3, 5, 4]]
+    clear, noisy = trend(loss, swapped, quiet), trend(loss, swapped, loud)
+    assert clear is not None
+    assert noisy is not None
+    assert clear.reversals == ((5, 4),)
+    assert noisy.reversals == ()
+    falling = trend(loss, rising[::-1].copy(), quiet)
+    assert falling is not None
+    assert falling.verdict == "falls"
+    assert trend(loss, np.full(6, 0.5), quiet) is None
+    assert trend(loss[:2], rising[:2], quiet[:2]) is None
+
+
+def test_a_law_between_known_ends_is_the_free_law_with_them_given() -> None:
+    loss = np.linspace(3.0, 5.0, 12)
+    free, known = LAWS["score-of-loss"], between(0.5)
+    theta = np.array([[3.0, 4.0], [1.0, 3.5]])
+    whole = np.column_stack([np.tile([0.5, 1.0], (2, 1)), theta])
+    assert known.values(theta, {"loss": loss}) == pytest.approx(free.values(whole, {"loss": loss}))
+    derivatives = known.at({"loss": loss}).derivatives(theta)
+    step = 1e-6
+    for place in range(2):
+        moved = theta.copy()
+        moved[:, place] += step
+        slope = (known.values(moved, {"loss": loss}) - known.values(theta, {"loss": loss})) / step
+        assert derivatives.jacobian[..., place] == pytest.approx(slope, abs=1e-4)
+    score = free.values(whole[:1], {"loss": loss})[0]
+    found = fit(known, Observations.of({"loss": loss}, score), Settings(space="linear", bootstrap=50))
+    assert found.status == "converged"
+    assert list(found.estimates.values()) == pytest.approx([3.0, 4.0], rel=1e-4)
+
+
+def test_runs_of_one_shape_are_held_out_together(evidence: Evidence) -> None:
+    assert evidence.downstream is not None
+    points = evidence.downstream.tasks[0].points
+    twice = points.loc[[*points.index, *points.index]].reset_index(drop=True)
+    assert observed(twice).runs == observed(points).runs == points["shape"].nunique()
+
+
+def test_published_scores_are_those_of_the_table(shared_data: Path) -> None:
+    packaged = Path(__file__).resolve().parents[1] / "study" / "fitting" / "bert_miniatures_glue.csv"
+    assert packaged.read_text() == (shared_data / "published" / "encoders" / "bert_miniatures_glue_test.csv").read_text()
+    tiny, *_, medium = published_scores("mrpc", "accuracy")
+    assert (tiny.model, tiny.score) == ("BERT-Tiny", 0.711)
+    assert (medium.model, medium.score) == ("BERT-Medium", 0.816)
+    assert tiny.parameters < medium.parameters
+    assert [one.score for one in published_scores("stsb", "spearman")] == [0.736, 0.733, 0.770, 0.784]
+    assert published_scores("trec", "accuracy") == ()

@@ -1,0 +1,84 @@
+"""Sweeps on a real Ray cluster of two nodes: a node dies, a launcher is stopped; no run is lost or run twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.training.checkpoints import checkpoints_in
+from tests.launching import Place, has_rows, until
+from tests.sweeps import write_sweep, write_topics
+
+pytest.importorskip("ray", reason="needs Ray: pip install 'scaling-study[ray]'")
+
+PATIENCE = 400.0
+"""Seconds to wait for what takes ten on an idle machine."""
+
+LAUNCH = ("launch", "toy.yaml", "--on", "ray", "--no-wandb")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_topics(tmp_path_factory.mktemp("corpus") / "text.txt")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A head with one CPU and a second node with two."""
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    from ray.cluster_utils import Cluster
+
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        yield started
+    finally:
+        started.shutdown()  # type: ignore[no-untyped-call]
+
+
+def place(path: Path, corpus: Path, cluster: Any, **changes: object) -> Place:
+    made = Place(path, RAY_ADDRESS=cluster.address)
+    write_sweep(path / "toy.yaml", corpus, **changes)
+    return made
+
+
+def test_a_node_that_dies_costs_no_run(cluster: Any, corpus: Path, tmp_path: Path) -> None:
+    second = cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
+    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2]}}, seeds=3, budgets={"steps": [1500]})
+    launcher = made.start(*LAUNCH)
+    until(lambda: sum(has_rows(run) and not run.record_file.exists() for run in made.folder.runs()) == 3, PATIENCE)
+    cluster.remove_node(second, allow_graceful=False)
+    output, errors = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, output + errors
+    records = made.folder.records()
+    assert [record.state for record in records] == ["COMPLETED"] * 6
+    assert sorted(record.attempts for record in records) == [1, 1, 1, 1, 2, 2]
+    assert output.count("COMPLETED L") == 6
+    until(lambda: made.processes() == [])
+
+
+def test_ctrl_c_saves_what_runs_and_takes_back_what_waits(cluster: Any, corpus: Path, tmp_path: Path) -> None:
+    resources = {"on": "ray", "ray": {"runs": 2}}
+    made = place(tmp_path, corpus, cluster, budgets={"steps": [100_000]}, resources=resources)
+    launcher = made.start(*[word for word in LAUNCH if word not in ("--on", "ray")])
+    until(lambda: any(has_rows(run) for run in made.folder.runs()), PATIENCE)
+    os.killpg(launcher.pid, signal.SIGINT)
+    output, errors = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 130, output + errors
+    saved = [run for run in made.folder.runs() if has_rows(run)]
+    assert len(saved) == 1
+    assert checkpoints_in(saved[0].checkpoints)
+    assert made.folder.records() == []
+    until(lambda: made.processes() == [])
+
+
+def test_what_no_node_has_is_refused(cluster: Any, corpus: Path, tmp_path: Path) -> None:
+    made = place(tmp_path, corpus, cluster)
+    said = made.study(*LAUNCH, "--device", "cuda", "--devices", 2, status=2).stderr
+    assert "error: --on ray: no node of the cluster has 2 CPU and 2 GPU, which a run takes" in said

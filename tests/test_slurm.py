@@ -1,0 +1,116 @@
+"""Sweeps on a real Slurm of two nodes: nodes and launchers die, jobs are requeued or cancelled; every run is run once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from study.training.checkpoints import checkpoints_in
+from tests.launching import Place, has_rows, until
+from tests.slurm_cluster import SlurmCluster, why_not
+from tests.sweeps import write_sweep, write_topics
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
+
+PATIENCE = 400.0
+"""Seconds to wait for what takes ten on an idle machine: each job imports torch anew."""
+
+LAUNCH = ("launch", "toy.yaml", "--on", "slurm", "--no-wandb", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_topics(tmp_path_factory.mktemp("corpus") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as folder:
+        started = SlurmCluster(Path(folder))
+        try:
+            started.start()
+            yield started
+        finally:
+            started.stop()
+
+
+def place(path: Path, corpus: Path, cluster: SlurmCluster, **changes: object) -> Place:
+    made = Place(path, **cluster.variables)
+    write_sweep(path / "toy.yaml", corpus, **changes)
+    return made
+
+
+def finished(cluster: SlurmCluster, launcher: subprocess.Popen[str], seconds: float = PATIENCE) -> str:
+    """What a launcher printed that ended well; what was put back into the queue meanwhile is not waited for."""
+
+    def ended() -> bool:
+        cluster.hurry()
+        return launcher.poll() is not None
+
+    until(ended, seconds)
+    output, errors = launcher.communicate()
+    assert launcher.returncode == 0, output + errors
+    return output
+
+
+def test_two_ranks_on_two_nodes_are_one_run(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
+    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1]}})
+    made.study(*LAUNCH, "--devices", 2, "--nodes", 2, "--partition", "main", "--time", "10m", seconds=PATIENCE)
+    (record,) = made.folder.records()
+    assert (record.state, record.attempts) == ("COMPLETED", 1)
+    assert record.environment is not None
+    assert (record.environment.devices, record.environment.nodes) == (2, 2)
+    assert cluster.queue() == []
+
+
+def test_jobs_outlive_their_launcher_are_requeued_and_found_again(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
+    made = place(tmp_path, corpus, cluster, budgets={"steps": [1500]}, resources={"slurm": {"time": "10m"}})
+    launcher = made.start(*LAUNCH)
+    until(lambda: sum(has_rows(run) for run in made.folder.runs()) == 2, PATIENCE)
+    launcher.kill()
+    launcher.communicate()
+    first, second = sorted(line.split()[0] for line in cluster.queue())
+    cluster.command("scancel", "--signal=USR2", first)  # what Slurm sends before the time limit
+    cluster.command("scontrol", "requeue", second)  # what it does to jobs that make room for others
+    finished(cluster, made.start(*LAUNCH))
+    records = made.folder.records()
+    assert [(record.state, record.steps, record.attempts) for record in records] == [("COMPLETED", 1500, 2)] * 2
+    assert len(list((made.folder.path / "slurm").glob("*.json"))) == 1, "a run was submitted twice"
+
+
+def test_ctrl_c_saves_the_runs_and_empties_the_queue(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
+    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2, 3, 4, 5, 6]}}, budgets={"steps": [100_000]})
+    launcher = made.start(*LAUNCH)
+    until(lambda: sum(has_rows(run) for run in made.folder.runs()) >= 2, PATIENCE)
+    os.killpg(launcher.pid, signal.SIGINT)
+    output, errors = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 130, output + errors
+    assert cluster.queue() == []
+    assert made.processes() == []
+    assert all(checkpoints_in(run.checkpoints) for run in made.folder.runs() if has_rows(run))
+    assert made.folder.records() == []
+
+
+def test_a_node_that_dies_costs_no_run(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
+    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2]}}, seeds=3, budgets={"steps": [1000]})
+    launcher = made.start(*LAUNCH, "--array", 6)
+    until(lambda: any(" RUNNING n2" in line for line in cluster.queue()) and made.is_training(), PATIENCE)
+    cluster.kill_node("n2")
+    output = finished(cluster, launcher)
+    records = made.folder.records()
+    assert [record.state for record in records] == ["COMPLETED"] * 6
+    assert max(record.attempts for record in records) == 2
+    assert output.count("COMPLETED L") == 6
+
+
+def test_what_slurm_refuses_is_bad_input(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
+    made = place(tmp_path, corpus, cluster)
+    refused = made.study(*LAUNCH, "--partition", "nowhere", status=2).stderr
+    assert "error: --on slurm: sbatch refused the runs" in refused
+    assert "invalid partition specified: nowhere" in refused

@@ -1,0 +1,200 @@
+"""What a person tells a sweep from outside: to stop, to try runs again, to leave one out; and what they see of it meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from study.config import RunConfig
+from study.errors import InputError
+from study.ownership import Attempt, turn
+from study.records import RunFolder, SweepFolder, ledger
+from study.sweeping.coordinator import Progress, held
+from study.sweeping.plan import cells
+from study.sweeping.status import status
+from study.sweeping.steering import exclude, include, retry, stop
+from study.sweeping.tables import duration, status_summary, watched
+from study.terminal import show
+from tests.sweeps import RATES, record, sweep
+from tests.test_coordinator import CORPUS, FakeExecutor, completes, coordinator, run
+
+TUNED: dict[str, Any] = {"shapes": {"grid": {"depth": [1]}}, "tune": RATES}
+
+SHALLOW_AND_DEEP: dict[str, Any] = {"shapes": {"grid": {"depth": [1, 2]}}}
+
+
+def sweep_at(tmp_path: Path) -> SweepFolder:
+    return SweepFolder(tmp_path / "results" / "toy")
+
+
+def fails_when_deep(config: RunConfig, folder: RunFolder) -> int:
+    if config.architecture.depth == 1:
+        return completes(config, folder)
+    state = "HUNG" if config.seed else "DIVERGED"
+    ended = record(config, None, state, run_id=folder.run_id, reason=f"it {state.lower()}", attempts=1)  # type: ignore[arg-type]
+    Attempt.begin(folder)
+    assert folder.file_record(ended)
+    return 0
+
+
+def test_failed_runs_are_tried_again_and_their_records_kept(tmp_path: Path) -> None:
+    run(tmp_path, FakeExecutor(fails_when_deep), seeds=2)
+    folder = sweep_at(tmp_path)
+    before = {one.run_id: folder.run(one.run_id).record_file.read_bytes() for one in folder.records()}
+    (retried,) = retry(folder)
+    assert (retried.state, retried.reason) == ("HUNG", "it hung")
+    assert Path(retried.kept).read_bytes() == before[retried.run_id]
+    assert json.loads(Path(retried.kept).with_name("0001.note.json").read_text()).keys() == {"by", "at"}
+    again = FakeExecutor()
+    run(tmp_path, again, seeds=2)
+    assert again.submitted == [retried.run_id]
+    diverged = next(one.run_id for one in folder.records() if one.state == "DIVERGED")
+    assert retry(folder) == []
+    assert [one.run_id for one in retry(folder, [diverged[:8]])] == [diverged]
+    with pytest.raises(InputError, match="is completed; to leave it out of the answer: study exclude"):
+        retry(folder, [retried.run_id])
+    with pytest.raises(InputError, match="has no record: the next launch goes on with it anyway"):
+        retry(folder, [diverged])
+    with pytest.raises(InputError, match="is the start of 0 runs' ids"):
+        retry(folder, ["zzzz"])
+
+
+def test_a_sweep_that_is_being_run_is_not_told_to_retry(tmp_path: Path) -> None:
+    run(tmp_path, FakeExecutor(fails_when_deep))
+    done = threading.Event()
+    ready = threading.Event()
+
+    def hold() -> None:
+        with held(sweep_at(tmp_path)):
+            ready.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    ready.wait()
+    with pytest.raises(InputError, match="is being run by process"):
+        retry(sweep_at(tmp_path))
+    done.set()
+    thread.join()
+
+
+def test_stop_lets_the_runs_save_wherever_the_coordinator_is(tmp_path: Path) -> None:
+    folder, executor = sweep_at(tmp_path), FakeExecutor(lambda *_: 75, lingering=True)
+    assert not stop(folder)
+    told: list[bool] = []
+    teller = threading.Thread(target=lambda: told.append(stop(folder)))
+
+    def refresh(progress: Progress) -> None:
+        if len(progress.running) == 2 and not teller.is_alive():
+            teller.start()
+
+    with pytest.raises(KeyboardInterrupt), held(folder):
+        coordinator(tmp_path).run(executor, refresh, refresh_seconds=10)
+    teller.join()
+    assert told == [True]
+    assert executor.told == ["interrupt", "kill"]
+    assert not folder.stop_file.exists()
+    assert len(run(tmp_path, FakeExecutor()).ended) == 2
+
+
+def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: Path) -> None:
+    run(tmp_path, FakeExecutor(), **TUNED, seeds=2)
+    folder = sweep_at(tmp_path)
+    best = min(folder.records(), key=lambda one: one.loss_nats or 9)
+    content = folder.run(best.run_id).record_file.read_bytes()
+    (changed,) = exclude(best.run_id[:6], folder.path.parent, "the GPU was broken")
+    assert changed.run_id == best.run_id
+    assert folder.run(best.run_id).record_file.read_bytes() == content
+    kept = folder.run(best.run_id).record()
+    assert kept is not None
+    assert kept.exclusion == "excluded: the GPU was broken"
+    table = ledger(folder.records())
+    assert list(table.loc[table["run_id"] == best.run_id, "exclusion"]) == ["excluded: the GPU was broken"]
+    assert pd.notna(table["exclusion"]).sum() == 1
+    shown = status(folder)
+    assert [one.run_id for one in shown.left_out] == [best.run_id]
+    assert shown.best is not None
+    assert shown.best.run_id != best.run_id
+    more = FakeExecutor()
+    run(tmp_path, more, **TUNED, seeds=2)
+    assert {RunConfig.from_yaml(folder.run(name).config_file).recipe.learning_rate for name in more.submitted} != {
+        best.config.recipe.learning_rate
+    }
+    assert include(best.run_id, folder.path.parent)[0].record() == best
+    with pytest.raises(InputError, match="is not excluded by anybody"):
+        include(best.run_id, folder.path.parent)
+    with pytest.raises(InputError, match="is neither a run's folder nor the id of a run"):
+        exclude("nowhere", folder.path.parent, "why not")
+
+
+def test_a_damaged_exclusion_is_named(tmp_path: Path) -> None:
+    run(tmp_path, FakeExecutor())
+    one = sweep_at(tmp_path).runs()[0]
+    one.exclusion_file.write_text("{")
+    with pytest.raises(InputError, match=r"exclusion\.json: is damaged"):
+        one.record()
+
+
+def test_status_says_what_is_spent_and_left_and_which_run_is_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def stops_when_deep(config: RunConfig, folder: RunFolder) -> int:
+        if config.architecture.depth == 1:
+            return completes(config, folder)
+        rows = {"trainer/step": 25, "trainer/tokens": 6400, "trainer/flops": 1e6}
+        folder.metrics_file.write_text(json.dumps(rows | {"perf/tokens_per_second": 100.0, "perf/mfu": 0.25}) + "\n")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, FakeExecutor(stops_when_deep, slots=1), **SHALLOW_AND_DEEP)
+    folder = sweep_at(tmp_path)
+    deep = next(one for one in folder.runs() if one.record() is None)
+    with turn(deep):
+        state = status(folder)
+        (running,) = state.running
+        assert (running.mfu, running.tokens, running.seconds_left) == (0.25, 6400, (25600 - 6400) / 100)
+        planned = [cell.config for cell in cells(sweep(CORPUS, **SHALLOW_AND_DEEP))]
+        total = sum(config.flops_per_token["train_flops"] * config.tokens for config in planned)
+        assert state.planned_runs == 2
+        assert state.remaining_flops == pytest.approx(total - state.spent_flops)
+        assert state.seconds_left == pytest.approx((state.remaining_flops or 0) / (100 * 1e6 / 6400))
+        show(status_summary(state))
+        printed = capsys.readouterr().out
+        assert "1 running of about 2 planned." in printed
+        assert "Spent: 1e+06 FLOPs (train_flops); left:" in printed
+        assert watched(state, 5).renderables
+    assert status(folder).counts == {"stopped": 1}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h"), (9e5, "10.4 d")]
+)
+def test_durations_are_told_as_people_read_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
+    run(tmp_path, FakeExecutor(fails_when_deep), seeds=2)
+    folder, results = sweep_at(tmp_path), sweep_at(tmp_path).path.parent
+    code, out, _ = study("status", folder.path)
+    assert code == 0
+    assert out.startswith("toy: 2 of 4 runs completed, nobody runs it now")
+    assert "2 COMPLETED, 1 DIVERGED, 1 HUNG of about 4 planned." in out
+    assert "Best so far: 2.0000 nats, L1-" in out
+    code, out, _ = study("status", folder.path, "--json", "--watch")
+    assert json.loads(out)["counts"] == {"COMPLETED": 2, "DIVERGED": 1, "HUNG": 1}
+    assert study("status", folder.path, "--watch")[0] == 0
+    code, out, _ = study("retry", folder.path)
+    assert out.splitlines()[1:] == ["1 runs will be tried again by the next launch of toy"]
+    assert study("retry", folder.path, "--json")[1].split() == ["{", '"sweep":', '"toy",', '"retried":', "[]", "}"]
+    assert study("stop", folder.path)[1] == "toy: nobody runs it now\n"
+    best = next(one.run_id for one in folder.records() if one.state == "COMPLETED")
+    code, out, _ = study("exclude", best, "--reason", "odd", "--results", results)
+    assert out == f"{best} is left out in toy; to write its answer anew: study report {folder.path}\n"
+    code, out, _ = study("exclude", best, "--undo", "--results", results, "--json")
+    assert json.loads(out)["excluded"] is None
+    assert study("exclude", best, "--results", results)[0] == 2
+    assert study("exclude", best, "--undo", "--results", results)[2].strip() == f"error: {best}: is not excluded by anybody"

@@ -1,0 +1,105 @@
+"""W&B runs become a ledger: what the mirror brought to W&B comes back, and runs of strangers too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from study.errors import InputError
+from study.fitting.ledgers import is_ledger
+from study.records import SweepFolder
+from study.sweeping.mirror import sync
+from study.sweeping.wandb_import import import_wandb, offline_runs
+from tests.fake_runs import FakeRun, empty_sweep
+
+RATE = ("recipe.learning_rate",)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
+    """A mirrored sweep of three runs, one of them longer than a page of W&B's samples, one that diverged."""
+    folder = empty_sweep(tmp_path, monkeypatch)
+    folder.sweep_file.write_text("tune: {recipe.learning_rate: {low: 0.001, high: 0.01, trials: 2}}\n")
+    for seed, rows in enumerate((700, 30, 10)):
+        run = FakeRun(folder, seed=seed)
+        run.write(rows)
+        run.end(**({"state": "DIVERGED", "reason": "loss became NaN", "loss_nats": None} if seed == 2 else {}))
+    assert sync(folder).mirrored == 3
+    return folder
+
+
+def test_a_mirrored_sweep_comes_back_as_its_own_ledger_with_whole_histories(folder: SweepFolder, tmp_path: Path) -> None:
+    done = import_wandb(str(folder.wandb), tmp_path / "into", folder.name, RATE)
+    assert (done.runs, done.rows) == (3, 740)
+    ours, theirs = folder.write_ledger(), pd.read_parquet(done.ledger)
+    assert is_ledger(theirs)
+    wanted = ours.set_index("run_id").sort_index()
+    found = theirs.set_index("run_id").sort_index()
+    for name in ("cell", "state", "loss_nats", "tokens", "parameters", "train_flops", "exclusion", "architecture.depth", "seed",
+                 *RATE, "data_fingerprint", "started_at"):  # fmt: skip
+        pd.testing.assert_series_equal(found[name], wanted[name], check_dtype=False)
+    for run in folder.runs():
+        lines = (tmp_path / "into" / "runs" / run.run_id / "history.jsonl").read_text().splitlines()
+        rows = [{key: value for key, value in json.loads(line).items() if not key.startswith("_")} for line in lines]
+        assert rows == list(run.metrics())
+
+
+def test_the_command_reads_and_a_law_takes_what_it_wrote(folder: SweepFolder, tmp_path: Path, study: Any) -> None:
+    status, out, error = study("import-wandb", folder.wandb, "--into", tmp_path / "into")
+    assert status == 0, error
+    assert "3 runs with 740 rows" in out
+    status, out, error = study("import-wandb", tmp_path / "home", "--into", tmp_path / "into")
+    assert status == 2
+    status, out, error = study("import-wandb", folder.wandb, "--into", tmp_path / "into", "--group", "other")
+    assert "has no W&B run of the group 'other'" in error
+
+
+def test_a_torn_file_gives_what_is_whole(folder: SweepFolder) -> None:
+    file = max(folder.wandb.rglob("*.wandb"), key=lambda path: path.stat().st_size)
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) * 2 // 3])
+    (run,) = list(offline_runs(file.parent))
+    assert run.state == "crashed"
+    assert 300 < len(run.rows) < 700
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    file.write_bytes(bytes(flipped))
+    (run,) = list(offline_runs(file.parent))
+    assert 200 < len(run.rows) < 500
+    assert [row["_step"] for row in run.rows] == list(range(len(run.rows)))
+
+
+class Api:
+    """A server's public interface, as far as it is used."""
+
+    def runs(self, path: str, filters: dict[str, str] | None) -> list[Any]:
+        if path != "them/scaling":
+            raise ValueError("Could not find project")
+        assert filters == {"group": "small"}
+        rows = [{"_step": step, "val/loss": 5 - step / 100} for step in range(900)]
+        common = {"group": "small", "scan_history": lambda: iter(rows)}
+        config = {"model": {"layers": 2}, "lr": 1e-3, "seed": 0, "_wandb": {"version": "0"}}
+        summary = {"val/loss": -4.0, "_runtime": 3}
+        return [
+            SimpleNamespace(id="a", name="one", state="finished", config=config, summary=summary, **common),
+            SimpleNamespace(id="b", name="two", state="crashed", config=config | {"lr": 2e-3}, summary={}, **common),
+        ]
+
+
+def test_runs_of_strangers_come_whole_from_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wandb.Api", Api)
+    done = import_wandb("them/scaling", tmp_path, "small", ("lr",))
+    assert (done.runs, done.rows) == (2, 1800)
+    table = pd.read_parquet(done.ledger)
+    assert table["cell"].nunique() == 1
+    assert list(table["model.layers"]) == [2, 2]
+    assert list(table["val/loss"]) == pytest.approx([-4.0, 5 - 8.99])
+    assert [None if pd.isna(why) else why for why in table["exclusion"]] == [None, "W&B says crashed"]
+    assert not [name for name in table.columns if name.startswith("_")]
+    with pytest.raises(InputError, match="give a folder of offline runs, or entity/project after `wandb login`"):
+        import_wandb("them/nothing", tmp_path, "small", ())
