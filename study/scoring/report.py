@@ -15,7 +15,7 @@ from study.score_records import BaselineRecord, ScoreRecord, baseline, chosen, i
 from study.scoring.launch import Scored, score_all
 from study.scoring.planning import Subject
 from study.sweeping.resources import Resources
-from study.terminal import narrow_table
+from study.terminal import narrow_table, printable
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ..
         table.add_row(row.task, row.shape, row.metric, *pretrained, *_shown(row.random_weights), *beside)
     note = "Mean over seeds on the split reported on, ± half its 95% interval (over seeds; of one seed, over examples)."
     more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
-    return table, f"{note}\n{more}\nAll scores: {scored.target.sweep.scores_file.with_suffix('.csv')}"
+    lines = [note, more, *_failures(scored, downstream), f"All scores: {scored.target.sweep.scores_file.with_suffix('.csv')}"]
+    return table, "\n".join(lines)
 
 
 def score_values(scored: Scored, downstream: Downstream) -> list[dict[str, object]]:
@@ -96,6 +97,17 @@ def _measured(subject: Subject, downstream: Downstream, records: Mapping[str, Sc
     interval = interval_of_mean(values) or best[0].test_interval
     rate = best[0].config.knobs.learning_rate if best[0].steps else None
     return Measured(sum(values) / len(values), interval, len(values), rate)
+
+
+def _failures(scored: Scored, downstream: Downstream) -> list[str]:
+    """A line for each score that was asked for and failed."""
+    records = {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
+    jobs = {job.score_id: job for subject in scored.subjects for job in subject.jobs(downstream, records)}
+    return [
+        printable(f"{record.state}: {record.config.task}: {record.reason}; to try again, move {job.folder.path} away")
+        for score_id, job in jobs.items()
+        if (record := records.get(score_id)) is not None and record.state != "COMPLETED"
+    ]
 
 
 def _headline(kept: BaselineRecord | None) -> dict[str, float]:

@@ -1,0 +1,303 @@
+"""Scores end to end on a run of a second: resumed bit for bit, made once, chosen on dev; and the command that makes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from study.errors import PREEMPTED_EXIT
+from study.records import RunFolder
+from study.score_config import Downstream, ScoreConfig
+from study.score_records import ScoreRecord, scores_of
+from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
+from study.scoring.embedding import embed
+from study.scoring.fine_tuning import FineTuning
+from study.scoring.job import Job, score
+from study.scoring.planning import Subject, subjects
+from study.scoring.pretrained import Pretrained, pretrained
+from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
+from study.scoring.training import task_model
+from study.training.callbacks import StopSignal
+from study.training.execution import Execution
+from tests.small import config, trained, write_corpus
+
+TASKS: dict[str, dict[str, Any]] = {
+    "first": {"kind": "single", "metrics": ["accuracy"]},
+    "alike": {"kind": "pair", "regression": True, "metrics": ["spearman"]},
+    "tags": {"kind": "tokens", "metrics": ["accuracy"]},
+    "found": {"kind": "spans", "metrics": ["answer_f1", "exact_match"]},
+    "order": {"kind": "minimal_pairs", "metrics": ["paradigm_accuracy"]},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    place = tmp_path_factory.mktemp("scoring")
+    write_tasks(place / "tasks", write_corpus(place / "text.txt").read_text().split("\n\n"))
+    return trained(place / "results" / "toy", config(place / "text.txt"))
+
+
+def write_tasks(folder: Path, texts: list[str]) -> None:
+    """A task of every kind whose labels follow from the words of a text."""
+    folder.mkdir()
+    for name, task in TASKS.items():
+        source = {"files": f"{name}-{{split}}", "splits": {"train": "train", "dev": "dev", "test": "test"}}
+        (folder / f"{name}.yaml").write_text(json.dumps({"sources": [source]} | task))
+    splits = {"train": texts[:60], "dev": texts[60:80], "test": texts[80:100]}
+    for split, part in splits.items():
+        for name in TASKS:
+            rows = [example(name, text.split()[:6]) for text in part]
+            (folder / f"{name}-{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def example(name: str, words: list[str]) -> dict[str, Any]:
+    text = " ".join(words)
+    match name:
+        case "first":
+            return {"text": text, "label": "early" if words[0] < "m" else "late"}
+        case "alike":
+            return {"text_a": text, "text_b": words[0], "label": float(sum(word < "m" for word in words))}
+        case "tags":
+            return {"tokens": words, "tags": ["A" if word[1] in "aei" else "B" for word in words]}
+        case "found":
+            return {"context": text, "question": words[0], "answer": words[1], "answer_start": len(words[0]) + 1}
+        case _:
+            return {"sentence_good": text, "sentence_bad": " ".join(reversed(words)), "UID": words[0][0]}
+
+
+def data_of(run: RunFolder) -> Path:
+    return run.path.parents[3] / "tasks"
+
+
+def job(run: RunFolder, task: str = "first", **changes: Any) -> Job:
+    name = str(data_of(run) / f"{task}.yaml")
+    loaded = loaded_task(name, None)
+    update = "none" if task == "order" else "all"
+    values = {"encoder": run.run_id, "task": task, "task_fingerprint": loaded.fingerprint, "metric": loaded.spec.headline}
+    protocol = {"protocol": "zero_shot" if task == "order" else "fine_tune", "update": update}
+    knobs = {"learning_rate": 1e-3, "batch_examples": 8, "precision": "fp32"}
+    return Job(ScoreConfig.parse(values | protocol | {"knobs": knobs} | changes), run.path, "toy", name, None)
+
+
+def made(asked: Job, stop: StopSignal | None = None) -> ScoreRecord:
+    score(asked, Execution(checkpoint_seconds=1e9), stop or StopSignal())
+    record = asked.folder.score()
+    assert record is not None
+    assert record.state == "COMPLETED", record.reason
+    return record
+
+
+@pytest.mark.parametrize("task", list(TASKS))
+def test_every_kind_of_task_is_scored(run: RunFolder, task: str) -> None:
+    record = made(job(run, task))
+    assert record.test is not None
+    assert record.test_examples == 20
+    assert record.test_interval is not None
+    assert record.reported_on == "test"
+    if task != "order":
+        assert record.chosen_on == "dev"
+        assert record.steps == 3 * 8
+        assert record.best_epoch in (1, 2, 3)
+        assert record.tokens is not None
+
+
+@pytest.mark.parametrize("task", ["first", "alike", "tags", "found"])
+def test_features_of_a_frozen_encoder_are_scored(run: RunFolder, task: str) -> None:
+    record = made(job(run, task, protocol="frozen", update="head", seed=7))
+    assert record.test is not None
+    if task == "found":
+        assert record.steps
+    else:
+        assert {probe.layer for probe in record.probes} == {0, 1, 2}
+        assert max(probe.dev for probe in record.probes) == record.dev
+
+
+class StopAfter(StopSignal):
+    """Told to stop once it was asked so often."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    @property
+    def received(self) -> bool:
+        self.times -= 1
+        return self.times < 0
+
+    @received.setter
+    def received(self, value: bool) -> None:
+        raise AssertionError
+
+    def install(self) -> None:
+        """Leave the signals of the tests alone."""
+
+
+def test_a_stopped_score_resumes_to_the_same_numbers(run: RunFolder) -> None:
+    whole = made(job(run, "tags", seed=1))
+    again = job(run, "tags", seed=1, knobs={"learning_rate": 1e-3, "batch_examples": 8, "precision": "fp32", "patience": 9})
+    for after in (3, 9):
+        assert score(again, Execution(checkpoint_seconds=1e9), StopAfter(after)) == "PREEMPTED"
+        assert again.folder.score() is None
+    resumed = made(again)
+    assert resumed.attempts == 3
+    assert resumed.dev_scores == whole.dev_scores
+    assert resumed.test_scores == whole.test_scores
+    assert (resumed.best_epoch, resumed.tokens) == (whole.best_epoch, whole.tokens)
+    assert losses_logged(again) == losses_logged(job(run, "tags", seed=1))
+
+
+def losses_logged(asked: Job) -> list[float]:
+    return [row["train/loss"] for row in asked.folder.metrics() if "train/loss" in row]
+
+
+def test_a_score_is_made_once(run: RunFolder) -> None:
+    first = made(job(run))
+    assert made(job(run)) == first
+
+
+def test_numbers_are_those_of_the_whole_vocabulary(run: RunFolder) -> None:
+    asked, encoder = job(run, "first", knobs={"dropout": 0.0, "precision": "fp32"}), pretrained(run.path)
+    data = task_inputs(loaded_task(asked.task, None), encoder, asked.config.knobs)
+    every = torch.arange(encoder.config.architecture.vocabulary)
+    assert len(data.pieces) < len(every)
+    whole = replace(data, pieces=every, splits={name: renumbered(inputs, data.pieces) for name, inputs in data.splits.items()})
+    assert losses_of(asked, encoder, data) == pytest.approx(losses_of(asked, encoder, whole), abs=1e-6)
+
+
+def renumbered(inputs: Any, pieces: torch.Tensor) -> Any:
+    return replace(inputs, tokens=replace(inputs.tokens, values=pieces.numpy()[inputs.tokens.values]))
+
+
+def losses_of(asked: Job, encoder: Pretrained, data: TaskInputs) -> list[float]:
+    """The losses of five steps."""
+    module = FineTuning(asked.config, data, task_model(asked.config, encoder, data))
+    optimizer: Any = module.configure_optimizers()["optimizer"]
+    losses = []
+    for step in range(5):
+        batch = data.collator("train")(module.order.at(step))
+        loss = module.loss(module(batch), batch)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_head_leaves_the_encoder_as_it_is(run: RunFolder) -> None:
+    asked, encoder = job(run, "found", protocol="frozen", update="head"), pretrained(run.path)
+    data = task_inputs(loaded_task(asked.task, None), encoder, asked.config.knobs)
+    module = FineTuning(asked.config, data, task_model(asked.config, encoder, data))
+    learned = {name for name, parameter in module.model.named_parameters() if parameter.requires_grad}
+    assert learned == {"head.output.weight", "head.output.bias"}
+
+
+def test_embeddings_do_not_depend_on_what_stands_beside_a_text(run: RunFolder) -> None:
+    texts = ["babadab", "gila nome dabe", "kame kame kame kame"]
+    encoder = pretrained(run.path)
+    poolings: tuple[Literal["mean", "cls"], ...] = ("mean", "cls")
+    for pooling in poolings:
+        together = embed(encoder, texts, 1, pooling, Execution())
+        alone = np.concatenate([embed(encoder, [text], 1, pooling, Execution()) for text in texts])
+        assert together.shape == (3, 16)
+        assert together == pytest.approx(alone, abs=1e-5)
+
+
+class Fake:
+    """An executor whose scores are what a function says; a status for each attempt where they die."""
+
+    def __init__(self, dev: Any, statuses: Iterator[int] | None = None) -> None:
+        self.dev, self.statuses = dev, statuses
+        self.submitted: list[Any] = []
+        self.free = 2
+
+    def submit(self, asked: Any) -> Future[int]:
+        future: Future[int] = Future()
+        self.submitted.append(asked)
+        status = next(self.statuses) if self.statuses else 0
+        if status == 0:
+            score_of = {asked.config.metric: self.dev(asked.config)}
+            times = {"started_at": "now", "finished_at": "now", "reported_on": "test", "state": "COMPLETED"}
+            names = {"score_id": asked.score_id, "run_id": asked.run.name, "sweep": "toy", "kind": "single", "seconds": 1.0}
+            asked.folder.file_score(
+                ScoreRecord(config=asked.config, dev_scores=score_of, test_scores=score_of, **names, **times)
+            )
+        future.set_result(status)
+        return future
+
+    def interrupt(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def subject(run: RunFolder, tmp_path: Path) -> Subject:
+    copy = RunFolder(tmp_path / "runs" / run.run_id)
+    copy.write_config(run.config())
+    copy.record_file.write_bytes(run.record_file.read_bytes())
+    name = str(data_of(run) / "first.yaml")
+    return Subject(Pretrained(copy), "toy", name, loaded_task(name, None), None, random=False)
+
+
+def test_the_grid_runs_at_the_first_seed_and_its_best_at_the_others(subject: Subject) -> None:
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": 3, "learning_rates": [1e-4, 3e-4, 1e-3]})
+    fake = Fake(lambda config: 1.0 if config.knobs.learning_rate == 3e-4 else 0.5)
+    coordinator = Coordinator([subject], [], asked)
+    coordinator.run(fake, lambda _: None, 0.01)
+    tried = [(one.config.seed, one.config.knobs.learning_rate) for one in fake.submitted]
+    assert sorted(tried) == [(0, 1e-4), (0, 3e-4), (0, 1e-3), (1, 3e-4), (2, 3e-4)]
+    once_more = Fake(lambda _: 0.0)
+    Coordinator([subject], [], asked).run(once_more, lambda _: None, 0.01)
+    assert once_more.submitted == []
+
+
+def test_a_score_whose_worker_dies_again_and_again_is_filed_as_failed(subject: Subject) -> None:
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4]})
+    shown: list[Progress] = []
+    Coordinator([subject], [], asked).run(Fake(None, iter([-9] * 9)), shown.append, 0.01)
+    (record,) = scores_of(subject.run.folder)
+    assert record.state == "FAILED"
+    assert record.reason is not None
+    assert f"{ATTEMPTS} times, the last time with signal SIGKILL" in record.reason
+
+
+def test_random_weights_are_scored_once_for_runs_of_one_shape(run: RunFolder, subject: Subject) -> None:
+    found = subjects([Pretrained(run), subject.run], "toy", {subject.name: subject.task}, None, random_weights=True)
+    assert [one.random for one in found] == [False, False, True]
+    (untrained,) = [one for one in found if one.random]
+    (config,) = {one.config.encoder for one in untrained.jobs(Downstream.parse({"tasks": ["x"], "seeds": 2}), {})}
+    assert config == subject.run.random_id != run.run_id
+
+
+def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder, study: Any) -> None:
+    data, sweep = data_of(run), run.path.parents[1]
+    tasks = f"{data / 'first.yaml'},{data / 'order.yaml'}"
+    options = ("--seeds", 2, "--learning-rates", "1e-3,3e-3", "--batch", 8, "--epochs", 1, "--device", "cpu", "--json")
+    status, out, err = study("score", sweep, "--tasks", tasks, *options)
+    assert status == 0, err
+    rows = {row["task"]: row for row in json.loads(out)}
+    assert rows["first"]["measured"]["seeds"] == 2
+    assert rows["first"]["random_weights"]["seeds"] == 2
+    assert set(rows["first"]["baselines"]) == {"majority", "bag_of_words"}
+    assert rows["order"]["protocol"] == "zero_shot"
+    assert (sweep / "scores.csv").exists()
+    status, again, err = study("score", run.path, "--tasks", tasks, *options)
+    assert json.loads(again) == json.loads(out)
+    assert "COMPLETED" not in err
+    for arguments, words in (
+        ((sweep, "--tasks", "colla"), "did you mean 'cola'?"),
+        ((sweep, "--tasks", tasks, "--max-length", 99), "99 is too long"),
+        ((data, "--tasks", tasks), "neither the folder of a run nor that of a sweep"),
+    ):
+        status, _, err = study("score", *arguments)
+        assert (status, words in err) == (2, True), err
+    assert PREEMPTED_EXIT == 75
