@@ -77,6 +77,11 @@ def resource_options(command: Any) -> Any:
             type=click.IntRange(1),
             help="Runs at a time on each device.  [default: 1 a GPU, one a core on a CPU]",
         ),
+        click.option(
+            "--kernels",
+            type=click.Choice(["auto", "eager", "compiled", "graphed"]),
+            help="Fused by torch.compile, and one CUDA graph a step.  [default: auto, graphed on a GPU]",
+        ),
         click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Kind of device.  [default: auto]"),
         click.option(
             "--on", type=click.Choice(["local", "slurm", "ray"]), help="Where the runs execute.  [default: local, this machine]"

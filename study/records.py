@@ -78,6 +78,12 @@ OUT_OF_REACH = frozenset(
 PATIENCE_SECONDS = 60.0
 """How long a write is tried again while its folder is out of reach."""
 
+Kernels = Literal["eager", "compiled", "graphed"]
+"""How a step's kernels run: torch's own one by one, fused by torch.compile, or fused and recorded as one CUDA graph.
+
+Fusing changes the last bits of a run; validation is always eager.
+"""
+
 
 class Environment(Strict):
     """What a run ran on; it can change the last bits of its numbers and all of its timings.
@@ -94,7 +100,7 @@ class Environment(Strict):
     sharing: int = 1
     threads: int
     precision: Literal["fp32", "bf16"]
-    kernels: Literal["eager", "compiled", "graphed"] = "eager"
+    kernels: Kernels = "eager"
     python: str
     torch: str
     lightning: str
@@ -169,7 +175,7 @@ class RunRecord(Strict):
 
 
 class Orders(Strict):
-    """What a sweep asks of a run: after which steps to leave its state for others, how often to validate if not as usual."""
+    """What a sweep asks of a run: after which steps to leave its state for others; how often to validate if not as usual."""
 
     branch_steps: tuple[Count, ...] = ()
     validations: Count | None = None

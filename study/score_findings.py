@@ -52,7 +52,7 @@ def _sentence(task: TaskScores) -> str:
     if compared:
         parts.append(f"{beats} of {plural(compared, 'encoder')} beat their untrained weights")
     told = "" if task.trend is None else f"; {_trend(task.trend)}"
-    return f"{', '.join(parts)}{told}; {_law(task)}; {_forecasts(task)}."
+    return f"{', '.join(parts)}{told}; {_law(task)}."
 
 
 def _trend(trend: Trend) -> str:
@@ -64,15 +64,15 @@ def _trend(trend: Trend) -> str:
 
 
 def _law(task: TaskScores) -> str:
+    """The law and what was forecast by it; of several reasons why there is none, the first."""
     if isinstance(task.law, str):
-        return f"no law ({task.law})"
+        return f"no law: {task.law}"
     estimates = ", ".join(f"{name} {value:.3g}" for name, value in task.law.estimates.items())
-    return f"law {task.law.law.formula}: {task.law.status.replace('_', ' ')}, {estimates}"
-
-
-def _forecasts(task: TaskScores) -> str:
+    law = f"law {task.law.law.formula}: {task.law.status.replace('_', ' ')}, {estimates}"
+    if isinstance(task.forecast, str):
+        return f"{law}; {forecast_words(task.forecast)}"
     at_loss, at_size = forecast_words(task.forecast), forecast_words(task.forecast_from_sizes)
-    return f"at the measured loss, {at_loss}; from the sizes alone, {at_size}"
+    return f"{law}; at the measured loss, {at_loss}; from the sizes alone, {at_size}"
 
 
 def _average_reasons(found: Downstream) -> Iterator[str]:

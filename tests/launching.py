@@ -25,6 +25,12 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+def until_in(launcher: subprocess.Popen[str], condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until something is so while a launcher runs; fails with what it said where it ends before."""
+    until(lambda: launcher.poll() is not None or condition(), seconds)
+    assert launcher.poll() is None, "".join(launcher.communicate())
+
+
 def _heed_ctrl_c() -> None:
     """Undo what a shell does to a job in its background, whose children ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

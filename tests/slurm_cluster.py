@@ -46,7 +46,7 @@ PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 
 def why_not() -> str | None:
     """Why no cluster can be started here, None where one can."""
-    os.environ["PATH"] += ":/usr/sbin"
+    os.environ["PATH"] += ":/usr/sbin"  # where the daemons are, which a user's PATH may leave out
     if missing := [name for name in DAEMONS if shutil.which(name) is None]:
         return f"{', '.join(missing)} not found: apt-get install slurm-wlm munge"
     return None if os.getuid() == 0 else "Slurm's daemons run as root, and this is another user"

@@ -24,6 +24,7 @@ class ScoreLaw:
     slope: float = 3.0
     middle: float = 4.0
     deviation: float = 0.004
+    untrained_deviation: float = 0.004
     bag_of_words: float = 0.6
     zero_shot: bool = False
 
@@ -48,9 +49,11 @@ def add_scores(folder: SweepFolder, tasks: Mapping[str, ScoreLaw] | None = None,
         for record in folder.records():
             if record.loss_nats is None:
                 continue
-            for seed in range(1 if law.zero_shot else seeds):
-                for protocol, expected in _of(law, record).items():
-                    add_score(folder, record, task, law, protocol, seed, expected + random.normal(0, law.deviation))
+            for protocol, expected in _of(law, record).items():
+                untrained = protocol == "random_init"
+                for seed in range(seeds if untrained or not law.zero_shot else 1):
+                    spread = law.untrained_deviation if untrained else law.deviation
+                    add_score(folder, record, task, law, protocol, seed, expected + random.normal(0, spread))
         known = {"majority": {law.metric: law.chance}, "bag_of_words": {law.metric: law.bag_of_words}}
         baselines = BaselineRecord(task=task, task_fingerprint=FINGERPRINT, metric=law.metric, reported_on="test", scores=known)
         file_baseline(folder, baselines)

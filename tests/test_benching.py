@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from study.architecture import Architecture
-from study.benching import roofline, starting, training
+from study.benching import probes, roofline, starting, training
 from study.benching.cases import Case, cpu_cases, gpu_cases, read_shapes
 from study.benching.command import Choice
 from study.benching.figures import failed, figure
@@ -193,13 +194,41 @@ def test_the_command_measures_all_sides_and_prints_rows(study: Any, tmp_path: Pa
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".svg", ".png"}
 
 
-def test_starting_is_measured_on_a_sweep_that_can_be_launched(tmp_path: Path) -> None:
-    from study.sweeping.bill import first_runs
-    from study.sweeping.spec import read_sweep
+def test_what_surrounds_a_step_is_measured_in_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "STEPS", 4)
+    monkeypatch.setattr(probes, "VALIDATED_STEPS", 12)
+    monkeypatch.setattr(probes, "VALIDATION_SEQUENCES", 16)
+    found: dict[str, Any] = {}
+    for probe in (probes.checkpoint, probes.loading, probes.validated):
+        ours, theirs = Pipe()
+        probe(CASE, tmp_path, theirs)
+        found |= {f"{probe.__name__}.{key}": value for key, value in ours.recv().items()}
+    assert all(value > 0 for value in found.values())
+    assert found["loading.loading_seconds"] < found["loading.step_seconds"]
+    assert found["validated.validations"] >= 1
+    assert found["validated.validation_seconds"] < found["validated.seconds"]
+    assert found["validated.tokens"] == 12 * 64
 
-    spec, _ = read_sweep(starting.write_sweep(tmp_path, 3))
-    runs = list(first_runs(spec))
-    assert [run.steps for run in runs] == [1] * len(runs)
+
+def test_a_bare_loop_and_the_bandwidth_take_their_turns(tmp_path: Path) -> None:
+    stand = training.Stand(CASE, tmp_path / "stand")
+    for name in ("bare", "bandwidth"):
+        stand.start(name)
+        stand.warm_up(name)
+    stand.rounds(1, 0.05)
+    stand.stop()
+    assert stand.found.errors == {}
+    assert stand.found.times["bare"][0].steps >= 1
+    (bandwidth,) = stand.found.times["bandwidth"]
+    assert bandwidth > 1e8  # type: ignore[operator]
+
+
+def test_a_start_and_a_sweep_of_short_runs_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "RUNS", 2)
+    monkeypatch.setattr(starting, "SWEPT", 2)
+    rows = starting.run_rows(tmp_path)
+    assert [row["at_most"] for row in rows] == [None, starting.START_SECONDS, starting.RUN_SECONDS]
+    assert all(row["value"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize(

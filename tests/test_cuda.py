@@ -13,8 +13,7 @@ import torch
 from study.config import RunConfig
 from study.data.masking import Masker
 from study.errors import InputError
-from study.model.lightning import Kernels
-from study.records import RunFolder
+from study.records import Kernels, RunFolder
 from study.training.callbacks import StopSignal
 from study.training.execution import Execution, can_compile, resolve_kernels
 from tests.small import config, run_folder, trained, write_corpus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from study.fitting.evidence import Evidence, gather
 from study.fitting.forecasting import Forecast
 from study.fitting.observations import Observations
 from study.fitting.published_scores import published_scores
+from study.fitting.score_points import score_points
 from study.fitting.score_trends import trend
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
 from study.records import SweepFolder
@@ -63,6 +65,17 @@ def test_the_error_over_seeds_is_pooled_over_encoders(evidence: Evidence) -> Non
         law = TASKS[task.task]
         expected = law.deviation if law.zero_shot else law.deviation / np.sqrt(3)
         assert task.points["error"].to_numpy(dtype=float) == pytest.approx(np.full(6, expected), rel=0.35)
+
+
+def test_seeds_of_untrained_weights_say_nothing_of_pre_trained_ones(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "few", seeds=1, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92), (4, 64)))
+    folder.write_ledger()
+    law = replace(TASKS["blimp"], untrained_deviation=0.2)
+    add_scores(folder, {"blimp": law})
+    points = score_points(folder, folder.read_ledger())
+    assert points["error"].to_numpy(dtype=float) == pytest.approx(np.full(3, law.deviation))
+    assert (points["random_error"] > 10 * law.deviation).all()
+    assert list(points["seeds"]) == [1, 1, 1]
 
 
 def test_tasks_are_told_apart_by_whether_they_follow_the_loss(evidence: Evidence) -> None:

@@ -15,7 +15,8 @@ from study.counting import parameters
 from study.errors import InputError
 from study.records import RunRecord
 from study.sweeping.bill import bill
-from study.sweeping.plan import Cell, cells, check_space, key_of
+from study.sweeping.cell import Cell, key_of
+from study.sweeping.plan import cells, check_space
 from tests.sweeps import RATES, record, sweep
 
 Loss = Callable[[RunConfig], float | None]

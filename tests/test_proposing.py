@@ -9,7 +9,8 @@ import pytest
 
 from study.config import RunConfig
 from study.records import RunRecord
-from study.sweeping.plan import Cell, cells, key_of
+from study.sweeping.cell import Cell, key_of
+from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
 from tests.sweeps import RATES, record, sweep
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from study.training.checkpoints import checkpoints_in
-from tests.launching import Place, has_rows, until
+from tests.launching import Place, has_rows, until, until_in
 from tests.sweeps import write_sweep, write_topics
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'scaling-study[ray]'")
@@ -27,18 +27,19 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_topics(tmp_path_factory.mktemp("corpus") / "text.txt")
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A head with one CPU and a second node with two."""
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    from ray.cluster_utils import Cluster
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head with one CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")
+        from ray.cluster_utils import Cluster
 
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    try:
-        yield started
-    finally:
-        started.shutdown()  # type: ignore[no-untyped-call]
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        try:
+            yield started
+        finally:
+            started.shutdown()  # type: ignore[no-untyped-call]
 
 
 def place(path: Path, corpus: Path, cluster: Any, **changes: object) -> Place:
@@ -47,27 +48,17 @@ def place(path: Path, corpus: Path, cluster: Any, **changes: object) -> Place:
     return made
 
 
-def test_a_node_that_dies_costs_no_run(cluster: Any, corpus: Path, tmp_path: Path) -> None:
-    second = cluster.add_node(num_cpus=2)
-    cluster.wait_for_nodes()
-    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2]}}, seeds=3, budgets={"steps": [1500]})
-    launcher = made.start(*LAUNCH)
-    until(lambda: sum(has_rows(run) and not run.record_file.exists() for run in made.folder.runs()) == 3, PATIENCE)
-    cluster.remove_node(second, allow_graceful=False)
-    output, errors = launcher.communicate(timeout=PATIENCE)
-    assert launcher.returncode == 0, output + errors
-    records = made.folder.records()
-    assert [record.state for record in records] == ["COMPLETED"] * 6
-    assert sorted(record.attempts for record in records) == [1, 1, 1, 1, 2, 2]
-    assert output.count("COMPLETED L") == 6
-    until(lambda: made.processes() == [])
+def test_what_no_node_has_is_refused(cluster: Any, corpus: Path, tmp_path: Path) -> None:
+    made = place(tmp_path, corpus, cluster)
+    said = made.study(*LAUNCH, "--device", "cuda", "--devices", 2, status=2).stderr
+    assert "error: --on ray: no node of the cluster has 2 CPU and 2 GPU, which a run takes" in said
 
 
 def test_ctrl_c_saves_what_runs_and_takes_back_what_waits(cluster: Any, corpus: Path, tmp_path: Path) -> None:
     resources = {"on": "ray", "ray": {"runs": 2}}
     made = place(tmp_path, corpus, cluster, budgets={"steps": [100_000]}, resources=resources)
     launcher = made.start(*[word for word in LAUNCH if word not in ("--on", "ray")])
-    until(lambda: any(has_rows(run) for run in made.folder.runs()), PATIENCE)
+    until_in(launcher, lambda: any(has_rows(run) for run in made.folder.runs()), PATIENCE)
     os.killpg(launcher.pid, signal.SIGINT)
     output, errors = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 130, output + errors
@@ -78,7 +69,17 @@ def test_ctrl_c_saves_what_runs_and_takes_back_what_waits(cluster: Any, corpus: 
     until(lambda: made.processes() == [])
 
 
-def test_what_no_node_has_is_refused(cluster: Any, corpus: Path, tmp_path: Path) -> None:
-    made = place(tmp_path, corpus, cluster)
-    said = made.study(*LAUNCH, "--device", "cuda", "--devices", 2, status=2).stderr
-    assert "error: --on ray: no node of the cluster has 2 CPU and 2 GPU, which a run takes" in said
+def test_a_node_that_dies_costs_no_run(cluster: Any, corpus: Path, tmp_path: Path) -> None:
+    second = cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
+    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2]}}, seeds=3, budgets={"steps": [1500]})
+    launcher = made.start(*LAUNCH)
+    until_in(launcher, lambda: sum(has_rows(run) and not run.record_file.exists() for run in made.folder.runs()) == 3, PATIENCE)
+    cluster.remove_node(second, allow_graceful=False)
+    output, errors = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 0, output + errors
+    records = made.folder.records()
+    assert [record.state for record in records] == ["COMPLETED"] * 6
+    assert sorted(record.attempts for record in records) == [1, 1, 1, 1, 2, 2]
+    assert output.count("COMPLETED L") == 6
+    until(lambda: made.processes() == [])

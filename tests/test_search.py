@@ -10,7 +10,7 @@ from optuna.trial import TrialState
 
 from study.config import RunConfig
 from study.records import RunRecord
-from study.sweeping.plan import key_of
+from study.sweeping.cell import key_of
 from study.sweeping.search import OptunaSearch
 from study.sweeping.spec import SweepSpec
 from tests.sweeps import record, sweep

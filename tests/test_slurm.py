@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from study.training.checkpoints import checkpoints_in
-from tests.launching import Place, has_rows, until
+from tests.launching import Place, has_rows, until, until_in
 from tests.slurm_cluster import SlurmCluster, why_not
 from tests.sweeps import write_sweep, write_topics
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
+NOT_HERE = why_not()
+assert NOT_HERE is None or "REQUIRE_SLURM" not in os.environ, NOT_HERE
+pytestmark = pytest.mark.skipif(NOT_HERE is not None, reason=NOT_HERE or "")
 
 PATIENCE = 400.0
 """Seconds to wait for what takes ten on an idle machine: each job imports torch anew."""
@@ -72,7 +74,7 @@ def test_two_ranks_on_two_nodes_are_one_run(cluster: SlurmCluster, corpus: Path,
 def test_jobs_outlive_their_launcher_are_requeued_and_found_again(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus, cluster, budgets={"steps": [1500]}, resources={"slurm": {"time": "10m"}})
     launcher = made.start(*LAUNCH)
-    until(lambda: sum(has_rows(run) for run in made.folder.runs()) == 2, PATIENCE)
+    until_in(launcher, lambda: sum(has_rows(run) for run in made.folder.runs()) == 2, PATIENCE)
     launcher.kill()
     launcher.communicate()
     first, second = sorted(line.split()[0] for line in cluster.queue())
@@ -87,7 +89,7 @@ def test_jobs_outlive_their_launcher_are_requeued_and_found_again(cluster: Slurm
 def test_ctrl_c_saves_the_runs_and_empties_the_queue(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2, 3, 4, 5, 6]}}, budgets={"steps": [100_000]})
     launcher = made.start(*LAUNCH)
-    until(lambda: sum(has_rows(run) for run in made.folder.runs()) >= 2, PATIENCE)
+    until_in(launcher, lambda: sum(has_rows(run) for run in made.folder.runs()) >= 2, PATIENCE)
     os.killpg(launcher.pid, signal.SIGINT)
     output, errors = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 130, output + errors
@@ -100,7 +102,7 @@ def test_ctrl_c_saves_the_runs_and_empties_the_queue(cluster: SlurmCluster, corp
 def test_a_node_that_dies_costs_no_run(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2]}}, seeds=3, budgets={"steps": [1000]})
     launcher = made.start(*LAUNCH, "--array", 6)
-    until(lambda: any(" RUNNING n2" in line for line in cluster.queue()) and made.is_training(), PATIENCE)
+    until_in(launcher, lambda: any(" RUNNING n2" in line for line in cluster.queue()) and made.is_training(), PATIENCE)
     cluster.kill_node("n2")
     output = finished(cluster, launcher)
     records = made.folder.records()

@@ -15,8 +15,9 @@ from study.config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.records import RunFolder, RunRecord, SweepFolder
 from study.sweeping.bill import bill
+from study.sweeping.cell import key_of
 from study.sweeping.coordinator import Coordinator
-from study.sweeping.plan import cells, key_of
+from study.sweeping.plan import cells
 from study.sweeping.trunks import Trunks, families
 from study.training.callbacks import StopSignal
 from study.training.execution import Execution

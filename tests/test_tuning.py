@@ -16,7 +16,8 @@ from optuna.trial import TrialState
 
 from study.config import RunConfig
 from study.records import RunRecord, SweepFolder
-from study.sweeping.plan import Cell, cells, key_of
+from study.sweeping.cell import Cell, key_of
+from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
 from study.sweeping.spec import read_sweep
 from study.sweeping.tuning import Bracketing, Line, sought, start_near

@@ -31,8 +31,8 @@ FREE_FROM = 12
 FLOOR_FROM = 5
 """So many shapes tell the floor of the loss too."""
 
-_SETTINGS = Settings(space="linear", bootstrap=200)
-_LOSS_SETTINGS = Settings(bootstrap=200)
+_SETTINGS = Settings(space="linear", bootstrap=200, starts=32)
+_LOSS_SETTINGS = Settings(bootstrap=200, starts=32)
 _SURE = 1.96
 _VARIABLES = {"loss": "loss_nats", "parameters": "parameters", "tokens": "tokens"}
 
@@ -148,7 +148,7 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
     try:
         told = fit(law, replace(observations, columns={"loss": loss}), _SETTINGS)
     except InputError as error_found:
-        told = "; ".join(map(str, error_found.problems))
+        told = str(error_found.problems[0])
     return TaskScores(
         task=name,
         metric=metric,

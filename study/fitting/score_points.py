@@ -31,8 +31,8 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     Columns: `task` (frozen features apart), `metric`, `run_id`, the facts of the run, `score`, the mean over seeds of the
     metric on the split reported on, its standard `error`, `seeds`; `random` and `random_error`, the same of the architecture
     with weights that were never trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
-    The standard error is that of the mean over seeds, by the deviation pooled over the encoders of a task; where no encoder
-    has two seeds, that of one score over examples.
+    The standard error is that of the mean over seeds, by the deviation pooled over the encoders of a task, those with untrained
+    weights apart; where no encoder has two seeds, that of one score over examples.
     """
     if not folder.scores_file.exists() or ledger.empty:
         return pd.DataFrame()
@@ -46,12 +46,11 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     untrained = scores["protocol"] == "random_init"
     rows = []
     for _, of_task in scores.groupby("series", sort=True):
-        deviation = _pooled_deviation(of_task)
-        random = {
-            str(shape): _mean(found, deviation) for shape, found in of_task[untrained.loc[of_task.index]].groupby("shape")
-        }
-        known = _baselines(folder, of_task)
-        trained = of_task[~untrained.loc[of_task.index] & of_task["run_id"].isin(usable)]
+        is_untrained = untrained.loc[of_task.index]
+        without, trained = of_task[is_untrained], of_task[~is_untrained & of_task["run_id"].isin(usable)]
+        spread = _pooled_deviation(without)
+        random = {str(shape): _mean(found, spread) for shape, found in without.groupby("shape")}
+        deviation, known = _pooled_deviation(trained), _baselines(folder, of_task)
         rows += [_row(found, deviation, random, known) for _, found in trained.groupby("run_id")]
     points = pd.DataFrame(rows)
     return points if points.empty else points.sort_values(["task", "loss_nats"], ascending=[True, False], ignore_index=True)
@@ -80,7 +79,7 @@ def _mean(found: pd.DataFrame, deviation: float | None) -> tuple[float, float]:
 
 def _pooled_deviation(of_task: pd.DataFrame) -> float | None:
     """The standard deviation between seeds, pooled over encoders; None where none has two seeds."""
-    groups = of_task.groupby(["protocol", "run_id"])["test"]
+    groups = of_task.groupby("run_id")["test"]
     freedom = int((groups.size() - 1).sum())
     if freedom == 0:
         return None

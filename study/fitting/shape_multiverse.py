@@ -141,10 +141,13 @@ def _fitted(folder: Path, size: str, rates: str, tokens: bool) -> Iterator[Unive
 
 
 def _law(floor: bool, tokens: bool) -> SumOfTerms:
-    """A·N^−alpha·L^−delta with a floor E and a term B·D^−beta where they are asked for; exponents may be negative."""
-    shape = Term("A", (("alpha", "parameters"), ("delta", "depth")))
-    terms = ((Term("E"),) if floor else ()) + (shape,) + ((Term("B", (("beta", "tokens"),)),) if tokens else ())
-    formula = "E + " * floor + "A·N^−alpha·L^−delta" + " + B·D^−beta" * tokens
+    """A·N^−alpha·L^−delta·D^−beta, with a floor E or without, without D where tokens do not vary; exponents may be negative.
+
+    One product, for two budgets are too few to tell a term of tokens of its own.
+    """
+    falls = (("alpha", "parameters"), ("delta", "depth"), *((("beta", "tokens"),) if tokens else ()))
+    terms = (*((Term("E"),) if floor else ()), Term("A", falls))
+    formula = "E + " * floor + "A·N^−alpha·L^−delta" + "·D^−beta" * tokens
     conventions = "N: the size held equal. L: depth (layers). D: training tokens."
     return SumOfTerms("size and depth", formula, conventions, "ours", "loss", terms, signed=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -19,12 +19,7 @@ from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, learning_rate_factor, schedule
 from study.model.step_graph import StepGraph
 from study.randomness import Stream, stream_seed
-
-Kernels = Literal["eager", "compiled", "graphed"]
-"""How a step's kernels run: torch's own one by one, fused by torch.compile, or fused and recorded as one CUDA graph.
-
-Fusing changes the last bits of a run, so the record names it; validation is always eager.
-"""
+from study.records import Kernels
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import Any
 from study.config import RunConfig
 from study.counting import parameters
 from study.records import RunRecord, counts_of
-from study.sweeping.plan import Cell, cells, check_space, key_of, searched_config
+from study.sweeping.cell import Cell, key_of
+from study.sweeping.plan import cells, check_space, searched_config
 from study.sweeping.spec import SweepSpec
 from study.sweeping.trunks import branch_steps, families
 

@@ -23,8 +23,9 @@ from filelock import FileLock, Timeout
 from study.config import RunConfig
 from study.errors import PREEMPTED_EXIT, InputError
 from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, patiently, write_atomically
+from study.sweeping.cell import key_of
 from study.sweeping.deaths import Deaths, GivenUp
-from study.sweeping.plan import cells, key_of
+from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
 from study.sweeping.sharing import SharedRuns
 from study.sweeping.spec import SweepSpec
@@ -182,13 +183,21 @@ class Coordinator:
                     if self.folder.stop_file.exists():
                         raise KeyboardInterrupt
             except KeyboardInterrupt:
-                executor.interrupt()
-                unsaved = wait(futures, SAVE_SECONDS).not_done
-                executor.kill()
-                wait(unsaved)
-                for config in futures.values():
-                    self._ended(config, PREEMPTED_EXIT)
+                self._stop(executor, futures)
                 raise
+            except OSError as error:
+                self._stop(executor, futures)
+                message = f"cannot be written: {error}; the same command goes on from here"
+                raise InputError.at(str(self.folder.path), message) from error
+
+    def _stop(self, executor: Executor, futures: dict[Future[int], RunConfig]) -> None:
+        """Let the runs save, for a while, and take up what became of them."""
+        executor.interrupt()
+        unsaved = wait(futures, SAVE_SECONDS).not_done
+        executor.kill()
+        wait(unsaved)
+        for config in futures.values():
+            self._ended(config, PREEMPTED_EXIT)
 
     def _submit(self, executor: Executor, futures: dict[Future[int], RunConfig], ended: SimpleQueue[Future[int]]) -> None:
         """Start what is wanted on what is free; what others have ended is taken over, what they train is waited for."""

@@ -11,7 +11,7 @@ from itertools import count
 
 from study.config import RunConfig
 from study.records import RunRecord
-from study.sweeping.plan import Cell, key_of
+from study.sweeping.cell import Cell, key_of
 from study.sweeping.trunks import Trunks
 
 LOOK_SECONDS = 0.5

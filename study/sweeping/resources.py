@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from study.errors import InputError, Problem
+from study.records import Kernels
 from study.schema import Count, Strict, Text
 
 UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}
@@ -80,7 +81,7 @@ class RayOptions(Strict):
 
 
 class Resources(Strict):
-    """Where runs execute and what each gets; none of it changes a run's id.
+    """Where runs execute and what each gets; none of it changes a run's id, and `kernels` the last bits of its numbers.
 
     `devices` are those of one run (DDP), over all its nodes; `slots_per_device` is how many runs share each.
     """
@@ -89,6 +90,7 @@ class Resources(Strict):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Count = 1
     slots_per_device: Count | None = None
+    kernels: Kernels | Literal["auto"] = "auto"
     slurm: SlurmOptions = SlurmOptions()
     ray: RayOptions = RayOptions()
 

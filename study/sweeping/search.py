@@ -16,7 +16,8 @@ from study.config import RunConfig
 from study.errors import InputError
 from study.records import RunRecord
 from study.schema import flatten
-from study.sweeping.plan import key_of, searched_config
+from study.sweeping.cell import key_of
+from study.sweeping.plan import searched_config
 from study.sweeping.spec import Dimension, Prune, SweepSpec
 
 BEGUN = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)

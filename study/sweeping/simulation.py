@@ -22,7 +22,7 @@ from study.sweeping.display import LaunchDisplay
 from study.sweeping.spec import SweepSpec
 
 DATA = "simulated"
-RUNS_PER_CELL = 5
+RUNS_PER_CELL = 4
 DEPTHS = 20
 LINGER_SECONDS = 0.02
 """How long the last runs wait for others before they end."""
@@ -84,7 +84,7 @@ class Figures:
 
 
 def simulated_values(runs: int) -> dict[str, Any]:
-    """A sweep of about so many runs: cells of four learning rates and a second seed, over depths and widths."""
+    """A sweep of about so many runs: cells that need three learning rates of four and a second seed, over depths and widths."""
     cells = -(-runs // RUNS_PER_CELL)
     depths = min(DEPTHS, cells)
     widths = [64 * (i + 1) for i in range(-(-cells // depths))]

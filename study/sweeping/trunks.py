@@ -16,7 +16,7 @@ from pathlib import Path
 
 from study.config import RunConfig
 from study.records import Orders, RunFolder, RunRecord, Trunk, sync_folder, write_atomically
-from study.sweeping.plan import Cell, family_name, key_of
+from study.sweeping.cell import Cell, family_name, key_of
 
 
 class Trunks:

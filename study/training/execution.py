@@ -19,9 +19,8 @@ import torch
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.model.lightning import Kernels
 from study.ownership import hang_seconds
-from study.records import Environment
+from study.records import Environment, Kernels
 
 
 @dataclass(frozen=True)

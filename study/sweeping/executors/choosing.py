@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from study.errors import InputError
 from study.records import SweepFolder
 from study.sweeping.executors.slots import Slot, local_slots
 from study.sweeping.resources import Resources
@@ -14,6 +16,13 @@ if TYPE_CHECKING:
 
 def slots_of(resources: Resources) -> list[Slot]:
     """The slots that the resources make where they are; raises InputError where that has not enough."""
+    slots = [replace(slot, kernels=resources.kernels) for slot in _slots_where(resources)]
+    if resources.kernels == "graphed" and any(slot.device == "cpu" or len(slot.indices) > 1 for slot in slots):
+        raise InputError.at("--kernels graphed", "runs on a single CUDA device; use compiled, eager or auto")
+    return slots
+
+
+def _slots_where(resources: Resources) -> list[Slot]:
     if resources.on == "slurm":
         from study.sweeping.executors.slurm import slurm_slots
 

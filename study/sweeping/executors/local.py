@@ -31,7 +31,7 @@ class LocalExecutor:
         from study.training.execution import Execution
 
         slot = self._free.pop(0)
-        execution = Execution(slot.device, len(slot.indices), slot.threads, sharing=slot.sharing)
+        execution = Execution(slot.device, len(slot.indices), slot.threads, slot.kernels, sharing=slot.sharing)
         processes = RunProcesses(config, folder, self.sweep, execution, rank_environments(slot))
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RANK_SECONDS = 60.0
 """How long the ranks of a run that has lost one may take to save and stop before they are killed: they may wait for it."""
 
-PRELOADED = ["__main__", "study.training.run"]
+PRELOADED = ["__main__", "study.training.run", "study.sweeping.executors.processes"]
 """What the forkserver imports once for all runs; each would import the main script again without its name here."""
 
 

@@ -35,6 +35,7 @@ def connect(address: str | None) -> Any:
     address = address or os.environ.get("RAY_ADDRESS")
     if not address:
         os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
+        os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by Ray's default, with which runs starve beside anything else
     try:
         import ray
     except ModuleNotFoundError:
@@ -44,7 +45,7 @@ def connect(address: str | None) -> Any:
     options: dict[str, Any] = {"address": address} if address else {"address": "local", "include_dashboard": False}
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # ray.init raises that itself, of no narrower class, where a node does not start in time
         where = f"the cluster at {address} does not answer" if address else "no cluster could be started here"
         raise InputError.at("--on ray", f"{where}: {' '.join(str(error).split())}") from None
     return ray
@@ -88,7 +89,7 @@ class RayExecutor:
         self._ray = connect(resources.ray.address)
         needed = needs(resources, self.slot.device)
         self._task = self._ray.remote(train_on_ray).options(
-            num_cpus=needed["CPU"], num_gpus=needed.get("GPU", 0), max_retries=0, max_calls=0
+            num_cpus=needed["CPU"], num_gpus=needed.get("GPU", 0), max_retries=0
         )
         self._running: dict[Future[int], Any] = {}
         self._variables = {name: os.environ[name] for name in FORWARDED if name in os.environ}
@@ -138,7 +139,7 @@ def train_on_ray(config: RunConfig, folder: Path, sweep: str, slot: Slot, direct
 
     os.chdir(directory)
     os.environ.update(variables)
-    execution = Execution(slot.device, len(slot.indices), slot.threads, sharing=slot.sharing)
+    execution = Execution(slot.device, len(slot.indices), slot.threads, slot.kernels, sharing=slot.sharing)
     processes = RunProcesses(config, folder, sweep, execution, rank_environments(slot))
     with ThreadPoolExecutor(1) as waiter:
         status = waiter.submit(processes.wait)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from study.errors import InputError
+from study.records import Kernels
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Slot:
     indices: tuple[int, ...]
     threads: int
     sharing: int = 1
+    kernels: Kernels | Literal["auto"] = "auto"
 
 
 def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | None, devices_per_run: int) -> list[Slot]:

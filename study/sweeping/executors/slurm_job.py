@@ -38,7 +38,7 @@ def run_job(config: RunConfig, folder: Path, sweep: str, jobs: Path, slot: Slot,
 
     stop.install()
     signal.signal(signal.SIGUSR2, at_limit)
-    execution = Execution(slot.device, len(slot.indices), slot.threads, nodes=nodes)
+    execution = Execution(slot.device, len(slot.indices), slot.threads, slot.kernels, nodes=nodes)
     status = train_here(config, folder, sweep, execution, stop)
     if leads:
         write_atomically(file, str(status).encode())
