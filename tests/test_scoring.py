@@ -21,10 +21,12 @@ from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.job import Job, score
+from study.scoring.launch import slots_for
 from study.scoring.planning import Subject, subjects
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
 from study.scoring.training import task_model
+from study.sweeping.resources import Resources
 from study.training.callbacks import StopSignal
 from study.training.execution import Execution
 from tests.small import config, trained, write_corpus
@@ -276,6 +278,14 @@ def test_random_weights_are_scored_once_for_runs_of_one_shape(run: RunFolder, su
     (untrained,) = [one for one in found if one.random]
     (config,) = {one.config.encoder for one in untrained.jobs(Downstream.parse({"tasks": ["x"], "seeds": 2}), {})}
     assert config == subject.run.random_id != run.run_id
+
+
+def test_a_score_that_is_made_alone_has_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    for jobs, slots, threads in ((0, 1, 4), (1, 1, 4), (2, 2, 2), (9, 4, 1)):
+        found = slots_for(jobs, Resources(device="cpu"))
+        assert (len(found), found[0].threads) == (slots, threads)
+    assert len(slots_for(1, Resources(device="cpu", slots_per_device=3))) == 3
 
 
 def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder, study: Any) -> None:

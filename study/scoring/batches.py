@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from study.randomness import Stream, stream_seed
 from study.scoring.encoding import Inputs
@@ -120,3 +122,16 @@ def padding_share(lengths: NDArray[np.int64], batches: list[NDArray[np.int64]]) 
     """The share of the places of these batches that is padding."""
     places = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
     return 1 - float(sum(lengths[batch].sum() for batch in batches)) / places
+
+
+class EvaluatedSplit(IterableDataset[TaskBatch]):
+    """The batches of a split that is only evaluated, made one at a time."""
+
+    def __init__(self, collate: Collator) -> None:
+        self.rows, self.collate = evaluation_batches(collate.inputs.tokens.lengths), collate
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[TaskBatch]:
+        return map(self.collate, self.rows)

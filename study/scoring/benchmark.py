@@ -8,7 +8,7 @@ longest example, as its own collator does, and neither side evaluates, saves or 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -24,19 +24,15 @@ from study.memory import Device
 from study.model.task_model import TaskModel
 from study.named_models import named
 from study.score_config import Knobs, ScoreConfig
+from study.scoring.data_module import TaskBatches
 from study.scoring.encoding import Inputs
-from study.scoring.fine_tuning import FineTuning, TaskBatches
+from study.scoring.fine_tuning import FineTuning
 from study.scoring.ragged import Ragged
 from study.scoring.task_inputs import TaskInputs
+from study.scoring.trainer_peer import STEPS, WARM_UP, synchronise, trainer_tokens_per_second
 from study.scoring.training import prepare_process
 from study.tasks.examples import TaskData, TextExample
 from study.tasks.spec import Source, TaskSpec
-
-WARM_UP = 5
-"""Steps of each round that are not timed."""
-
-STEPS = {"cpu": 25, "cuda": 100}
-"""Steps of each round that are."""
 
 ROUNDS = 3
 TARGET = 1.5
@@ -133,100 +129,15 @@ class _Clock(pl.Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         """Start after the last step of the warm-up, and stop after the last of all."""
         if trainer.global_step == WARM_UP:
-            _synchronise(self.device)
+            synchronise(self.device)
             self._started, self.tokens = perf_counter(), -self.module.tokens_done
         elif trainer.global_step == trainer.max_steps:
-            _synchronise(self.device)
+            synchronise(self.device)
             self.seconds = perf_counter() - self._started
             self.tokens += self.module.tokens_done
-
-
-def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device) -> float:
-    """The speed of transformers' Trainer on BertForSequenceClassification, its batches padded to their longest example."""
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    model = _bert(architecture)
-    counted = {"tokens": 0, "seconds": 0.0}
-
-    class Timer(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step == WARM_UP:
-                _synchronise(device)
-                counted["seconds"], counted["tokens"] = -perf_counter(), -int(model.tokens_seen)
-            elif state.global_step == state.max_steps:
-                _synchronise(device)
-                counted["seconds"] += perf_counter()
-                counted["tokens"] += int(model.tokens_seen)
-
-    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        arguments = transformers.TrainingArguments(
-            output_dir=folder,
-            max_steps=WARM_UP + STEPS[device],
-            per_device_train_batch_size=Knobs().batch_examples,
-            learning_rate=Knobs().learning_rate,
-            weight_decay=Knobs().weight_decay,
-            bf16=device == "cuda",
-            use_cpu=device == "cpu",
-            report_to=[],
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
-        )
-        trainer = transformers.Trainer(
-            model=model,
-            args=arguments,
-            train_dataset=list(_examples(tokens)),
-            data_collator=_padded,
-            callbacks=[Timer()],
-        )
-        trainer.remove_callback(transformers.PrinterCallback)
-        trainer.train()
-    return counted["tokens"] / counted["seconds"]
-
-
-def _bert(a: Architecture) -> Any:
-    import transformers
-
-    class Counting(transformers.BertForSequenceClassification):  # type: ignore[misc]
-        tokens_seen: Any = 0
-
-        def forward(self, input_ids: Any, attention_mask: Any, labels: Any) -> Any:
-            self.tokens_seen = self.tokens_seen + attention_mask.sum()
-            return super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
-
-    return Counting(
-        transformers.BertConfig(
-            vocab_size=a.vocabulary,
-            hidden_size=a.width,
-            num_hidden_layers=a.depth,
-            num_attention_heads=a.heads,
-            intermediate_size=a.ffn,
-        )
-    )
-
-
-def _examples(tokens: Ragged) -> Iterator[dict[str, Any]]:
-    for number in range(len(tokens)):
-        yield {"input_ids": torch.from_numpy(tokens[number]), "labels": number % 2}
-
-
-def _padded(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """What DataCollatorWithPadding makes, by torch's own padding."""
-    rows = [example["input_ids"] for example in examples]
-    lengths = torch.tensor([len(row) for row in rows])
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    attended = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-    return {"input_ids": ids, "attention_mask": attended, "labels": torch.tensor([example["labels"] for example in examples])}
 
 
 def _task(count: int) -> TaskData:
     spec = TaskSpec(name="drawn", kind="single", metrics=("accuracy",), sources=(Source(embedded="drawn"),))
     examples = [TextExample(number, "", None, number % 2) for number in range(count)]
     return TaskData(spec, ("no", "yes"), {"train": examples, "dev": examples, "test": examples})
-
-
-def _synchronise(device: Device) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()

@@ -62,6 +62,10 @@ class Coordinator:
         for run in {subject.run.run_id: subject.run for subject in subjects}.values():
             self.progress.ended |= {record.score_id: record for record in scores_of(run.folder)}
 
+    def missing(self) -> int:
+        """How many scores could be made now."""
+        return len(wanted(self.subjects, self.downstream, self.progress.ended, self.progress.running))
+
     def run(self, executor: Executor, refresh: Callable[[Progress], None], refresh_seconds: float = 0.2) -> None:
         """Make all that is wanted; on Ctrl-C or SIGTERM let the workers save, and raise KeyboardInterrupt."""
         futures: dict[Future[int], Job | BaselineJob] = {}

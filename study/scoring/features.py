@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from study.model.encoder import Encoder
-from study.scoring.batches import Collator, TaskBatch
+from study.scoring.batches import Collator, EvaluatedSplit, TaskBatch
 from study.scoring.encoding import Inputs
-from study.scoring.fine_tuning import EvaluatedSplit
 from study.training.callbacks import Preempted, StopSignal
 
 Pooling = Literal["cls", "mean", "token"]

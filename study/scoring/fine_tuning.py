@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,13 @@ import torch
 import torch.nn.functional as F
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
 
 from study.config import Budget, Recipe
 from study.model.optimization import adamw, schedule
 from study.model.task_model import TaskModel
 from study.randomness import Stream, stream_seed
 from study.score_config import ScoreConfig
-from study.scoring.batches import Collator, TaskBatch, TrainingOrder, evaluation_batches
+from study.scoring.batches import EvaluatedSplit, TaskBatch, TrainingOrder, evaluation_batches
 from study.scoring.metrics import measure
 from study.scoring.predictions import Logits, masked_spans, predictions, split_logits, standardised
 from study.scoring.task_inputs import TaskInputs
@@ -183,50 +181,6 @@ class FineTuning(pl.LightningModule):
         self.best, self.tokens_done, self.seconds_training = state["best"], state["tokens"], state["seconds"]
         self._loss_sum, self._loss_steps, self._row_step = state["interval"]
         self.validated_step = state["validated_step"]
-
-
-class TaskBatches(pl.LightningDataModule):
-    """Training batches from the trainer's step on, and those of dev and test."""
-
-    def __init__(self, module: FineTuning) -> None:
-        super().__init__()
-        self.module, self.data = module, module.data
-
-    def train_dataloader(self) -> DataLoader[TaskBatch]:
-        """Batches from the current step to the last."""
-        return DataLoader(_Steps(self.module), batch_size=None)
-
-    def val_dataloader(self) -> DataLoader[TaskBatch]:
-        """All of dev."""
-        return DataLoader(EvaluatedSplit(self.data.collator("dev")), batch_size=None)
-
-
-class EvaluatedSplit(IterableDataset[TaskBatch]):
-    """The batches of a split that is only evaluated, made one at a time."""
-
-    def __init__(self, collate: Collator) -> None:
-        self.rows, self.collate = evaluation_batches(collate.inputs.tokens.lengths), collate
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[TaskBatch]:
-        return map(self.collate, self.rows)
-
-
-class _Steps(IterableDataset[TaskBatch]):
-    """The training batches from the step that the trainer has reached."""
-
-    def __init__(self, module: FineTuning) -> None:
-        self.module = module
-
-    def __len__(self) -> int:
-        return self.module.steps
-
-    def __iter__(self) -> Iterator[TaskBatch]:
-        collate = self.module.data.collator("train")
-        for step in range(self.module.steps_done, self.module.steps):
-            yield collate(self.module.order.at(step))
 
 
 def seed_dropout(device: torch.device, seed: int) -> None:

@@ -21,7 +21,7 @@ from study.scoring.planning import Subject, missing_baselines, subjects
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import subset
 from study.scoring.workers import Workers
-from study.sweeping.executors.choosing import slots_of
+from study.sweeping.executors.slots import Slot, local_slots
 from study.sweeping.resources import Resources
 from study.tasks.examples import TaskData
 from study.tasks.loading import load_task
@@ -59,7 +59,7 @@ def target(path: Path) -> Target:
         runs = sweep.runs()
     if not runs:
         raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
-    tuned = () if run.config_file.exists() else tuple(sweep.sweep().get("tune") or ())
+    tuned = () if run.config_file.exists() else _tuned(sweep)
     completed = at_best_knobs(runs, tuned)
     if not completed:
         raise InputError.at(str(path), "has no completed run to score; study launch completes them")
@@ -86,6 +86,11 @@ def at_best_knobs(runs: Iterable[RunFolder], tuned: tuple[str, ...]) -> list[Run
         knobs = {path: flatten(best.config.to_dict())[path] for path in tuned}
         found += [run for _, run, record in members if knobs.items() <= flatten(record.config.to_dict()).items()]
     return found
+
+
+def _tuned(sweep: SweepFolder) -> tuple[str, ...]:
+    """The knobs that a sweep tunes; none where nothing but runs was kept of it."""
+    return tuple(sweep.sweep().get("tune") or ()) if sweep.sweep_file.exists() else ()
 
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
@@ -124,15 +129,25 @@ def score_all(path: Path, downstream: Downstream, resources: Resources, console:
 
 
 def _make(asked: Target, found: list[Subject], downstream: Downstream, resources: Resources, console: Console) -> None:
-    coordinator = Coordinator(found, missing_baselines(asked.sweep, found, downstream.knobs), downstream)
-    shapes = {run.run_id: run.config.architecture.shape_name for run in asked.runs}
-    display = ScoreDisplay(console, shapes)
+    """Make the scores with the lock held."""
+    baselines = missing_baselines(asked.sweep, found, downstream.knobs)
+    coordinator = Coordinator(found, baselines, downstream)
+    slots = slots_for(len(baselines) + coordinator.missing(), resources)
+    display = ScoreDisplay(console, {run.run_id: run.config.architecture.shape_name for run in asked.runs})
     try:
         with display.bars:
-            coordinator.run(Workers(slots_of(resources)), display.refresh)
+            coordinator.run(Workers(slots), display.refresh)
     finally:
         if any(scores_of(run.folder) for run in asked.runs):
             write_scores(asked.sweep)
+
+
+def slots_for(jobs: int, resources: Resources) -> list[Slot]:
+    """The slots of this machine, on a CPU no more than there are jobs: a score that is made alone has all cores."""
+    slots = local_slots(resources.device, resources.slots_per_device, 1)
+    if slots[0].device == "cuda" or resources.slots_per_device is not None:
+        return slots
+    return local_slots(resources.device, max(1, min(jobs, len(slots))), 1)
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from study.model.task_model import TaskModel
 from study.score_config import ScoreConfig
 from study.score_records import ScoreFolder
-from study.scoring.fine_tuning import FineTuning, TaskBatches
+from study.scoring.data_module import TaskBatches
+from study.scoring.fine_tuning import FineTuning
 from study.scoring.precision import precision_of
 from study.scoring.predictions import head_of
 from study.scoring.pretrained import Pretrained
