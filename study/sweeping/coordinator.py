@@ -182,13 +182,21 @@ class Coordinator:
                     if self.folder.stop_file.exists():
                         raise KeyboardInterrupt
             except KeyboardInterrupt:
-                executor.interrupt()
-                unsaved = wait(futures, SAVE_SECONDS).not_done
-                executor.kill()
-                wait(unsaved)
-                for config in futures.values():
-                    self._ended(config, PREEMPTED_EXIT)
+                self._stop(executor, futures)
                 raise
+            except OSError as error:
+                self._stop(executor, futures)
+                message = f"cannot be written: {error}; the same command goes on from here"
+                raise InputError.at(str(self.folder.path), message) from error
+
+    def _stop(self, executor: Executor, futures: dict[Future[int], RunConfig]) -> None:
+        """Let the runs save, for a while, and take up what became of them."""
+        executor.interrupt()
+        unsaved = wait(futures, SAVE_SECONDS).not_done
+        executor.kill()
+        wait(unsaved)
+        for config in futures.values():
+            self._ended(config, PREEMPTED_EXIT)
 
     def _submit(self, executor: Executor, futures: dict[Future[int], RunConfig], ended: SimpleQueue[Future[int]]) -> None:
         """Start what is wanted on what is free; what others have ended is taken over, what they train is waited for."""

@@ -27,7 +27,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus") / "text.txt")
 
 
-@pytest.mark.parametrize("times", [3, pytest.param(25, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("times", [2, pytest.param(25, marks=pytest.mark.faults)])
 def test_a_kill_while_checkpoints_are_written_leaves_a_whole_one(
     times: int, corpus: Path, tmp_path: Path, figure: Figure
 ) -> None:
@@ -102,10 +102,11 @@ def zeroed(content: bytes) -> bytes:
     return bytes(len(content))
 
 
+LONG = pytest.mark.faults
 DAMAGES = pytest.mark.parametrize("damage", [truncated, flipped, zeroed])
 
 
-@DAMAGES
+@pytest.mark.parametrize("damage", [flipped, pytest.param(truncated, marks=LONG), pytest.param(zeroed, marks=LONG)])
 def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(
     damage: Callable[[bytes], bytes], corpus: Path, tmp_path: Path, figure: Figure
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_used(
     figure(f"a checkpoint {damage.__name__}: refused by name, the one before it used, the same bits in the end")
 
 
+@LONG
 def test_where_every_checkpoint_is_damaged_a_run_starts_anew(corpus: Path, tmp_path: Path) -> None:
     wanted, lives = config(corpus, **STEPS), Lives()
     folder = run_folder(tmp_path / "damaged", wanted)
