@@ -39,6 +39,7 @@ HANG_SECONDS = 600.0
 POLL_SECONDS = 0.1
 
 ENDED = "ended"
+UNLOCKED = "has no lock"
 
 
 class Fenced(Exception):
@@ -72,10 +73,14 @@ class Attempt:
         self._done = threading.Event()
 
     @classmethod
-    def begin(cls, folder: RunFolder) -> Attempt:
-        """The next attempt at a run: from now on every earlier one is fenced."""
+    def begin(cls, folder: RunFolder, locked: bool = True) -> Attempt:
+        """The next attempt at a run: from now on every earlier one is fenced.
+
+        One that could not get the lock names no machine, so that nobody takes a free lock for a dead owner.
+        """
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        details = {"pid": os.getpid(), "hostname": platform.node(), "machine": machine(), "started_at": started_at}
+        place = {"hostname": platform.node(), "machine": machine() if locked else UNLOCKED}
+        details = {"pid": os.getpid(), "started_at": started_at} | place
         return cls(folder, patiently(lambda: folder.claim_attempt(details)), started_at)
 
     def check(self) -> None:
@@ -111,37 +116,43 @@ class Attempt:
 
 
 @contextlib.contextmanager
-def turn(folder: RunFolder) -> Iterator[None]:
-    """Wait until nobody trains the run, and hold its lock; raises Held where another process goes on training it."""
+def turn(folder: RunFolder) -> Iterator[bool]:
+    """Wait until nobody trains the run, and hold its lock, if it can be had; says whether it could.
+
+    Raises Held where another process goes on training the run.
+    """
     patiently(lambda: folder.path.mkdir(parents=True, exist_ok=True))
     lock = patiently(lambda: os.open(folder.lock_file, os.O_RDWR | os.O_CREAT, 0o644))
     try:
-        _await(folder, lock)
-        yield
+        yield _await(folder, lock)
     finally:
         os.close(lock)
 
 
-def _await(folder: RunFolder, lock: int) -> None:
+def _await(folder: RunFolder, lock: int) -> bool:
     watch, begun = Watch(folder), time.monotonic()
     while True:
         locked, pulse = _try_lock(lock), watch.look()
-        if locked and (pulse is None or pulse.ended or pulse.machine == machine()):
-            return
+        if locked is not False and (pulse is None or pulse.ended):
+            return locked is True
+        if locked and pulse is not None and pulse.machine == machine():
+            return True
         if watch.silent:
-            return
+            return locked is True
         if time.monotonic() - begun > LEASE_SECONDS:
             who = pulse.who if pulse else "another process"
             raise Held.at(str(folder.path), f"is being trained by {who}; wait for it or stop it")
         time.sleep(POLL_SECONDS)
 
 
-def _try_lock(lock: int) -> bool:
-    """Whether this process has the lock now; never on a file system that has no locks, where the lease alone decides."""
+def _try_lock(lock: int) -> bool | None:
+    """Whether this process has the lock now; None on a file system that has no locks, where the lease alone decides."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError:
+        return None
     return True
 
 
@@ -155,6 +166,8 @@ def is_locked(path: Path) -> bool:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:  # a file system without locks: nobody has this one
+        return False
     finally:
         os.close(handle)
     return False

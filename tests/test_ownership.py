@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import threading
 import time
@@ -82,11 +84,32 @@ def test_an_owner_that_is_silent_loses_the_run_though_it_has_the_lock(folder: Ru
     with locked(folder):
         stopped = Attempt.begin(folder)
         begin = time.monotonic()
-        with turn(folder):
+        with turn(folder) as with_lock:
             assert time.monotonic() - begin > ownership.LEASE_SECONDS
-            Attempt.begin(folder)
+            assert not with_lock
+            second = Attempt.begin(folder, with_lock)
         with pytest.raises(Fenced):
             stopped.check()
+    with second.renewed(), pytest.raises(Held), turn(folder):  # the stopped one died, and its lock is free
+        pytest.fail("two had their turn")
+
+
+def test_where_there_are_no_locks_the_lease_decides(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    begin = time.monotonic()
+    with turn(folder) as locked:
+        assert time.monotonic() - begin < ownership.LEASE_SECONDS / 2
+        with Attempt.begin(folder, locked).renewed(), pytest.raises(Held), turn(folder):
+            pytest.fail("two had their turn")
+    with turn(folder):
+        pass
+    Attempt.begin(folder, locked)
+    begin = time.monotonic()
+    with turn(folder):
+        assert time.monotonic() - begin > ownership.LEASE_SECONDS
 
 
 def test_on_one_machine_the_lock_of_a_dead_owner_is_free_at_once(folder: RunFolder) -> None:

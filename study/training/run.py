@@ -46,22 +46,28 @@ def train(
     if rank() > 0:
         return _follow(config, prepared, folder, execution, stop)
     try:
-        with turn(folder):
-            return _lead(config, prepared, folder, sweep, execution, stop)
+        with turn(folder) as locked:
+            return _lead(config, prepared, folder, sweep, execution, stop, locked)
     except (Held, Fenced) as error:
         sys.stderr.write(f"{error}\n")
         return "PREEMPTED"
 
 
 def _lead(
-    config: RunConfig, prepared: PreparedData, folder: RunFolder, sweep: str, execution: Execution, stop: StopSignal
+    config: RunConfig,
+    prepared: PreparedData,
+    folder: RunFolder,
+    sweep: str,
+    execution: Execution,
+    stop: StopSignal,
+    locked: bool,
 ) -> State | Literal["PREEMPTED"]:
     """The life of the rank that owns the run's folder."""
     if (record := folder.record()) is not None:
         tidy(folder, record.state)
         return record.state
     patiently(lambda: folder.write_config(config))
-    attempt = Attempt.begin(folder)
+    attempt = Attempt.begin(folder, locked)
     filing = Filing(config, prepared, folder, sweep, execution, attempt)
     with attempt.renewed():
         folder.remove_leftovers()
