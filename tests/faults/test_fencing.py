@@ -36,7 +36,7 @@ def test_a_stopped_run_that_wakes_after_it_was_replaced_writes_nothing(
     folder = run_folder(tmp_path / "replaced", wanted)
     first = lives.start(wanted, folder, clock_seconds=clocks[0], lease_seconds=2.0, checkpoint_seconds=0.1)
     assert first.pid is not None
-    until(lambda: size_of(folder.path / MASKS) > 500)
+    until(lambda: size_of(folder.path / MASKS) > 500, seconds=600)
     os.kill(first.pid, signal.SIGSTOP)
     began = time.monotonic()
     second = lives.start(wanted, folder, clock_seconds=clocks[1], lease_seconds=2.0, checkpoint_seconds=60.0)

@@ -95,15 +95,18 @@ def test_every_run_of_a_sweep_that_is_killed_at_random_has_one_record(
     pause = (pause[0] * slow, pause[1] * slow)
     began, killer = time.monotonic(), Killer(made, seed=runs)
     due = [runs * (number + 1) // (coordinator_kills + 1) for number in range(coordinator_kills)]
-    while (done := records_of(made.folder)) < runs and killer.launcher.poll() is None:
-        assert time.monotonic() - began < 60 + 10 * RUN_SECONDS * slow * runs
-        time.sleep(killer.draw.uniform(*pause))
-        if due and done >= due[0]:
-            killer.kill_the_coordinator()
-            due.pop(0)
-        else:
-            killer.kill_a_run()
-    output, errors = killer.launcher.communicate(timeout=1800)
+    try:
+        while (done := records_of(made.folder)) < runs and killer.launcher.poll() is None:
+            assert time.monotonic() - began < 60 + 10 * RUN_SECONDS * slow * runs
+            time.sleep(killer.draw.uniform(*pause))
+            if due and done >= due[0]:
+                killer.kill_the_coordinator()
+                due.pop(0)
+            else:
+                killer.kill_a_run()
+        output, errors = killer.launcher.communicate(timeout=1800)
+    finally:
+        killer.launcher.kill()
     assert killer.launcher.returncode == 0, output + errors
     assert_all_there(made, runs)
     assert killer.kills["coordinator"] == coordinator_kills

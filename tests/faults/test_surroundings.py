@@ -56,11 +56,14 @@ def test_a_results_folder_that_cannot_be_written_for_a_while_costs_nothing(
         text=True,
         preexec_fn=obey_permissions,
     )
-    until(made.is_training)
-    let_write(made.folder.path, False)
-    time.sleep(UNWRITABLE_SECONDS)
-    let_write(made.folder.path, True)
-    output, _ = launcher.communicate(timeout=900)
+    try:
+        until(made.is_training, seconds=600)
+        let_write(made.folder.path, False)
+        time.sleep(UNWRITABLE_SECONDS)
+        let_write(made.folder.path, True)
+        output, _ = launcher.communicate(timeout=900)
+    finally:
+        launcher.kill()
     assert launcher.returncode == 0, output
     assert numbers(made.folder) == numbers(undisturbed.folder)
     attempts = sum(record.attempts for record in made.folder.records())
@@ -77,7 +80,7 @@ def test_a_run_whose_peer_is_killed_is_tried_again(corpus: Path, tmp_path: Path,
     folder, pair = run_folder(tmp_path, wanted), Slot("cpu", (0, 1), 1)
     executor = LocalExecutor([pair], "toy")
     future = executor.submit(wanted, folder.path)
-    until(lambda: folder.metrics_file.exists() and folder.metrics_file.stat().st_size > 200)
+    until(lambda: folder.metrics_file.exists() and folder.metrics_file.stat().st_size > 200, seconds=600)
     leader = int(folder.attempt(1)["pid"])
     (peer,) = [pid for pid in executor._running[future].pids if pid != leader]
     os.kill(peer, signal.SIGKILL)
