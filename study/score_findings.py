@@ -16,7 +16,6 @@ _WORDS: dict[Verdict, str] = {
     "falls": "fall as the loss falls",
     "undecided": "show no decided relation to the loss",
 }
-_NORMAL_95 = 1.96
 
 
 def score_findings(evidence: Evidence) -> list[str]:
@@ -44,8 +43,8 @@ def _verdicts(found: Downstream) -> Iterator[str]:
 
 def _sentence(task: TaskScores) -> str:
     row = task.points.iloc[int(task.points["score"].to_numpy(dtype=float).argmax())]
-    best, error = task.best
-    parts = [f"{task.task} ({task.metric}): best {best:.3f} ± {_NORMAL_95 * error:.3f} of {row['shape']}"]
+    best, half = task.best
+    parts = [f"{task.task} ({task.metric}): best {best:.3f} ± {half:.3f} of {row['shape']}"]
     beside = {"commonest answer": row["majority"], "words without order": row["bag_of_words"], "untrained": row["random"]}
     parts += [f"{name} {value:.3f}" for name, value in beside.items() if value == value and task.task != "average"]
     beats, compared = task.beats_random
@@ -95,7 +94,7 @@ def score_table(evidence: Evidence) -> str:
             f"{row['parameters']:,}",
             f"{row['loss_nats']:.4f}",
             f"{row['score']:.4f}",
-            _number(_NORMAL_95 * row["error"]),
+            _number(row["half"]),
             row["seeds"],
             *(_number(row[name]) for name in ("random", "majority", "bag_of_words")),
         ]

@@ -198,7 +198,7 @@ def test_what_surrounds_a_step_is_measured_in_real_runs(tmp_path: Path, monkeypa
     monkeypatch.setattr(probes, "STEPS", 4)
     monkeypatch.setattr(probes, "VALIDATED_STEPS", 12)
     monkeypatch.setattr(probes, "VALIDATION_SEQUENCES", 16)
-    found: dict[str, Any] = {}
+    found: dict[str, float] = {}
     for probe in (probes.checkpoint, probes.loading, probes.validated):
         ours, theirs = Pipe()
         probe(CASE, tmp_path, theirs)

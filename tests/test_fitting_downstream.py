@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from study import answering
 from study.answering import report
@@ -65,6 +66,8 @@ def test_the_error_over_seeds_is_pooled_over_encoders(evidence: Evidence) -> Non
         law = TASKS[task.task]
         expected = law.deviation if law.zero_shot else law.deviation / np.sqrt(3)
         assert task.points["error"].to_numpy(dtype=float) == pytest.approx(np.full(6, expected), rel=0.35)
+        widening = 1.96 if law.zero_shot else t.ppf(0.975, 6 * 2)
+        assert (task.points["half"] / task.points["error"]).to_numpy() == pytest.approx(np.full(6, widening), rel=1e-3)
 
 
 def test_seeds_of_untrained_weights_say_nothing_of_pre_trained_ones(tmp_path: Path) -> None:
@@ -74,7 +77,8 @@ def test_seeds_of_untrained_weights_say_nothing_of_pre_trained_ones(tmp_path: Pa
     add_scores(folder, {"blimp": law})
     points = score_points(folder, folder.read_ledger())
     assert points["error"].to_numpy(dtype=float) == pytest.approx(np.full(3, law.deviation))
-    assert (points["random_error"] > 10 * law.deviation).all()
+    assert points["half"].to_numpy(dtype=float) == pytest.approx(np.full(3, 1.96 * law.deviation), rel=1e-3)
+    assert (points["random_half"] > 10 * law.deviation).all()
     assert list(points["seeds"]) == [1, 1, 1]
 
 

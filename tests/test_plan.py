@@ -243,6 +243,13 @@ def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device(tmp_path: Pa
     assert paid.basis == "2e+06 FLOP/s a slot, the median of 3 earlier runs"
 
 
+def test_a_bill_says_where_it_is_the_most_that_may_be_spent() -> None:
+    def tuned(trials: int) -> bool:
+        return bill(sweep(tune={"recipe.learning_rate": {"low": 1e-3, "high": 1e-2, "trials": trials}}), 1, "cpu").at_most
+
+    assert [tuned(3), tuned(4)] == [False, True]
+
+
 def test_a_search_is_billed_by_its_largest_run() -> None:
     space = {"architecture.depth": {"low": 1, "high": 4}, "architecture.width": {"choices": [16, 32]}}
     paid = bill(sweep(shapes=None, search={"trials": 7, "space": space, "head_width": 16}), slots=1, device="cpu")

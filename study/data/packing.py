@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from study.data.corpora import SPLITS, Split
 from study.data.tokenizing import BATCH_CHARACTERS, SpecialTokens
+from study.data.word_cache import WordCache, encodes_words_alone
 
 _UINT16_VOCABULARY = 2**16
 
@@ -53,7 +54,8 @@ class PackedSequences:
 
 
 class TokenWriter:
-    """Writes a token file: texts are encoded about two million characters at a time, by the threads of `tokenizers`.
+    """Writes a token file: texts are encoded about two million characters at a time, each distinct word once where the
+    tokeniser allows it.
 
     `counts` says how often each token was written, [SEP] included, up to the last batch; closing writes the rest.
     """
@@ -61,6 +63,7 @@ class TokenWriter:
     def __init__(self, path: Path, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._separator = (SpecialTokens.of(tokenizer).sep,)
+        self._words = WordCache(tokenizer, *self._separator) if encodes_words_alone(tokenizer) else None
         self._dtype = token_dtype(tokenizer.get_vocab_size())
         self._file = path.open("wb")
         self._waiting: list[str] = []
@@ -83,9 +86,12 @@ class TokenWriter:
             self._write()
 
     def _write(self) -> None:
-        encodings = self._tokenizer.encode_batch_fast(self._waiting, add_special_tokens=False)
-        stream = chain.from_iterable(chain(encoding.ids, self._separator) for encoding in encodings)
-        tokens = np.fromiter(stream, self._dtype)
+        if self._words is not None:
+            tokens = self._words.encode(self._waiting).astype(self._dtype)
+        else:
+            encodings = self._tokenizer.encode_batch_fast(self._waiting, add_special_tokens=False)
+            stream = chain.from_iterable(chain(encoding.ids, self._separator) for encoding in encodings)
+            tokens = np.fromiter(stream, self._dtype)
         self.counts += np.bincount(tokens, minlength=len(self.counts))
         tokens.tofile(self._file)
         self._waiting, self._waiting_characters = [], 0

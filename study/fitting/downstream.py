@@ -12,7 +12,7 @@ from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.forecasting import Forecast, forecast, largest_runs
-from study.fitting.laws import Law
+from study.fitting.laws import Floats, Law
 from study.fitting.observations import Observations
 from study.fitting.score_points import score_points
 from study.fitting.score_trends import Trend, trend
@@ -33,7 +33,6 @@ FLOOR_FROM = 5
 
 _SETTINGS = Settings(space="linear", bootstrap=200, starts=32)
 _LOSS_SETTINGS = Settings(bootstrap=200, starts=32)
-_SURE = 1.96
 _VARIABLES = {"loss": "loss_nats", "parameters": "parameters", "tokens": "tokens"}
 
 
@@ -61,28 +60,28 @@ class TaskScores:
     def beats_random(self) -> tuple[int, int]:
         """How many encoders score above the same architecture untrained, beyond noise at 95%, of how many compared."""
         known = self.points.dropna(subset=["random"])
-        noise = np.hypot(known["error"].fillna(0), known["random_error"].fillna(0))
-        return int((known["score"] - known["random"] > np.maximum(_SURE * noise, 1e-12)).sum()), len(known)
+        noise = np.hypot(known["half"].fillna(0), known["random_half"].fillna(0))
+        return int((known["score"] - known["random"] > np.maximum(noise, 1e-12)).sum()), len(known)
 
     @property
     def best(self) -> tuple[float, float]:
-        """The highest score and its standard error, 0 where that is not known."""
+        """The highest score and half its 95% interval, 0 where that is not known."""
         row = int(self.points["score"].to_numpy(dtype=float).argmax())
-        return float(self.points["score"].iloc[row]), float(np.nan_to_num(self.points["error"].iloc[row]))
+        return float(self.points["score"].iloc[row]), float(np.nan_to_num(self.points["half"].iloc[row]))
 
     @property
     def tells(self) -> bool:
         """Whether the best encoder is above chance beyond noise; only then can scores be put between the two."""
-        score, error = self.best
-        return self.chance is not None and score - self.chance > _SURE * error
+        score, half = self.best
+        return self.chance is not None and score - self.chance > half
 
     @property
     def normalised(self) -> pd.DataFrame:
-        """(score − chance)/(best − chance) of each run with its standard error, by the run's id."""
+        """(score − chance)/(best − chance) of each run with its `error` and `half`, by the run's id."""
         assert self.chance is not None
         width = self.best[0] - self.chance
-        values = {"score": (self.points["score"] - self.chance) / width, "error": self.points["error"] / width}
-        return pd.DataFrame(values).set_axis(self.points["run_id"])
+        noise = {name: self.points[name] / width for name in ("error", "half")}
+        return pd.DataFrame({"score": (self.points["score"] - self.chance) / width} | noise).set_axis(self.points["run_id"])
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values that JSON can hold."""
@@ -200,7 +199,6 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
     if len(used) < 2:
         return None, reasons
     scores = pd.DataFrame({task.task: task.normalised["score"] for task in used}).dropna()
-    errors = pd.DataFrame({task.task: task.normalised["error"] for task in used}).loc[scores.index]
     if scores.empty:
         return None, reasons
     facts = used[0].points.set_index("run_id").loc[scores.index]
@@ -208,11 +206,16 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
         task=AVERAGE,
         metric=f"mean of {len(used)} tasks, 0 chance, 1 best",
         score=scores.mean(axis=1).to_numpy(),
-        error=np.sqrt(errors.pow(2).sum(axis=1)).to_numpy() / len(used),
+        **{name: _root_sum([task.normalised[name].loc[scores.index] for task in used]) for name in ("error", "half")},
         random=np.nan,
-        random_error=np.nan,
+        random_half=np.nan,
         majority=0.0,
         bag_of_words=np.nan,
     )
     ordered = points.sort_values("loss_nats", ascending=False)
     return _told(AVERAGE, str(points["metric"].iloc[0]), 0.0, ordered), reasons
+
+
+def _root_sum(parts: list[pd.Series]) -> Floats:
+    """The noise of a mean from those of its parts."""
+    return np.asarray(np.sqrt(sum(part.to_numpy(dtype=float) ** 2 for part in parts)) / len(parts))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
+from scipy.stats import norm, t
 
 from study.fitting.ledgers import unusable
+from study.fitting.paired import CONFIDENCE
 from study.records import SweepFolder
 from study.score_records import BaselineRecord, baseline
 
@@ -22,6 +26,8 @@ _OF_RUN = {
 }
 """What is known of an encoder, and the column of the ledger that holds it."""
 
+_UPPER = (1 + CONFIDENCE) / 2
+
 _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "protocol", "update", "seed", "test", "test_standard_error"]
 
 
@@ -29,8 +35,9 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     """Each usable run at the best rate of its cell on each task, by task and falling loss; empty where nothing was scored.
 
     Columns: `task` (frozen features apart), `metric`, `run_id`, the facts of the run, `score`, the mean over seeds of the
-    metric on the split reported on, its standard `error`, `seeds`; `random` and `random_error`, the same of the architecture
-    with weights that were never trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
+    metric on the split reported on, its standard `error` and `half` its 95% interval (Student's t), `seeds`; `random` and
+    `random_half`, the same of the architecture with weights that were never trained; and the baselines `majority` and
+    `bag_of_words`, not a number where there is none.
     The standard error is that of the mean over seeds, by the deviation pooled over the encoders of a task, those with untrained
     weights apart; where no encoder has two seeds, that of one score over examples.
     """
@@ -48,42 +55,54 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     for _, of_task in scores.groupby("series", sort=True):
         is_untrained = untrained.loc[of_task.index]
         without, trained = of_task[is_untrained], of_task[~is_untrained & of_task["run_id"].isin(usable)]
-        spread = _pooled_deviation(without)
-        random = {str(shape): _mean(found, spread) for shape, found in without.groupby("shape")}
-        deviation, known = _pooled_deviation(trained), _baselines(folder, of_task)
-        rows += [_row(found, deviation, random, known) for _, found in trained.groupby("run_id")]
+        random = {str(shape): _mean(found, _pooled(without)) for shape, found in without.groupby("shape")}
+        pooled, known = _pooled(trained), _baselines(folder, of_task)
+        rows += [_row(found, pooled, random, known) for _, found in trained.groupby("run_id")]
     points = pd.DataFrame(rows)
     return points if points.empty else points.sort_values(["task", "loss_nats"], ascending=[True, False], ignore_index=True)
 
 
-def _row(
-    found: pd.DataFrame, deviation: float | None, random: dict[str, tuple[float, float]], known: dict[str, float]
-) -> dict[str, object]:
+@dataclass(frozen=True)
+class _Noise:
+    """The standard deviation between seeds, pooled over encoders, and how many degrees of freedom it has."""
+
+    deviation: float
+    freedom: int
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """A mean over seeds, its standard error, and half its 95% interval."""
+
+    score: float = np.nan
+    error: float = np.nan
+    half: float = np.nan
+
+
+def _row(found: pd.DataFrame, pooled: _Noise | None, random: dict[str, _Mean], known: dict[str, float]) -> dict[str, object]:
     first = found.iloc[0]
-    score, error = _mean(found, deviation)
-    untrained, untrained_error = random.get(str(first["shape"]), (np.nan, np.nan))
+    own, untrained = _mean(found, pooled), random.get(str(first["shape"]), _Mean())
     names = {"task": first["series"], "metric": first["metric"], "run_id": first["run_id"]}
     facts = {name: first[name] for name in _OF_RUN}
-    measured = {"score": score, "error": error, "seeds": len(found), "random": untrained, "random_error": untrained_error}
-    return names | facts | measured | known
+    measured = {"score": own.score, "error": own.error, "half": own.half, "seeds": len(found)}
+    return names | facts | measured | {"random": untrained.score, "random_half": untrained.half} | known
 
 
-def _mean(found: pd.DataFrame, deviation: float | None) -> tuple[float, float]:
-    """The mean over seeds and its standard error."""
-    if deviation is not None:
-        error = deviation / np.sqrt(len(found))
-    else:
+def _mean(found: pd.DataFrame, pooled: _Noise | None) -> _Mean:
+    if pooled is None:
         error = float(found["test_standard_error"].astype(float).mean())
-    return float(found["test"].mean()), float(error)
+        return _Mean(float(found["test"].mean()), error, float(norm.ppf(_UPPER)) * error)
+    error = pooled.deviation / np.sqrt(len(found))
+    return _Mean(float(found["test"].mean()), error, float(t.ppf(_UPPER, pooled.freedom)) * error)
 
 
-def _pooled_deviation(of_task: pd.DataFrame) -> float | None:
-    """The standard deviation between seeds, pooled over encoders; None where none has two seeds."""
+def _pooled(of_task: pd.DataFrame) -> _Noise | None:
+    """The noise between seeds; None where no encoder has two seeds."""
     groups = of_task.groupby("run_id")["test"]
     freedom = int((groups.size() - 1).sum())
     if freedom == 0:
         return None
-    return float(np.sqrt((of_task["test"] - groups.transform("mean")).pow(2).sum() / freedom))
+    return _Noise(float(np.sqrt((of_task["test"] - groups.transform("mean")).pow(2).sum() / freedom)), freedom)
 
 
 def _baselines(folder: SweepFolder, of_task: pd.DataFrame) -> dict[str, float]:

@@ -13,7 +13,6 @@ from matplotlib.lines import Line2D
 from study.fitting.evidence import Evidence
 from study.plotting.style import depth_key, depth_styles, legend_below, panels, theme
 
-_SURE = 1.96
 _LINES: dict[str, tuple[Literal[":", "--"], str, str]] = {
     "majority": (":", "black", "commonest answer"),
     "bag_of_words": ("--", "tab:brown", "words without their order"),
@@ -36,7 +35,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
                 "kind": "measured",
                 "x": task.points[x],
                 "score": task.points["score"],
-                "half": _SURE * task.points["error"].astype(float),
+                "half": task.points["half"],
                 "depth": task.points["depth"],
                 "label": task.points["shape"],
                 "held_out": task.held_out,

@@ -14,6 +14,7 @@ from study.sweeping.cell import Cell, key_of
 from study.sweeping.plan import cells, check_space, searched_config
 from study.sweeping.spec import SweepSpec
 from study.sweeping.trunks import branch_steps, families
+from study.sweeping.tuning import AT_ONCE
 
 ASSUMED_FLOPS_PER_SECOND = {"cpu": 4e10, "cuda": 1e14}
 """What a slot is taken to achieve (train_flops per second) before any record of it is there: one CPU core, one GPU."""
@@ -44,7 +45,7 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Bill:
-    """What a sweep will cost at most, cell by cell, but for extensions of a learning-rate range.
+    """What a sweep will cost, cell by cell, but for extensions of a learning-rate range; `at_most` where it may need less.
 
     Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate.
     """
@@ -53,12 +54,17 @@ class Bill:
     slots: int
     basis: str
     sharing: Sharing | None = None
+    at_most: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The bill as plain values."""
         totals = {name: getattr(self, name) for name in ("runs", "tokens", "spent_tokens", "train_flops", "expected_seconds")}
         sharing = {} if self.sharing is None else {"sharing": asdict(self.sharing)}
-        return {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis} | totals | sharing
+        return (
+            {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis, "at_most": self.at_most}
+            | totals
+            | sharing
+        )
 
     @property
     def runs(self) -> int:
@@ -101,7 +107,8 @@ def bill(spec: SweepSpec, slots: int, device: str, records: Iterable[RunRecord] 
     if spec.search is not None:
         check_space(spec)
         example = search_example(spec)
-        return Bill((_row(example, example.steps, spec.search.trials, rate),), slots, basis)
+        row = _row(example, example.steps, spec.search.trials, rate)
+        return Bill((row,), slots, basis, at_most=True)
     planned = cells(spec)
     shared = families(planned)
     branches = branch_steps(shared)
@@ -109,7 +116,8 @@ def bill(spec: SweepSpec, slots: int, device: str, records: Iterable[RunRecord] 
         _row(cell.config, cell.config.steps - branches.get(key_of(cell.config), 0), cell.planned_runs(), rate)
         for cell in planned
     ]
-    return Bill(tuple(rows), slots, basis, _sharing(shared, branches) if branches else None)
+    searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
+    return Bill(tuple(rows), slots, basis, _sharing(shared, branches) if branches else None, searched)
 
 
 def _sharing(shared: list[tuple[Cell, ...]], branches: dict[str, int]) -> Sharing:

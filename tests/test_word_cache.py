@@ -1,0 +1,47 @@
+"""Text encoded word by word has the tokens that it has as a whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
+
+from study.data import word_cache
+from study.data.tokenizing import SPECIAL_PIECES, bert_tokenizer
+from study.data.word_cache import WordCache, encodes_words_alone
+
+PIECES = [*SPECIAL_PIECES, *"abcdeghno.,-", *(f"##{letter}" for letter in "abcdeghno"), "ab", "##cd", "ß", "水"]
+TEXTS = st.lists(st.text(st.sampled_from("abcdÀé ß水.,-\n\t\x1c\u0301\u00a0\u2028\u200dΣ[SEP]")), max_size=6)
+
+
+def tokenizer() -> Tokenizer:
+    made = bert_tokenizer({piece: number for number, piece in enumerate(PIECES)})
+    made.encode_special_tokens = True
+    return made
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.one_of(TEXTS, st.lists(st.text(), max_size=4)))
+def test_words_alone_give_the_tokens_of_the_text(batches: list[list[str]], strange: list[str]) -> None:
+    made = tokenizer()
+    cache = WordCache(made, separator=3)
+    for texts in (*batches, strange):
+        whole = [token for text in texts for token in (*made.encode(text, add_special_tokens=False).ids, 3)]
+        assert cache.encode(texts).tolist() == whole
+
+
+def test_a_cache_that_is_full_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_cache, "MOST_WORDS", 2)
+    cache, made = WordCache(tokenizer(), separator=3), tokenizer()
+    for text in ("ab cd", "ab abcd cd", "a b c d e", "ab a"):
+        assert cache.encode([text]).tolist() == [*made.encode(text, add_special_tokens=False).ids, 3]
+
+
+def test_only_tokenisers_that_part_texts_at_spaces_qualify() -> None:
+    assert encodes_words_alone(tokenizer())
+    spaced = tokenizer()
+    spaced.add_tokens([AddedToken("a b", normalized=False)])
+    assert not encodes_words_alone(spaced)
+    looking = tokenizer()
+    looking.encode_special_tokens = False
+    assert not encodes_words_alone(looking)
