@@ -1,0 +1,32 @@
+"""Fine-tuning beside transformers' Trainer: both sides see the same examples, and a row says how they compare."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from study.scoring import benchmark, trainer_peer
+from study.scoring.benchmark import TASKS, Drawn, measure_fine_tuning
+
+
+def test_drawn_texts_are_as_long_as_the_task_they_stand_for() -> None:
+    for task in TASKS:
+        tokens = task.tokens(30522)
+        assert len(tokens) == task.examples
+        assert np.log(tokens.lengths).mean() == pytest.approx(task.log_mean, abs=0.03)
+        assert len(np.unique(tokens.values)) <= task.pieces
+
+
+def test_both_sides_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (benchmark, trainer_peer):
+        monkeypatch.setattr(module, "STEPS", {"cpu": 2})
+        monkeypatch.setattr(module, "WARM_UP", 1)
+    monkeypatch.setattr(benchmark, "MODELS", ("bert-tiny",))
+    monkeypatch.setattr(benchmark, "TASKS", (Drawn("few", 200, 2.0, 0.3, 50),))
+    rows: list[dict[str, Any]] = []
+    measure_fine_tuning("cpu", 1, rows.append, rounds=1)
+    (row,) = rows
+    assert (row["model"], row["task"]) == ("bert-tiny", "few")
+    assert row["versus_trainer"] == pytest.approx(row["tokens_per_second"] / row["trainer_tokens_per_second"])
