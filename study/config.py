@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Hashable
@@ -243,6 +244,11 @@ class RunConfig(Strict):
         values["data"].pop("corpus")
         values["data"]["tokenizer"].pop("path", None)
         return values
+
+    @functools.cached_property
+    def key(self) -> str:
+        """What tells this run from others on the same data: its tree without paths, as canonical JSON."""
+        return json.dumps(self.without_paths(), sort_keys=True)
 
     def to_yaml(self) -> str:
         """The resolved tree as YAML that reads back to the same configuration."""

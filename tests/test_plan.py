@@ -15,7 +15,7 @@ from study.counting import parameters
 from study.errors import InputError
 from study.records import RunRecord
 from study.sweeping.bill import bill
-from study.sweeping.cell import Cell, key_of
+from study.sweeping.cell import Cell
 from study.sweeping.plan import cells, check_space
 from tests.sweeps import RATES, record, sweep
 
@@ -40,7 +40,7 @@ def run_all(cell: Cell, loss: Loss) -> list[list[tuple[float, int]]]:
     while wanted := cell.wanted(records):
         assert len(rounds) < 10
         rounds.append([(rate(config), config.seed) for config in wanted])
-        records |= {key_of(config): outcome(config, loss) for config in wanted}
+        records |= {config.key: outcome(config, loss) for config in wanted}
     return rounds
 
 
@@ -104,7 +104,7 @@ def test_two_knobs_are_tried_in_all_combinations_and_each_is_extended() -> None:
         "recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2},
     }
     cell = cells(sweep(tune=tune))[0]
-    records = {key_of(config): record(config, rate(config) + config.recipe.weight_decay) for config in cell.wanted({})}
+    records = {config.key: record(config, rate(config) + config.recipe.weight_decay) for config in cell.wanted({})}
     assert len(records) == cell.planned_runs() == 6
     beyond = [(rate(config), config.recipe.weight_decay) for config in cell.wanted(records)]
     assert beyond == [(0.01, 0.01), (0.02, 0.001)]
@@ -116,7 +116,7 @@ def test_runs_that_failed_diverged_or_learned_nothing_are_never_the_best() -> No
 
     cell = cells(sweep(tune=RATES, seeds=2))[0]
     assert run_all(cell, loss) == [[(0.02, 0), (0.04, 0), (0.08, 0)], [(0.04, 1)]]
-    trials = {key_of(config): record(config, 1.0 + rate(config), stuck_at_unigram=rate(config) < 0.03,
+    trials = {config.key: record(config, 1.0 + rate(config), stuck_at_unigram=rate(config) < 0.03,
                                      unigram_entropy_nats=1.0) for config in cell.wanted({})}  # fmt: skip
     assert [(rate(config), config.seed) for config in cell.wanted(trials)] == [(0.04, 1)]
 
@@ -132,7 +132,7 @@ def test_an_extension_that_no_run_can_have_is_left_out() -> None:
     records: dict[str, RunRecord] = {}
     while wanted := cell.wanted(records):
         dropouts.append([config.recipe.dropout for config in wanted])
-        records |= {key_of(config): record(config, 2 - config.recipe.dropout) for config in wanted}
+        records |= {config.key: record(config, 2 - config.recipe.dropout) for config in wanted}
     assert dropouts == [[0.1, 0.9], [0.9]]
 
 
@@ -150,12 +150,12 @@ def test_what_is_wanted_follows_from_any_subset_of_the_records() -> None:
 
     def finished(records: dict[str, RunRecord]) -> set[str]:
         while wanted := cell.wanted(records):
-            records = records | {key_of(config): outcome(config, loss) for config in wanted}
+            records = records | {config.key: outcome(config, loss) for config in wanted}
         return set(records)
 
     complete: dict[str, RunRecord] = {}
     while wanted := cell.wanted(complete):
-        complete |= {key_of(config): outcome(config, loss) for config in wanted}
+        complete |= {config.key: outcome(config, loss) for config in wanted}
     assert len(complete) == 6
     for size in range(len(complete) + 1):
         for kept in itertools.combinations(complete, size):
@@ -164,7 +164,7 @@ def test_what_is_wanted_follows_from_any_subset_of_the_records() -> None:
 
 def test_records_of_other_runs_change_nothing() -> None:
     one, two = cells(sweep(tune=RATES))
-    foreign: Mapping[str, RunRecord] = {key_of(config): record(config, 0.1) for config in two.wanted({})}
+    foreign: Mapping[str, RunRecord] = {config.key: record(config, 0.1) for config in two.wanted({})}
     assert one.wanted(foreign) == one.wanted({})
 
 

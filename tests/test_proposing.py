@@ -9,7 +9,7 @@ import pytest
 
 from study.config import RunConfig
 from study.records import RunRecord
-from study.sweeping.cell import Cell, key_of
+from study.sweeping.cell import Cell
 from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
 from tests.sweeps import RATES, record, sweep
@@ -29,8 +29,8 @@ def test_a_record_asks_only_the_cell_that_asked_for_its_run(monkeypatch: pytest.
     proposer, records = CellProposer(cells(SPEC)), dict[str, RunRecord]()
     (first,) = proposer.wanted(records, (), 1)
     assert set(asked.values()) == {1}
-    records[key_of(first)] = record(first)
-    proposer.tell(records[key_of(first)])
+    records[first.key] = record(first)
+    proposer.tell(records[first.key])
     proposer.wanted(records, (), 1)
     assert {shape: count for shape, count in asked.items() if count > 1} == {first.architecture.shape_name: 2}
 
@@ -39,12 +39,12 @@ def test_runs_are_given_once_longest_first_and_again_where_they_ended_without_a_
     proposer, records = CellProposer(cells(SPEC)), dict[str, RunRecord]()
     given = proposer.wanted(records, (), 7)
     assert [config.architecture.depth for config in given] == [10, 10, 10, 9, 9, 9, 8]
-    running = [key_of(config) for config in given]
+    running = [config.key for config in given]
     assert proposer.waiting == 23
     assert proposer.wanted(records, running, 0) == []
     lost = running.pop(2)
     again = proposer.wanted(records, running, 2)
-    assert key_of(again[0]) == lost
+    assert again[0].key == lost
     assert again[1].architecture.depth == 8
     assert proposer.waiting == 22
 
@@ -53,9 +53,9 @@ def test_a_sweep_of_cells_ends_with_what_each_cell_asked_for() -> None:
     proposer, records = CellProposer(cells(SPEC)), dict[str, RunRecord]()
     while given := proposer.wanted(records, (), 4):
         for config in given:
-            assert key_of(config) not in records
-            records[key_of(config)] = record(config, 2 + abs(config.recipe.learning_rate - 0.04))
-            proposer.tell(records[key_of(config)])
+            assert config.key not in records
+            records[config.key] = record(config, 2 + abs(config.recipe.learning_rate - 0.04))
+            proposer.tell(records[config.key])
     assert len(records) == 10 * 4
     assert proposer.waiting == 0
     assert not any(cell.wanted(records) for cell in cells(SPEC))

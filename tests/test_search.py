@@ -10,7 +10,6 @@ from optuna.trial import TrialState
 
 from study.config import RunConfig
 from study.records import RunRecord
-from study.sweeping.cell import key_of
 from study.sweeping.search import OptunaSearch
 from study.sweeping.spec import SweepSpec
 from tests.sweeps import record, sweep
@@ -40,7 +39,7 @@ def run_to_the_end(search: OptunaSearch, records: dict[str, RunRecord], slots: i
         new = search.wanted(records, running, slots - len(running))
         assert len(new) <= slots - len(running)
         asked += new
-        running |= {key_of(config): config for config in new}
+        running |= {config.key: config for config in new}
         if not running:
             return asked
         key = draw.choice(sorted(running))
@@ -59,7 +58,7 @@ def test_a_search_asks_for_its_trials_and_is_rebuilt_from_its_records(sampler: s
     spec = search_sweep(sampler=sampler, objectives=objectives)
     search, records = OptunaSearch(spec), dict[str, RunRecord]()
     asked = run_to_the_end(search, records)
-    assert len(asked) == len(set(map(key_of, asked))) == len(records) == 12
+    assert len(asked) == len({config.key for config in asked}) == len(records) == 12
     again = OptunaSearch(spec)
     again.restore(records.values(), begun=[])
     assert trials_of(again) == trials_of(search)
@@ -73,13 +72,13 @@ def test_after_a_restart_only_what_is_missing_is_asked_and_begun_runs_first() ->
     before = OptunaSearch(spec)
     first = before.wanted(records, {}, 6)
     for number, config in enumerate(first[:4]):
-        records[key_of(config)] = ended(config, number)
-        before.tell(records[key_of(config)])
+        records[config.key] = ended(config, number)
+        before.tell(records[config.key])
     after = OptunaSearch(spec)
     after.restore(records.values(), begun=first[4:])
     wanted = after.wanted(records, {}, 3)
     assert wanted[:2] == first[4:]
-    assert key_of(wanted[2]) not in {key_of(config) for config in first}
+    assert wanted[2].key not in {config.key for config in first}
     rest = run_to_the_end(after, records, slots=20)
     assert len(records) == 12
     assert wanted == rest[:3]
@@ -88,16 +87,16 @@ def test_after_a_restart_only_what_is_missing_is_asked_and_begun_runs_first() ->
 def test_a_run_that_stopped_without_a_record_is_asked_again() -> None:
     search = OptunaSearch(search_sweep())
     first = search.wanted({}, {}, 2)
-    running = {key_of(first[0]): first[0]}
+    running = {first[0].key: first[0]}
     assert search.wanted({}, running, 1) == [first[1]]
-    assert search.wanted({}, {key_of(config): config for config in first}, 0) == []
+    assert search.wanted({}, {config.key: config for config in first}, 0) == []
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2"])
 def test_a_small_space_is_not_run_twice_and_the_search_ends(sampler: str) -> None:
     search, records = OptunaSearch(search_sweep(SMALL, trials=30, sampler=sampler)), dict[str, RunRecord]()
     asked = run_to_the_end(search, records)
-    assert len(asked) == len(set(map(key_of, asked))) == len(records) <= 4
+    assert len(asked) == len({config.key for config in asked}) == len(records) <= 4
     assert len(search.study.trials) == 30
 
 

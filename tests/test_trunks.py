@@ -15,7 +15,6 @@ from study.config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.records import RunFolder, RunRecord, SweepFolder
 from study.sweeping.bill import bill
-from study.sweeping.cell import key_of
 from study.sweeping.coordinator import Coordinator
 from study.sweeping.plan import cells
 from study.sweeping.trunks import Trunks, families
@@ -131,14 +130,14 @@ def test_a_run_starts_as_soon_as_its_state_is_there_and_alone_when_its_trunk_fai
     short, middle, long = (cell.config for cell in cells(sweep(**WSD)))
     folder = SweepFolder(tmp_path / "toy")
     trunks = Trunks(cells(sweep(**WSD)), lambda config: folder.run(config.fingerprint("data")))
-    everything, records = {key_of(config) for config in (short, middle, long)}, dict[str, RunRecord]()
+    everything, records = {config.key for config in (short, middle, long)}, dict[str, RunRecord]()
     assert [trunks.blocked(config, everything, records) for config in (short, middle, long)] == [True, True, False]
     state = folder.run(long.fingerprint("data")).branch(16) / "step-0000000016-0.ckpt"
     state.parent.mkdir(parents=True)
     state.write_bytes(b"state")
     assert [trunks.blocked(config, everything, records) for config in (short, middle)] == [False, True]
-    records[key_of(long)] = record(long, None, "FAILED", reason="no luck")
-    rest = everything - {key_of(long)}
+    records[long.key] = record(long, None, "FAILED", reason="no luck")
+    rest = everything - {long.key}
     assert [trunks.blocked(config, rest, records) for config in (short, middle)] == [False, False]
 
 

@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 
 from study.config import RunConfig
 from study.records import RunRecord, SweepFolder
-from study.sweeping.cell import Cell, key_of
+from study.sweeping.cell import Cell
 from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
 from study.sweeping.spec import read_sweep
@@ -133,7 +133,7 @@ def test_the_trials_are_optunas() -> None:
 def test_the_committed_reference_needs_no_further_run() -> None:
     root = Path(__file__).resolve().parents[1]
     spec, _ = read_sweep(root / "sweeps" / "depth_or_width.yaml")
-    records = {key_of(ended.config): ended for ended in SweepFolder(root / "results/reference/depth_or_width").records()}
+    records = {ended.config.key: ended for ended in SweepFolder(root / "results/reference/depth_or_width").records()}
     assert len(records) == 16
     for cell in cells(spec):
         assert cell.tuned(records)
@@ -182,12 +182,12 @@ def test_a_sweep_finds_the_bracketed_best_of_every_cell_with_three_or_four_trial
     running: dict[str, RunConfig] = {}
     draw = random.Random(slots)
     while True:
-        running |= {key_of(config): config for config in proposer.wanted(records, running, slots - len(running))}
+        running |= {config.key: config for config in proposer.wanted(records, running, slots - len(running))}
         if not running:
             break
         config = running.pop(draw.choice(sorted(running)))
-        records[key_of(config)] = record(config, loss_of(config, falling))
-        proposer.tell(records[key_of(config)])
+        records[config.key] = record(config, loss_of(config, falling))
+        proposer.tell(records[config.key])
     for cell in planned:
         (best,) = [tuning.best for tuning in [cell.tuning(records)] if tuning.best is not None]
         assert best.recipe.learning_rate == pytest.approx(falling(cell.config))
@@ -201,6 +201,6 @@ def test_a_cell_whose_neighbour_learned_nothing_begins_where_that_one_began() ->
     records: dict[str, RunRecord] = {}
     assert deeper.wanted(records) == []
     while wanted := shallow.wanted(records):
-        records |= {key_of(config): record(config, None, "DIVERGED", reason="nan") for config in wanted}
+        records |= {config.key: record(config, None, "DIVERGED", reason="nan") for config in wanted}
     assert len(records) == 7
     assert [config.recipe.learning_rate for config in deeper.wanted(records)] == [0.004, 0.008, 0.016]

@@ -10,7 +10,7 @@ from typing import Any
 from study.config import RunConfig
 from study.counting import parameters
 from study.records import RunRecord, counts_of
-from study.sweeping.cell import Cell, key_of
+from study.sweeping.cell import Cell
 from study.sweeping.plan import cells, check_space, searched_config
 from study.sweeping.spec import SweepSpec
 from study.sweeping.trunks import branch_steps, families
@@ -113,8 +113,7 @@ def bill(spec: SweepSpec, slots: int, device: str, records: Iterable[RunRecord] 
     shared = families(planned)
     branches = branch_steps(shared)
     rows = [
-        _row(cell.config, cell.config.steps - branches.get(key_of(cell.config), 0), cell.planned_runs(), rate)
-        for cell in planned
+        _row(cell.config, cell.config.steps - branches.get(cell.config.key, 0), cell.planned_runs(), rate) for cell in planned
     ]
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
     return Bill(tuple(rows), slots, basis, _sharing(shared, branches) if branches else None, searched)
@@ -127,7 +126,7 @@ def _sharing(shared: list[tuple[Cell, ...]], branches: dict[str, int]) -> Sharin
         for cell in family:
             flops = counts_of(cell.config, cell.config.steps)["train_flops"] * cell.planned_runs()
             alone += flops
-            spent += flops * (1 - branches.get(key_of(cell.config), 0) / cell.config.steps)
+            spent += flops * (1 - branches.get(cell.config.key, 0) / cell.config.steps)
             largest += flops if cell is family[0] else 0.0
     return Sharing(spent, alone, largest)
 

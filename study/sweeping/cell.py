@@ -55,19 +55,19 @@ class Cell:
         return RunConfig.parse(values)
 
     def wanted(self, records: Mapping[str, RunRecord]) -> list[RunConfig]:
-        """The runs that the cell needs next, given the records there are (keyed by `key_of`); none left when it is done.
+        """The runs that the cell needs next, given the records there are (keyed by their key); none left when it is done.
 
         First the search at the first seed, as soon as that of the neighbour is over; then the best at the other seeds. Where
         nothing is tuned, all seeds at once. A pure function of the records, so that a restarted coordinator asks the same.
         """
         if not self.spec.tune:
-            return [run for run in self.trials() if key_of(run) not in records]
+            return [run for run in self.trials() if run.key not in records]
         tuning = self.tuning(records)
         if not tuning.over or tuning.best is None:
             return tuning.missing
         knobs = {path: flatten(tuning.best.to_dict())[path] for path in self.spec.tune}
         repeats = [self.variant(knobs, seed) for seed in self.spec.seed_values[1:]]
-        return [config for config in repeats if key_of(config) not in records]
+        return [config for config in repeats if config.key not in records]
 
     def tuned(self, records: Mapping[str, RunRecord]) -> bool:
         """Whether the cell's search is over, so that all the runs it will ever want are known."""
@@ -106,19 +106,19 @@ class Cell:
             except InputError:
                 line.append((None, None, ""))  # no run can have it, such as a share above 1
             else:
-                line.append((value, config, key_of(config)))
+                line.append((value, config, config.key))
         return line
 
     def _grid(self, records: Mapping[str, RunRecord]) -> Tuning:
         """All combinations, then the next values outwards where the best is at an end of a range."""
         trials = self.trials()
-        if missing := [config for config in trials if key_of(config) not in records]:
+        if missing := [config for config in trials if config.key not in records]:
             return Tuning(missing, None, over=False)
         best = _best(trials, records)
         if best is None:
             return Tuning([], None, over=True)
         extensions = self._extensions(best)
-        if missing := [config for config in extensions if key_of(config) not in records]:
+        if missing := [config for config in extensions if config.key not in records]:
             return Tuning(missing, best, over=False)
         return Tuning([], _best([*trials, *extensions], records), over=True)
 
@@ -148,11 +148,6 @@ class Cell:
         return found
 
 
-def key_of(config: RunConfig) -> str:
-    """What identifies a run within a sweep, where the data is one: its configuration as canonical JSON."""
-    return json.dumps(config.without_paths(), sort_keys=True)
-
-
 def family_name(config: RunConfig, tuned: tuple[str, ...]) -> str:
     """What names the runs that differ only in tuned knobs, seed and budget, as canonical JSON."""
     values = flatten(config.without_paths())
@@ -167,7 +162,7 @@ def family_name(config: RunConfig, tuned: tuple[str, ...]) -> str:
 
 def _best(configs: list[RunConfig], records: Mapping[str, RunRecord]) -> RunConfig | None:
     """The configuration of the lowest loss among usable records, None where there is none."""
-    losses = [(loss, i) for i, config in enumerate(configs) if (loss := _loss(records[key_of(config)])) is not None]
+    losses = [(loss, i) for i, config in enumerate(configs) if (loss := _loss(records[config.key])) is not None]
     return configs[min(losses)[1]] if losses else None
 
 

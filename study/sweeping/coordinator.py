@@ -23,7 +23,6 @@ from filelock import FileLock, Timeout
 from study.config import RunConfig
 from study.errors import PREEMPTED_EXIT, InputError
 from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, patiently, write_atomically
-from study.sweeping.cell import key_of
 from study.sweeping.deaths import Deaths, GivenUp
 from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
@@ -70,7 +69,7 @@ class Proposer(Protocol):
         """How many runs it already knows that it will want beyond those it has given."""
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
-        """At most `free` runs to start now, by `key_of` neither ended nor running, those to start first first."""
+        """At most `free` runs to start now, by their key neither ended nor running, those to start first first."""
 
     def tell(self, record: RunRecord) -> None:
         """A run has ended."""
@@ -145,7 +144,7 @@ class Coordinator:
             if record is None:
                 begun.append(config)
             else:
-                self.progress.ended[key_of(config)] = record
+                self.progress.ended[config.key] = record
         return begun
 
     def _search(self, begun: list[RunConfig]) -> Proposer:
@@ -208,7 +207,7 @@ class Coordinator:
             if not wanted:
                 break
             for config in wanted:
-                key, run = key_of(config), self._run_folder(config)
+                key, run = config.key, self._run_folder(config)
                 patiently(lambda run=run, config=config: run.write_config(config))  # type: ignore[misc]
                 if (record := self._shared.record(run.run_id)) is not None:
                     self._take(key, record)
@@ -243,7 +242,7 @@ class Coordinator:
 
     def _ended(self, config: RunConfig, exit_status: int) -> None:
         """File what became of a run; one whose process died without a record is tried again, unless it keeps dying."""
-        key, home = key_of(config), self._home(config)
+        key, home = config.key, self._home(config)
         del self.progress.running[key]
         if not home.record_file.exists() and exit_status != PREEMPTED_EXIT:
             given_up = self._deaths.count(home, exit_status)

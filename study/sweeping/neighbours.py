@@ -9,7 +9,7 @@ import numpy as np
 
 from study.config import RunConfig
 from study.counting import parameters
-from study.sweeping.cell import Cell, key_of
+from study.sweeping.cell import Cell
 from study.sweeping.tuning import AT_ONCE
 
 CHEAPER = 2 / 3
@@ -24,7 +24,7 @@ def with_neighbours(planned: list[Cell]) -> list[Cell]:
     """
     if len(planned) < 2 or [tuned.trials > AT_ONCE for tuned in planned[0].spec.tune.values()] != [True]:
         return planned
-    names = [cell.family if cell.config.branch_step is not None else key_of(cell.config) for cell in planned]
+    names = [cell.family if cell.config.branch_step is not None else cell.config.key for cell in planned]
     longest: dict[str, Cell] = {}
     for name, cell in zip(names, planned, strict=True):
         if name not in longest or longest[name].config.steps < cell.config.steps:

@@ -13,7 +13,7 @@ from study.config import Budget, RunConfig
 from study.counting import parameters
 from study.errors import InputError, Problem
 from study.schema import deep_merge, flatten, set_path
-from study.sweeping.cell import Cell, key_of
+from study.sweeping.cell import Cell
 from study.sweeping.neighbours import with_neighbours
 from study.sweeping.spec import Dimension, SweepSpec
 
@@ -38,7 +38,7 @@ def cells(spec: SweepSpec) -> list[Cell]:
             except InputError as error:
                 problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
         for config in _on_one_way(configs, spec):
-            found.setdefault(key_of(config), Cell(config, spec))
+            found.setdefault(config.key, Cell(config, spec))
     if problems:
         raise InputError(problems.values())
     return with_neighbours(list(found.values()))

@@ -11,7 +11,7 @@ from itertools import count
 
 from study.config import RunConfig
 from study.records import RunRecord
-from study.sweeping.cell import Cell, key_of
+from study.sweeping.cell import Cell
 from study.sweeping.trunks import Trunks
 
 LOOK_SECONDS = 0.5
@@ -56,16 +56,16 @@ class CellProposer:
 
     def tell(self, record: RunRecord) -> None:
         """A run has ended: the cells that asked for it, and those that begin at their best, may want others now."""
-        key = key_of(record.config)
+        key = record.config.key
         self._given.pop(key, None)
         for index in sorted(self._askers.pop(key, ())):
-            self._stale.update(dict.fromkeys([index, *self._followers.get(key_of(self.cells[index].config), ())]))
+            self._stale.update(dict.fromkeys([index, *self._followers.get(self.cells[index].config.key, ())]))
 
     def _ask(self, records: Mapping[str, RunRecord]) -> None:
         """Ask the cells whose answer may have changed what they need next."""
         for index in self._stale:
             for config in self.cells[index].wanted(records):
-                key = key_of(config)
+                key = config.key
                 if key not in self._askers:
                     self._line_up(key, config)
                 self._askers[key].add(index)
@@ -95,5 +95,5 @@ def _followers(planned: Sequence[Cell]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for index, cell in enumerate(planned):
         if cell.neighbour is not None:
-            found.setdefault(key_of(cell.neighbour.config), []).append(index)
+            found.setdefault(cell.neighbour.config.key, []).append(index)
     return found

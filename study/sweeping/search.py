@@ -16,7 +16,6 @@ from study.config import RunConfig
 from study.errors import InputError
 from study.records import RunRecord
 from study.schema import flatten
-from study.sweeping.cell import key_of
 from study.sweeping.plan import searched_config
 from study.sweeping.spec import Dimension, Prune, SweepSpec
 
@@ -59,7 +58,7 @@ class OptunaSearch:
                 self.tell(record)
         for config in begun:
             point = self._point(config)
-            if point is not None and key_of(config) not in self._known:
+            if point is not None and config.key not in self._known:
                 self.study.enqueue_trial(point)
         self.study.sampler = _sampler(self.search.sampler, self.spec.first_seed + len(self.study.get_trials(deepcopy=False)))
 
@@ -67,7 +66,7 @@ class OptunaSearch:
         """Ask for the trial of an ended run and report what it did, so that the pruner knows all that it knew before."""
         self.study.enqueue_trial(self._point(record.config) or {})
         trial = self.study.ask(self._distributions)
-        self._asked[key_of(record.config)] = (trial, record.config)
+        self._asked[record.config.key] = (trial, record.config)
         for check, loss in checked.items():
             trial.report(loss, check)
             trial.should_prune()
@@ -105,7 +104,7 @@ class OptunaSearch:
             except InputError:
                 self.study.tell(trial, state=TrialState.FAIL)
                 continue
-            key = key_of(config)
+            key = config.key
             if key in records:
                 self.study.tell(trial, *_outcome(self._objectives(records[key])))
             elif key in self._asked:
@@ -117,7 +116,7 @@ class OptunaSearch:
 
     def tell(self, record: RunRecord) -> None:
         """Report an ended run; one that failed is told as failed."""
-        key = key_of(record.config)
+        key = record.config.key
         if key in self._known:
             return
         self._known.add(key)
@@ -146,7 +145,7 @@ class OptunaSearch:
         point = {path: flat.get(path) for path in self.search.space}
         if not all(_holds(distribution, point[path]) for path, distribution in self._distributions.items()):
             return None
-        return point if key_of(searched_config(self.spec, point)) == key_of(config) else None
+        return point if searched_config(self.spec, point).key == config.key else None
 
 
 def _sampler(name: str, seed: int) -> BaseSampler:

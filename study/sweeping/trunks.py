@@ -16,7 +16,7 @@ from pathlib import Path
 
 from study.config import RunConfig
 from study.records import Orders, RunFolder, RunRecord, Trunk, sync_folder, write_atomically
-from study.sweeping.cell import Cell, family_name, key_of
+from study.sweeping.cell import Cell, family_name
 
 
 class Trunks:
@@ -37,7 +37,7 @@ class Trunks:
         if not longer or config.branch_step is None or self._state_for(config) is not None:
             return False
         undecided = (cell for cell in self._family_of(config) if cell.config.budget_tokens > config.budget_tokens)
-        return any(key_of(twin) in pending for twin in longer) or any(not cell.tuned(records) for cell in undecided)
+        return any(twin.key in pending for twin in longer) or any(not cell.tuned(records) for cell in undecided)
 
     def has_longer(self, config: RunConfig) -> bool:
         """Whether the sweep has a longer run that goes the same way."""
@@ -48,7 +48,7 @@ class Trunks:
         if not (twins := self._twins_of(config)):
             return
         run = self._folder_of(config)
-        leaving = {twin.branch_step for twin in twins if twin.steps < config.steps and key_of(twin) not in records}
+        leaving = {twin.branch_step for twin in twins if twin.steps < config.steps and twin.key not in records}
         run.write_orders(Orders(branch_steps=tuple(sorted(step for step in leaving if step is not None))))
         if run.attempts() == 0 and (found := self._state_for(config)) is not None:
             adopt(*found, run)
@@ -57,7 +57,7 @@ class Trunks:
         """After a run has its record: remove the states that were left for it alone."""
         for trunk in (twin for twin in self._twins_of(config) if twin.steps > config.steps):
             others = [twin for twin in self._twins_of(trunk) if twin.branch_step == config.branch_step]
-            if all(key_of(twin) in records for twin in others) and config.branch_step is not None:
+            if all(twin.key in records for twin in others) and config.branch_step is not None:
                 shutil.rmtree(self._folder_of(trunk).branch(config.branch_step), ignore_errors=True)
 
     def tidy(self, records: Iterable[RunRecord]) -> None:
@@ -85,7 +85,7 @@ class Trunks:
         """The runs that are this one at the other budgets of its family, the longest first."""
         if not self._families:
             return ()
-        key = key_of(config)
+        key = config.key
         if key not in self._twins:
             self._twins[key] = tuple(_twins(config, self._family_of(config)))
         return self._twins[key]
@@ -104,7 +104,7 @@ def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:
 def branch_steps(shared: Iterable[Sequence[Cell]]) -> dict[str, int]:
     """The steps that each cell of the families but the longest gets from its trunk, by the key of its configuration."""
     return {
-        key_of(cell.config): cell.config.branch_step
+        cell.config.key: cell.config.branch_step
         for longest, *others in shared
         for cell in others
         if cell.config.branch_step is not None and cell.config.steps < longest.config.steps
