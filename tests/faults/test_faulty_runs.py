@@ -45,7 +45,7 @@ def test_each_fault_ends_in_its_state_and_the_sweep_completes(corpus: Path, tmp_
     for seed, (fault, step, state, reason) in FAULTS.items():
         record = records[seed]
         assert (record.state, (record.reason or "")[: len(reason)]) == (state, reason)
-        assert record.steps <= step + 2
+        assert record.steps <= (50 if fault == "full" else step + 2)  # a full disk is met where weights are written
         figure(f"{fault} at step {step}: {state} after step {record.steps} ({(record.reason or '')[:60]}…)")
     hung = made.folder.run(records[5].run_id)
     assert "training_step (sitecustomize.py" in (records[5].reason or "")
