@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 from pydantic import ValidationInfo, field_validator
@@ -172,9 +173,12 @@ def nearest_divisor(width: int, heads: int) -> int:
 
 def unlike_bert(architecture: Architecture) -> dict[str, object]:
     """The fields that study.model knows at BERT's value only, where an architecture has another value."""
-    fields = ((name, field.default) for name, field in Architecture.model_fields.items() if name not in BUILT)
-    values = ((name, default, getattr(architecture, name)) for name, default in fields)
-    return {name: value for name, default, value in values if value != default}
+    return {name: value for name, default in _at_berts_value_only() if (value := getattr(architecture, name)) != default}
+
+
+@functools.cache
+def _at_berts_value_only() -> tuple[tuple[str, object], ...]:
+    return tuple((name, field.default) for name, field in Architecture.model_fields.items() if name not in BUILT)
 
 
 def unbuildable(architecture: Architecture) -> str | None:
