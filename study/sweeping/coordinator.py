@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -133,6 +134,7 @@ class Coordinator:
     def _load(self) -> list[RunConfig]:
         """Read the records, and return the runs that were begun but have none."""
         begun = []
+        gc.disable()  # each collection would walk all records read so far, and none of them is garbage
         for run in self.folder.runs():
             record = run.record()
             config = run.config() if record is None else record.config  # its YAML takes thirty times as long to read
@@ -145,6 +147,7 @@ class Coordinator:
                 begun.append(config)
             else:
                 self.progress.ended[config.key] = record
+        gc.enable()
         return begun
 
     def _search(self, begun: list[RunConfig]) -> Proposer:
