@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -49,10 +50,14 @@ class Cell:
 
     def variant(self, tuned: Mapping[str, float], seed: int) -> RunConfig:
         """The run of this cell with these knobs and this seed."""
-        values: dict[str, Any] = self.config.to_dict() | {"seed": seed}
+        values = copy.deepcopy(self._values) | {"seed": seed}
         for path, value in tuned.items():
             set_path(values, path, value)
         return RunConfig.parse(values)
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        return self.config.to_dict()
 
     def wanted(self, records: Mapping[str, RunRecord]) -> list[RunConfig]:
         """The runs that the cell needs next, given the records there are (keyed by their key); none left when it is done.

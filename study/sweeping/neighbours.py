@@ -38,7 +38,10 @@ def with_neighbours(planned: list[Cell]) -> list[Cell]:
         distances = ((sizes[:cheaper] - sizes[place]) ** 2).sum(1)
         found.append(replace(longest[name], neighbour=found[int(distances.argmin())] if cheaper else None))
     begins = dict(zip(ordered, found, strict=True))
-    return [replace(cell, neighbour=begins[name].neighbour) for name, cell in zip(names, planned, strict=True)]
+    return [
+        begins[name] if cell is longest[name] else replace(cell, neighbour=begins[name].neighbour)
+        for name, cell in zip(names, planned, strict=True)
+    ]
 
 
 def _sizes(config: RunConfig) -> tuple[int, int, int]:
