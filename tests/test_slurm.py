@@ -61,6 +61,7 @@ def finished(cluster: SlurmCluster, launcher: subprocess.Popen[str], seconds: fl
     return output
 
 
+@pytest.mark.slow
 def test_two_ranks_on_two_nodes_are_one_run(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1]}})
     made.study(*LAUNCH, "--devices", 2, "--nodes", 2, "--partition", "main", "--time", "10m", seconds=PATIENCE)
@@ -71,6 +72,7 @@ def test_two_ranks_on_two_nodes_are_one_run(cluster: SlurmCluster, corpus: Path,
     assert cluster.queue() == []
 
 
+@pytest.mark.slow
 def test_jobs_outlive_their_launcher_are_requeued_and_found_again(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus, cluster, budgets={"steps": [1500]}, resources={"slurm": {"time": "10m"}})
     launcher = made.start(*LAUNCH)
@@ -86,6 +88,7 @@ def test_jobs_outlive_their_launcher_are_requeued_and_found_again(cluster: Slurm
     assert len(list((made.folder.path / "slurm").glob("*.json"))) == 1, "a run was submitted twice"
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_the_runs_and_empties_the_queue(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2, 3, 4, 5, 6]}}, budgets={"steps": [100_000]})
     launcher = made.start(*LAUNCH)
@@ -100,9 +103,15 @@ def test_ctrl_c_saves_the_runs_and_empties_the_queue(cluster: SlurmCluster, corp
 
 
 def test_a_node_that_dies_costs_no_run(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
-    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2]}}, seeds=3, budgets={"steps": [1000]})
+    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2]}}, seeds=3, budgets={"steps": [5000]})
     launcher = made.start(*LAUNCH, "--array", 6)
-    until_in(launcher, lambda: any(" RUNNING n2" in line for line in cluster.queue()) and made.is_training(), PATIENCE)
+
+    def all_are_training() -> bool:
+        running = [line for line in cluster.queue() if " RUNNING " in line]
+        training = [run for run in made.folder.runs() if has_rows(run) and not run.record_file.exists()]
+        return len(training) == len(running) > 0 and any(" RUNNING n2" in line for line in running)
+
+    until_in(launcher, all_are_training, PATIENCE)
     cluster.kill_node("n2")
     output = finished(cluster, launcher)
     records = made.folder.records()

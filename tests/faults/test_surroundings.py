@@ -40,6 +40,7 @@ def let_write(folder: Path, allowed: bool) -> None:
             path.chmod(0o755 if allowed else 0o555)
 
 
+@pytest.mark.faults
 def test_a_results_folder_that_cannot_be_written_for_a_while_costs_nothing(
     corpus: Path, tmp_path: Path, figure: Figure
 ) -> None:
