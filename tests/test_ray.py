@@ -54,6 +54,7 @@ def test_what_no_node_has_is_refused(cluster: Any, corpus: Path, tmp_path: Path)
     assert "error: --on ray: no node of the cluster has 2 CPU and 2 GPU, which a run takes" in said
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_what_runs_and_takes_back_what_waits(cluster: Any, corpus: Path, tmp_path: Path) -> None:
     resources = {"on": "ray", "ray": {"runs": 2}}
     made = place(tmp_path, corpus, cluster, budgets={"steps": [100_000]}, resources=resources)
