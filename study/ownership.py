@@ -17,12 +17,11 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from study.errors import InputError
 from study.quantities import read_seconds
-from study.records import RunFolder, patiently
+from study.records import RunFolder, patiently, timestamp
 
 BEAT_SECONDS = 4.0
 """How often an owner renews its lease."""
@@ -78,7 +77,7 @@ class Attempt:
 
         One that could not get the lock names no machine, so that nobody takes a free lock for a dead owner.
         """
-        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        started_at = timestamp()
         place = {"hostname": platform.node(), "machine": machine() if locked else UNLOCKED}
         details = {"pid": os.getpid(), "started_at": started_at} | place
         return cls(folder, patiently(lambda: folder.claim_attempt(details)), started_at)

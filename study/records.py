@@ -36,6 +36,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -299,11 +300,6 @@ class RunFolder:
         """Why the run is to stop before its end, None where it is not."""
         return str(json.loads(self.prune_file.read_bytes())["reason"]) if self.prune_file.exists() else None
 
-    def set_aside(self) -> None:
-        """Put the record beside its attempt, so that the run is trained again."""
-        os.replace(self.record_file, self.attempt_file(self.attempts()).with_suffix(".record.json"))
-        self.prune_file.unlink(missing_ok=True)
-
     def write_trunk(self, trunk: Trunk | None) -> None:
         """Say which run trained the first steps, None where none did."""
         if trunk is None:
@@ -381,13 +377,14 @@ class RunFolder:
         return record if excluded is None else record.model_copy(update={"excluded": excluded})
 
     def put_record_aside(self, note: dict[str, str]) -> Path:
-        """Make the record that of a past attempt, with a note of why, so that the run is trained again; where it is then."""
+        """Make the record that of a past attempt, with a note of why, so that the run is trained whole; where it is then."""
         number = 1
         while (kept := self.path / "attempts" / f"{number:04d}.record.json").exists() or number < self.attempts():
             number += 1
         kept.parent.mkdir(exist_ok=True)
         write_atomically(kept.with_name(f"{number:04d}.note.json"), json.dumps(note, indent=1).encode() + b"\n")
         os.link(self.record_file, kept)
+        self.prune_file.unlink(missing_ok=True)
         self.record_file.unlink()
         sync_folder(self.path)
         return kept
@@ -588,6 +585,11 @@ def counts_of(config: RunConfig, steps: int) -> dict[str, Any]:
     tokens = steps * config.recipe.batch_tokens
     flops = {convention: per_token * tokens for convention, per_token in config.flops_per_token.items()}
     return parameters(config.architecture).totals() | flops
+
+
+def timestamp() -> str:
+    """The time as records give it: UTC in ISO 8601, in whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def write_atomically(path: Path, content: bytes) -> None:

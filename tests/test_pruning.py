@@ -198,7 +198,7 @@ def test_a_run_that_is_told_to_stop_ends_at_its_next_row_with_a_record(corpus: P
     assert ended is not None
     assert (ended.state, ended.reason, ended.steps, ended.loss_nats) == ("PRUNED", "median: 6.1 nats", 2, None)
     assert not list(run.checkpoints.glob("*"))
-    run.set_aside()
+    run.put_record_aside({})
     trained(tmp_path, wanted)
     whole = run.record()
     assert whole is not None

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Protocol
 
 from study.errors import PREEMPTED_EXIT
+from study.records import timestamp
 from study.score_config import Downstream
 from study.score_records import ScoreRecord, scores_of
 from study.scoring.job import BaselineJob, Job
 from study.scoring.planning import Subject, wanted
 from study.sweeping.coordinator import SAVE_SECONDS, sigterm_interrupts
+from study.sweeping.deaths import how_ended
 
 ATTEMPTS = 3
 """How often a worker may die over a score without a record in one launch before the score is filed as FAILED."""
@@ -116,8 +116,8 @@ class Coordinator:
 
     def _lost(self, job: Job, exit_status: int) -> ScoreRecord:
         """The record of a score whose worker died, as often as it was tried, before it could file one."""
-        how = f"signal {signal.Signals(-exit_status).name}" if exit_status < 0 else f"exit status {exit_status}"
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        how = how_ended(exit_status)
+        now = timestamp()
         kind = next(subject.task.spec.kind for subject in self.subjects if subject.task.spec.name == job.config.task)
         return ScoreRecord(
             score_id=job.score_id,

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
-import traceback
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from study.errors import InputError
-from study.records import RunFolder, State, SweepFolder
+from study.records import RunFolder, State, SweepFolder, timestamp
 from study.score_config import Knobs, ScoreConfig
 from study.score_records import BaselineRecord, ScoreFolder, ScoreRecord, file_baseline, score_folder
 from study.scoring.baselines import baselines
@@ -28,7 +23,8 @@ from study.scoring.task_inputs import loaded_task, subset, task_inputs
 from study.scoring.training import fine_tune, prepare_process
 from study.tasks.examples import TaskData
 from study.training.callbacks import Preempted, StopSignal
-from study.training.execution import Execution, environment
+from study.training.execution import Execution, environment, peak_memory_bytes
+from study.training.filing import failure_of, tidy
 
 Facts = dict[str, Any]
 
@@ -103,7 +99,7 @@ def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["
         return record.state
     prepare_process(execution.threads)
     folder.write_settings(job.config)
-    started = _now()
+    started = timestamp()
     folder.claim_attempt({"pid": os.getpid(), "hostname": platform.node(), "started_at": started})
     task = subset(loaded_task(job.task, job.data), job.config.knobs)
     state, reason, facts = _attempt(job, run, task, execution, stop)
@@ -123,15 +119,14 @@ def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["
             reported_on="test",
             attempts=folder.attempts(),
             started_at=started,
-            finished_at=_now(),
+            finished_at=timestamp(),
             environment=environment(execution, precision),
-            peak_memory_bytes=_peak_memory(execution),
+            peak_memory_bytes=peak_memory_bytes(execution),
             **{f"{split}_examples": len(examples) for split, examples in task.splits.items()},
             **facts,
         )
     )
-    for checkpoint in folder.checkpoints.glob("*") if state == "COMPLETED" else ():
-        checkpoint.unlink()
+    tidy(folder, state)
     return state
 
 
@@ -143,15 +138,11 @@ def _attempt(
         return "COMPLETED", None, _found(job, run, task, execution, stop)
     except Preempted:
         return "PREEMPTED", None, {}
-    except FloatingPointError as error:
-        return "DIVERGED", str(error), {}
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        return "OOM", str(error) or "out of memory", {}
     except InputError as error:
         return "FAILED", str(error), {}
     except Exception as error:
-        traceback.print_exc()
-        return "FAILED", f"{type(error).__name__}: {error}", {}
+        outcome = failure_of(error)
+        return outcome.state, outcome.reason, {}
 
 
 def _found(job: Job, run: Pretrained, task: TaskData, execution: Execution, stop: StopSignal) -> Facts:
@@ -181,13 +172,3 @@ def _found(job: Job, run: Pretrained, task: TaskData, execution: Execution, stop
             "padding_share": padding_share(train, [module.order.at(step) for step in range(module.steps_per_epoch)]),
         }
     )
-
-
-def _peak_memory(execution: Execution) -> int:
-    if execution.device == "cuda":
-        return int(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +23,7 @@ from study.training.callbacks import Checkpointer, Clock, StopSignal
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
 from study.training.execution import Execution
 from study.training.metrics import MetricsFile
+from study.training.trainer import quiet
 
 ROWS = 20
 """About how many rows of metrics a fine-tuning logs."""
@@ -86,13 +85,6 @@ def task_model(config: ScoreConfig, run: Pretrained, data: TaskInputs) -> TaskMo
     if config.protocol != "random_init":
         model.load_encoder(run.state(), data.pieces)
     return model
-
-
-def quiet() -> None:
-    """Silence what Lightning says of devices and data loaders; a score speaks through its folder."""
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    for module in ("pytorch_lightning", "lightning_fabric"):
-        warnings.filterwarnings("ignore", module=module)
 
 
 def prepare_process(threads: int) -> None:

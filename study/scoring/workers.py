@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import PREEMPTED_EXIT
-from study.sweeping.executors.processes import sigint_blocked, stop_when_orphaned
+from study.sweeping.executors.processes import start_forkserver, stop_when_orphaned
 from study.sweeping.executors.slots import Slot, rank_environments
 
 if TYPE_CHECKING:
@@ -42,11 +40,7 @@ class Workers:
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._free: list[Worker | Slot] = list(slots)
         self._busy: dict[Future[int], Worker] = {}
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["study.scoring.job"])
-        resource_tracker.ensure_running()
-        with sigint_blocked():
-            forkserver.ensure_running()
+        self._context = start_forkserver(["study.scoring.job"])
 
     @property
     def free(self) -> int:

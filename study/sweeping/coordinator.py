@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from study.config import RunConfig
 from study.errors import PREEMPTED_EXIT, InputError
-from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, patiently, write_atomically
+from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, patiently, timestamp, write_atomically
 from study.sweeping.deaths import Deaths, GivenUp
 from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
@@ -102,7 +101,7 @@ def held(folder: SweepFolder) -> Iterator[None]:
         remedy = "give another folder with --results"
         raise InputError.at(str(folder.path), f"cannot be written: {error.strerror}; {remedy}") from None
     try:
-        holder = {"pid": os.getpid(), "hostname": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+        holder = {"pid": os.getpid(), "hostname": platform.node(), "since": timestamp()}
         write_atomically(folder.holder_file, json.dumps(holder).encode())
         folder.stop_file.unlink(missing_ok=True)
         yield
@@ -126,7 +125,8 @@ class Coordinator:
         names = {cell_of(cell.config, tuple(spec.tune), data_fingerprint) for cell in planned}
         write_atomically(folder.cells_file, json.dumps(sorted(names), indent=1).encode())
         self._shared = SharedRuns(folder)
-        begun = self._load()
+        with _garbage_kept():
+            begun = self._load()
         self.trunks = Trunks(planned, self._home)
         self.pruning: Pruning | None = None
         self.proposer = self._search(begun) if spec.search is not None else CellProposer(planned, self.trunks)
@@ -134,20 +134,18 @@ class Coordinator:
     def _load(self) -> list[RunConfig]:
         """Read the records, and return the runs that were begun but have none."""
         begun = []
-        gc.disable()  # each collection would walk all records read so far, and none of them is garbage
         for run in self.folder.runs():
             record = run.record()
             config = run.config() if record is None else record.config  # its YAML takes thirty times as long to read
             if config.fingerprint(self.data_fingerprint) != run.run_id:
                 continue
             if record is not None and record.state == "PRUNED" and self.spec.search is None:
-                run.set_aside()  # a cell has use for whole runs only
+                run.put_record_aside({"reason": "a cell has use for whole runs only"})
                 record = None
             if record is None:
                 begun.append(config)
             else:
                 self.progress.ended[config.key] = record
-        gc.enable()
         return begun
 
     def _search(self, begun: list[RunConfig]) -> Proposer:
@@ -257,7 +255,7 @@ class Coordinator:
 
     def _lost(self, config: RunConfig, run: RunFolder, given_up: GivenUp) -> RunRecord:
         """The record of a run whose process could never file one."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        now = timestamp()
         steps = int(newest_values(run).get("trainer/step", 0))
         return RunRecord(
             run_id=run.run_id,
@@ -288,6 +286,16 @@ def _taken(ended: SimpleQueue[Future[int]], seconds: float) -> Iterator[Future[i
         yield ended.get(timeout=seconds)
         while True:
             yield ended.get_nowait()
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """Within, nothing is collected: each collection would walk all records read so far, and none of them is garbage."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager

@@ -53,13 +53,12 @@ class Deaths:
         what = "was killed" if killed else "ended without a record"
         where = f"without getting past step {self._furthest.get(name, 0)}"
         why = "; the kernel was out of memory" if starved else ""
-        reason = (
-            f"its process {what} {limit} times {where}, the last time with {_how(exit_status)}{why}; see {run.log_file.name}"
-        )
-        return GivenUp("OOM" if starved else "FAILED", reason)
+        how = f"{what} {limit} times {where}, the last time with {how_ended(exit_status)}{why}"
+        return GivenUp("OOM" if starved else "FAILED", f"its process {how}; see {run.log_file.name}")
 
 
-def _how(exit_status: int) -> str:
+def how_ended(exit_status: int) -> str:
+    """How a process ended, by its exit status, negative where a signal killed it."""
     return f"signal {signal.Signals(-exit_status).name}" if exit_status < 0 else f"exit status {exit_status}"
 
 

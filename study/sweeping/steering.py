@@ -7,12 +7,11 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from study.errors import InputError
 from study.ownership import is_locked
-from study.records import RunFolder, RunRecord, SweepFolder, write_atomically
+from study.records import RunFolder, RunRecord, SweepFolder, timestamp, write_atomically
 from study.sweeping.coordinator import SAVE_SECONDS, held
 
 RETRIED = ("FAILED", "OOM", "HUNG")
@@ -117,4 +116,4 @@ def _found(run: str, results: Path) -> list[RunFolder]:
 
 def _signed(values: dict[str, str]) -> dict[str, str]:
     """Values, and who says so, and when."""
-    return values | {"by": getpass.getuser(), "at": datetime.now(UTC).isoformat(timespec="seconds")}
+    return values | {"by": getpass.getuser(), "at": timestamp()}

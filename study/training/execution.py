@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import shutil
 import socket
 import sysconfig
@@ -99,6 +100,13 @@ def peak_flops_per_second(execution: Execution, precision: Literal["fp32", "bf16
     words = torch.cuda.get_device_name().replace("-", " ").split()
     known = next((rates for name, rates in PEAK_FLOPS_PER_SECOND.items() if name in words), None)
     return known[precision] * execution.devices if known else None
+
+
+def peak_memory_bytes(execution: Execution) -> int:
+    """The most memory that this process has had: of its GPU where it is on one, of the machine else."""
+    if execution.device == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def environment(execution: Execution, precision: Literal["fp32", "bf16"]) -> Environment:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
+import traceback
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 import safetensors.torch
@@ -14,8 +13,8 @@ import torch
 from study.config import RunConfig
 from study.data.prepared import PreparedData
 from study.ownership import Attempt
-from study.records import FULL_DISK, RunFolder, RunRecord, State, counts_of, patiently, write_atomically
-from study.training.execution import Execution, environment, resolve_precision
+from study.records import FULL_DISK, RunFolder, RunRecord, State, counts_of, patiently, timestamp, write_atomically
+from study.training.execution import Execution, environment, peak_memory_bytes, resolve_precision
 from study.training.trainer import Trained
 
 UNIGRAM_MARGIN = 0.03
@@ -60,7 +59,7 @@ class Filing:
             config=self.config,
             attempts=self.attempt.number,
             started_at=self.attempt.started_at,
-            finished_at=_now(),
+            finished_at=timestamp(),
             **facts,
         )
         self.attempt.check()
@@ -86,6 +85,18 @@ def tidy(folder: RunFolder, state: State) -> None:
     if state in ("COMPLETED", "PRUNED"):
         for checkpoint in folder.checkpoints.glob("*"):
             checkpoint.unlink(missing_ok=True)
+
+
+def failure_of(error: Exception) -> Outcome:
+    """How an attempt ended that met an error: DIVERGED, OOM, or FAILED with the traceback in its log."""
+    if isinstance(error, FloatingPointError):
+        return Outcome("DIVERGED", str(error))
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return Outcome("OOM", str(error) or "out of memory")
+    traceback.print_exc()
+    if "DefaultCPUAllocator: can't allocate memory" in str(error):  # a plain RuntimeError, unlike CUDA's
+        return Outcome("OOM", str(error))
+    return Outcome("FAILED", reason_of(error))
 
 
 def reason_of(error: Exception) -> str:
@@ -120,18 +131,10 @@ def _facts(outcome: Outcome, prepared: PreparedData, folder: RunFolder) -> dict[
 
 def _surroundings(config: RunConfig, prepared: PreparedData, execution: Execution) -> dict[str, Any]:
     """What the record says of the data and the machine."""
-    if execution.device == "cuda":
-        peak_memory = torch.cuda.max_memory_allocated()
-    else:
-        peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "data_fingerprint": prepared.fingerprint,
         "train_tokens": prepared.train_tokens,
         "unigram_entropy_nats": prepared.unigram_entropy_nats,
-        "peak_memory_bytes": peak_memory,
+        "peak_memory_bytes": peak_memory_bytes(execution),
         "environment": environment(execution, resolve_precision(config.recipe.precision, execution.device)),
     }
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

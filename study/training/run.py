@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from typing import Literal
 
@@ -18,7 +17,7 @@ from study.ownership import Attempt, Fenced, Held, turn
 from study.records import RunFolder, State, patiently, write_atomically
 from study.training.callbacks import Preempted, StopSignal
 from study.training.execution import Execution
-from study.training.filing import Filing, Outcome, reason_of, tidy
+from study.training.filing import Filing, Outcome, failure_of, tidy
 from study.training.pruning import Pruned
 from study.training.trainer import fit, rank
 from study.training.watchdog import Watchdog
@@ -113,17 +112,11 @@ def _attempt(
         return Outcome("PRUNED", str(order))
     except Fenced:
         raise
-    except FloatingPointError as error:
-        return Outcome("DIVERGED", str(error))
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        return Outcome("OOM", str(error) or "out of memory")
     except Exception as error:
-        traceback.print_exc()
-        if "DefaultCPUAllocator: can't allocate memory" in str(error):  # a plain RuntimeError, unlike CUDA's
-            return Outcome("OOM", str(error))
-        if execution.devices > 1 and _is_of_peers(error):
+        outcome = failure_of(error)
+        if outcome.state == "FAILED" and execution.devices > 1 and _is_of_peers(error):
             return _said_by_peer(folder, error)
-        return Outcome("FAILED", reason_of(error))
+        return outcome
 
 
 def _is_of_peers(error: Exception) -> bool:

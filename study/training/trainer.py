@@ -58,7 +58,7 @@ def fit(
     `check` is asked before every write, and raises where the run is no longer this process's to write; `callbacks` follow the
     run's own. Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a weight is not finite.
     """
-    _quiet()
+    quiet()
     torch.set_num_threads(execution.threads)
     if execution.device == "cpu":
         keep_freed_memory()
@@ -139,7 +139,8 @@ def rank() -> int:
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
-def _quiet() -> None:
-    """Silence what Lightning says of devices and data loaders; a run speaks through its folder."""
+def quiet() -> None:
+    """Silence what Lightning says of devices and data loaders; a run or a score speaks through its folder."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="pytorch_lightning")
+    for module in ("pytorch_lightning", "lightning_fabric"):
+        warnings.filterwarnings("ignore", module=module)

@@ -64,10 +64,10 @@ class RunProcesses:
         return failed
 
 
-def start_forkserver() -> multiprocessing.context.ForkServerContext:
-    """Start the forkserver that every run of this process comes from, unless it runs already."""
+def start_forkserver(preloaded: Sequence[str] = PRELOADED) -> multiprocessing.context.ForkServerContext:
+    """Start the forkserver that every run or score of this process comes from, unless it runs already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload(list(preloaded))
     resource_tracker.ensure_running()  # the forkserver starts it otherwise, and it unblocks SIGINT
     with sigint_blocked():  # while it imports, the forkserver has no handler yet, and Ctrl-C would end it
         forkserver.ensure_running()
