@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from study.benching.cases import Case
-from study.benching.gate import Contender, ContenderError, Order, RoundTime, load
+from study.benching.gate import Contender, ContenderError, Order, load
 from study.benching.rows import PEERS, Rounds, training_row
 
 ROUND_SECONDS = 1.0
 """How long a contender trains in a round, at least; one step may take longer."""
 
-QUICK_STEP_SECONDS, LEAD_IN = 0.25, {"cpu": 1, "cuda": 3}
-"""Steps shorter than this are preceded, in each round, by so many that do not count."""
+LEAD_IN = {"cpu": 1, "cuda": 3}
+"""Steps of each round that do not count: they find caches, and pages that the kernel took while others had their turn, cold."""
 
 WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
 """The round that does not count: compiling, capturing and the allocator's growth are over then."""
@@ -32,7 +32,6 @@ class Stand:
     def __init__(self, case: Case, folder: Path) -> None:
         self.case, self.folder, self.found = case, folder, Rounds()
         self._contenders: dict[str, Contender] = {}
-        self._quick: set[str] = set()
         folder.mkdir()
 
     def start(self, name: str) -> None:
@@ -47,16 +46,14 @@ class Stand:
             self.found.starts[name] = contender.ready()
             return contender.round(WARM_UP[self.case.device])
 
-        time = self._ask(name, warm)
-        if isinstance(time, RoundTime) and time.step_seconds < QUICK_STEP_SECONDS:
-            self._quick.add(name)
+        self._ask(name, warm)
 
     def rounds(self, count: int, seconds: float | None = None) -> None:
         """So many rounds of every contender, in turn; rounds that one of them did not live through count for none."""
         found = self.found
         for _ in range(count):
             for name in list(self._contenders):
-                order = Order(seconds or ROUND_SECONDS, lead_in=LEAD_IN[self.case.device] if name in self._quick else 0)
+                order = Order(seconds or ROUND_SECONDS, lead_in=LEAD_IN[self.case.device])
                 what = self._ask(name, partial(Contender.round, order=order))
                 if name == "matmul" and what is not None:
                     found.matmul.append(what)
