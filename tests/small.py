@@ -14,9 +14,9 @@ from study.data.prepared import data_fingerprint
 from study.model.lightning import MaskedLanguageModelling
 from study.records import RunFolder
 from study.schema import deep_merge
-from study.training.callbacks import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
+from study.training.stopping import StopSignal
 
 
 def write_corpus(path: Path, documents: int = 600, seed: int = 0) -> Path:

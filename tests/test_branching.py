@@ -152,7 +152,7 @@ import sys
 from pathlib import Path
 from study.config import RunConfig
 from study.records import Orders, RunFolder
-from study.training.callbacks import StopSignal
+from study.training.stopping import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
 folder = RunFolder(Path(sys.argv[1]))

@@ -14,8 +14,8 @@ from study.config import RunConfig
 from study.data.masking import Masker
 from study.errors import InputError
 from study.records import Kernels, RunFolder
-from study.training.callbacks import StopSignal
 from study.training.execution import Execution, can_compile, resolve_kernels
+from study.training.stopping import StopSignal
 from tests.small import config, run_folder, trained, write_corpus
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")

@@ -243,7 +243,7 @@ TOLD = """
 import sys
 from pathlib import Path
 from study.records import RunFolder
-from study.training.callbacks import StopSignal
+from study.training.stopping import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
 folder = RunFolder(Path(sys.argv[1]))

@@ -11,7 +11,7 @@ import torch
 
 from study.model.masked_language_model import MaskedLanguageModel
 from study.scoring.pseudo_likelihood import PseudoLikelihood, masked_inputs
-from study.training.callbacks import Preempted, StopSignal
+from study.training.stopping import Preempted, StopSignal
 from tests.test_model import randomised, small
 from tests.test_scoring_encoding import SPECIAL, TOKENIZER
 

@@ -256,7 +256,7 @@ import sys
 from pathlib import Path
 from study.config import RunConfig
 from study.records import RunFolder
-from study.training.callbacks import StopSignal
+from study.training.stopping import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
 stop = StopSignal(); stop.install()
@@ -299,7 +299,7 @@ import json, sys
 from pathlib import Path
 from study.config import RunConfig
 from study.records import RunFolder
-from study.training.callbacks import StopSignal
+from study.training.stopping import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
 config = RunConfig.from_yaml(Path(sys.argv[1]))

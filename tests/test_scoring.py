@@ -27,8 +27,8 @@ from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
 from study.scoring.training import task_model
 from study.sweeping.resources import Resources
-from study.training.callbacks import StopSignal
 from study.training.execution import Execution
+from study.training.stopping import StopSignal
 from tests.small import config, trained, write_corpus
 
 TASKS: dict[str, dict[str, Any]] = {

@@ -18,9 +18,9 @@ from study.sweeping.bill import bill
 from study.sweeping.coordinator import Coordinator
 from study.sweeping.plan import cells
 from study.sweeping.trunks import Trunks, families
-from study.training.callbacks import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
+from study.training.stopping import StopSignal
 from tests.sweeps import RATES, record, sweep, sweep_values, write_topics
 
 CORPUS = Path("corpus.txt")

@@ -22,8 +22,8 @@ from study.model.optimization import adamw, schedule
 from study.randomness import Stream, stream_seed
 from study.records import RunFolder
 from study.training.allocation import keep_freed_memory
-from study.training.callbacks import StopSignal
 from study.training.execution import Execution
+from study.training.stopping import StopSignal
 from study.training.trainer import fit, masker_of
 from study.training.watchdog import Watchdog
 

@@ -19,9 +19,9 @@ from study.counting import parameters
 from study.data.batches import DataOrder
 from study.records import RunFolder
 from study.schema import deep_merge
-from study.training.callbacks import StopSignal
 from study.training.checkpoints import DurableCheckpointIO
 from study.training.execution import Execution
+from study.training.stopping import StopSignal
 from study.training.trainer import fit
 from study.training.watchdog import Watchdog
 

@@ -17,8 +17,8 @@ from study.scoring.encoding import TaskEncoder
 from study.scoring.features import layer_features
 from study.scoring.pretrained import Pretrained
 from study.tasks.examples import TextExample
-from study.training.callbacks import StopSignal
 from study.training.execution import Execution, resolve_precision
+from study.training.stopping import StopSignal
 
 SUFFIXES = (".npy", ".parquet")
 

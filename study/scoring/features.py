@@ -13,7 +13,7 @@ from torch import Tensor
 from study.model.encoder import Encoder
 from study.scoring.batches import Collator, EvaluatedSplit, TaskBatch
 from study.scoring.encoding import Inputs
-from study.training.callbacks import Preempted, StopSignal
+from study.training.stopping import Preempted, StopSignal
 
 Pooling = Literal["cls", "mean", "token"]
 """Of an input: the output at its first token, or the mean over its tokens, [CLS] and [SEP] included; `token` at each place."""

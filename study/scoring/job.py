@@ -22,9 +22,9 @@ from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.task_inputs import loaded_task, subset, task_inputs
 from study.scoring.training import fine_tune, prepare_process
 from study.tasks.examples import TaskData
-from study.training.callbacks import Preempted, StopSignal
 from study.training.execution import Execution, environment, peak_memory_bytes
 from study.training.filing import failure_of, tidy
+from study.training.stopping import Preempted, StopSignal
 
 Facts = dict[str, Any]
 

@@ -19,8 +19,8 @@ from study.scoring.predictions import Logits, predictions, test_facts
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import TaskInputs
 from study.scoring.training import task_model
-from study.training.callbacks import Preempted, StopSignal
 from study.training.execution import Execution
+from study.training.stopping import Preempted, StopSignal
 
 STRENGTHS = (0.01, 0.1, 1.0)
 """Inverse strengths C of the penalty of a logistic regression, on standardised features; of a ridge, 1 / alpha."""

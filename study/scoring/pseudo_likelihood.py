@@ -23,8 +23,8 @@ from study.scoring.precision import precision_of
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import Pretrained
 from study.tasks.examples import MinimalPair, TaskData
-from study.training.callbacks import Preempted, StopSignal
 from study.training.execution import Execution
+from study.training.stopping import Preempted, StopSignal
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}
 """Tokens of a batch: on a CPU as many as stay in its caches."""

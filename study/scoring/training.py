@@ -19,10 +19,11 @@ from study.scoring.precision import precision_of
 from study.scoring.predictions import head_of
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import TaskInputs
-from study.training.callbacks import Checkpointer, Clock, StopSignal
+from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
 from study.training.execution import Execution
 from study.training.metrics import MetricsFile
+from study.training.stopping import StopSignal
 from study.training.trainer import quiet
 
 ROWS = 20

@@ -104,13 +104,12 @@ def work(pipe: Connection, slot: Slot, environment: dict[str, str]) -> None:
     from threadpoolctl import threadpool_limits
 
     from study.scoring.job import BaselineJob, make_baselines, score
-    from study.training.callbacks import StopSignal
     from study.training.execution import Execution
+    from study.training.stopping import StopSignal
 
     os.setsid()
     os.environ.update(environment)
     stop = StopSignal()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=stop_when_orphaned, args=(stop.set,), daemon=True).start()
     threadpool_limits(slot.threads, user_api="blas")
     execution = Execution(slot.device, len(slot.indices), slot.threads)

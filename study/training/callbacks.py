@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
 import pytorch_lightning as pl
 import torch
 
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO
+from study.training.stopping import Preempted, StopSignal
 
 FIRST_SECONDS = 10.0
 """When the first checkpoint of an attempt is due; each later one is due after twice the time, up to the interval."""
 
 AGAIN_SECONDS = 1.0
 """When a checkpoint is tried again that could not be written."""
-
-
-class Preempted(Exception):
-    """The run was told to stop, and its state is saved at a step boundary."""
-
-
-class StopSignal:
-    """A flag that SIGTERM, SIGINT and SIGUSR1 set; nothing else happens inside a handler."""
-
-    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-
-    def __init__(self) -> None:
-        self.received = False
-
-    def set(self, signum: int | None = None, frame: FrameType | None = None) -> None:
-        """Ask the run to stop at its next step boundary."""
-        del signum, frame
-        self.received = True
-
-    def install(self) -> None:
-        """Take over the signals, from Lightning too, whose own handlers leave no checkpoint."""
-        for number in self.signals:
-            signal.signal(number, self.set)
 
 
 @runtime_checkable

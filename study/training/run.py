@@ -15,10 +15,10 @@ from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
 from study.ownership import Attempt, Fenced, Held, turn
 from study.records import RunFolder, State, patiently, write_atomically
-from study.training.callbacks import Preempted, StopSignal
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
 from study.training.pruning import Pruned
+from study.training.stopping import Preempted, StopSignal
 from study.training.trainer import fit, rank
 from study.training.watchdog import Watchdog
 

@@ -20,11 +20,12 @@ from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.records import RunFolder
 from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
-from study.training.callbacks import Checkpointer, Clock, StopSignal
+from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
 from study.training.execution import Execution, peak_flops_per_second, resolve_kernels, resolve_precision
 from study.training.metrics import MetricsFile
 from study.training.pruning import PruneOrder
+from study.training.stopping import StopSignal
 from study.training.watchdog import Watchdog
 
 VALIDATION_SHARE = 0.05

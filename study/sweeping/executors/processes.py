@@ -17,8 +17,8 @@ from study.config import RunConfig
 from study.errors import PREEMPTED_EXIT
 
 if TYPE_CHECKING:
-    from study.training.callbacks import StopSignal
     from study.training.execution import Execution
+    from study.training.stopping import StopSignal
 
 RANK_SECONDS = 60.0
 """How long the ranks of a run that has lost one may take to save and stop before they are killed: they may wait for it."""
@@ -76,13 +76,12 @@ def start_forkserver(preloaded: Sequence[str] = PRELOADED) -> multiprocessing.co
 
 def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution, environment: dict[str, str]) -> None:
     """The life of one rank's process: its own session, stopping when told or orphaned."""
-    from study.training.callbacks import StopSignal
+    from study.training.stopping import StopSignal
 
     os.setsid()
     os.environ.update(environment)
     stop = StopSignal()
     stop.install()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=stop_when_orphaned, args=(stop.set,), daemon=True).start()
     sys.exit(train_here(config, path, sweep, execution, stop))
 
@@ -107,7 +106,7 @@ def train_here(config: RunConfig, path: Path, sweep: str, execution: Execution, 
 
 @contextlib.contextmanager
 def sigint_blocked() -> Iterator[None]:
-    """Within, Ctrl-C waits, and what is started ignores it until it unblocks it."""
+    """Within, Ctrl-C waits, and for what is started it waits until StopSignal lets it through."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

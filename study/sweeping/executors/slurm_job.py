@@ -22,7 +22,16 @@ def run_job(config: RunConfig, folder: Path, sweep: str, jobs: Path, slot: Slot,
 
     Told of the time limit it saves and puts its job back into the queue; told to stop it only saves.
     """
-    from study.training.callbacks import StopSignal
+    from study.training.stopping import StopSignal
+
+    stop, limits = StopSignal(), []
+
+    def at_limit(signum: int, frame: FrameType | None) -> None:
+        limits.append(signum)
+        stop.set(signum, frame)
+
+    stop.install()  # before anything that takes time, such as torch: until then submitit ignores who says stop
+    signal.signal(signal.SIGUSR2, at_limit)
     from study.training.execution import Execution
 
     file = exit_file(jobs, job_id())
@@ -30,14 +39,6 @@ def run_job(config: RunConfig, folder: Path, sweep: str, jobs: Path, slot: Slot,
     if leads:
         file.unlink(missing_ok=True)
     os.environ.update(rank_variables(len(slot.indices)))
-    stop, limits = StopSignal(), []
-
-    def at_limit(signum: int, frame: FrameType | None) -> None:
-        limits.append(signum)
-        stop.set(signum, frame)
-
-    stop.install()
-    signal.signal(signal.SIGUSR2, at_limit)
     execution = Execution(slot.device, len(slot.indices), slot.threads, slot.kernels, nodes=nodes)
     status = train_here(config, folder, sweep, execution, stop)
     if leads:
