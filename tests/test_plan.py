@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,16 @@ from study.errors import InputError
 from study.records import RunRecord
 from study.sweeping.bill import bill
 from study.sweeping.cell import Cell
+from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import cells, check_space
 from tests.sweeps import RATES, record, sweep
 
 Loss = Callable[[RunConfig], float | None]
+
+CORE = Slot("cpu", (0,), threads=1)
+
+ENVIRONMENT = {"hostname": "h", "device": "cpu", "processor": "x", "threads": 1, "precision": "fp32",
+               "python": "3", "torch": "2", "lightning": "2", "study": "0"}  # fmt: skip
 
 
 def rate(config: RunConfig) -> float:
@@ -215,7 +220,7 @@ def test_a_huge_space_is_checked_in_bounded_time() -> None:
 
 def test_a_bill_adds_up_before_anything_is_spent() -> None:
     spec = sweep(tune=RATES, seeds=2, budgets={"steps": [100]})
-    paid = bill(spec, slots=2, device="cpu")
+    paid = bill(spec, [CORE] * 2)
     assert [row.shape for row in paid.rows] == ["L1-H16-A2-F32", "L2-H16-A2-F32"]
     assert [row.runs for row in paid.rows] == [4, 4]
     assert paid.tokens == 8 * 100 * 256
@@ -228,29 +233,55 @@ def test_a_bill_adds_up_before_anything_is_spent() -> None:
     assert (plain["runs"], plain["tokens"], len(plain["cells"])) == (8, paid.tokens, 2)
 
 
-def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device(tmp_path: Path) -> None:
-    environment = {"hostname": "h", "device": "cpu", "processor": "x", "threads": 1, "precision": "fp32",
-                   "python": "3", "torch": "2", "lightning": "2", "study": "0"}  # fmt: skip
+def timed(config: RunConfig, flops_per_second: float, **environment: Any) -> RunRecord:
+    """The record of a run that went at a rate somewhere."""
+    seconds = config.tokens * config.flops_per_token["train_flops"] / flops_per_second
+    return record(config, environment=ENVIRONMENT | environment, wall_seconds=seconds)
+
+
+def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device() -> None:
     spec = sweep()
-    configs = [cell.config for cell in cells(spec)]
-    timed = [
-        record(config, environment=environment, wall_seconds=config.tokens * config.flops_per_token["train_flops"] / speed)
-        for config, speed in zip([configs[0], configs[1], configs[0]], (1e6, 2e6, 9e6), strict=True)
-    ]
-    on_a_gpu = record(configs[0], environment=environment | {"device": "NVIDIA H200"}, wall_seconds=1e-6)
-    paid = bill(spec, slots=1, device="cpu", records=[*timed, on_a_gpu, record(configs[1])])
+    one, two = (cell.config for cell in cells(spec))
+    records = [timed(one, 1e6), timed(two, 2e6), timed(one, 9e6), timed(one, 1e12, device="NVIDIA H200"), record(two)]
+    paid = bill(spec, [CORE], records)
     assert paid.expected_seconds == pytest.approx(paid.train_flops / 2e6)
     assert paid.basis == "2e+06 FLOP/s a slot, the median of 3 earlier runs"
 
 
+def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
+    spec = sweep()
+    config = cells(spec)[0].config
+    alone, shared = timed(config, 8e12, device="H200"), timed(config, 3e12, device="H200", sharing=4)
+    parallel = timed(config, 16e12, device="H200", devices=2)
+    by_slot = {
+        Slot("cuda", (0,), 1): "8e+12 FLOP/s a slot, the median of 1 earlier run",
+        Slot("cuda", (0,), 1, sharing=4): "3e+12 FLOP/s a slot, the median of 1 earlier run",
+        Slot("cuda", (0, 1), 1): "1.6e+13 FLOP/s a slot, the median of 1 earlier run",
+        Slot("cuda", (0,), 1, sharing=2): (
+            "4e+12 FLOP/s a slot, scaled from 3 earlier runs that had another share of a device (now 2 runs to one)"
+        ),
+        Slot("cuda", (0, 1, 2, 3), 1): (
+            "3.2e+13 FLOP/s a slot, scaled from 3 earlier runs that had another share of a device (now 4 devices to a run)"
+        ),
+    }
+    assert {slot: bill(spec, [slot], [alone, shared, parallel]).basis for slot in by_slot} == by_slot
+
+
+def test_without_earlier_runs_those_that_share_a_gpu_are_billed_a_share_of_it() -> None:
+    spec = sweep()
+    alone, shared = (bill(spec, [Slot("cuda", (0,), 1, sharing)] * sharing) for sharing in (1, 8))
+    assert shared.expected_seconds == pytest.approx(alone.expected_seconds)
+    assert shared.rows[0].expected_seconds == pytest.approx(8 * alone.rows[0].expected_seconds)
+
+
 def test_a_bill_says_where_it_is_the_most_that_may_be_spent() -> None:
     def tuned(trials: int) -> bool:
-        return bill(sweep(tune={"recipe.learning_rate": {"low": 1e-3, "high": 1e-2, "trials": trials}}), 1, "cpu").at_most
+        return bill(sweep(tune={"recipe.learning_rate": {"low": 1e-3, "high": 1e-2, "trials": trials}}), [CORE]).at_most
 
     assert [tuned(3), tuned(4)] == [False, True]
 
 
 def test_a_search_is_billed_by_its_largest_run() -> None:
     space = {"architecture.depth": {"low": 1, "high": 4}, "architecture.width": {"choices": [16, 32]}}
-    paid = bill(sweep(shapes=None, search={"trials": 7, "space": space, "head_width": 16}), slots=1, device="cpu")
+    paid = bill(sweep(shapes=None, search={"trials": 7, "space": space, "head_width": 16}), [CORE])
     assert [(row.shape, row.runs) for row in paid.rows] == [("L4-H32-A2-F128", 7)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from study.sweeping.bill import bill
+from study.sweeping.executors.slots import Slot
 from study.sweeping.spec import read_sweep
 
 FILES = sorted((Path(__file__).resolve().parents[1] / "sweeps").glob("*"))
@@ -21,7 +22,7 @@ def test_a_sweep_file_is_a_question_with_a_price(file: Path) -> None:
     assert spec.question.endswith("?")
     assert spec.expect is not None
     assert re.search(r"\d (seconds|minutes|hours|days) on ", spec.expect), "expect names no time and machine"
-    for device in ("cpu", "cuda"):
-        estimate = bill(spec, slots=2, device=device)
+    for slot in (Slot("cpu", (0,), threads=1), Slot("cuda", (0,), threads=1)):
+        estimate = bill(spec, [slot] * 2)
         assert estimate.runs > 0
         assert estimate.expected_seconds > 0

@@ -16,6 +16,7 @@ from study.data.prepared import data_fingerprint
 from study.records import RunFolder, RunRecord, SweepFolder
 from study.sweeping.bill import bill
 from study.sweeping.coordinator import Coordinator
+from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import cells
 from study.sweeping.trunks import Trunks, families
 from study.training.execution import Execution
@@ -165,7 +166,7 @@ def test_one_trunk_costs_little_more_than_the_largest_budget_and_its_records_say
     table = shared.write_ledger()
     assert table["spent_tokens"].sum() == spent
     assert set(table["trunk"].dropna()) == {ended.run_id for ended in records if ended.steps == 80}
-    paid = bill(spec, slots=1, device="cpu", records=records)
+    paid = bill(spec, [Slot("cpu", (0,), threads=1)], records)
     assert paid.spent_tokens == spent
     assert paid.tokens == 140 * 256
     assert paid.sharing is not None

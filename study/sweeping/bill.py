@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
 from typing import Any
 
 from study.config import RunConfig
 from study.counting import parameters
 from study.records import RunRecord, counts_of
 from study.sweeping.cell import Cell
+from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import cells, check_space, searched_config
+from study.sweeping.rates import rate_of
 from study.sweeping.spec import SweepSpec
 from study.sweeping.trunks import branch_steps, families
 from study.sweeping.tuning import AT_ONCE
-
-ASSUMED_FLOPS_PER_SECOND = {"cpu": 4e10, "cuda": 1e14}
-"""What a slot is taken to achieve (train_flops per second) before any record of it is there: one CPU core, one GPU."""
 
 
 @dataclass(frozen=True)
@@ -92,23 +90,17 @@ class Bill:
         return sum(row.expected_seconds * row.runs for row in self.rows) / self.slots
 
 
-def bill(spec: SweepSpec, slots: int, device: str, records: Iterable[RunRecord] = ()) -> Bill:
-    """The bill of a sweep on `slots` slots of a kind of device, timed by the median rate of earlier `records` if any.
+def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = ()) -> Bill:
+    """The bill of a sweep on these slots, which are alike, timed by the median rate of earlier `records` if any.
 
     Raises InputError with every problem of every run that the sweep may want.
     """
-    rates = [
-        record.train_flops * record.spent_share / record.wall_seconds
-        for record in records
-        if record.wall_seconds and record.environment and (record.environment.device == "cpu") == (device == "cpu")
-    ]
-    rate = median(rates) if rates else ASSUMED_FLOPS_PER_SECOND[device]
-    basis = f"{rate:.2g} FLOP/s a slot, " + (f"the median of {len(rates)} earlier runs" if rates else "assumed: no earlier run")
+    rate, basis = rate_of(slots[0], records)
     if spec.search is not None:
         check_space(spec)
         example = search_example(spec)
         row = _row(example, example.steps, spec.search.trials, rate)
-        return Bill((row,), slots, basis, at_most=True)
+        return Bill((row,), len(slots), basis, at_most=True)
     planned = cells(spec)
     shared = families(planned)
     branches = branch_steps(shared)
@@ -116,7 +108,7 @@ def bill(spec: SweepSpec, slots: int, device: str, records: Iterable[RunRecord] 
         _row(cell.config, cell.config.steps - branches.get(cell.config.key, 0), cell.planned_runs(), rate) for cell in planned
     ]
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
-    return Bill(tuple(rows), slots, basis, _sharing(shared, branches) if branches else None, searched)
+    return Bill(tuple(rows), len(slots), basis, _sharing(shared, branches) if branches else None, searched)
 
 
 def _sharing(shared: list[tuple[Cell, ...]], branches: dict[str, int]) -> Sharing:

@@ -50,7 +50,7 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     _check_batches(spec, len(slots[0].indices))
     if resources.on == "local":  # of other machines' memory nothing is known here
         check_room(spec, slots)
-    return bill(spec, len(slots), slots[0].device, folder.records())
+    return bill(spec, slots, folder.records())
 
 
 def _check_batches(spec: SweepSpec, devices: int) -> None:

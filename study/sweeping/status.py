@@ -12,9 +12,13 @@ from study.errors import InputError
 from study.ownership import is_locked
 from study.records import RunFolder, State, SweepFolder
 from study.sweeping.bill import bill
+from study.sweeping.executors.slots import Slot
 from study.sweeping.spec import SweepSpec
 
 TAIL_BYTES = 4096
+
+ANY_SLOT = Slot("cpu", (0,), threads=1)
+"""What the bill is made for where its seconds do not matter."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def _planned(folder: SweepFolder, runs: Sequence[RunStatus]) -> tuple[int | None
     """How many runs the sweep file asks for, and the FLOPs of those that have not ended; None where it cannot be read."""
     try:
         spec = SweepSpec.parse(folder.sweep())
-        planned = bill(spec, 1, "cpu")
+        planned = bill(spec, [ANY_SLOT])
     except InputError:
         return None, None
     begun = sum(run.train_flops for run in runs if run.state not in get_args(State))
