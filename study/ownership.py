@@ -197,6 +197,27 @@ class Watch:
         return pulse.who if pulse.machine != machine() or is_locked(self.folder.lock_file) else None
 
 
+def is_trained(folder: RunFolder) -> bool:
+    """Whether a process trains the run now: one on this machine holds its lock, or one elsewhere renews its lease."""
+    if is_locked(folder.lock_file):
+        return True
+    pulse, since = pulse_of(folder), seconds_since_beat(folder)
+    elsewhere = pulse is not None and not pulse.ended and pulse.machine != machine()
+    return elsewhere and since is not None and since < LEASE_SECONDS
+
+
+def seconds_since_beat(folder: RunFolder) -> float | None:
+    """How old the latest attempt's lease is by the files' times and this machine's clock, None where there is no attempt.
+
+    For people to read; who may begin the next attempt is decided by a Watch, which compares no clocks.
+    """
+    number = folder.attempts()
+    for file in (_beat_file(folder, number), folder.attempt_file(number)):
+        with contextlib.suppress(FileNotFoundError):
+            return max(0.0, time.time() - file.stat().st_mtime)
+    return None
+
+
 def pulse_of(folder: RunFolder) -> Pulse | None:
     """The pulse of the latest attempt, None where the run was never started."""
     number = folder.attempts()

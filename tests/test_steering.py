@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from study.errors import InputError
 from study.ownership import Attempt, turn
 from study.records import RunFolder, SweepFolder, ledger
 from study.sweeping.coordinator import Progress, held
+from study.sweeping.liveness import Signs, seconds_per_row
 from study.sweeping.plan import cells
 from study.sweeping.status import status
 from study.sweeping.steering import exclude, include, retry, stop
-from study.sweeping.tables import duration, status_summary, watched
+from study.sweeping.tables import duration, status_summary, status_table, watched
 from study.terminal import show
 from tests.sweeps import RATES, record, sweep
 from tests.test_coordinator import CORPUS, FakeExecutor, completes, coordinator, run
@@ -167,6 +170,80 @@ def test_status_says_what_is_spent_and_left_and_which_run_is_best(tmp_path: Path
         assert "Spent: 1e+06 FLOPs (train_flops); left:" in printed
         assert watched(state, 5).renderables
     assert status(folder).counts == {"stopped": 1}
+
+
+def test_a_running_run_that_fell_silent_is_marked(tmp_path: Path, study: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def logs_and_stops(config: RunConfig, folder: RunFolder) -> int:
+        Attempt.begin(folder)
+        rows = [{"trainer/tokens": 1000 * row, "perf/tokens_per_second": 500.0} for row in range(1, 5)]
+        folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, FakeExecutor(logs_and_stops), shapes={"grid": {"depth": [1]}})
+    folder = sweep_at(tmp_path)
+    (one,) = folder.runs()
+    with turn(one):
+        (awake,) = status(folder).running
+        assert awake.signs is not None
+        assert (awake.silent, awake.signs.seconds_per_row) == (False, 2.0)
+        assert "1 running of about" in status_summary(status(folder))
+        past(one.metrics_file, 300)
+        past(one.attempt_file(1), 320)
+        one.attempt_file(1).with_suffix(".beat").write_text("80")
+        show(status_table(status(folder)))
+        printed = capsys.readouterr().out
+        assert "no row for 5 min, usually one every 2 s" in printed
+        assert "no sign" not in printed
+        assert "1 running (1 silent) of about" in status_summary(status(folder))
+        past(one.attempt_file(1).with_suffix(".beat"), 240)
+        (shown,) = json.loads(study("status", folder.path, "--json")[1])["runs"]
+        assert (shown["silent"], shown["seconds_per_row"]) == (True, 2.0)
+        assert shown["seconds_since_row"] == pytest.approx(300, abs=60)
+        assert "; no sign of its process for 4 min" in study("status", folder.path)[1]
+    (stopped,) = status(folder).runs
+    assert (stopped.state, stopped.silent, stopped.signs) == ("stopped", False, None)
+
+
+def past(file: Path, seconds: float) -> None:
+    """Make a file as old as that."""
+    os.utime(file, (time.time() - seconds,) * 2)
+
+
+def test_a_run_on_another_machine_runs_as_long_as_its_lease_is_renewed(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, FakeExecutor(stops_at_once), shapes={"grid": {"depth": [1]}})
+    folder = sweep_at(tmp_path)
+    (one,) = folder.runs()
+    attempt = Attempt.begin(one, locked=False)  # as that of another machine, whose locks are not seen here
+    beat = one.attempt_file(attempt.number).with_suffix(".beat")
+    assert status(folder).counts == {"running": 1}
+    beat.write_text("7")
+    past(beat, 60)
+    assert status(folder).counts == {"stopped": 1}
+    with attempt.renewed():
+        pass
+    assert status(folder).counts == {"stopped": 1}
+
+
+def stops_at_once(config: RunConfig, folder: RunFolder) -> int:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds", "silent"),
+    [
+        ([], None, False),
+        ([], 59, False),
+        ([], 61, True),
+        ([1e3], 61, True),  # of one row it is not known how long it took
+        ([1e3, 11e3, 21e3], 99, False),
+        ([1e3, 11e3, 21e3], 101, True),
+    ],
+)
+def test_silence_is_measured_by_a_runs_own_rows(rows: list[float], seconds: float | None, silent: bool) -> None:
+    usual = seconds_per_row([{"trainer/tokens": tokens, "perf/tokens_per_second": 1e3} for tokens in rows])
+    assert Signs(seconds, usual, 1.0).silent == silent
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from study.config import RunConfig
 from study.records import RunRecord, SweepFolder
 from study.sweeping.coordinator import Progress as SweepProgress
-from study.sweeping.status import newest_values
+from study.sweeping.liveness import signs_of
+from study.sweeping.status import newest_rows
+from study.sweeping.tables import silence
 from study.terminal import printable
 
 BARS = 12
@@ -72,9 +74,11 @@ class LaunchDisplay:
         """Update the bar of one run; the share of its steps that are done."""
         if key not in self._tasks:
             self._tasks[key] = self.progress.add_task(run_label(config), total=config.tokens, note="starting")
-        row = newest_values(self.folder.home(config.fingerprint(self.data_fingerprint)))
-        tokens = row.get("trainer/tokens", 0)
-        note = f"{row['perf/tokens_per_second']:,.0f} tokens/s" if "perf/tokens_per_second" in row else ""
+        home = self.folder.home(config.fingerprint(self.data_fingerprint))
+        rows = newest_rows(home)
+        tokens = max((row["trainer/tokens"] for row in rows), default=0)
+        speeds = [row["perf/tokens_per_second"] for row in rows if "perf/tokens_per_second" in row]
+        note = silence(signs_of(home, rows)) or (f"{speeds[-1]:,.0f} tokens/s" if speeds else "")
         self.progress.update(self._tasks[key], completed=tokens, note=note)
         return float(tokens) / config.tokens
 

@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from study.errors import InputError
-from study.ownership import is_locked
+from study.ownership import is_locked, is_trained
 from study.records import RunFolder, State, SweepFolder
 from study.sweeping.bill import bill
 from study.sweeping.executors.slots import Slot
+from study.sweeping.liveness import Signs, signs_of
 from study.sweeping.spec import SweepSpec
 
 TAIL_BYTES = 4096
@@ -25,7 +26,8 @@ ANY_SLOT = Slot("cpu", (0,), threads=1)
 class RunStatus:
     """Where one run is: its state is that of its record, `running`, or `stopped` where no process trains it now.
 
-    `train_flops` and `tokens` are done so far; `seconds_left` are at the speed of its last row.
+    `train_flops` and `tokens` are done so far; `seconds_left` are at the speed of its last row. `signs` say when a running run
+    last did something, None of others.
     """
 
     run_id: str
@@ -42,6 +44,18 @@ class RunStatus:
     seconds_left: float | None
     attempts: int
     reason: str | None
+    signs: Signs | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether it is running and has logged nothing for unusually long."""
+        return self.signs is not None and self.signs.silent
+
+    def to_dict(self) -> dict[str, Any]:
+        """The status as plain values; those of the signs of life stand beside the others, None where there are none."""
+        values = asdict(self)
+        signs = values.pop("signs") or dict.fromkeys(Signs.__dataclass_fields__)
+        return values | signs | {"silent": self.silent}
 
 
 @dataclass(frozen=True)
@@ -108,7 +122,7 @@ class SweepStatus:
             "spent_flops": self.spent_flops,
             "remaining_flops": self.remaining_flops,
             "seconds_left": self.seconds_left,
-            "runs": [asdict(run) for run in self.runs],
+            "runs": [run.to_dict() for run in self.runs],
         }
 
 
@@ -124,8 +138,9 @@ def status(folder: SweepFolder) -> SweepStatus:
 def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
     record, home = run.record(), folder.home(run.run_id)
     config = run.config() if record is None else record.config
-    state: str = "running" if is_locked(home.lock_file) else "stopped"
-    values = newest_values(home) if record is None else {}
+    state: str = "running" if record is None and is_trained(home) else "stopped"
+    rows = newest_rows(home) if record is None else []
+    values = _newest_of(rows)
     tokens, flops = values.get("trainer/tokens", 0), values.get("trainer/flops", 0.0)
     loss, speed, mfu = values.get("val/loss"), values.get("perf/tokens_per_second"), values.get("perf/mfu")
     if record is not None:
@@ -146,6 +161,7 @@ def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
         seconds_left=(config.tokens - tokens) / speed if state == "running" and speed else None,
         attempts=home.attempts() if record is None else record.attempts,
         reason=record.exclusion if record else None,
+        signs=signs_of(home, rows) if state == "running" else None,
     )
 
 
@@ -168,14 +184,23 @@ def _planned(folder: SweepFolder, runs: Sequence[RunStatus]) -> tuple[int | None
 
 def newest_values(run: RunFolder) -> dict[str, Any]:
     """The newest value of each metric of a run, read from the end of its file."""
+    return _newest_of(newest_rows(run))
+
+
+def newest_rows(run: RunFolder) -> list[dict[str, Any]]:
+    """The last rows of a run, some ten, read from the end of its file."""
     try:
         with run.metrics_file.open("rb") as file:
             start = max(0, run.metrics_file.stat().st_size - TAIL_BYTES)
             file.seek(start)
             lines = file.read().split(b"\n")[1 if start else 0 : -1]
     except FileNotFoundError:
-        return {}
+        return []
+    return [json.loads(line) for line in lines]
+
+
+def _newest_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for line in lines:
-        values |= json.loads(line)
+    for row in rows:
+        values |= row
     return values

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from study.sweeping.bill import Bill
+from study.sweeping.liveness import Signs
 from study.sweeping.status import RunStatus, SweepStatus
 from study.terminal import narrow_table, printable
 
@@ -55,13 +56,17 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
         mfu = ([""] if run.mfu is None else [f"{run.mfu:.1%}"]) if with_mfu else []
         left = "" if run.seconds_left is None else duration(run.seconds_left)
         cells = (f"{run.learning_rate:g}", f"{run.seed}", f"{run.tokens / run.target_tokens:.0%}", loss, speed, *mfu, left)
-        table.add_row(run.run_id, run.shape, run.state, *cells, Text(printable(run.reason or "")))
+        table.add_row(run.run_id, run.shape, run.state, *cells, Text(printable(run.reason or silence(run.signs) or "")))
     return table
 
 
 def status_summary(state: SweepStatus) -> str:
     """Runs by state, the best so far, and what is spent and left."""
-    counts = ", ".join(f"{count} {name}" for name, count in state.counts.items()) or "no run has begun"
+    silent = sum(run.silent for run in state.runs)
+    told = {name: f"{count} {name}" for name, count in state.counts.items()}
+    if silent:
+        told["running"] += f" ({silent} silent)"
+    counts = ", ".join(told.values()) or "no run has begun"
     planned = "" if state.planned_runs is None else f" of about {state.planned_runs} planned"
     lines = [f"{counts}{planned}."]
     if (best := state.best) is not None:
@@ -79,6 +84,15 @@ def watched(state: SweepStatus, rows: int) -> Group:
     more = len(shown) - rows
     note = f"{more} rows more: study status" if more > 0 else ""
     return Group(status_table(state, shown[:rows]), Text(status_summary(state)), Text(note))
+
+
+def silence(signs: Signs | None) -> str | None:
+    """What is odd about a running run, None where nothing is: no row for how long, how often one is usual, and no heartbeat."""
+    if signs is None or signs.seconds_since_row is None or not signs.silent:
+        return None
+    usual = "" if signs.seconds_per_row is None else f", usually one every {max(1.0, signs.seconds_per_row):.0f} s"
+    beat = f"; no sign of its process for {duration(signs.seconds_since_beat or 0)}" if signs.lifeless else ""
+    return f"no row for {duration(signs.seconds_since_row)}{usual}{beat}"
 
 
 def duration(seconds: float) -> str:
