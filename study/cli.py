@@ -29,7 +29,7 @@ CONVENTIONS = ("parameters", "parameters_encoder", "parameters_non_embedding")
 def main() -> None:
     """Run the command line; bad input is told in full on standard error, with exit status 2."""
     try:
-        commands(standalone_mode=False)
+        commands(prog_name="study", standalone_mode=False)
     except InputError as error:
         for problem in error.problems:
             click.echo(f"error: {problem}", err=True)
