@@ -89,12 +89,16 @@ class SlurmCluster:
         """Wait until Slurm says that a node is in a state."""
         end = time.monotonic() + seconds
         while self._run("sinfo", "--noheader", f"--nodes={node}", "--format=%T").strip() != state:
-            assert time.monotonic() < end, self._run("sinfo") + (self.folder / "slurmctld.log").read_text()
+            assert time.monotonic() < end, self._run("sinfo") + self.log()
             time.sleep(0.2)
 
     def queue(self) -> list[str]:
         """What is in the queue: id, name, state and node of each job."""
         return self._run("squeue", "--noheader", "--array", "--format=%i %j %T %N").splitlines()
+
+    def log(self) -> str:
+        """What the controller has said so far."""
+        return (self.folder / "slurmctld.log").read_text()
 
     def command(self, *arguments: str) -> str:
         """Run one of Slurm's commands."""

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from study.training.checkpoints import checkpoints_in
+from study.sweeping.status import newest_values
+from study.training.checkpoints import checkpoints_in, step_of
+from tests.conftest import Figure
 from tests.launching import Place, has_rows, until, until_in
 from tests.slurm_cluster import SlurmCluster, why_not
 from tests.sweeps import write_sweep, write_topics
@@ -86,6 +88,35 @@ def test_jobs_outlive_their_launcher_are_requeued_and_found_again(cluster: Slurm
     records = made.folder.records()
     assert [(record.state, record.steps, record.attempts) for record in records] == [("COMPLETED", 1500, 2)] * 2
     assert len(list((made.folder.path / "slurm").glob("*.json"))) == 1, "a run was submitted twice"
+
+
+@pytest.mark.slow
+def test_a_run_that_slurm_warns_of_its_time_limit_saves_and_goes_on_in_the_same_job(
+    cluster: SlurmCluster, corpus: Path, tmp_path: Path, figure: Figure
+) -> None:
+    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1]}}, budgets={"steps": [10_000_000]})
+    launcher = made.start(*LAUNCH, "--time", "2m")
+    until_in(launcher, made.is_training, PATIENCE)
+    (run,), (line,) = made.folder.runs(), cluster.queue()
+    until_in(launcher, lambda: " PENDING " in "".join(cluster.queue()), PATIENCE)
+    saved = checkpoints_in(run.checkpoints)[-1]
+    beat = run.attempt_file(1).with_suffix(".beat")
+    assert beat.read_text() == "ended", "it was killed before it had saved"
+    trained_seconds = beat.stat().st_mtime - run.attempt_file(1).stat().st_mtime
+    assert "TIMEOUT" not in cluster.log()
+
+    def goes_on() -> bool:
+        cluster.hurry()
+        return run.attempts() == 2 and newest_values(run).get("trainer/step", 0) > step_of(saved) + 1000
+
+    until_in(launcher, goes_on, PATIENCE)
+    assert "Restarts=1" in cluster.command("scontrol", "show", "job", line.split()[0])
+    steps = [row["trainer/step"] for row in run.metrics() if "train/loss" in row]
+    assert steps == list(range(steps[0], steps[-1] + 1, steps[0])), "rows were lost or written twice"
+    os.killpg(launcher.pid, signal.SIGINT)
+    output, errors = launcher.communicate(timeout=PATIENCE)
+    assert launcher.returncode == 130, output + errors
+    figure(f"a limit of 120 s: saved after {trained_seconds:.0f} s of training, went on at step {step_of(saved)} in the same job")
 
 
 @pytest.mark.slow

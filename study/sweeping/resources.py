@@ -12,7 +12,7 @@ from study.errors import InputError, Problem
 from study.records import Kernels
 from study.schema import Count, Strict, Text
 
-UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}
+UNITS = {"s": 1 / 60, "m": 1.0, "min": 1.0, "h": 60.0, "d": 1440.0}
 """Minutes of each unit of a time limit."""
 
 SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d{1,3}):(?P<minutes>\d{2})(?::(?P<seconds>\d{2}))?")
@@ -32,7 +32,7 @@ TimeLimit = Annotated[str, AfterValidator(_slurm_time)]
 
 def minutes_of(text: str) -> int:
     """The whole minutes of a time limit; raises ValueError where it is none."""
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|d)", text):
         return max(1, math.ceil(float(found[1]) * UNITS[found[2]]))
     if found := SLURM_TIME.fullmatch(text):
         days, hours, minutes, seconds = (int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
