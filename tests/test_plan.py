@@ -270,8 +270,12 @@ def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
 def test_without_earlier_runs_those_that_share_a_gpu_are_billed_a_share_of_it() -> None:
     spec = sweep()
     alone, shared = (bill(spec, [Slot("cuda", (0,), 1, sharing)] * sharing) for sharing in (1, 8))
-    assert shared.expected_seconds == pytest.approx(alone.expected_seconds)
     assert shared.rows[0].expected_seconds == pytest.approx(8 * alone.rows[0].expected_seconds)
+
+
+def test_more_slots_than_runs_do_not_make_the_longest_run_shorter() -> None:
+    paid = bill(sweep(seeds=2), [CORE] * 64)
+    assert paid.expected_seconds == max(row.expected_seconds for row in paid.rows)
 
 
 def test_a_bill_says_where_it_is_the_most_that_may_be_spent() -> None:

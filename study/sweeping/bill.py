@@ -86,8 +86,9 @@ class Bill:
 
     @property
     def expected_seconds(self) -> float:
-        """Wall time on all slots together."""
-        return sum(row.expected_seconds * row.runs for row in self.rows) / self.slots
+        """Wall time on all slots together, not less than the longest run takes."""
+        together = sum(row.expected_seconds * row.runs for row in self.rows) / self.slots
+        return max(together, *(row.expected_seconds for row in self.rows))
 
 
 def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = ()) -> Bill:

@@ -26,7 +26,7 @@ def bill_table(question: str, bill: Bill) -> Table:
 def bill_summary(bill: Bill) -> str:
     """What all runs cost together, and what the seconds rest on."""
     total = f"{'at most ' if bill.at_most else ''}{bill.runs} runs, {bill.tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
-    time = f"about {bill.expected_seconds / 60:,.1f} minutes on {bill.slots} slots at {bill.basis}"
+    time = f"about {duration(bill.expected_seconds)} on {bill.slots} slot{'s' * (bill.slots > 1)} at {bill.basis}"
     units = "Tokens, FLOPs (train_flops: the products that run) and seconds are those of one run."
     return "\n".join([f"{total}: {time}", *_sharing_line(bill), units])
 
