@@ -116,7 +116,7 @@ def test_a_run_that_slurm_warns_of_its_time_limit_saves_and_goes_on_in_the_same_
     os.killpg(launcher.pid, signal.SIGINT)
     output, errors = launcher.communicate(timeout=PATIENCE)
     assert launcher.returncode == 130, output + errors
-    figure(f"a limit of 120 s: saved after {trained_seconds:.0f} s of training, went on at step {step_of(saved)} in the same job")
+    figure(f"a limit of 120 s: saved after {trained_seconds:.0f} s of training, went on at step {step_of(saved)}, same job")
 
 
 @pytest.mark.slow

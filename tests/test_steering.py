@@ -230,6 +230,15 @@ def stops_at_once(config: RunConfig, folder: RunFolder) -> int:
     raise KeyboardInterrupt
 
 
+def test_a_search_that_may_end_early_has_at_most_so_many_runs_left(tmp_path: Path) -> None:
+    rates = {"recipe.learning_rate": {"low": 0.01, "high": 0.08, "trials": 4}}
+    run(tmp_path, FakeExecutor(), shapes={"grid": {"depth": [1]}}, tune=rates)
+    state = status(sweep_at(tmp_path))
+    assert state.to_dict()["at_most"]
+    assert "of at most 4 planned" in status_summary(state)
+    assert "left: at most" in status_summary(state)
+
+
 @pytest.mark.parametrize(
     ("rows", "seconds", "silent"),
     [

@@ -63,7 +63,8 @@ class SweepStatus:
     """Where a sweep is: its runs, and who coordinates it now, None where nobody does.
 
     `remaining_flops` are those of the runs that the sweep file asks for and that have no record; learning rates that turn out
-    to be wanted beyond the range are not in it. None where the sweep file cannot be read any more.
+    to be wanted beyond the range are not in it. None where the sweep file cannot be read any more. `at_most` says that a search
+    for the best rate may end with fewer runs.
     """
 
     name: str
@@ -71,6 +72,7 @@ class SweepStatus:
     runs: tuple[RunStatus, ...]
     planned_runs: int | None = None
     remaining_flops: float | None = None
+    at_most: bool = False
 
     def count(self, state: str) -> int:
         """Runs in a state."""
@@ -118,6 +120,7 @@ class SweepStatus:
             "coordinator": self.coordinator,
             "counts": self.counts,
             "planned_runs": self.planned_runs,
+            "at_most": self.at_most,
             "best": None if self.best is None else self.best.run_id,
             "spent_flops": self.spent_flops,
             "remaining_flops": self.remaining_flops,
@@ -165,13 +168,13 @@ def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
     )
 
 
-def _planned(folder: SweepFolder, runs: Sequence[RunStatus]) -> tuple[int | None, float | None]:
-    """How many runs the sweep file asks for, and the FLOPs of those that have not ended; None where it cannot be read."""
+def _planned(folder: SweepFolder, runs: Sequence[RunStatus]) -> tuple[int | None, float | None, bool]:
+    """The runs that the sweep file asks for, the FLOPs of those not ended, whether fewer may do; None if unreadable."""
     try:
         spec = SweepSpec.parse(folder.sweep())
         planned = bill(spec, [ANY_SLOT])
     except InputError:
-        return None, None
+        return None, None, False
     begun = sum(run.train_flops for run in runs if run.state not in get_args(State))
     ended = [(run.shape, run.target_tokens) for run in runs if run.state in get_args(State)]
     if spec.search is not None:  # one row, of the largest run that the search may try
@@ -179,7 +182,7 @@ def _planned(folder: SweepFolder, runs: Sequence[RunStatus]) -> tuple[int | None
     else:
         times = Counter(ended)
         left = sum(row.train_flops * max(0, row.runs - times[row.shape, row.tokens]) for row in planned.rows)
-    return planned.runs, max(0.0, left - begun)
+    return planned.runs, max(0.0, left - begun), planned.at_most
 
 
 def newest_values(run: RunFolder) -> dict[str, Any]:

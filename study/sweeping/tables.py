@@ -67,13 +67,14 @@ def status_summary(state: SweepStatus) -> str:
     if silent:
         told["running"] += f" ({silent} silent)"
     counts = ", ".join(told.values()) or "no run has begun"
-    planned = "" if state.planned_runs is None else f" of about {state.planned_runs} planned"
+    bound = "at most " if state.at_most else ""
+    planned = "" if state.planned_runs is None else f" of {bound or 'about '}{state.planned_runs} planned"
     lines = [f"{counts}{planned}."]
     if (best := state.best) is not None:
         where = f"{best.shape} at rate {best.learning_rate:g}, seed {best.seed} (run {best.run_id})"
         lines.append(f"Best so far: {best.loss_nats:.4f} nats, {where}.")
     spent = f"Spent: {state.spent_flops:.3g} FLOPs (train_flops)"
-    left = "" if state.remaining_flops is None else f"; left: {state.remaining_flops:.3g}"
+    left = "" if state.remaining_flops is None else f"; left: {bound}{state.remaining_flops:.3g}"
     time = "" if state.seconds_left is None else f", about {duration(state.seconds_left)} at this speed"
     return "\n".join([*lines, f"{spent}{left}{time}."])
 
