@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from study.errors import InputError
+from study.sweeping.executors.ray import ANSWER_SECONDS, connect
 from study.training.checkpoints import checkpoints_in
 from tests.launching import Place, has_rows, until, until_in
 from tests.sweeps import write_sweep, write_topics
@@ -46,6 +49,14 @@ def place(path: Path, corpus: Path, cluster: Any, **changes: object) -> Place:
     made = Place(path, RAY_ADDRESS=cluster.address)
     write_sweep(path / "toy.yaml", corpus, **changes)
     return made
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://[::1]:1"])
+def test_a_cluster_that_does_not_answer_is_told_at_once(address: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(InputError, match=r"the cluster at .* does not answer: .*; does it run there\?"):
+        connect(address)
+    assert time.monotonic() - began < 2 * ANSWER_SECONDS
 
 
 def test_what_no_node_has_is_refused(cluster: Any, corpus: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,9 @@ from study.sweeping.resources import Resources
 
 FORWARDED = ("STUDY_CACHE", HUNG_AFTER, "OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME")
 """Variables of the launcher that its runs need on whatever node they run."""
+
+ANSWER_SECONDS = 10.0
+"""How long the address of a cluster may take to answer."""
 
 POLL_SECONDS = 0.5
 """How long a worker waits for its run before it looks whether it was cancelled."""
@@ -42,6 +46,8 @@ def connect(address: str | None) -> Any:
         raise InputError.at("--on ray", "needs Ray: pip install 'scaling-study[ray]'") from None
     if ray.is_initialized():
         return ray
+    if address:
+        _check_that_one_answers(address)
     options: dict[str, Any] = {"address": address} if address else {"address": "local", "include_dashboard": False}
     try:
         ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
@@ -49,6 +55,18 @@ def connect(address: str | None) -> Any:
         where = f"the cluster at {address} does not answer" if address else "no cluster could be started here"
         raise InputError.at("--on ray", f"{where}: {' '.join(str(error).split())}") from None
     return ray
+
+
+def _check_that_one_answers(address: str) -> None:
+    """Raise InputError where nobody listens at host:port, for which Ray itself tries again for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdigit():
+        return  # `auto` and the like, which Ray looks up
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        said = error.strerror or str(error)
+        raise InputError.at("--on ray", f"the cluster at {address} does not answer: {said}; does it run there?") from None
 
 
 def needs(resources: Resources, device: str) -> dict[str, float]:
