@@ -187,6 +187,7 @@ def test_a_running_run_that_fell_silent_is_marked(tmp_path: Path, study: Any, ca
         (awake,) = status(folder).running
         assert awake.signs is not None
         assert (awake.silent, awake.signs.seconds_per_row) == (False, 2.0)
+        assert awake.seconds_left == (awake.target_tokens - 4000) / 500
         assert "1 running of about" in status_summary(status(folder))
         past(one.metrics_file, 300)
         past(one.attempt_file(1), 320)
@@ -198,7 +199,7 @@ def test_a_running_run_that_fell_silent_is_marked(tmp_path: Path, study: Any, ca
         assert "1 running (1 silent) of about" in status_summary(status(folder))
         past(one.attempt_file(1).with_suffix(".beat"), 240)
         (shown,) = json.loads(study("status", folder.path, "--json")[1])["runs"]
-        assert (shown["silent"], shown["seconds_per_row"]) == (True, 2.0)
+        assert (shown["silent"], shown["seconds_per_row"], shown["seconds_left"]) == (True, 2.0, None)
         assert shown["seconds_since_row"] == pytest.approx(300, abs=60)
         assert "; no sign of its process for 4 min" in study("status", folder.path)[1]
     (stopped,) = status(folder).runs

@@ -26,8 +26,8 @@ ANY_SLOT = Slot("cpu", (0,), threads=1)
 class RunStatus:
     """Where one run is: its state is that of its record, `running`, or `stopped` where no process trains it now.
 
-    `train_flops` and `tokens` are done so far; `seconds_left` are at the speed of its last row. `signs` say when a running run
-    last did something, None of others.
+    `train_flops` and `tokens` are done so far; `seconds_left` are at the speed of its last row, None of a run that fell silent.
+    `signs` say when a running run last did something, None of others.
     """
 
     run_id: str
@@ -106,10 +106,11 @@ class SweepStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes at the speed of the runs that are running; None where none is."""
+        """How long the rest takes at the speed of the runs that are running, silent ones left out; None where none is."""
         if self.remaining_flops is None:
             return None
-        per_token = ((run, run.train_flops / run.tokens) for run in self.running if run.tokens and run.tokens_per_second)
+        moving = (run for run in self.running if run.tokens and run.tokens_per_second and not run.silent)
+        per_token = ((run, run.train_flops / run.tokens) for run in moving)
         speed = sum((run.tokens_per_second or 0.0) * flops for run, flops in per_token)
         return self.remaining_flops / speed if speed else None
 
@@ -149,6 +150,8 @@ def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
     if record is not None:
         state, tokens, loss, speed = record.state, record.tokens, record.loss_nats, record.tokens_per_second
         flops = record.train_flops * record.spent_share
+    signs = signs_of(home, rows) if state == "running" else None
+    gets_on = signs is not None and not signs.silent
     return RunStatus(
         run_id=run.run_id,
         shape=config.architecture.shape_name,
@@ -161,10 +164,10 @@ def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
         loss_nats=loss,
         tokens_per_second=speed,
         mfu=mfu,
-        seconds_left=(config.tokens - tokens) / speed if state == "running" and speed else None,
+        seconds_left=(config.tokens - tokens) / speed if gets_on and speed else None,
         attempts=home.attempts() if record is None else record.attempts,
         reason=record.exclusion if record else None,
-        signs=signs_of(home, rows) if state == "running" else None,
+        signs=signs,
     )
 
 
