@@ -19,7 +19,7 @@ from study.sweeping.coordinator import Coordinator
 from study.sweeping.executors import local, slots
 from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot, local_slots, mps_is_running, sharing_note
-from study.sweeping.resources import Resources
+from study.sweeping.resources import Resources, minutes_of
 from study.training.execution import Execution
 from tests.sweeps import record, sweep, sweep_values
 
@@ -159,6 +159,23 @@ def test_resources_change_no_runs_id() -> None:
     plain, asked = cells(sweep())[0].config, cells(sweep(resources={"on": "ray", "devices": 2}))[0].config
     assert plain == asked
     assert plain.fingerprint("data") == asked.fingerprint("data")
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        *(("90s", 2), ("30m", 30), ("10min", 10), ("1.5h", 90), ("2d", 2880)),
+        *(("30:00", 30), ("0:30", 1), ("90:30", 91), ("4:00:00", 240), ("1-12", 2160), ("1-12:30", 2190), ("1-12:00:00", 2160)),
+    ],
+)
+def test_time_limits_are_read_as_people_and_as_slurm_write_them(text: str, minutes: int) -> None:
+    assert minutes_of(text) == minutes
+
+
+@pytest.mark.parametrize("text", ["30", "1-", "-12", "1:2", "1:00:00:00", "4 h", ""])
+def test_what_is_no_time_limit_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a time limit"):
+        minutes_of(text)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from study.schema import Count, Strict, Text
 UNITS = {"s": 1 / 60, "m": 1.0, "min": 1.0, "h": 60.0, "d": 1440.0}
 """Minutes of each unit of a time limit."""
 
-SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d{1,3}):(?P<minutes>\d{2})(?::(?P<seconds>\d{2}))?")
+SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-|(?=\d+:))(?P<parts>\d{1,4}(?::\d{2}){0,2})")
+"""How Slurm writes a limit, but for a bare number: minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
 
 DISTRIBUTED_FLAGS = ("partition", "time", "array", "nodes")
 """What the command line sets in the `slurm` part."""
@@ -35,8 +36,9 @@ def minutes_of(text: str) -> int:
     if found := re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|d)", text):
         return max(1, math.ceil(float(found[1]) * UNITS[found[2]]))
     if found := SLURM_TIME.fullmatch(text):
-        days, hours, minutes, seconds = (int(found[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
-        return max(1, 1440 * days + 60 * hours + minutes + (seconds > 0))
+        parts = [int(part) for part in found["parts"].split(":")]
+        hours, minutes, seconds = ([0, *parts] if found["days"] is None and len(parts) == 2 else [*parts, 0, 0])[:3]
+        return max(1, 1440 * int(found["days"] or 0) + 60 * hours + minutes + (seconds > 0))
     raise ValueError("is not a time limit; write 30m, 4h, 2d or '1-12:00:00', in quotes")
 
 
