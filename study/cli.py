@@ -84,7 +84,9 @@ def resource_options(command: Any) -> Any:
         ),
         click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Kind of device.  [default: auto]"),
         click.option(
-            "--on", type=click.Choice(["local", "slurm", "ray"]), help="Where the runs execute.  [default: local, this machine]"
+            "--on",
+            type=click.Choice(["local", "slurm", "ray"]),
+            help="Where the runs execute; slurm and ray are extras.  [default: local]",
         ),
     ):
         command = option(command)
