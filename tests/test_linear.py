@@ -36,7 +36,7 @@ def of_any_size(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         seen.append(tuple(x.shape))
         return original(x, weight, bias)
 
-    monkeypatch.setattr(linear, "LEAST_PRODUCTS", 0)
+    monkeypatch.setattr(linear, "LEAST_PRODUCTS", 1)
     monkeypatch.setattr(linear, "_onednn", counted)
     return seen
 
@@ -52,6 +52,7 @@ def drawn(*sizes: int) -> torch.Tensor:
 
 INPUTS = {
     "a batch of sequences": drawn(3, 7, 24),
+    "more rows than outputs": drawn(3, 7, 24).repeat(1, 3, 1),
     "one row": drawn(24),
     "no row": drawn(0, 24),
     "no sequence": drawn(2, 0, 24),
@@ -72,8 +73,8 @@ def test_products_and_gradients_are_those_of_torch(name: str, biased: bool, of_a
         y = layer.multiply(x, weight, bias)
         leaves = [x, weight, *([] if bias is None else [bias])]
         found[layer.onednn] = [y, *torch.autograd.grad((y * y).sum() + y.sum(), leaves)]
-    torch.testing.assert_close(found[True], found[False])
-    assert of_any_size
+    torch.testing.assert_close(found[True], found[False], rtol=1e-5, atol=1e-4)
+    assert of_any_size or not INPUTS[name].numel()
 
 
 def test_what_needs_no_gradient_gets_none(of_any_size: list[Any]) -> None:

@@ -19,7 +19,7 @@ from study.data.batches import DataOrder
 from study.memory import Device, Precision
 from study.model.linear import multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.optimization import adamw, schedule
+from study.model.optimization import adamw, clip_gradients, schedule
 from study.randomness import Stream, stream_seed
 from study.records import RunFolder
 from study.training.allocation import keep_freed_memory
@@ -101,7 +101,7 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
             loss = model.predicted_loss(model.encoder(masked.tokens), masked.positions, masked.labels)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.recipe.gradient_clip_norm or float("inf"))
+        clip_gradients(model.parameters(), config.recipe.gradient_clip_norm or float("inf"))
         optimizer.step()
         scheduler.step()
         step += 1

@@ -17,7 +17,7 @@ from study.config import RunConfig
 from study.data.masking import IGNORED, MaskedBatch, Masker
 from study.model.linear import multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.optimization import adamw, learning_rate_factor, schedule
+from study.model.optimization import adamw, clip_gradients, learning_rate_factor, schedule
 from study.model.step_graph import StepGraph
 from study.randomness import Stream, stream_seed
 from study.records import Kernels
@@ -145,7 +145,7 @@ class MaskedLanguageModelling(pl.LightningModule):
 
     def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
         """Clip the global norm as the recipe says, and keep the norm from before."""
-        self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self._clip_norm)
+        self.gradient_norm = clip_gradients(self.parameters(), self._clip_norm)
 
     @property
     def _clip_norm(self) -> float:

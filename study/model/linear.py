@@ -1,8 +1,8 @@
 """Linear layers whose products can go through oneDNN. Letters: H inputs, F outputs.
 
 MKL, which torch's fp32 products on a CPU go through, has its fast paths on Intel's processors alone. On an AMD EPYC oneDNN
-multiplied x·Wᵀ 1.35 times and the gradient by x 1.3 times as fast; in the gradient by W, whose long side is summed over, MKL
-stays ahead.
+multiplied x·Wᵀ 1.35 times and the gradient by x 1.3 times as fast. In the gradient by W, where the long side is summed over,
+MKL stays ahead, but for a decoder, which has more outputs than it has rows of inputs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """x·Wᵀ + b with its gradients, through oneDNN but for that of W; the gradients cannot be differentiated again."""
+    """x·Wᵀ + b with its gradients, which cannot be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -78,6 +78,13 @@ class _Product(torch.autograd.Function):
         rows = gradient.reshape(-1, gradient.shape[-1])
         return (
             _onednn(rows, weight.t(), None).view(x.shape) if of_x else None,
-            rows.t() @ x.reshape(-1, x.shape[-1]) if of_weight else None,
-            rows.sum(0) if of_bias else None,
+            _of_weight(rows, x.reshape(-1, x.shape[-1])) if of_weight else None,
+            rows.new_ones(len(rows)) @ rows if of_bias else None,
         )
+
+
+def _of_weight(gradient: Tensor, x: Tensor) -> Tensor:
+    """The gradient by W, by whichever is faster: oneDNN made that of BERT's decoder, transposed, 1.1 to 1.6 times as fast."""
+    if gradient.shape[1] > gradient.shape[0]:
+        return _onednn(x.t(), gradient.t(), None).t().contiguous()
+    return gradient.t() @ x
