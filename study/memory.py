@@ -88,8 +88,10 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     Stored, with P parameters and N = B·S tokens, in bytes (a = 4 in fp32, 2 in bf16 autocast): weights 4P, gradients 4P,
     two moments 8P, activations (see `activation_bytes`), and in bf16 the copies 2P of the products' weights. With M = B·K
     masked positions the moments are
-    - loss: all that is stored, the last step's gradients among it, with logits and log-probabilities: 8MV, in bf16 10MV;
-    - gradient of the loss: the old gradients are gone, log-probabilities and two gradients of them 12MV;
+    - loss: all that is stored, the last step's gradients among it, with the encoder's output 4NH, and logits and (log-)
+      probabilities: 8MV, in bf16 10MV;
+    - gradient of the loss (on CUDA; on a CPU it takes the place of the probabilities): the old gradients are gone,
+      log-probabilities and two gradients of them 12MV;
     - last block's backward: activations, the decoder's gradient 4VH, and gradients on their way through the block;
     - gradient of the token table: gradients whole, its two contributions and their sum, so 8VH beside (tied only);
     - validation, at 2B sequences: logits and log-probabilities 16MV, gradients and activations gone.
@@ -105,8 +107,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     table = FLOAT * architecture.vocabulary * architecture.width
     bf16_logits = logits // 2 if step.precision == "bf16" else 0
     moments = {
-        "loss": fixed + gradients + copies + kept + 2 * logits + bf16_logits,
-        "gradient of the loss": fixed + copies + kept + 3 * logits,
+        "loss": fixed + gradients + copies + kept + FLOAT * step.tokens * architecture.width + 2 * logits + bf16_logits,
+        "gradient of the loss": fixed + copies + kept + (3 if step.device == "cuda" else 1) * logits,
         "backward pass of the last block": fixed + copies + kept + table + _block_backward(architecture, step),
         "gradient of the token table": fixed + gradients + (2 * table if architecture.tied_decoder else 0),
         "validation": fixed + 4 * logits,

@@ -79,10 +79,11 @@ OUT_OF_REACH = frozenset(
 PATIENCE_SECONDS = 60.0
 """How long a write is tried again while its folder is out of reach."""
 
-Kernels = Literal["eager", "compiled", "graphed"]
-"""How a step's kernels run: torch's own one by one, fused by torch.compile, or fused and recorded as one CUDA graph.
+Kernels = Literal["eager", "onednn", "compiled", "graphed"]
+"""How a step's kernels run: torch's own one by one, the same but for the fp32 products of a CPU, which go through oneDNN,
+fused by torch.compile, or fused and recorded as one CUDA graph.
 
-Fusing changes the last bits of a run; validation is always eager.
+All but the first change the last bits of a run; validation is never fused.
 """
 
 

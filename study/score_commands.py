@@ -70,7 +70,7 @@ def features(folder: Path, texts: Path, layer: int | None, pooling: Any, output:
     if len(runs) > 1:
         raise InputError.at(str(folder), f"holds {len(runs)} completed runs; give the folder of one, as runs/{runs[0].run_id}")
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
-    found = embed(runs[0], lines, layer, pooling, Execution(slot.device, 1, slot.threads))
+    found = embed(runs[0], lines, layer, pooling, Execution(slot.device, 1, slot.threads, kernels="eager"))
     write_embeddings(into, found, lines)
     click.echo(f"{len(lines)} embeddings of width {found.shape[1]}: {into}")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jaxtyping import install_import_hook
 
-CHECKED = ("embeddings", "encoder", "heads", "masked_language_model")
+CHECKED = ("embeddings", "encoder", "heads", "linear", "loss", "masked_language_model")
 install_import_hook([f"study.model.{name}" for name in CHECKED], "beartype.beartype")
 install_import_hook("study.data.masking", "beartype.beartype")
 

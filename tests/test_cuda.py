@@ -57,7 +57,7 @@ def cuda_config(corpus: Path, **recipe: Any) -> RunConfig:
 
 
 def test_kernels_are_eager_on_cpu_and_refused_where_they_cannot_run(corpus: Path) -> None:
-    assert resolve_kernels(Execution("cpu")) == "eager"
+    assert resolve_kernels(Execution("cpu"), "bf16") == "eager"
     with pytest.raises(InputError, match="graphed runs on a single CUDA device; use compiled or eager"):
         Execution("cpu", kernels="graphed").check(config(corpus))
 
@@ -68,14 +68,14 @@ def test_compiling_needs_a_compiler_and_says_so(corpus: Path, monkeypatch: pytes
     with pytest.raises(InputError, match="compiled needs a C compiler"):
         Execution("cpu", kernels="compiled").check(config(corpus))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert resolve_kernels(Execution("cuda")) == "eager"
+    assert resolve_kernels(Execution("cuda"), "bf16") == "eager"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not can_compile("cpu"), reason="torch.compile finds no C++ compiler or no Python headers here")
 def test_a_compiled_run_on_cpu_learns_what_an_eager_one_does(corpus: Path, tmp_path: Path) -> None:
     plain = config(corpus)
-    eager = trained_apart(tmp_path / "eager", plain)
+    eager = trained_apart(tmp_path / "eager", plain, kernels="eager")
     compiled = trained_apart(tmp_path / "compiled", plain, kernels="compiled")
     record = compiled.record()
     assert record is not None

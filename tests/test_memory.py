@@ -55,7 +55,7 @@ TRAINED = {
     "few tokens, deep": config(4, 256, 4, 1024, vocabulary=2048, length=32, batch=2),
     "pre-norm": config(6, 64, 1, 128, vocabulary=1000, length=64, batch=16, norm="pre"),
     "backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
-    "gradient of the loss": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
+    "gradient of the loss, where it is the peak on a GPU": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
     "validation": config(1, 32, 2, 32, vocabulary=8000, length=16, batch=64),
 }
 
@@ -80,6 +80,8 @@ def test_a_run_takes_the_memory_that_is_predicted(name: str) -> None:
 
 def test_every_moment_is_the_peak_of_some_run_here() -> None:
     moments = {run_memory(run, "fp32", "cpu").moment for run in TRAINED.values()}
+    assert len(moments) == 4
+    moments |= {run_memory(run, "fp32", "cuda").moment for run in TRAINED.values()}
     assert len(moments) == 5
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from study.architecture import Architecture
 from study.config import Recipe
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.optimization import adamw, learning_rate_factor, schedule
+from study.model.optimization import adamw, clip_gradients, learning_rate_factor, schedule
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -78,3 +79,21 @@ def test_scheduler_follows_the_factors() -> None:
         optimizer.step()
         scheduler.step()
     assert rates == pytest.approx([0.5 * factor for factor in factors(20)])
+
+
+@pytest.mark.parametrize("limit", [0.5, 5.0, 1e3, float("inf")])
+@pytest.mark.parametrize("broken", [False, True])
+def test_gradients_are_clipped_as_torch_clips_them_to_the_bit(limit: float, broken: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = [torch.randn(size, generator=generator) for size in [(7, 5), (5,), (3, 2)]]
+    if broken:
+        values[1][2] = float("nan")
+    ours, theirs = ([torch.nn.Parameter(torch.zeros_like(value)) for value in values] for _ in range(2))
+    for parameter, other, value in zip(ours, theirs, values, strict=True):
+        parameter.grad, other.grad = value.clone(), value.clone()
+    ours.append(torch.nn.Parameter(torch.zeros(3)))  # without a gradient
+    found, expected = clip_gradients(ours, limit), torch.nn.utils.clip_grad_norm_(theirs, limit)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    for parameter, other in zip(ours, theirs, strict=False):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, other.grad, rtol=0, atol=0, equal_nan=True)

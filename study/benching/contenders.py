@@ -17,12 +17,13 @@ from study.benching.gate import Gate
 from study.benching.synthetic import drawn_data
 from study.data.batches import DataOrder
 from study.memory import Device, Precision
+from study.model.linear import multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.optimization import adamw, schedule
+from study.model.optimization import adamw, clip_gradients, schedule
 from study.randomness import Stream, stream_seed
 from study.records import RunFolder
 from study.training.allocation import keep_freed_memory
-from study.training.execution import Execution
+from study.training.execution import Execution, resolve_kernels
 from study.training.stopping import StopSignal
 from study.training.trainer import fit, masker_of
 from study.training.watchdog import Watchdog
@@ -88,6 +89,8 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
     order = DataOrder(len(sequences), case.batch, config.seed)
     masker, generator = masker_of(config, prepared), torch.Generator()
     model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed).train()
+    if resolve_kernels(Execution(case.device), case.dtype) == "onednn":
+        multiply_through_onednn(model)
     optimizer = adamw(model, config.recipe)
     scheduler = schedule(optimizer, config.steps, config.recipe)
     step = 0
@@ -98,7 +101,7 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
             loss = model.predicted_loss(model.encoder(masked.tokens), masked.positions, masked.labels)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.recipe.gradient_clip_norm or float("inf"))
+        clip_gradients(model.parameters(), config.recipe.gradient_clip_norm or float("inf"))
         optimizer.step()
         scheduler.step()
         step += 1

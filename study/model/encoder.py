@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from study.architecture import Architecture
 from study.model.embeddings import LAYER_NORM_EPSILON, Embeddings, padding_mask
+from study.model.linear import Linear
 
 
 class Attention(nn.Module):
@@ -17,8 +18,8 @@ class Attention(nn.Module):
     def __init__(self, architecture: Architecture, dropout: float) -> None:
         super().__init__()
         self.heads, self.head_width, self.dropout = architecture.heads, architecture.head_width, dropout
-        self.query_key_value = nn.Linear(architecture.width, 3 * architecture.width)
-        self.output = nn.Linear(architecture.width, architecture.width)
+        self.query_key_value = Linear(architecture.width, 3 * architecture.width)
+        self.output = Linear(architecture.width, architecture.width)
 
     def forward(self, x_BxSxH: Float[Tensor, "B S H"], mask: Bool[Tensor, "B 1 1 S"] | None) -> Float[Tensor, "B S H"]:
         """Attend from every token to every token that `mask` allows, to all without it."""
@@ -35,11 +36,11 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B K H"]:
         """Attend from some tokens only, `queries_BxKxH`, to all of `x_BxSxH`: what `forward` gives at those tokens."""
         batch, length, width = x_BxSxH.shape
-        weight, bias = self.query_key_value.weight, self.query_key_value.bias
-        query_BxAxKxD = (
-            F.linear(queries_BxKxH, weight[:width], bias[:width]).view(batch, -1, self.heads, self.head_width).transpose(1, 2)
-        )
-        joint = F.linear(x_BxSxH, weight[width:], bias[width:]).view(batch, length, 2, self.heads, self.head_width)
+        product = self.query_key_value
+        queries_BxKxH = product.multiply(queries_BxKxH, product.weight[:width], product.bias[:width])
+        query_BxAxKxD = queries_BxKxH.view(batch, -1, self.heads, self.head_width).transpose(1, 2)
+        joint = product.multiply(x_BxSxH, product.weight[width:], product.bias[width:])
+        joint = joint.view(batch, length, 2, self.heads, self.head_width)
         key_BxAxSxD, value_BxAxSxD = joint.permute(2, 0, 3, 1, 4).unbind(0)
         dropout = self.dropout if self.training else 0.0
         attended_BxAxKxD = attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, dropout)
@@ -72,8 +73,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
-        self.inner = nn.Linear(architecture.width, architecture.ffn)
-        self.outer = nn.Linear(architecture.ffn, architecture.width)
+        self.inner = Linear(architecture.width, architecture.ffn)
+        self.outer = Linear(architecture.ffn, architecture.width)
 
     def forward(self, x_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S H"]:
         """Apply to every token alike."""

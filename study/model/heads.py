@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from study.architecture import Architecture
 from study.model.embeddings import LAYER_NORM_EPSILON
+from study.model.linear import Linear
 
 
 class MaskedLanguageModelHead(nn.Module):
@@ -16,14 +17,14 @@ class MaskedLanguageModelHead(nn.Module):
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
-        self.transform = nn.Linear(architecture.width, architecture.width)
+        self.transform = Linear(architecture.width, architecture.width)
         self.norm = nn.LayerNorm(architecture.width, eps=LAYER_NORM_EPSILON)
         self.bias = nn.Parameter(torch.zeros(architecture.vocabulary))
-        self.decoder = None if architecture.tied_decoder else nn.Linear(architecture.width, architecture.vocabulary, bias=False)
+        self.decoder = None if architecture.tied_decoder else Linear(architecture.width, architecture.vocabulary, bias=False)
 
     def forward(
         self, hidden: Float[Tensor, "*places H"], token_embedding_VxH: Float[Tensor, "V H"]
     ) -> Float[Tensor, "*places V"]:
         """Logits over the vocabulary at each place that is given."""
         weight_VxH = token_embedding_VxH if self.decoder is None else self.decoder.weight
-        return F.linear(self.norm(F.gelu(self.transform(hidden))), weight_VxH, self.bias)
+        return self.transform.multiply(self.norm(F.gelu(self.transform(hidden))), weight_VxH, self.bias)

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from study.config import RunConfig
 from study.data.masking import IGNORED, MaskedBatch, Masker
+from study.model.linear import multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.optimization import adamw, learning_rate_factor, schedule
+from study.model.optimization import adamw, clip_gradients, learning_rate_factor, schedule
 from study.model.step_graph import StepGraph
 from study.randomness import Stream, stream_seed
 from study.records import Kernels
@@ -77,6 +78,11 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._validated: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
 
     @property
+    def fused(self) -> bool:
+        """Whether torch.compile fuses kernels."""
+        return self.kernels in ("compiled", "graphed")
+
+    @property
     def steps_done(self) -> int:
         """Optimiser steps taken."""
         return self.trainer.global_step
@@ -86,14 +92,16 @@ class MaskedLanguageModelling(pl.LightningModule):
         return self.model(*inputs, **named)
 
     def setup(self, stage: str) -> None:
-        """Draw masks on the training device, and fuse the kernels of each block and of the loss where asked to.
+        """Draw masks on the training device, and choose what multiplies; fuse each block and the loss where asked to.
 
         Blocks of one shape are compiled once, whatever the depth.
         """
         self._generator = torch.Generator(self.device)
         self._graph: StepGraph | None = None
         self._predicted_loss = self.model.predicted_loss
-        if self.kernels != "eager" and stage == "fit":
+        if self.kernels == "onednn":
+            multiply_through_onednn(self.model)
+        if self.fused and stage == "fit":
             for block in (self.model.encoder.embeddings, *self.model.encoder.blocks):
                 block.compile(dynamic=False)
             self._predicted_loss = torch.compile(self.model.predicted_loss, dynamic=False)
@@ -137,7 +145,7 @@ class MaskedLanguageModelling(pl.LightningModule):
 
     def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
         """Clip the global norm as the recipe says, and keep the norm from before."""
-        self.gradient_norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self._clip_norm)
+        self.gradient_norm = clip_gradients(self.parameters(), self._clip_norm)
 
     @property
     def _clip_norm(self) -> float:
@@ -201,12 +209,12 @@ class MaskedLanguageModelling(pl.LightningModule):
     def on_validation_start(self) -> None:
         """Note when validation begins, whose few steps do not pay for compiling their shapes."""
         self._validation_started = time.perf_counter()
-        if self.kernels != "eager":
+        if self.fused:
             torch.compiler.set_stance("force_eager")
 
     def on_validation_end(self) -> None:
         """Leave validation out of the rows' throughput."""
-        if self.kernels != "eager":
+        if self.fused:
             torch.compiler.set_stance("default")
         self._row_started += time.perf_counter() - self._validation_started
 

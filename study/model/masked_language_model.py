@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from study.architecture import Architecture, unbuildable
 from study.counting import parameters
-from study.data.masking import IGNORED
 from study.errors import InputError
 from study.model.embeddings import initialise
 from study.model.encoder import Encoder, at_positions
 from study.model.heads import MaskedLanguageModelHead
+from study.model.loss import mean_cross_entropy
 from study.randomness import Stream, stream_seed
 
 
@@ -58,7 +57,7 @@ class MaskedLanguageModel(nn.Module):
     ) -> Float[Tensor, ""]:
         """The mean cross-entropy in nats over the positions to predict, but for IGNORED labels."""
         logits_BxKxV = self.logits(at_positions(hidden_BxSxH, positions_BxK))
-        return F.cross_entropy(logits_BxKxV.flatten(0, 1).float(), labels_BxK.flatten(), ignore_index=IGNORED)
+        return mean_cross_entropy(logits_BxKxV.flatten(0, 1).float(), labels_BxK.flatten())
 
 
 def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from study.model.linear import Linear
+
 
 class SequenceHead(nn.Module):
     """A class or a number for a whole input: the pooler (H → H and tanh) on [CLS], dropout, H → C.
@@ -15,9 +17,9 @@ class SequenceHead(nn.Module):
 
     def __init__(self, width: int, outputs: int, dropout: float) -> None:
         super().__init__()
-        self.pooler = nn.Linear(width, width)
+        self.pooler = Linear(width, width)
         self.dropout = nn.Dropout(dropout)
-        self.output = nn.Linear(width, outputs)
+        self.output = Linear(width, outputs)
 
     def forward(self, first_BxH: Float[Tensor, "B H"]) -> Float[Tensor, "B C"]:
         """Logits from the encoder's output at the first token."""
@@ -31,7 +33,7 @@ class TokenHead(nn.Module):
     def __init__(self, width: int, outputs: int, dropout: float) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.output = nn.Linear(width, outputs)
+        self.output = Linear(width, outputs)
 
     def forward(self, hidden_BxSxH: Float[Tensor, "B S H"], places_N: Int[Tensor, " N"] | None = None) -> Tensor:
         """Logits (N, C) at the places given, which count through the flattened batch; (B, S, C) without them."""
@@ -45,7 +47,7 @@ class SpanHead(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.output = nn.Linear(width, 2)
+        self.output = Linear(width, 2)
 
     def forward(self, hidden_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S 2"]:
         """Logits of the start and of the end."""

@@ -14,7 +14,7 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
 from study.config import Budget, Recipe
-from study.model.optimization import adamw, schedule
+from study.model.optimization import adamw, clip_gradients, schedule
 from study.model.task_model import TaskModel
 from study.randomness import Stream, stream_seed
 from study.score_config import ScoreConfig
@@ -154,7 +154,7 @@ class FineTuning(pl.LightningModule):
 
     def configure_gradient_clipping(self, *_: Any, **__: Any) -> None:
         """Clip the global norm at 1, as BERT's fine-tuning does."""
-        torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+        clip_gradients(self.parameters(), 1.0)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW under a linear rise and fall, stepped every step."""

@@ -28,7 +28,8 @@ from study.records import Environment, Kernels
 class Execution:
     """How to execute one run: on which kind of device, how many of them (DDP) over all nodes, with how many CPU threads each.
 
-    `kernels` are fused on a GPU by `auto` where torch.compile can run, and recorded as a CUDA graph on a single one.
+    By `auto`, `kernels` are fused on a GPU where torch.compile can run, and recorded as a CUDA graph on a single one; on a
+    CPU they are oneDNN's for fp32 products where MKL, which is torch's own choice, is slow.
     `validations` are spread evenly over the steps, the last at the end; None lets their cost decide. A checkpoint is taken
     every `checkpoint_seconds`; a run that takes no step for `hang_seconds` is given up as HUNG. `sharing` runs at most have
     each device at a time.
@@ -51,6 +52,10 @@ class Execution:
             raise InputError.at(place, f"{batch} sequences a batch cannot be shared out over {self.devices} devices evenly")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError.at("device", "cuda was asked for, but torch sees no CUDA device here; use cpu")
+        if self.kernels == "onednn" and (self.device != "cpu" or resolve_precision(config.recipe.precision, "cpu") != "fp32"):
+            raise InputError.at("kernels", "onednn is for fp32 on a CPU; use eager or auto")
+        if self.kernels == "onednn" and not built_with("mkldnn"):
+            raise InputError.at("kernels", "this torch was built without oneDNN; use eager or auto")
         if self.kernels == "graphed" and (self.device == "cpu" or self.devices > 1):
             raise InputError.at("kernels", "graphed runs on a single CUDA device; use compiled or eager")
         if self.kernels in ("compiled", "graphed") and not can_compile(self.device):
@@ -66,13 +71,26 @@ def can_compile(device: str) -> bool:
     return bool(compiler) and (Path(sysconfig.get_path("include")) / "Python.h").exists()
 
 
-def resolve_kernels(execution: Execution) -> Kernels:
-    """The kernels that `auto` means: eager on CPU, where fusing gains nothing, and fused on CUDA where that is possible."""
+def resolve_kernels(execution: Execution, precision: Literal["fp32", "bf16"]) -> Kernels:
+    """The kernels that `auto` means: fused on CUDA where that is possible, never on a CPU, where fusing gains nothing."""
     if execution.kernels != "auto":
         return execution.kernels
-    if execution.device == "cpu" or not can_compile("cuda"):
+    if execution.device == "cpu":
+        return "onednn" if precision == "fp32" and mkl_is_slow() else "eager"
+    if not can_compile("cuda"):
         return "eager"
     return "graphed" if execution.devices == 1 else "compiled"
+
+
+def mkl_is_slow() -> bool:
+    """Whether torch's fp32 products go through MKL on a processor that is known not to be Intel's, and oneDNN is there."""
+    vendor = _processor_line("vendor_id")
+    return vendor not in (None, "GenuineIntel") and built_with("mkl") and built_with("mkldnn")
+
+
+def built_with(backend: Literal["mkl", "mkldnn"]) -> bool:
+    """Whether torch was built with Intel's MKL, or with oneDNN (mkldnn)."""
+    return bool(getattr(torch.backends, backend).is_available())
 
 
 def resolve_precision(asked: str, device: str) -> Literal["fp32", "bf16"]:
@@ -81,6 +99,9 @@ def resolve_precision(asked: str, device: str) -> Literal["fp32", "bf16"]:
         return "bf16" if device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     return "bf16" if asked == "bf16" else "fp32"
 
+
+PROCESSORS = "/proc/cpuinfo"
+"""Where Linux lists the processors."""
 
 PEAK_FLOPS_PER_SECOND = {
     "A100": {"fp32": 19.5e12, "bf16": 312e12},
@@ -120,7 +141,7 @@ def environment(execution: Execution, precision: Literal["fp32", "bf16"]) -> Env
         sharing=execution.sharing,
         threads=execution.threads,
         precision=precision,
-        kernels=resolve_kernels(execution),
+        kernels=resolve_kernels(execution, precision),
         python=platform.python_version(),
         torch=torch.__version__,
         lightning=version("pytorch-lightning"),
@@ -130,14 +151,15 @@ def environment(execution: Execution, precision: Literal["fp32", "bf16"]) -> Env
 
 def processor() -> str:
     """The processor's name, with the instruction set that torch uses on it."""
-    return f"{_processor_model()} ({torch.backends.cpu.get_cpu_capability()})"
+    model = _processor_line("model name") or platform.machine()
+    return f"{model} ({torch.backends.cpu.get_cpu_capability()})"
 
 
-def _processor_model() -> str:
-    """The processor's name as the kernel gives it, the architecture where it gives none."""
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+def _processor_line(name: str) -> str | None:
+    """What the kernel says of the first processor under a name, None where it says nothing (as outside Linux)."""
+    if os.path.exists(PROCESSORS):
+        with open(PROCESSORS, encoding="utf-8") as lines:
             for line in lines:
-                if line.startswith("model name"):
+                if line.startswith(name):
                     return line.split(":", 1)[1].strip()
-    return platform.machine()
+    return None

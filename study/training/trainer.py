@@ -67,7 +67,7 @@ def fit(
     masker = masker_of(config, prepared)
     precision = resolve_precision(config.recipe.precision, execution.device)
     log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
-    kernels = resolve_kernels(execution)
+    kernels = resolve_kernels(execution, precision)
     module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision), kernels)
     batches = PackedBatches(config, prepared, masker, pinned=execution.device == "cuda")
     checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock(folder.run_id)

@@ -19,6 +19,8 @@ def slots_of(resources: Resources) -> list[Slot]:
     slots = [replace(slot, kernels=resources.kernels) for slot in _slots_where(resources)]
     if resources.kernels == "graphed" and any(slot.device == "cpu" or len(slot.indices) > 1 for slot in slots):
         raise InputError.at("--kernels graphed", "runs on a single CUDA device; use compiled, eager or auto")
+    if resources.kernels == "onednn" and any(slot.device != "cpu" for slot in slots):
+        raise InputError.at("--kernels onednn", "runs on a CPU; add --device cpu, or use auto")
     return slots
 
 

@@ -1,0 +1,90 @@
+"""Linear layers whose products can go through oneDNN. Letters: H inputs, F outputs.
+
+MKL, which torch's fp32 products on a CPU go through, has its fast paths on Intel's processors alone. On an AMD EPYC oneDNN
+multiplied x·Wᵀ 1.35 times and the gradient by x 1.3 times as fast. In the gradient by W, where the long side is summed over,
+MKL stays ahead, but for a decoder, which has more outputs than it has rows of inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+LEAST_PRODUCTS = 2**25
+"""Multiplications from which on oneDNN pays: torch takes some 0.1 ms longer to call it."""
+
+
+class Linear(nn.Linear):
+    """`nn.Linear`, through torch's own product, or through oneDNN where `onednn` is set and applies.
+
+    It applies to large products in fp32 on a CPU outside autocast; anything else takes torch's product. The two differ in the
+    last bits.
+    """
+
+    onednn = False
+
+    def forward(self, x: Float[Tensor, "*places H"]) -> Float[Tensor, "*places F"]:
+        """x·Wᵀ + b."""
+        return self.multiply(x, self.weight, self.bias)
+
+    def multiply(
+        self, x: Float[Tensor, "*places H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None
+    ) -> Float[Tensor, "*places F"]:
+        """x·Wᵀ + b by the kernel of this layer with other weights: a part of its own, or those of a tied decoder."""
+        if self.onednn and _applies(x, weight_FxH):
+            product: Tensor = _Product.apply(x, weight_FxH, bias_F)  # type: ignore[no-untyped-call]
+            return product
+        return F.linear(x, weight_FxH, bias_F)
+
+
+def multiply_through_onednn(module: nn.Module) -> None:
+    """Send the products of every layer of a module through oneDNN, for as long as the module lives."""
+    for layer in module.modules():
+        if isinstance(layer, Linear):
+            layer.onednn = True
+
+
+def _applies(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN is meant for a product: a large one of fp32 tensors on a CPU, outside autocast."""
+    on_cpu = x.device.type == weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    return on_cpu and x.dtype == weight.dtype == torch.float32 and x.numel() * len(weight) >= LEAST_PRODUCTS
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x·Wᵀ + b; torch 2.13's kernel takes any strides of x and W, but reads a bias as if its numbers lay side by side."""
+    dense = None if bias is None else bias.contiguous()
+    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, dense, "none", [], "")
+    return product
+
+
+class _Product(torch.autograd.Function):
+    """x·Wᵀ + b with its gradients, which cannot be differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _onednn(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        return (
+            _onednn(rows, weight.t(), None).view(x.shape) if of_x else None,
+            _of_weight(rows, x.reshape(-1, x.shape[-1])) if of_weight else None,
+            rows.new_ones(len(rows)) @ rows if of_bias else None,
+        )
+
+
+def _of_weight(gradient: Tensor, x: Tensor) -> Tensor:
+    """The gradient by W, by whichever is faster: oneDNN made that of BERT's decoder, transposed, 1.1 to 1.6 times as fast."""
+    if gradient.shape[1] > gradient.shape[0]:
+        return _onednn(x.t(), gradient.t(), None).t().contiguous()
+    return gradient.t() @ x
