@@ -17,10 +17,12 @@ from study.model.masked_language_model import MaskedLanguageModel, from_transfor
 from study.records import RunFolder
 from study.sweeping.executors import choosing
 from study.sweeping.executors.slots import Slot
+from study.sweeping.launch import plan
 from study.sweeping.resources import Resources
 from study.training import execution
 from study.training.execution import Execution, resolve_kernels
 from tests.small import config, stop_after, trained, write_corpus
+from tests.sweeps import sweep
 from tests.test_model import reference
 
 pytestmark = pytest.mark.skipif(not execution.built_with("mkldnn"), reason="this torch was built without oneDNN")
@@ -201,3 +203,10 @@ def test_onednn_is_refused_where_it_cannot_be(corpus: Path, monkeypatch: pytest.
     monkeypatch.setattr(choosing, "_slots_where", lambda _: [Slot("cuda", (0,), 1)])
     with pytest.raises(InputError, match="--kernels onednn: runs on a CPU; add --device cpu, or use auto"):
         choosing.slots_of(Resources(kernels="onednn"))
+
+
+def test_onednn_is_refused_before_a_sweep_in_bf16_starts(tmp_path: Path) -> None:
+    asked = Resources(device="cpu", kernels="onednn")
+    assert plan(sweep(), tmp_path, asked).runs == 2
+    with pytest.raises(InputError, match=r"--kernels onednn: is for fp32, and recipe.precision is bf16; use eager or auto"):
+        plan(sweep(base={"recipe": {"precision": "bf16"}}), tmp_path, asked)

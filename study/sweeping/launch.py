@@ -48,6 +48,7 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
 
 def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: list[Slot]) -> Bill:
     _check_batches(spec, len(slots[0].indices))
+    _check_kernels(spec, slots[0])
     if resources.on == "local":  # of other machines' memory nothing is known here
         check_room(spec, slots)
     return bill(spec, slots, folder.records())
@@ -61,6 +62,12 @@ def _check_batches(spec: SweepSpec, devices: int) -> None:
         if batch % devices:
             message = f"cannot share out a batch of {batch} sequences evenly; change recipe.batch_tokens"
             raise InputError.at(f"--devices {devices}", message)
+
+
+def _check_kernels(spec: SweepSpec, slot: Slot) -> None:
+    """Raise InputError where kernels were asked for that are not those of a precision that some run has."""
+    if slot.kernels == "onednn" and any(run.recipe.precision == "bf16" for run in first_runs(spec)):
+        raise InputError.at("--kernels onednn", "is for fp32, and recipe.precision is bf16; use eager or auto")
 
 
 def launch(
