@@ -317,8 +317,12 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def _plain(value: Any) -> Any:
+    """A value of a model with whole floats as integers; most are scalars, told apart before a call is spent on them."""
     if isinstance(value, dict):
-        return {key: _plain(below) for key, below in value.items()}
+        return {key: below if type(below) in _SCALARS else _plain(below) for key, below in value.items()}
     if isinstance(value, list):
         return [_plain(below) for below in value]
     return whole(value) if isinstance(value, float) else value
+
+
+_SCALARS = (str, int, bool, type(None))

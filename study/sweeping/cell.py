@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any
 from study.config import RunConfig
 from study.errors import InputError
 from study.records import RunRecord
-from study.schema import flatten, set_path
+from study.schema import deep_merge, flatten, set_path
 from study.sweeping.spec import SweepSpec
 from study.sweeping.tuning import Line, sought, start_near
 
@@ -50,10 +49,10 @@ class Cell:
 
     def variant(self, tuned: Mapping[str, float], seed: int) -> RunConfig:
         """The run of this cell with these knobs and this seed."""
-        values = copy.deepcopy(self._values) | {"seed": seed}
+        changes: dict[str, Any] = {"seed": seed}
         for path, value in tuned.items():
-            set_path(values, path, value)
-        return RunConfig.parse(values)
+            set_path(changes, path, value)
+        return RunConfig.parse(deep_merge(self._values, changes))
 
     @cached_property
     def _values(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -192,7 +193,7 @@ class Tuned(Strict):
 
     def values(self) -> list[float]:
         """The values to try, rounded to four digits, each once."""
-        return list(dict.fromkeys(_rounded(value) for value in np.geomspace(self.low, self.high, self.trials)))
+        return list(_in_equal_ratios(self.low, self.high, self.trials))
 
     def beyond(self, value: float) -> float | None:
         """The next value outwards where `value` is an end of the range, None inside it."""
@@ -201,6 +202,12 @@ class Tuned(Strict):
         if value == values[0]:
             return _rounded(self.low / ratio)
         return _rounded(self.high * ratio) if value == values[-1] else None
+
+
+@functools.cache
+def _in_equal_ratios(low: float, high: float, count: int) -> tuple[float, ...]:
+    """So many values from low to high, rounded to four digits, each once; every cell of a sweep asks for the same."""
+    return tuple(dict.fromkeys(_rounded(value) for value in np.geomspace(low, high, count)))
 
 
 class Dimension(Strict):
