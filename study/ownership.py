@@ -212,10 +212,16 @@ def seconds_since_beat(folder: RunFolder) -> float | None:
     For people to read; who may begin the next attempt is decided by a Watch, which compares no clocks.
     """
     number = folder.attempts()
-    for file in (_beat_file(folder, number), folder.attempt_file(number)):
-        with contextlib.suppress(FileNotFoundError):
-            return max(0.0, time.time() - file.stat().st_mtime)
-    return None
+    beaten = seconds_since_write(_beat_file(folder, number))
+    return seconds_since_write(folder.attempt_file(number)) if beaten is None else beaten
+
+
+def seconds_since_write(file: Path) -> float | None:
+    """How long ago a file was written, by its time and this machine's clock, None where there is none."""
+    try:
+        return max(0.0, time.time() - file.stat().st_mtime)
+    except FileNotFoundError:
+        return None
 
 
 def pulse_of(folder: RunFolder) -> Pulse | None:

@@ -11,7 +11,7 @@ from study.config import RunConfig
 from study.records import RunRecord, SweepFolder
 from study.sweeping.coordinator import Progress as SweepProgress
 from study.sweeping.liveness import signs_of
-from study.sweeping.status import newest_rows
+from study.sweeping.status import newest_of, newest_rows
 from study.sweeping.tables import silence
 from study.terminal import printable
 
@@ -76,9 +76,9 @@ class LaunchDisplay:
             self._tasks[key] = self.progress.add_task(run_label(config), total=config.tokens, note="starting")
         home = self.folder.home(config.fingerprint(self.data_fingerprint))
         rows = newest_rows(home)
-        tokens = max((row["trainer/tokens"] for row in rows), default=0)
-        speeds = [row["perf/tokens_per_second"] for row in rows if "perf/tokens_per_second" in row]
-        note = silence(signs_of(home, rows)) or (f"{speeds[-1]:,.0f} tokens/s" if speeds else "")
+        values = newest_of(rows)
+        tokens, speed = values.get("trainer/tokens", 0), values.get("perf/tokens_per_second")
+        note = silence(signs_of(home, rows)) or ("" if speed is None else f"{speed:,.0f} tokens/s")
         self.progress.update(self._tasks[key], completed=tokens, note=note)
         return float(tokens) / config.tokens
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from study.ownership import LEASE_SECONDS, seconds_since_beat
+from study.ownership import LEASE_SECONDS, seconds_since_beat, seconds_since_write
 from study.records import RunFolder
 
 SILENT_SECONDS = 60.0
@@ -45,8 +43,8 @@ class Signs:
 
 def signs_of(run: RunFolder, rows: Sequence[Mapping[str, Any]]) -> Signs:
     """The signs of life of a run whose newest rows these are."""
-    newest = max((_modified(file) for file in (run.metrics_file, run.attempt_file(run.attempts()))), default=0.0)
-    since_row = max(0.0, time.time() - newest) if newest else None
+    ages = map(seconds_since_write, (run.metrics_file, run.attempt_file(run.attempts())))
+    since_row = min((age for age in ages if age is not None), default=None)
     return Signs(since_row, seconds_per_row(rows), seconds_since_beat(run))
 
 
@@ -58,11 +56,3 @@ def seconds_per_row(rows: Sequence[Mapping[str, Any]]) -> float | None:
         for earlier, later in pairwise(timed)
     ]
     return median(spans) if spans else None
-
-
-def _modified(file: Path) -> float:
-    """When a file was last written, 0 where there is none."""
-    try:
-        return file.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0

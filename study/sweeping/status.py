@@ -144,7 +144,7 @@ def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
     config = run.config() if record is None else record.config
     state: str = "running" if record is None and is_trained(home) else "stopped"
     rows = newest_rows(home) if record is None else []
-    values = _newest_of(rows)
+    values = newest_of(rows)
     tokens, flops = values.get("trainer/tokens", 0), values.get("trainer/flops", 0.0)
     loss, speed, mfu = values.get("val/loss"), values.get("perf/tokens_per_second"), values.get("perf/mfu")
     if record is not None:
@@ -190,7 +190,7 @@ def _planned(folder: SweepFolder, runs: Sequence[RunStatus]) -> tuple[int | None
 
 def newest_values(run: RunFolder) -> dict[str, Any]:
     """The newest value of each metric of a run, read from the end of its file."""
-    return _newest_of(newest_rows(run))
+    return newest_of(newest_rows(run))
 
 
 def newest_rows(run: RunFolder) -> list[dict[str, Any]]:
@@ -205,7 +205,8 @@ def newest_rows(run: RunFolder) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def _newest_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def newest_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The newest value of each metric in rows that are in order."""
     values: dict[str, Any] = {}
     for row in rows:
         values |= row
