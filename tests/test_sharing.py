@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -113,22 +114,31 @@ def test_a_home_that_was_deleted_is_made_anew_by_one_of_many(tmp_path: Path) -> 
         }
     )
     sweeps = [SweepFolder(tmp_path / f"sweep{number}") for number in range(8)]
-    for folder in sweeps:
-        folder.run("run").write_config(config)
     gone = SweepFolder(tmp_path / "gone")
-    gone.run("run").write_config(config)
-    assert SharedRuns(gone).home("run").path == gone.run("run").path
-    shutil.rmtree(gone.path)
-    found: list[Path] = []
-    threads = [
-        threading.Thread(target=lambda folder=folder: found.append(SharedRuns(folder).home("run").path)) for folder in sweeps
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8
-    assert len(set(found)) == 1
+    often, together = sys.getswitchinterval(), threading.Barrier(len(sweeps))
+    sys.setswitchinterval(1e-5)
+    try:
+        for name in (f"run{number}" for number in range(30)):
+            for folder in (*sweeps, gone):
+                folder.run(name).write_config(config)
+            assert SharedRuns(gone).home(name).path == gone.run(name).path
+            shutil.rmtree(gone.path)
+            found: list[Path] = []
+
+            def ask(folder: SweepFolder, name: str = name, found: list[Path] = found) -> None:
+                shared = SharedRuns(folder)
+                together.wait()
+                found.append(shared.home(name).path)
+
+            threads = [threading.Thread(target=ask, args=(folder,)) for folder in sweeps]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(found) == len(sweeps)
+            assert len(set(found)) == 1
+    finally:
+        sys.setswitchinterval(often)
 
 
 def test_a_record_that_was_there_before_it_was_shared_is_found(tmp_path: Path) -> None:

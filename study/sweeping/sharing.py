@@ -32,26 +32,27 @@ class SharedRuns:
     def home(self, run_id: str) -> RunFolder:
         """Where a run is trained: in this sweep's folder, which is there already, unless another sweep began it first."""
         link = self.folder.homes / run_id
-        while True:
-            try:
-                patiently(lambda: os.symlink(os.path.join("..", self.folder.name, "runs", run_id), link))
-            except FileExistsError:
-                home = self.folder.home(run_id)
-                if link.exists() and not self._given_up(home):
-                    return home
-                self._forget(link)
-            else:
-                return self.folder.run(run_id)
+        with contextlib.suppress(FileExistsError):
+            patiently(lambda: os.symlink(self._target(run_id), link))
+        if self._is_home(home := self.folder.home(run_id)):
+            return home
+        with FileLock(self.folder.homes / ".lock"):  # of all that find it gone, the first takes it over and the others see that
+            if not self._is_home(home := self.folder.home(run_id)):
+                anew = link.with_name(f".{run_id}.tmp")
+                anew.unlink(missing_ok=True)
+                os.symlink(self._target(run_id), anew)
+                os.replace(anew, link)  # so that there is a link at every moment
+                home = self.folder.run(run_id)
+        return home
 
-    def _given_up(self, home: RunFolder) -> bool:
-        """Whether a search of another name has pruned the run: whoever else wants it trains it whole."""
-        return home.path != self.folder.run(home.run_id).path and _is_pruned(home)
+    def _target(self, run_id: str) -> str:
+        """What the link to a run of this sweep says."""
+        return os.path.join("..", self.folder.name, "runs", run_id)
 
-    def _forget(self, link: Path) -> None:
-        """Remove a link whose sweep was deleted or has pruned the run, unless another process has made it anew."""
-        with FileLock(self.folder.homes / ".lock"):
-            if not link.exists() or self._given_up(self.folder.home(link.name)):
-                link.unlink(missing_ok=True)
+    def _is_home(self, home: RunFolder) -> bool:
+        """Whether a run is trained there still: not where its sweep was deleted, nor where another's search pruned it."""
+        mine = home.path == self.folder.run(home.run_id).path
+        return home.path.exists() and (mine or not _is_pruned(home))
 
     def holder(self, run_id: str) -> str | None:
         """Which process trains a run now, None where none does."""
