@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.benching.tables import TITLES, as_line, as_text
+
 if TYPE_CHECKING:
     from study.benching.command import Choice
 
-SECTIONS = ("train", "finetune", "sharing", "overhead", "start", "data", "validation", "laws", "roofline")
-"""What `--only` takes."""
-
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Measure this alone; repeat it for several.")
+@click.option("--only", multiple=True, type=click.Choice(list(TITLES)), help="Measure this alone; repeat it for several.")
 @click.option("--shapes", help="Trained shapes as DEPTHxWIDTH, as in 2x128,4x256.  [default: the device's own]")
 @click.option("--vocabulary", default="30522,8192", show_default=True, help="Word pieces V of the shapes.")
 @click.option("--dtype", default=None, help="Precisions of the shapes.  [default: fp32,bf16 on CPU, bf16 on CUDA]")
@@ -38,7 +37,6 @@ def bench(only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str, d
     Every row is printed and written to OUTPUT/<hardware>.json as it is finished; a table and a figure lie beside it.
     """
     from study.benching.command import Choice, run
-    from study.benching.tables import as_line, as_text
     from study.plotting import roofline, training_speed
     from study.quantities import read_whole_numbers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,3 +31,13 @@ def test_both_sides_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = rows
     assert (row["model"], row["task"]) == ("bert-tiny", "few")
     assert row["versus_trainer"] == pytest.approx(row["tokens_per_second"] / row["trainer_tokens_per_second"])
+
+
+def test_the_command_shows_it_as_a_table(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"model": "bert-tiny", "task": "CoLA", "tokens_per_second": 300.0, "trainer_tokens_per_second": 100.0}
+    monkeypatch.setattr(benchmark, "measure_fine_tuning", lambda *arguments: arguments[-1](row | {"versus_trainer": 3.0}))
+    status, out, err = study("bench", "--only", "finetune", "--device", "cpu", "--output", tmp_path)
+    assert status == 0, err
+    assert "fine-tuning bert-tiny on texts as long as CoLA's, over Trainer" in out
+    (table,) = tmp_path.glob("*.md")
+    assert "bert-tiny, CoLA: 300 tokens/s, Trainer 100." in table.read_text()

@@ -12,6 +12,7 @@ Row = Mapping[str, Any]
 
 TITLES = {
     "train": "Training: tokens a second, and how many times the peers'",
+    "finetune": "Fine-tuning: tokens a second, over transformers' Trainer",
     "sharing": "Small runs that share the device: throughput of all together",
     "overhead": "What surrounds a step",
     "start": "Starting",
@@ -28,6 +29,8 @@ LEGENDS = {
     "contenders took turns; ratios are taken within a round. Share of matmul: the part of the best rate of torch.mm "
     "at this dtype that the products of our training use (train_flops; in fp32 on CPUs that are not Intel's some of them go "
     "through oneDNN, which is faster there); MFU is that of the datasheet rate (dense).",
+    "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
+    "rounds in turns, ratios within a round; neither side evaluates, saves or logs.",
     "sharing": "k runs in processes of their own, 32 x 128 tokens a step; relative is all of them against one.",
     "roofline": "One size at a time around a middle shape, in fp32 on CPU and bf16 on CUDA. The roof is the lower of the best "
     "matrix-product rate and intensity times the measured memory bandwidth.",
