@@ -17,6 +17,7 @@ from study.benching.figures import failed, figure
 from study.benching.gate import Contender, ContenderError, Order, RoundTime
 from study.benching.results import Results, read_sections
 from study.benching.rows import Rounds, training_row
+from study.benching.step_profile import kind_of, shares_of
 from study.benching.tables import as_line, as_markdown, as_text
 from study.counting import flops_per_token
 from study.errors import InputError
@@ -137,7 +138,7 @@ def roofline_rows() -> list[dict[str, Any]]:
         roof = roofline.roofline_row(varied, case, 1.0, (1e11, 1e10))["roof"]
         seconds = case.flops_per_token * case.batch_tokens / (roof * (0.2 if narrow else 0.6))
         rows.append(roofline.roofline_row(varied, case, seconds, (1e11, 1e10)))
-    return roofline.with_sentences(rows)
+    return rows
 
 
 def test_sizes_are_varied_one_at_a_time_around_the_middle() -> None:
@@ -155,16 +156,50 @@ def test_the_roof_is_the_lower_of_products_and_memory() -> None:
     assert roofline.roofline_row("width", case, None, (1e11, 1e12))["share_of_roof"] is None
 
 
-def test_a_size_that_falls_off_the_roof_has_a_sentence(tmp_path: Path) -> None:
+def test_a_size_that_falls_off_the_roof_says_where_its_step_goes(tmp_path: Path) -> None:
     rows = roofline_rows()
-    (told,) = [row["sentence"] for row in rows if "sentence" in row]
+    ((narrow, best),) = roofline.fallen(rows).items()
+    assert (rows[narrow]["varied"], rows[narrow]["value"]) == ("width", 64)
+    spent = {
+        narrow: shares_of({"products": 0.3, "the optimiser": 0.1}, step_seconds=1.0),
+        best: shares_of({"products": 0.8, "the optimiser": 0.1}, step_seconds=1.0),
+    }
+    assert spent[narrow] == pytest.approx({"Python between the operations": 0.6, "products": 0.3, "the optimiser": 0.1})
+    with_told = roofline.with_sentences(rows, spent)
+    (told,) = [row["sentence"] for row in with_told if "sentence" in row]
     assert told.startswith("At width 64 training reaches 20% of the roof, 60% at ")
+    assert "products take 30% of the step" in told
+    assert "Python between the operations 60% (80%" in told
     results = Results(tmp_path, "cpu", threads=1)
-    results.put("roofline", rows)
+    results.put("roofline", with_told)
     assert f"- {told}" in results.file.with_suffix(".md").read_text()
-    assert len(roofline_figure.frame(rows)) == len(rows)
+    assert len(roofline_figure.frame(with_told)) == len(rows)
     assert [path.suffix for path in roofline_figure.draw_file(results.file)] == [".svg", ".png"]
     assert training_speed.draw_file(results.file) == []
+
+
+def test_operations_are_told_apart_by_name_and_by_what_they_read() -> None:
+    assert kind_of("mkldnn::_linear_pointwise", [(32, 19, 64), (200, 64)], 200) == "products"
+    assert kind_of("aten::_scaled_dot_product_flash_attention_for_cpu", [(4, 2, 16, 8)] * 3, 200) == "attention"
+    assert kind_of("aten::_fused_adamw_", [(200, 64)], 200) == "the optimiser"
+    assert kind_of("aten::exp", [(608, 200)], 200) == "the loss over the logits"
+    assert kind_of("aten::add_", [(200, 64), (200, 64)], 200) == "the token table"
+    assert kind_of("aten::gelu", [(4, 16, 256)], 200) == "norms, GELU and sums"
+
+
+def test_the_operations_of_a_step_take_at_most_the_step(tmp_path: Path) -> None:
+    stand = training.Stand(CASE, tmp_path / "stand")
+    stand.start("ours")
+    stand.warm_up("ours")
+    stand.rounds(1, 0.05)
+    stand.stop()
+    (time,) = stand.found.times["ours"]
+    contender = Contender("study.benching.contenders.profiled", (CASE, tmp_path), tmp_path / "log")
+    contender.ready()
+    seconds = contender.round(Order(0.0))
+    contender.stop()
+    assert {"products", "attention", "the optimiser", "the loss over the logits", "norms, GELU and sums"} <= set(seconds)
+    assert sum(seconds.values()) < 5 * time.step_seconds
 
 
 def test_a_contender_that_breaks_says_why(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from study.benching.cases import Case
 from study.benching.gate import Gate
+from study.benching.step_profile import seconds_by_kind
 from study.benching.synthetic import drawn_data
 from study.data.batches import DataOrder
 from study.memory import Device, Precision
@@ -30,6 +31,9 @@ from study.training.watchdog import Watchdog
 
 COPIED = 2**26
 """Numbers that are copied to measure the memory's bandwidth: 256 MB, more than any cache holds."""
+
+UNPROFILED, PROFILED = 3, 8
+"""Steps before a profile, and in it."""
 
 MATMUL_SECONDS = 0.15
 """How long each product is repeated for, a round."""
@@ -58,18 +62,45 @@ class _GateCallback(pl.Callback):
         self.gate.step()
 
 
+class _ProfileCallback(pl.Callback):
+    """Profiles some steps after the first ones, then passes the gate with their seconds by kind of operation."""
+
+    def __init__(self, gate: Gate, vocabulary: int) -> None:
+        self.gate, self.vocabulary = gate, vocabulary
+        self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Begin after the warm-up, and end after the last of the profiled steps."""
+        if trainer.global_step == UNPROFILED:
+            self.profile.start()
+        elif trainer.global_step == UNPROFILED + PROFILED:
+            self.profile.stop()
+            self.gate.ready()
+            self.gate.wait()
+            self.gate.report(seconds_by_kind(self.profile, self.vocabulary, PROFILED))
+            self.gate.wait()
+
+
 def ours(case: Case, folder: Path, channel: Connection) -> None:
     """Our training path as `study launch` runs it: Lightning's Trainer, data module, masks, clipping, schedule and metrics.
 
     Checkpoints, which come once a minute, are left to the measurement of what surrounds a step.
     """
-    gate = gate_of(channel, case.device)
+    _train(case, folder, _GateCallback(gate_of(channel, case.device)))
+
+
+def profiled(case: Case, folder: Path, channel: Connection) -> None:
+    """Seconds of a step of `ours` by kind of operation, once; on a CPU."""
+    _train(case, folder, _ProfileCallback(gate_of(channel, case.device), case.architecture.vocabulary))
+
+
+def _train(case: Case, folder: Path, callback: pl.Callback) -> None:
     data = folder / f"data-{os.getpid()}"
     data.mkdir()
     prepared = drawn_data(data, case.architecture.vocabulary, case.sequence_length)
     execution = Execution(case.device, threads=case.threads, checkpoint_seconds=float("inf"))
     watchdog = Watchdog(float("inf"), never)
-    fit(case.config(), prepared, RunFolder(data), execution, StopSignal(), watchdog, callbacks=[_GateCallback(gate)])
+    fit(case.config(), prepared, RunFolder(data), execution, StopSignal(), watchdog, callbacks=[callback])
 
 
 def never(reason: str) -> None:

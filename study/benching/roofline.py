@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -12,6 +12,7 @@ from typing import Any
 from study.benching.cases import Case
 from study.benching.gate import Contender, Order, load
 from study.benching.rows import best_product
+from study.benching.step_profile import PRODUCTS, Shares, explained, shares_of
 from study.benching.training import Stand
 from study.counting import parameters
 from study.memory import Device, Precision, Step, activation_bytes
@@ -35,19 +36,8 @@ ROUNDS, ROUND_SECONDS = 2, 0.5
 """Rounds of a case, and their least length."""
 
 FALLEN = 0.75
-"""A size is told where it reaches less than this part of the best share of the roof along its axis."""
-
-REASONS = {
-    ("width", "low"): "its products are too narrow to keep the units busy, and what runs between them weighs more",
-    ("width", "high"): "the weights, their gradients and their moments no longer stay in the cache",
-    ("depth", "low"): "the head and the optimiser's pass over the token table take most of the step",
-    ("depth", "high"): "norms, GELU and residual sums, which are no products, add up with the layers",
-    ("sequence_length", "low"): "attention's products are small, one a sequence and head",
-    ("sequence_length", "high"): "attention weighs more, and its kernel runs below the rate of plain products",
-    ("vocabulary", "low"): "the head has few products to hide what is no product",
-    ("vocabulary", "high"): "the loss passes over the logits and the optimiser over the token table, at the memory's speed",
-}
-"""Why a size at one end of its axis falls off, as profiles of steps on CPU show it."""
+"""A size is told, and profiled, where it reaches less than this part of the best share of the roof along its axis."""
+Rows = Sequence[Mapping[str, Any]]
 
 
 def cases(device: Device, threads: int) -> Iterator[tuple[str, Case]]:
@@ -99,38 +89,62 @@ def roofline_row(varied: str, case: Case, step_seconds: float | None, limits: tu
     }
 
 
-def with_sentences(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with a sentence at each size that falls off the roof, against the best along its axis."""
-    told = []
-    for row in rows:
-        axis = [one for one in rows if one["varied"] == row["varied"] and one["share_of_roof"]]
-        best = max(axis, key=lambda one: one["share_of_roof"], default=None)
-        share = row["share_of_roof"]
-        if best is not None and share and share < FALLEN * best["share_of_roof"]:
-            end = "low" if row["value"] < best["value"] else "high"
-            reason = REASONS[row["varied"].replace(" ", "_"), end]
-            where = (
-                f"At {row['varied']} {row['value']:,} training reaches {share:.0%} of the roof, {best['share_of_roof']:.0%} at"
-            )
-            row = row | {"sentence": f"{where} {best['value']:,}: {reason}."}
-        told.append(row)
+def fallen(rows: Rows) -> dict[int, int]:
+    """The rows that fall off the roof, each with the row that reaches the most of it along the same axis."""
+    found = {}
+    for number, row in enumerate(rows):
+        axis = [other for other, one in enumerate(rows) if one["varied"] == row["varied"] and one["share_of_roof"]]
+        best = max(axis, key=lambda other: rows[other]["share_of_roof"], default=None)
+        if best is not None and row["share_of_roof"] and row["share_of_roof"] < FALLEN * rows[best]["share_of_roof"]:
+            found[number] = best
+    return found
+
+
+def with_sentences(rows: Rows, spent: Mapping[int, Shares]) -> list[dict[str, Any]]:
+    """The rows with a sentence at each size that falls off the roof, from where its step goes and the best one's (`spent`)."""
+    told = [{**row, "spent": spent[number]} if number in spent else dict(row) for number, row in enumerate(rows)]
+    for number, best in fallen(rows).items():
+        row, most = told[number], told[best]
+        sentence = f"At {row['varied']} {row['value']:,} training reaches {row['share_of_roof']:.0%} of the roof, "
+        sentence += f"{most['share_of_roof']:.0%} at {most['value']:,}"
+        if number in spent and best in spent:
+            sentence += f": {explained(_profiled(row), _profiled(most))}"
+        row["sentence"] = f"{sentence}."
     return told
 
 
+def _profiled(row: Mapping[str, Any]) -> tuple[Shares, float]:
+    """The shares of a step, and the part of the best rate that its products run at."""
+    return row["spent"], row["flops_per_second"] / row["spent"][PRODUCTS] / row["product_rate"]
+
+
 def measure_roofline(device: Device, threads: int, tell: Callable[[dict[str, Any]], None]) -> None:
-    """Time every case, and tell its row; sentences come with the last row of an axis, which knows its best."""
+    """Time every case, profile those that fall off the roof and the best of their axes (on a CPU), and tell all rows."""
     load()
     with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
         folder, rows = Path(name), []
         known: dict[Case, float | None] = {}
-        for number, (varied, case) in enumerate(cases(device, threads)):
-            if number == 0:
-                limits = _limits(replace(case, architecture=architecture_of(None, {"depth": 4, "width": 1024})), folder)
+        all_cases = list(cases(device, threads))
+        limits = _limits(replace(all_cases[0][1], architecture=architecture_of(None, {"depth": 4, "width": 1024})), folder)
+        for number, (varied, case) in enumerate(all_cases):
             if case not in known:
                 known[case] = _step_seconds(case, folder / str(number))
             rows.append(roofline_row(varied, case, known[case], limits))
-    for row in with_sentences(rows):
+        profiled = {} if device == "cuda" else {row for pair in fallen(rows).items() for row in pair}
+        spent = {row: _shares(all_cases[row][1], known[all_cases[row][1]], folder) for row in sorted(profiled)}
+    for row in with_sentences(rows, spent):
         tell(row)
+
+
+def _shares(case: Case, step_seconds: float | None, folder: Path) -> Shares:
+    """Where a step goes, by a profile of its own."""
+    assert step_seconds is not None
+    contender = Contender("study.benching.contenders.profiled", (case, folder), folder / "profile.log")
+    try:
+        contender.ready()
+        return shares_of(contender.round(Order(0.0)), step_seconds)
+    finally:
+        contender.stop()
 
 
 def _limits(case: Case, folder: Path) -> tuple[float, float]:
