@@ -26,6 +26,11 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inste
 @click.option("--max-length", type=int, help="Tokens of an input.  [default: the sequence length of pre-training]")
 @click.option("--max-train-examples", type=int, help="Learn from so many at most.")
 @click.option("--max-evaluation-examples", type=int, help="Choose and report on so many at most.")
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "bf16", "auto"]),
+    help="Of the products.  [default: auto, bf16 on a GPU that has it and zero-shot on a CPU that has it]",
+)
 @click.option("--random-weights/--no-random-weights", default=True, show_default=True, help="Score untrained weights too.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--slots-per-device", type=click.IntRange(1), help="Scores at a time.  [default: 1 a GPU, one a core on a CPU]")
@@ -78,7 +83,7 @@ def features(folder: Path, texts: Path, layer: int | None, pooling: Any, output:
 def _downstream(asked: dict[str, Any]) -> Downstream:
     from study.score_config import Downstream
 
-    names = ("max_length", "max_train_examples", "max_evaluation_examples")
+    names = ("max_length", "max_train_examples", "max_evaluation_examples", "precision")
     knobs = {name: value for name in names if (value := asked.pop(name)) is not None}
     lists = {name: _parts(value) for name in ("learning_rates", "batch_examples", "epochs") if (value := asked.pop(name))}
     values = {key: value for key, value in asked.items() if value is not None} | {"tasks": _parts(asked["tasks"])}
