@@ -13,7 +13,8 @@ from study.fitting.law_fits import LawFit
 from study.fitting.paired import Difference
 from study.fitting.rankings import Gain
 from study.plotting.what_doubling_adds import shapes_shown
-from study.wording import compact, plural, signed, span
+from study.quantities import plural
+from study.wording import compact, signed, span
 
 GAINS_TOLD = 3
 """How many of the best steps are told in words; the table has all."""

@@ -85,3 +85,8 @@ def _next(number: float, units: dict[str, float], gap: str, unit: str) -> str:
     """A number that rounds to a thousand of its unit, in the next one where there is one."""
     larger = [name for name in units if units[name] > units[unit]]
     return f"{number / units[larger[0]]:.3g}{gap}{larger[0]}" if larger else f"{number / units[unit]:,.0f}{gap}{unit}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 run`, `2 runs`: a count with its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -8,7 +8,8 @@ from study.findings import forecast_words
 from study.fitting.downstream import Downstream, TaskScores
 from study.fitting.evidence import Evidence
 from study.fitting.score_trends import Trend, Verdict
-from study.wording import plural, table
+from study.quantities import plural
+from study.wording import table
 
 _WORDS: dict[Verdict, str] = {
     "monotone": "follow the loss, monotone: no encoder of lower loss scores lower beyond noise",

@@ -8,7 +8,8 @@ from typing import Any
 from study.fitting.cells import Cell
 from study.fitting.evidence import Evidence
 from study.fitting.paired import Difference
-from study.wording import plural, table
+from study.quantities import plural
+from study.wording import table
 
 
 def differences(evidence: Evidence) -> str:

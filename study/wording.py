@@ -25,11 +25,6 @@ def signed(nats: float) -> str:
     return f"{nats:+.4f}"
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 run`, `2 runs`: a count with its noun."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def escape(text: object) -> str:
     """Text of unknown origin as one line of Markdown that shows it and does nothing else."""
     line = "".join(character for character in " ".join(str(text).split()) if character.isprintable())

@@ -33,8 +33,8 @@ LEGENDS = {
     "rounds in turns, ratios within a round; neither side evaluates, saves or logs.",
     "sharing": "k runs in processes of their own, 32 x 128 tokens a step; relative is all of them against one.",
     "roofline": "One size at a time around a middle shape, in fp32 on CPU and bf16 on CUDA. The roof is the lower of the best "
-    "matrix-product rate and intensity times the measured memory bandwidth. On a CPU the sizes that fall off it are profiled, and "
-    "so is the best of their axis; what the operations leave of a step is Python's.",
+    "matrix-product rate and intensity times the measured memory bandwidth. On a CPU the sizes that fall off it are profiled, "
+    "and so is the best of their axis; what the operations leave of a step is Python's.",
 }
 
 

@@ -15,7 +15,7 @@ from study.fitting.minimising import Space
 from study.fitting.observations import Observations
 from study.fitting.paired import CONFIDENCE
 from study.fitting.verdicts import Status
-from study.wording import plural
+from study.quantities import plural
 
 HELD_OUT = 0.1
 """The share of runs that are held out by default, the largest ones; at least one."""

@@ -12,7 +12,7 @@ from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.forecasting import HELD_OUT, Forecast, forecast, forecast_text
 from study.fitting.reading import Source, read_observations
 from study.fitting.uncertainty import ReplicateNoise, replicate_noise
-from study.wording import plural
+from study.quantities import plural
 
 PROFILED_ROWS = 5000
 """Larger tables get no profiles: their bootstrap says the same."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from study.errors import InputError, Problem
 from study.fitting.laws import Floats, Law
-from study.wording import plural
+from study.quantities import plural
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from study.wording import plural
+from study.quantities import plural
 
 
 @dataclass(frozen=True)

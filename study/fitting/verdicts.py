@@ -12,7 +12,7 @@ from study.fitting.laws import Law
 from study.fitting.minimising import Objective
 from study.fitting.observations import Observations
 from study.fitting.uncertainty import Bootstrap
-from study.wording import plural
+from study.quantities import plural
 
 Intervals = Mapping[str, tuple[float, float]]
 """Low and high by parameter."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
+from study.quantities import plural
 from study.records import RunRecord
 from study.sweeping.executors.slots import Slot
 
@@ -26,15 +27,11 @@ def rate_of(slot: Slot, records: Iterable[RunRecord]) -> tuple[float, str]:
     ]
     share = len(slot.indices) / slot.sharing
     if alike := [rate for ran_on, rate in timed if (ran_on.devices, ran_on.sharing) == (len(slot.indices), slot.sharing)]:
-        rate, source = median(alike), f"the median of {_runs(len(alike))}"
+        rate, source = median(alike), f"the median of {plural(len(alike), 'earlier run')}"
     elif timed:
         rate = share * median(rate * ran_on.sharing / ran_on.devices for ran_on, rate in timed)
         now = f"{slot.sharing} runs to one" if slot.sharing > 1 else f"{len(slot.indices)} devices to a run"
-        source = f"scaled from {_runs(len(timed))} that had another share of a device (now {now})"
+        source = f"scaled from {plural(len(timed), 'earlier run')} that had another share of a device (now {now})"
     else:
         rate, source = share * ASSUMED_FLOPS_PER_SECOND[slot.device], "assumed: no earlier run"
     return rate, f"{rate:.2g} FLOP/s a slot, {source}"
-
-
-def _runs(count: int) -> str:
-    return "1 earlier run" if count == 1 else f"{count} earlier runs"

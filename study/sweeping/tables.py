@@ -8,6 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from study.quantities import plural
 from study.sweeping.bill import Bill
 from study.sweeping.liveness import Signs
 from study.sweeping.status import RunStatus, SweepStatus
@@ -25,8 +26,10 @@ def bill_table(question: str, bill: Bill) -> Table:
 
 def bill_summary(bill: Bill) -> str:
     """What all runs cost together, and what the seconds rest on."""
-    total = f"{'at most ' if bill.at_most else ''}{bill.runs} runs, {bill.tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
-    time = f"about {duration(bill.expected_seconds)} on {bill.slots} slot{'s' * (bill.slots > 1)} at {bill.basis}"
+    total = (
+        f"{'at most ' if bill.at_most else ''}{plural(bill.runs, 'run')}, {bill.tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
+    )
+    time = f"about {duration(bill.expected_seconds)} on {plural(bill.slots, 'slot')} at {bill.basis}"
     units = "Tokens, FLOPs (train_flops: the products that run) and seconds are those of one run."
     return "\n".join([f"{total}: {time}", *_sharing_line(bill), units])
 
