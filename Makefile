@@ -16,7 +16,7 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow faults lint replicate bench scale constraints
+.PHONY: help install study test slow faults lint replicate bench scale reference constraints
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s%s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,9 @@ bench: .venv/.installed-dev ## measure training speed and all else that should b
 
 scale: .venv/.installed ## time the coordination of 10,000 instant runs on 1,000 slots
 	.venv/bin/python -m study.sweeping.simulation
+
+reference: .venv/.installed ## write the committed answers anew from their records
+	for sweep in results/reference/*/sweep.yaml; do .venv/bin/study report $$(dirname $$sweep) > /dev/null || exit 1; done
 
 lint: .venv/.installed-dev ## check style, format and types
 	.venv/bin/ruff check
