@@ -132,7 +132,7 @@ def _make(asked: Target, found: list[Subject], downstream: Downstream, resources
     """Make the scores with the lock held."""
     baselines = missing_baselines(asked.sweep, found, downstream.knobs)
     coordinator = Coordinator(found, baselines, downstream)
-    slots = slots_for(len(baselines) + coordinator.missing(), resources)
+    slots = slots_for(coordinator.missing(), resources)
     display = ScoreDisplay(console, {run.run_id: run.config.architecture.shape_name for run in asked.runs})
     try:
         with display.bars:
@@ -142,12 +142,15 @@ def _make(asked: Target, found: list[Subject], downstream: Downstream, resources
             write_scores(asked.sweep)
 
 
-def slots_for(jobs: int, resources: Resources) -> list[Slot]:
-    """The slots of this machine, on a CPU no more than there are jobs: a score that is made alone has all cores."""
+def slots_for(scores: int, resources: Resources) -> list[Slot]:
+    """The slots of this machine, on a CPU no more than there are scores: one that is made alone has all cores.
+
+    Baselines count for none: they take seconds, and would halve the cores of a long score for as long as it takes.
+    """
     slots = local_slots(resources.device, resources.slots_per_device, 1)
     if slots[0].device == "cuda" or resources.slots_per_device is not None:
         return slots
-    return local_slots(resources.device, max(1, min(jobs, len(slots))), 1)
+    return local_slots(resources.device, max(1, min(scores, len(slots))), 1)
 
 
 @contextmanager
