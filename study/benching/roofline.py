@@ -37,7 +37,9 @@ ROUNDS, ROUND_SECONDS = 2, 0.5
 
 FALLEN = 0.75
 """A size is told, and profiled, where it reaches less than this part of the best share of the roof along its axis."""
+
 Rows = Sequence[Mapping[str, Any]]
+"""Rows as `roofline_row` makes them."""
 
 
 def cases(device: Device, threads: int) -> Iterator[tuple[str, Case]]:
@@ -130,8 +132,9 @@ def measure_roofline(device: Device, threads: int, tell: Callable[[dict[str, Any
             if case not in known:
                 known[case] = _step_seconds(case, folder / str(number))
             rows.append(roofline_row(varied, case, known[case], limits))
-        profiled = {} if device == "cuda" else {row for pair in fallen(rows).items() for row in pair}
-        spent = {row: _shares(all_cases[row][1], known[all_cases[row][1]], folder) for row in sorted(profiled)}
+        profiled = [] if device == "cuda" else sorted({row for pair in fallen(rows).items() for row in pair})
+        shares = {case: _shares(case, known[case], folder) for case in dict.fromkeys(all_cases[row][1] for row in profiled)}
+        spent = {row: shares[all_cases[row][1]] for row in profiled}
     for row in with_sentences(rows, spent):
         tell(row)
 
