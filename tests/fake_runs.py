@@ -6,7 +6,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +94,3 @@ class Steady:
         self._stop.set()
         self._thread.join()
         self.run.end()
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)

@@ -6,23 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from study.records import RunFolder, SweepFolder
+from tests.waiting import until
 
 STUDY = Path(sys.executable).with_name("study")
 TIMINGS = ("perf/tokens_per_second",)
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def until_in(launcher: subprocess.Popen[str], condition: Callable[[], bool], seconds: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -159,9 +158,7 @@ def test_a_sweep_file_with_one_thing_wrong(
 ) -> None:
     assert GOOD.count(old) == 1
     Path("x.yaml").write_text(GOOD.replace(old, new))
-    begin = time.monotonic()
     assert message in one(refusal.of(command, "x.yaml"))
-    assert time.monotonic() - begin < 10
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The corpus of docstrings is the same on every reading, whatever development tools are installed."""
 
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -44,9 +43,7 @@ def test_a_file_that_does_not_parse_has_no_docstrings(source: bytes) -> None:
 def test_a_package_is_read_the_same_way_twice_and_never_imported() -> None:
     imported = "seaborn" in sys.modules
     first = list(read_docstrings(SMALL))
-    start = time.perf_counter()
     assert list(read_docstrings(SMALL)) == first
-    assert time.perf_counter() - start < 1
     assert ("seaborn" in sys.modules) == imported
     assert len(first) > 50
     assert {package for package, _ in first} == {"seaborn"}

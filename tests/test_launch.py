@@ -16,8 +16,9 @@ import pytest
 
 from study.records import SweepFolder
 from study.training.checkpoints import checkpoints_in
-from tests.launching import Place, has_rows, numbers, until, written
+from tests.launching import Place, has_rows, numbers, written
 from tests.sweeps import write_sweep, write_topics
+from tests.waiting import until
 
 LAUNCH = ("launch", "toy.yaml", "--no-wandb", "--device", "cpu")
 DERIVED = ("ledger.parquet", "ledger.csv", "fits", "figures", "answer.md")

@@ -13,8 +13,9 @@ from study.records import SweepFolder
 from study.sweeping.launch import MIRROR_SECONDS
 from tests.fake_runs import FakeRun
 from tests.fake_wandb_server import Listener
-from tests.launching import Place, until
+from tests.launching import Place
 from tests.sweeps import write_sweep, write_topics
+from tests.waiting import until
 from tests.wandb_files import Held, assert_all_there
 
 LAUNCH = ("launch", "toy.yaml", "--device", "cpu")
@@ -44,6 +45,11 @@ def normal_seconds(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> fl
     assert_mirrored(made.folder)
     assert "0 runs mirrored now, 4 there already, 0 failed" in made.study("sync", "results/toy").stdout
     return seconds
+
+
+def at_most(normal_seconds: float) -> float:
+    """How long a launch may take that does not wait for W&B; the machine may be busier than it was."""
+    return 3 * normal_seconds + 20
 
 
 def assert_complete(made: Place) -> None:
@@ -76,7 +82,7 @@ def test_the_mirror_is_killed(corpus: Path, tmp_path: Path, normal_seconds: floa
     until(made.is_training)
     made.kill_mirror()
     output, errors = launcher.communicate(timeout=120)
-    assert time.monotonic() - begin < 2 * normal_seconds + 10
+    assert time.monotonic() - begin < at_most(normal_seconds)
     assert launcher.returncode == 0, errors
     assert "Traceback" not in output + errors
     assert f"{RUNS} runs are not in W&B yet: study sync results/toy" in output
@@ -90,7 +96,7 @@ def test_the_folder_of_w_and_b_is_a_file(corpus: Path, tmp_path: Path, normal_se
     made.folder.wandb.write_text("a file where the folder should be")
     begin = time.monotonic()
     printed = made.study(*LAUNCH).stdout
-    assert time.monotonic() - begin < 2 * normal_seconds + 10
+    assert time.monotonic() - begin < at_most(normal_seconds)
     assert f"{RUNS} runs are not in W&B yet" in printed
     assert_complete(made)
     failed = made.study("sync", "results/toy", status=1)
@@ -105,7 +111,7 @@ def test_the_server_hangs(corpus: Path, tmp_path: Path, normal_seconds: float) -
     made = place(tmp_path, corpus, **online)
     begin = time.monotonic()
     printed = made.study(*LAUNCH).stdout
-    assert time.monotonic() - begin < 2 * normal_seconds + 10 + MIRROR_SECONDS
+    assert time.monotonic() - begin < at_most(normal_seconds) + MIRROR_SECONDS
     assert listener.connections
     listener.close()
     assert f"{RUNS} runs are not in W&B yet" in printed

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from study.sweeping.executors.slots import Slot, local_slots
 from study.training.checkpoints import checkpoints_in
 from tests.small import config, run_folder
 from tests.sweeps import write_topics
+from tests.waiting import until
 
 ONE = Slot("cpu", (0,), 1)
 
@@ -41,13 +40,6 @@ def toy(corpus: Path, steps: int = 30, seed: int = 0) -> RunConfig:
 def started(executor: LocalExecutor, wanted: RunConfig, root: Path) -> tuple[Future[int], RunFolder]:
     folder = run_folder(root, wanted)
     return executor.submit(wanted, folder.path), folder
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def is_training(folder: RunFolder) -> bool:

@@ -17,8 +17,9 @@ from study.records import SweepFolder
 from study.sweeping.mirror import sync
 from study.sweeping.mirror_process import MirrorProcess
 from study.sweeping.mirror_state import left_behind
-from tests.fake_runs import FakeRun, Steady, empty_sweep, until
+from tests.fake_runs import FakeRun, Steady, empty_sweep
 from tests.fake_wandb_server import SECRET, Listener
+from tests.waiting import until
 from tests.wandb_files import Held, assert_all_there
 
 
@@ -114,7 +115,7 @@ def test_a_server_that_hangs_costs_nothing_and_offline_has_everything(
     assert writer.slowest < 1
     begin = time.monotonic()
     assert mirror.stop(2) == 1
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 10
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert sync(folder).to_dict() == {"mode": "offline", "mirrored": 1, "already": 0, "failed": {}}
     assert_all_there(folder, writer.run)

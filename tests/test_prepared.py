@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +65,7 @@ def test_facts_count_what_was_kept_and_left_out(corpus: Path) -> None:
 def test_the_second_use_opens_what_the_first_built(corpus: Path) -> None:
     first = prepare(config(corpus))
     written = (first.folder / "manifest.json").stat().st_mtime_ns
-    start = time.perf_counter()
     assert prepare(config(corpus)) == first
-    assert time.perf_counter() - start < 1
     assert (first.folder / "manifest.json").stat().st_mtime_ns == written
 
 

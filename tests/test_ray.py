@@ -14,8 +14,9 @@ import pytest
 from study.errors import InputError
 from study.sweeping.executors.ray import ANSWER_SECONDS, connect
 from study.training.checkpoints import checkpoints_in
-from tests.launching import Place, has_rows, until, until_in
+from tests.launching import Place, has_rows, until_in
 from tests.sweeps import write_sweep, write_topics
+from tests.waiting import until
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'scaling-study[ray]'")
 

@@ -14,9 +14,10 @@ import pytest
 from study.sweeping.status import newest_values
 from study.training.checkpoints import checkpoints_in, step_of
 from tests.conftest import Figure
-from tests.launching import Place, has_rows, until, until_in
+from tests.launching import Place, has_rows, until_in
 from tests.slurm_cluster import SlurmCluster, why_not
 from tests.sweeps import write_sweep, write_topics
+from tests.waiting import until
 
 NOT_HERE = why_not()
 assert NOT_HERE is None or "REQUIRE_SLURM" not in os.environ, NOT_HERE

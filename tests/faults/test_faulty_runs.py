@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Figure
-from tests.launching import Place, until
+from tests.launching import Place
 from tests.sweeps import write_sweep, write_topics
+from tests.waiting import until
 
 INJECTED = Path(__file__).parent / "injected"
 LAUNCH = ("launch", "toy.yaml", "--no-wandb", "--device", "cpu", "--hung-after", "15s")

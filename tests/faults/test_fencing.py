@@ -13,8 +13,8 @@ import pytest
 from study.records import RunFolder
 from tests.conftest import Figure
 from tests.faults.lives import MASKS, Lives, assert_same_bits, ended, recorded, size_of
-from tests.launching import until
 from tests.small import config, run_folder, write_corpus
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,10 @@ from study.sweeping.search import OptunaSearch
 from study.sweeping.spec import read_sweep
 from tests.conftest import Figure
 from tests.faults.lives import obey_permissions, recorded
-from tests.launching import STUDY, Place, numbers, until, written
+from tests.launching import STUDY, Place, numbers, written
 from tests.small import config, run_folder
 from tests.sweeps import write_sweep, write_topics
+from tests.waiting import until
 
 LAUNCH = ("launch", "toy.yaml", "--device", "cpu")
 UNWRITABLE_SECONDS = 5.0
