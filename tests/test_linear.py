@@ -32,14 +32,14 @@ pytestmark = pytest.mark.skipif(not execution.built_with("mkldnn"), reason="this
 def of_any_size(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Sends small products through oneDNN too; gives the shapes of those that went there."""
     seen: list[tuple[int, ...]] = []
-    original = linear._onednn
+    original = linear.onednn_product
 
     def counted(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         seen.append(tuple(x.shape))
         return original(x, weight, bias)
 
     monkeypatch.setattr(linear, "LEAST_PRODUCTS", 1)
-    monkeypatch.setattr(linear, "_onednn", counted)
+    monkeypatch.setattr(linear, "onednn_product", counted)
     return seen
 
 

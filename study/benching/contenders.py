@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +19,7 @@ from study.benching.step_profile import seconds_by_kind
 from study.benching.synthetic import drawn_data
 from study.data.batches import DataOrder
 from study.memory import Device, Precision
-from study.model.linear import multiply_through_onednn
+from study.model.linear import multiply_through_onednn, onednn_product
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, clip_gradients, schedule
 from study.randomness import Stream, stream_seed
@@ -159,27 +160,35 @@ def bandwidth(case: Case, folder: Path, channel: Connection) -> None:
 
 
 def matmul(case: Case, folder: Path, channel: Connection) -> None:
-    """FLOP/s of plain matrix products at the case's dtype: those of the model's layers and large square ones, by shape."""
+    """FLOP/s of plain matrix products at the case's dtype: those of the model's layers and large square ones, by shape.
+
+    Each by the faster of `torch.mm` and, where our training takes it, oneDNN.
+    """
     del folder
     torch.set_num_threads(case.threads)
     gate = gate_of(channel, case.device)
     squares = (4096, 8192) if case.device == "cuda" else (1024, 2048)
-    products = [_product(sizes, case) for sizes in [*case.products(), *((side, side, side) for side in squares)]]
-    for _, run in products:
+    products = {sizes: _products(sizes, case) for sizes in [*case.products(), *((side, side, side) for side in squares)]}
+    for run in chain.from_iterable(products.values()):
         run()
     gate.ready()
     while True:
         gate.wait()
-        gate.report({shape: rate(run, shape, gate.synchronise) for shape, run in products})
+        gate.report({sizes: max(rate(run, sizes, gate.synchronise) for run in runs) for sizes, runs in products.items()})
 
 
-def _product(sizes: tuple[int, int, int], case: Case) -> tuple[tuple[int, int, int], Callable[[], object]]:
+def _products(sizes: tuple[int, int, int], case: Case) -> list[Callable[[], object]]:
+    """The ways to make one product: torch's, and oneDNN's where our training takes it."""
     rows, inner, columns = sizes
     dtype = dtype_of(case.dtype)
     left = torch.randn(rows, inner, device=case.device, dtype=dtype)
     right = torch.randn(inner, columns, device=case.device, dtype=dtype)
     out = torch.empty(rows, columns, device=case.device, dtype=dtype)
-    return sizes, lambda: torch.mm(left, right, out=out)
+    ways: list[Callable[[], object]] = [lambda: torch.mm(left, right, out=out)]
+    if resolve_kernels(Execution(case.device), case.dtype) == "onednn":
+        weight = right.t().contiguous()
+        ways.append(lambda: onednn_product(left, weight, None))
+    return ways
 
 
 def rate(run: Callable[[], object], sizes: tuple[int, int, int], synchronise: Callable[[], None]) -> float:

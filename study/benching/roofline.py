@@ -32,7 +32,7 @@ VARIED = {
 BATCH_TOKENS: dict[Device, int] = {"cpu": 2048, "cuda": 32768}
 """Tokens a step, the same at all lengths."""
 
-ROUNDS, ROUND_SECONDS = 2, 0.5
+ROUNDS, ROUND_SECONDS = 4, 0.5
 """Rounds of a case, and their least length."""
 
 FALLEN = 0.75

@@ -26,9 +26,9 @@ TITLES = {
 LEGENDS = {
     "train": "ours is the real training path, Lightning included; loop is transformers' BertForMaskedLM in a plain loop with "
     "masked batches at hand; trainer is transformers' Trainer with the collator of run_mlm. Medians over rounds in which the "
-    "contenders took turns; ratios are taken within a round. Share of matmul: the part of the best rate of torch.mm "
-    "at this dtype that the products of our training use (train_flops; in fp32 on CPUs that are not Intel's some of them go "
-    "through oneDNN, which is faster there); MFU is that of the datasheet rate (dense).",
+    "contenders took turns; ratios are taken within a round. Share of matmul: the part of the best rate of a "
+    "plain product at this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products of our "
+    "training use (train_flops); MFU is that of the datasheet rate (dense).",
     "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
     "rounds in turns, ratios within a round; neither side evaluates, saves or logs.",
     "sharing": "k runs in processes of their own, 32 x 128 tokens a step; relative is all of them against one.",

@@ -48,7 +48,7 @@ def _panel(axes: Axes, data: pd.DataFrame, colours: dict[str, str]) -> None:
     axes.plot(data["value"], data["flops_per_second"], color=colours["achieved"], marker="o", label="achieved")
     for row in data.to_dict("records"):
         place = (row["value"], row["flops_per_second"])
-        axes.annotate(f"{row['share_of_roof']:.0%}", place, (0, 7), textcoords="offset points", ha="center", fontsize=8)
+        axes.annotate(f"{row['share_of_roof']:.0%}", place, (0, -15), textcoords="offset points", ha="center", fontsize=8)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(data["value"], [f"{value / 1024:.0f}k" if value >= 2048 else str(value) for value in data["value"]])
