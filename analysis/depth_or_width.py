@@ -23,7 +23,7 @@ def _():
     from study.answering import FIGURES, Answer
     from study.findings import loss_findings, parameter_findings, undecided
     from study.fitting.evidence import gather
-    from study.records import SweepFolder
+    from study.folders import SweepFolder
     from study.wording import escape
 
     return (

@@ -7,9 +7,11 @@ from types import ModuleType
 from typing import Any
 
 from study import tables
+from study.durable_files import write_atomically
 from study.findings import law_findings, loss_findings, parameter_findings, run_count, undecided
 from study.fitting.comparisons import METHOD
 from study.fitting.evidence import Evidence, gather, save_fits
+from study.folders import SweepFolder
 from study.plotting import (
     forecast_against_truth,
     iso_flop_valleys,
@@ -28,7 +30,6 @@ from study.plotting import (
 )
 from study.plotting.of_law import OfLaw
 from study.plotting.style import save
-from study.records import SweepFolder, write_atomically
 from study.score_findings import score_findings, score_table
 from study.score_records import write_scores
 from study.wording import escape

@@ -407,7 +407,7 @@ def _latency_model(table: Path | None, precision: Precision, setting: tuple[int,
 
 def _report(path: Path, as_json: bool, include_unbracketed: bool = False) -> None:
     from study.answering import report as report_on
-    from study.records import SweepFolder
+    from study.folders import SweepFolder
 
     folder = SweepFolder(path)
     answer = report_on(folder, include_unbracketed)

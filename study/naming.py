@@ -53,7 +53,7 @@ def _run(run_id: str, results: Path) -> Path | None:
     """The configuration of the run with an id, or with the one id that starts with it."""
     if len(run_id) < 4 or not run_id.isalnum():
         return None
-    from study.records import RunFolder
+    from study.folders import RunFolder
 
     found = [RunFolder(path).config_file for path in sorted(results.glob(f"*/runs/{run_id}*"))]
     if len(found) > 1:

@@ -19,9 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from study.durable_files import patiently
 from study.errors import InputError
+from study.folders import RunFolder
 from study.quantities import read_seconds
-from study.records import RunFolder, patiently, timestamp
+from study.records import timestamp
 
 BEAT_SECONDS = 4.0
 """How often an owner renews its lease."""

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field
 
+from study.durable_files import write_atomically, write_once
 from study.errors import InputError
-from study.records import Environment, RunFolder, State, SweepFolder, write_atomically, write_once
+from study.folders import RunFolder, SweepFolder
+from study.records import Environment, State
 from study.schema import Strict, Text
 from study.score_config import TUNED, ScoreConfig
 

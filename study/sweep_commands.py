@@ -12,7 +12,7 @@ import click
 from study.errors import InputError
 
 if TYPE_CHECKING:
-    from study.records import SweepFolder
+    from study.folders import SweepFolder
 
 WATCH_SECONDS = 2.0
 WATCH_MARGIN = 12
@@ -24,7 +24,7 @@ folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 
 def sweep_folder(path: Path) -> SweepFolder:
     """The sweep's folder; raises InputError where there is none."""
-    from study.records import SweepFolder
+    from study.folders import SweepFolder
 
     folder = SweepFolder(path if path.name not in ("", "..") else path.resolve())
     if not folder.sweep_file.exists():

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from study.config import RunConfig
-from study.records import RunFolder, RunRecord, SweepFolder, counts_of
+from study.folders import RunFolder, SweepFolder
+from study.records import RunRecord, counts_of
 
 
 def empty_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:

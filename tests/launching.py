@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from study.records import RunFolder, SweepFolder
+from study.folders import RunFolder, SweepFolder
 from tests.waiting import until
 
 STUDY = Path(sys.executable).with_name("study")

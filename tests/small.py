@@ -11,8 +11,8 @@ import torch
 
 from study.config import RunConfig
 from study.data.prepared import data_fingerprint
+from study.folders import RunFolder
 from study.model.lightning import MaskedLanguageModelling
-from study.records import RunFolder
 from study.schema import deep_merge
 from study.training.execution import Execution
 from study.training.run import train

@@ -12,7 +12,8 @@ import numpy as np
 import yaml
 
 from study.config import RunConfig
-from study.records import RunRecord, State, SweepFolder, counts_of
+from study.folders import SweepFolder
+from study.records import RunRecord, State, counts_of
 
 UNIGRAM = 5.67
 SEQUENCES = 200

@@ -12,7 +12,7 @@ import pytest
 
 from study.answering import Answer, report
 from study.errors import InputError
-from study.records import SweepFolder
+from study.folders import SweepFolder
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
 
 SMALL = ((1, 128), (2, 92))
@@ -163,7 +163,7 @@ def test_report_does_not_import_torch(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from study.answering import report
-from study.records import SweepFolder
+from study.folders import SweepFolder
 report(SweepFolder(Path({str(folder.path)!r})))
 assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)
 assert not [name for name in sys.modules if name.startswith(('study.model', 'study.training', 'study.sweeping', 'study.data'))]

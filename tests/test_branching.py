@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from study.config import RunConfig
-from study.records import Orders, RunFolder
+from study.folders import Orders, RunFolder
 from study.sweeping.trunks import adopt
 from study.training.checkpoints import checkpoints_in
 from tests.small import config, run_folder, stop_after, trained, write_corpus
@@ -151,7 +151,7 @@ RANK = """
 import sys
 from pathlib import Path
 from study.config import RunConfig
-from study.records import Orders, RunFolder
+from study.folders import Orders, RunFolder
 from study.training.stopping import StopSignal
 from study.training.execution import Execution
 from study.training.run import train

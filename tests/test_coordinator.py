@@ -17,8 +17,8 @@ import pytest
 
 from study.config import RunConfig
 from study.errors import InputError
+from study.folders import RunFolder, SweepFolder
 from study.ownership import is_locked
-from study.records import RunFolder, SweepFolder
 from study.sweeping.coordinator import Coordinator, Progress, held
 from study.sweeping.deaths import CRASHES, KILLS
 from study.sweeping.status import newest_values, status
@@ -260,7 +260,7 @@ def test_sigterm_stops_a_sweep_as_ctrl_c_does(tmp_path: Path) -> None:
 HOLDER = """
 import sys
 from pathlib import Path
-from study.records import SweepFolder
+from study.folders import SweepFolder
 from study.sweeping.coordinator import held
 with held(SweepFolder(Path(sys.argv[1]))):
     print("held", flush=True)

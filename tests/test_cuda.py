@@ -13,7 +13,8 @@ import torch
 from study.config import RunConfig
 from study.data.masking import Masker
 from study.errors import InputError
-from study.records import Kernels, RunFolder
+from study.folders import RunFolder
+from study.records import Kernels
 from study.training.execution import Execution, can_compile, resolve_kernels
 from study.training.stopping import StopSignal
 from tests.small import config, run_folder, trained, write_corpus

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from study.fitting.evidence import Evidence, gather, save_fits
-from study.records import SweepFolder
+from study.folders import SweepFolder
 from tests.synthetic import (
     SEQUENCES,
     SWEEP,

@@ -21,8 +21,8 @@ from study.fitting.observations import Observations
 from study.fitting.published_scores import published_scores
 from study.fitting.score_points import score_points
 from study.fitting.score_trends import trend
+from study.folders import SweepFolder
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
-from study.records import SweepFolder
 from study.score_findings import score_findings, score_table
 from study.score_records import scores_of
 from tests.synthetic import depth_or_width

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from study.records import SweepFolder
+from study.folders import SweepFolder
 from study.training.checkpoints import checkpoints_in
 from tests.launching import Place, has_rows, numbers, written
 from tests.sweeps import write_sweep, write_topics

@@ -11,10 +11,10 @@ import torch
 
 from study.architecture import Architecture
 from study.errors import InputError
+from study.folders import RunFolder
 from study.model import linear
 from study.model.linear import Linear, multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel, from_transformers
-from study.records import RunFolder
 from study.sweeping.executors import choosing
 from study.sweeping.executors.slots import Slot
 from study.sweeping.launch import plan

@@ -14,7 +14,8 @@ import torch
 from study.config import RunConfig
 from study.data.prepared import prepare
 from study.errors import InputError
-from study.records import RunFolder, RunRecord
+from study.folders import RunFolder
+from study.records import RunRecord
 from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot, local_slots
 from study.training.checkpoints import checkpoints_in

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from study.errors import InputError
-from study.records import SweepFolder
+from study.folders import SweepFolder
 from study.sweeping.mirror import retry_seconds, sync
 from study.sweeping.mirror_state import left_behind
 from study.sweeping.mirror_wandb import batch_seconds, run_name, tracked_config

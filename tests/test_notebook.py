@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from study.answering import report
-from study.records import SweepFolder
+from study.folders import SweepFolder
 from tests.synthetic import depth_or_width
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "analysis" / "depth_or_width.py"

@@ -15,8 +15,8 @@ import pytest
 
 from study import ownership
 from study.errors import InputError
+from study.folders import RunFolder
 from study.ownership import Attempt, Fenced, Held, Watch, is_locked, pulse_of, turn
-from study.records import RunFolder
 
 ELSEWHERE = "another machine"
 

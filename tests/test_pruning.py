@@ -17,8 +17,8 @@ from optuna.trial import TrialState
 from study.config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.errors import InputError
+from study.folders import Orders, RunFolder, SweepFolder
 from study.ownership import Attempt
-from study.records import Orders, RunFolder, SweepFolder
 from study.sweeping import plan
 from study.sweeping.coordinator import Coordinator, Progress
 from study.sweeping.executors.local import LocalExecutor
@@ -242,7 +242,7 @@ def test_a_real_search_stops_its_losers_early(tmp_path: Path) -> None:
 TOLD = """
 import sys
 from pathlib import Path
-from study.records import RunFolder
+from study.folders import RunFolder
 from study.training.stopping import StopSignal
 from study.training.execution import Execution
 from study.training.run import train

@@ -13,18 +13,10 @@ import numpy as np
 import pytest
 
 from study.config import RunConfig
+from study.durable_files import write_atomically, write_once
 from study.errors import InputError
-from study.records import (
-    Environment,
-    RunFolder,
-    RunRecord,
-    SweepFolder,
-    cell_of,
-    counts_of,
-    ledger,
-    write_atomically,
-    write_once,
-)
+from study.folders import RunFolder, SweepFolder
+from study.records import Environment, RunRecord, cell_of, counts_of, ledger
 from study.schema import set_path
 from tests.small import config
 from tests.synthetic import add_run, depth_or_width, run_config, sweep_folder

@@ -17,8 +17,8 @@ import safetensors.torch
 import torch
 
 from study.config import RunConfig
+from study.folders import RunFolder
 from study.model.lightning import MaskedLanguageModelling
-from study.records import RunFolder
 from study.training.callbacks import Checkpointer
 from study.training.checkpoints import DurableCheckpointIO, checkpoints_in, newest_whole_checkpoint
 from tests.small import config, run_folder, stop_after, trained, write_corpus
@@ -255,7 +255,7 @@ SIGNALLED = """
 import sys
 from pathlib import Path
 from study.config import RunConfig
-from study.records import RunFolder
+from study.folders import RunFolder
 from study.training.stopping import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
@@ -298,7 +298,7 @@ RANK = """
 import json, sys
 from pathlib import Path
 from study.config import RunConfig
-from study.records import RunFolder
+from study.folders import RunFolder
 from study.training.stopping import StopSignal
 from study.training.execution import Execution
 from study.training.run import train

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from study.errors import InputError
-from study.records import RunFolder
+from study.folders import RunFolder
 from study.score_config import Downstream, ScoreConfig
 from study.score_records import ScoreRecord, interval_of_mean, score_folder, scores, scores_of
 

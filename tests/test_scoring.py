@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from study.errors import PREEMPTED_EXIT
-from study.records import RunFolder
+from study.folders import RunFolder
 from study.score_config import Downstream, ScoreConfig
 from study.score_records import ScoreRecord, scores_of
 from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from study.config import RunConfig
+from study.folders import RunFolder, SweepFolder
 from study.ownership import Attempt, turn
-from study.records import RunFolder, RunRecord, SweepFolder
+from study.records import RunRecord
 from study.sweeping.coordinator import Coordinator, Progress
 from study.sweeping.sharing import SharedRuns
 from study.sweeping.status import status

@@ -14,8 +14,9 @@ import pytest
 
 from study.config import RunConfig
 from study.errors import InputError
+from study.folders import RunFolder, SweepFolder
 from study.ownership import Attempt, turn
-from study.records import RunFolder, SweepFolder, ledger
+from study.records import ledger
 from study.sweeping.coordinator import Progress, held
 from study.sweeping.liveness import Signs, seconds_per_row
 from study.sweeping.plan import cells

@@ -13,7 +13,8 @@ import pytest
 
 from study.config import RunConfig
 from study.data.prepared import data_fingerprint
-from study.records import RunFolder, RunRecord, SweepFolder
+from study.folders import RunFolder, SweepFolder
+from study.records import RunRecord
 from study.sweeping.bill import bill
 from study.sweeping.coordinator import Coordinator
 from study.sweeping.executors.slots import Slot

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from study.config import RunConfig
-from study.records import RunRecord, SweepFolder
+from study.folders import SweepFolder
+from study.records import RunRecord
 from study.sweeping.cell import Cell
 from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer

@@ -12,7 +12,7 @@ import pytest
 
 from study.errors import InputError
 from study.fitting.ledgers import is_ledger
-from study.records import SweepFolder
+from study.folders import SweepFolder
 from study.sweeping.mirror import sync
 from study.sweeping.wandb_import import import_wandb, offline_runs
 from tests.fake_runs import FakeRun, empty_sweep

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from study.benching.tables import as_markdown
+from study.durable_files import write_atomically
 from study.errors import InputError
 from study.latency.table import hardware_name
 from study.memory import Device
-from study.records import write_atomically
 
 FORMAT = 1
 """Raised when the form of the JSON changes; a file of another form is begun anew."""

@@ -21,7 +21,7 @@ import platformdirs
 from filelock import FileLock
 
 from study.config import fingerprint_of
-from study.records import sync_folder
+from study.durable_files import sync_folder
 
 logger = logging.getLogger(__name__)
 

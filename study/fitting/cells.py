@@ -15,7 +15,7 @@ from study.architecture import Architecture
 from study.config import RunConfig, fingerprint_of
 from study.counting import parameters
 from study.fitting.learning_rates import RateSearch, search_rates
-from study.records import RunFolder, SweepFolder
+from study.folders import RunFolder, SweepFolder
 from study.wording import compact
 
 SHAPE = ("architecture.depth", "architecture.width", "architecture.heads", "architecture.ffn")

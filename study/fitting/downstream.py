@@ -18,7 +18,7 @@ from study.fitting.score_points import score_points
 from study.fitting.score_trends import Trend, trend
 from study.fitting.scores import ScoreBetween
 from study.fitting.two_steps import two_step_forecast
-from study.records import SweepFolder
+from study.folders import SweepFolder
 
 AVERAGE = "average"
 

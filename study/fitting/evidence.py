@@ -9,13 +9,14 @@ from typing import Any
 
 import pandas as pd
 
+from study.durable_files import write_atomically
 from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, Family, cells_of, families_of
 from study.fitting.comparisons import Comparisons, compare
 from study.fitting.downstream import Downstream, downstream
 from study.fitting.rankings import Gain, front_of, gains_of
 from study.fitting.sweep_laws import SweepLaws, sweep_laws
-from study.records import SweepFolder, write_atomically
+from study.folders import SweepFolder
 
 MOST_PANELS = 8
 """A figure of more panels than these is not read."""

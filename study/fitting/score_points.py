@@ -10,7 +10,7 @@ from scipy.stats import norm, t
 
 from study.fitting.ledgers import unusable
 from study.fitting.paired import CONFIDENCE
-from study.records import SweepFolder
+from study.folders import SweepFolder
 from study.score_records import BaselineRecord, baseline
 
 FROZEN = " (frozen)"

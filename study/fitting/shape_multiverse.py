@@ -26,7 +26,7 @@ from study.fitting.paired import CONFIDENCE, pooled_seed_variance
 from study.fitting.reading import Source, read_columns
 from study.fitting.sums import SumOfTerms, Term
 from study.fitting.universes import Multiverse, Question, Universe
-from study.records import SweepFolder
+from study.folders import SweepFolder
 
 QUESTION = Question(
     text="At equal size and tokens, which lowers the loss: depth or width?",

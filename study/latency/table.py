@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from study.durable_files import write_atomically
 from study.errors import InputError
-from study.records import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

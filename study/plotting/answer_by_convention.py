@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from study.durable_files import write_atomically
 from study.fitting.universes import Multiverse
 from study.plotting.style import panels, save_in, series_styles, theme
-from study.records import write_atomically
 
 
 def frame(found: Multiverse) -> pd.DataFrame:

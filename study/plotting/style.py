@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
-from study.records import SweepFolder, write_atomically
+from study.durable_files import write_atomically
+from study.folders import SweepFolder
 
 LOSS = "validation loss (nats per masked token)"
 FLOPS = "training FLOPs (train_flops: products that run)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from study.records import write_atomically
+from study.durable_files import write_atomically
 from study.replicating import chinchilla, data_constraint, olmo_ladder, open_lm, reconciliation
 from study.replicating.comparison import Study
 from study.wording import escape, table

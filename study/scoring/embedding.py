@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from study.durable_files import write_atomically
 from study.errors import InputError, Problem
-from study.records import write_atomically
 from study.scoring.batches import Collator
 from study.scoring.encoding import TaskEncoder
 from study.scoring.features import layer_features

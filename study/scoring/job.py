@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from study.errors import InputError
-from study.records import RunFolder, State, SweepFolder, timestamp
+from study.folders import RunFolder, SweepFolder
+from study.records import State, timestamp
 from study.score_config import Knobs, ScoreConfig
 from study.score_records import BaselineRecord, ScoreFolder, ScoreRecord, file_baseline, score_folder
 from study.scoring.baselines import baselines

@@ -11,7 +11,8 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from study.errors import InputError, Problem
-from study.records import RunFolder, RunRecord, SweepFolder, cell_of
+from study.folders import RunFolder, SweepFolder
+from study.records import RunRecord, cell_of
 from study.schema import flatten
 from study.score_config import Downstream
 from study.score_records import scores_of, write_scores

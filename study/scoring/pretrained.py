@@ -16,8 +16,8 @@ from study.data.corpora import Tally, read_corpus, split_documents
 from study.data.prepared import PreparedData, prepare
 from study.data.tokenizing import SpecialTokens
 from study.errors import InputError
+from study.folders import RunFolder
 from study.model.masked_language_model import MaskedLanguageModel
-from study.records import RunFolder
 
 MOST_TEXT = 30_000_000
 """Characters of text that words are counted in, about five million words: enough for a baseline of words and their pairs."""

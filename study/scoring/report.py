@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from study.records import SweepFolder
+from study.folders import SweepFolder
 from study.score_config import Downstream
 from study.score_records import BaselineRecord, ScoreRecord, baseline, chosen, interval_of_mean, scores_of
 from study.scoring.launch import Scored, score_all

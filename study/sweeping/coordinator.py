@@ -21,8 +21,10 @@ import yaml
 from filelock import FileLock, Timeout
 
 from study.config import RunConfig
+from study.durable_files import patiently, write_atomically
 from study.errors import PREEMPTED_EXIT, InputError
-from study.records import RunFolder, RunRecord, SweepFolder, cell_of, counts_of, patiently, timestamp, write_atomically
+from study.folders import RunFolder, SweepFolder
+from study.records import RunRecord, cell_of, counts_of, timestamp
 from study.sweeping.deaths import Deaths, GivenUp
 from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer

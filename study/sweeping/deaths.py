@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.records import RunFolder, State
+from study.folders import RunFolder
+from study.records import State
 from study.sweeping.status import newest_values
 
 CRASHES = 3

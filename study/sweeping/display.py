@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from study.config import RunConfig
-from study.records import RunRecord, SweepFolder
+from study.folders import SweepFolder
+from study.records import RunRecord
 from study.sweeping.coordinator import Progress as SweepProgress
 from study.sweeping.liveness import signs_of
 from study.sweeping.status import newest_of, newest_rows

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from study.data.prepared import prepare
 from study.errors import InputError
-from study.records import SweepFolder
+from study.folders import SweepFolder
 from study.sweeping.bill import Bill, bill, first_runs
 from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.display import LaunchDisplay

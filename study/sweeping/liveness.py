@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from study.folders import RunFolder
 from study.ownership import LEASE_SECONDS, seconds_since_beat, seconds_since_write
-from study.records import RunFolder
 
 SILENT_SECONDS = 60.0
 """How long a run may log nothing before it is called silent: a start, a compilation or a validation takes as long."""

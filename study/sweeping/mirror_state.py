@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from study.errors import InputError
-from study.records import RunFolder, SweepFolder
+from study.folders import RunFolder, SweepFolder
 from study.schema import Index, Strict
 
 Tracked = Literal["online", "offline"]

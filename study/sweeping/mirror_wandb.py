@@ -14,8 +14,10 @@ from wandb.sdk.lib import wbauth
 
 from study.config import RunConfig
 from study.counting import parameters
+from study.durable_files import write_atomically
 from study.errors import InputError, Problem
-from study.records import RunFolder, RunRecord, SweepFolder, write_atomically
+from study.folders import RunFolder, SweepFolder
+from study.records import RunRecord
 from study.schema import flatten, join_path
 from study.sweeping.mirror_state import Mirrored, Rows, Tracked, state_file
 

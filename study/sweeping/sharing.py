@@ -13,8 +13,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from study.durable_files import patiently
+from study.folders import RunFolder, SweepFolder
 from study.ownership import Watch
-from study.records import RunFolder, RunRecord, SweepFolder, patiently
+from study.records import RunRecord
 
 TAKEN_OVER = ("metrics.jsonl", "validation_losses.npy", "weights.safetensors", "exclusion.json")
 """What a run leaves beside its record; each is only ever replaced, never changed, so that a second name does no harm."""

@@ -16,7 +16,8 @@ from typing import Any
 from rich.console import Console
 
 from study.config import RunConfig
-from study.records import RunFolder, RunRecord, SweepFolder, counts_of
+from study.folders import RunFolder, SweepFolder
+from study.records import RunRecord, counts_of
 from study.sweeping.coordinator import Coordinator
 from study.sweeping.display import LaunchDisplay
 from study.sweeping.spec import SweepSpec

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from study.errors import InputError
+from study.folders import RunFolder, SweepFolder
 from study.ownership import is_locked, is_trained
-from study.records import RunFolder, State, SweepFolder
+from study.records import State
 from study.sweeping.bill import bill
 from study.sweeping.executors.slots import Slot
 from study.sweeping.liveness import Signs, signs_of

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from study.durable_files import write_atomically
 from study.errors import InputError
+from study.folders import RunFolder, SweepFolder
 from study.ownership import is_locked
-from study.records import RunFolder, RunRecord, SweepFolder, timestamp, write_atomically
+from study.records import RunRecord, timestamp
 from study.sweeping.coordinator import SAVE_SECONDS, held
 
 RETRIED = ("FAILED", "OOM", "HUNG")

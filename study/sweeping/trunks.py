@@ -15,7 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 
 from study.config import RunConfig
-from study.records import Orders, RunFolder, RunRecord, Trunk, sync_folder, write_atomically
+from study.durable_files import sync_folder, write_atomically
+from study.folders import Orders, RunFolder, Trunk
+from study.records import RunRecord
 from study.sweeping.cell import Cell, family_name
 
 

@@ -20,8 +20,9 @@ import wandb
 from wandb.proto import wandb_internal_pb2
 
 from study.config import RunConfig, fingerprint_of
+from study.durable_files import write_atomically
 from study.errors import InputError
-from study.records import cell_of, write_atomically
+from study.records import cell_of
 from study.schema import flatten, set_path
 
 if TYPE_CHECKING:

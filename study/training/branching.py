@@ -8,8 +8,9 @@ from typing import Any
 import pytorch_lightning as pl
 
 from study.config import RunConfig
+from study.durable_files import patiently
+from study.folders import RunFolder, Trunk
 from study.model.lightning import MaskedLanguageModelling
-from study.records import RunFolder, Trunk, patiently
 from study.training.callbacks import refuse_infinite_weights
 from study.training.checkpoints import POSTPONABLE
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
-from study.records import OUT_OF_REACH, PATIENCE_SECONDS, patiently, sync_folder
+from study.durable_files import OUT_OF_REACH, PATIENCE_SECONDS, patiently, sync_folder
 
 POSTPONABLE = {"postpone": True}
 """Storage options of a checkpoint that may be left out while its folder is out of reach."""

@@ -12,8 +12,10 @@ import torch
 
 from study.config import RunConfig
 from study.data.prepared import PreparedData
+from study.durable_files import FULL_DISK, patiently, write_atomically
+from study.folders import RunFolder
 from study.ownership import Attempt
-from study.records import FULL_DISK, RunFolder, RunRecord, State, counts_of, patiently, timestamp, write_atomically
+from study.records import RunRecord, State, counts_of, timestamp
 from study.training.execution import Execution, environment, peak_memory_bytes, resolve_precision
 from study.training.trainer import Trained
 

@@ -13,7 +13,7 @@ from typing import Any
 from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from study.records import patiently, write_atomically
+from study.durable_files import patiently, write_atomically
 
 FSYNC_SECONDS = 5.0
 

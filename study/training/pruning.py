@@ -6,8 +6,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from study.folders import RunFolder
 from study.model.lightning import MaskedLanguageModelling
-from study.records import RunFolder
 
 
 class Pruned(Exception):

@@ -13,8 +13,10 @@ import torch
 
 from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
+from study.durable_files import patiently, write_atomically
+from study.folders import RunFolder
 from study.ownership import Attempt, Fenced, Held, turn
-from study.records import RunFolder, State, patiently, write_atomically
+from study.records import State
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
 from study.training.pruning import Pruned

@@ -16,8 +16,8 @@ from study.config import RunConfig
 from study.data.batches import PackedBatches
 from study.data.masking import Masker
 from study.data.prepared import PreparedData
+from study.folders import RunFolder
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
-from study.records import RunFolder
 from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock

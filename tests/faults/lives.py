@@ -21,7 +21,8 @@ import torch
 
 from study.config import RunConfig
 from study.data.prepared import prepare
-from study.records import RunFolder, RunRecord
+from study.folders import RunFolder
+from study.records import RunRecord
 from study.training.checkpoints import newest_whole_checkpoint
 from tests.launching import TIMINGS
 from tests.small import run_folder

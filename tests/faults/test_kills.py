@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from study.records import SweepFolder
+from study.folders import SweepFolder
 from tests.conftest import Figure
 from tests.faults.lives import Lives
 from tests.launching import Place

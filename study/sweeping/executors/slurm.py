@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from study.config import RunConfig
+from study.durable_files import write_atomically
 from study.errors import PREEMPTED_EXIT, InputError
-from study.records import SweepFolder, write_atomically
+from study.folders import SweepFolder
 from study.sweeping.executors.slots import Slot
 from study.sweeping.executors.slurm_job import exit_file, run_job
 from study.sweeping.resources import Resources, SlurmOptions, minutes_of

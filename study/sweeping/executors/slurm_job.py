@@ -9,8 +9,8 @@ from pathlib import Path
 from types import FrameType
 
 from study.config import RunConfig
+from study.durable_files import write_atomically
 from study.errors import PREEMPTED_EXIT
-from study.records import write_atomically
 from study.sweeping.executors.processes import train_here
 from study.sweeping.executors.slots import Slot
 

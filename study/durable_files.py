@@ -1,0 +1,94 @@
+"""Writes that a kill, a power cut or a file server's restart leaves whole: the old content or the new, never a part."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The errors of a write that no waiting mends: no space, no quota, or a file larger than it may be."""
+
+OUT_OF_REACH = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOENT,
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.ENOTCONN,
+        errno.EBUSY,
+    }
+)
+"""The errors of a write into a folder that is not there for a while, as of a file server that restarts."""
+
+PATIENCE_SECONDS = 60.0
+"""How long a write is tried again while its folder is out of reach."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file so that a reader, a kill or a power cut meets the old content or the new, never a part."""
+    temporary = _durable_sibling(path, content)
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def write_once(path: Path, content: bytes) -> bool:
+    """Create a file with this content, whole; False where it was there already (the first writer wins)."""
+    temporary = _durable_sibling(path, content)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)
+    sync_folder(path.parent)
+    return True
+
+
+def patiently(write: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
+    """What a write gives, tried again while its folder is out of reach; any other error, a full disk's too, is told at once."""
+    end, pause = time.monotonic() + seconds, 0.05
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in OUT_OF_REACH or time.monotonic() + pause > end:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 1.0)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _durable_sibling(path: Path, content: bytes) -> Path:
+    """A temporary file beside `path` with this content, on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+    return Path(name)

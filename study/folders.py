@@ -1,0 +1,415 @@
+"""The files of runs and sweeps by name; the only module that knows what a results folder looks like on disk.
+
+results/<sweep>/
+    sweep.yaml, cells.json      the sweep as launched, and the ids of its cells
+    runs/<run id>/
+        config.yaml             written first
+        metrics.jsonl           one line a logged step, during
+        attempts/0001.json      one file a start of the run's process; the latest start owns the run (study.ownership)
+        attempts/0001.record.json   the record of that start, where a person had the run tried again
+        checkpoints/            kept until the run is completed
+        orders.json             what its sweep asks of a run beside its configuration; nothing that moves its numbers
+        prune.json              why the search that the run belongs to wants it to stop
+        branch-<step>/          its state where a shorter budget leaves it, until that one has it
+        trunk.json              which run trained the first steps of this one, and how many, where one did
+        validation_losses.npy   nats summed over the masked tokens of each validation sequence, float64
+        weights.safetensors     the final weights
+        log.txt                 what the run's processes printed
+        record.json             written last, once, by linking a finished file into place
+        exclusion.json          why a person leaves the run out of fits, where one does
+        scores/<score id>/      downstream scores of the run, see study.score_records
+    ledger.parquet, ledger.csv  rebuilt from the records
+    scores.parquet, scores.csv  rebuilt from the records of downstream scores
+    baselines/*.json            what downstream tasks give without an encoder
+    fits/*.json  figures/*.svg|png  answer.md
+results/.homes/<run id>         a link to the run's folder in the sweep that trains it, for sweeps that share it
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from study.config import RunConfig, read_yaml
+from study.durable_files import sync_folder, write_atomically, write_once
+from study.errors import InputError
+from study.records import RunRecord, ledger
+from study.schema import Count, Strict
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+
+class Orders(Strict):
+    """What a sweep asks of a run: after which steps to leave its state for others; how often to validate if not as usual."""
+
+    branch_steps: tuple[Count, ...] = ()
+    validations: Count | None = None
+
+
+class Trunk(Strict):
+    """The run that trained the first `step` steps of another one."""
+
+    run_id: str
+    step: Count
+
+
+class RunFolder:
+    """The files of one run, by name; creates nothing until asked to write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, which names the folder."""
+        return self.path.name
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """The logged metrics, one JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def record_file(self) -> Path:
+        """The record, there exactly when the run has ended."""
+        return self.path / "record.json"
+
+    @property
+    def exclusion_file(self) -> Path:
+        """Why a person leaves the run out of fits, there where one does."""
+        return self.path / "exclusion.json"
+
+    @property
+    def validation_losses_file(self) -> Path:
+        """Nats summed over the masked tokens of each validation sequence."""
+        return self.path / "validation_losses.npy"
+
+    @property
+    def weights_file(self) -> Path:
+        """The final weights of a completed run."""
+        return self.path / "weights.safetensors"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def orders_file(self) -> Path:
+        """What its sweep asks of the run."""
+        return self.path / "orders.json"
+
+    @property
+    def prune_file(self) -> Path:
+        """Why the run is to stop before its end, there where it is."""
+        return self.path / "prune.json"
+
+    @property
+    def trunk_file(self) -> Path:
+        """Which run trained the first steps of this one."""
+        return self.path / "trunk.json"
+
+    @property
+    def log_file(self) -> Path:
+        """What the run's processes printed."""
+        return self.path / "log.txt"
+
+    @property
+    def scores(self) -> Path:
+        """The folder of the downstream scores."""
+        return self.path / "scores"
+
+    @property
+    def lock_file(self) -> Path:
+        """The lock that the process training this run holds."""
+        return self.path / ".lock"
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write the configuration once; a run folder never changes its configuration."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.config_file.exists():
+            write_atomically(self.config_file, config.to_yaml().encode())
+
+    def config(self) -> RunConfig:
+        """The configuration that the folder holds."""
+        return RunConfig.from_yaml(self.config_file)
+
+    def branch(self, step: int) -> Path:
+        """The folder of this run's state after a step at which a shorter budget leaves it."""
+        return self.path / f"branch-{step:010d}"
+
+    def remove_branches(self) -> None:
+        """Remove the states that were left for others."""
+        for branch in self.path.glob("branch-*"):
+            shutil.rmtree(branch, ignore_errors=True)
+
+    def write_orders(self, orders: Orders) -> None:
+        """Say what the sweep asks of the run."""
+        write_atomically(self.orders_file, orders.model_dump_json(exclude_none=True).encode())
+
+    def orders(self) -> Orders:
+        """What the sweep asks of the run."""
+        return Orders.parse(json.loads(self.orders_file.read_bytes())) if self.orders_file.exists() else Orders()
+
+    def write_prune(self, reason: str) -> None:
+        """Tell the run to stop before its end."""
+        write_atomically(self.prune_file, json.dumps({"reason": reason}).encode())
+
+    def prune(self) -> str | None:
+        """Why the run is to stop before its end, None where it is not."""
+        return str(json.loads(self.prune_file.read_bytes())["reason"]) if self.prune_file.exists() else None
+
+    def write_trunk(self, trunk: Trunk | None) -> None:
+        """Say which run trained the first steps, None where none did."""
+        if trunk is None:
+            self.trunk_file.unlink(missing_ok=True)
+        else:
+            write_atomically(self.trunk_file, trunk.model_dump_json().encode())
+
+    def trunk(self) -> Trunk | None:
+        """Which run trained the first steps, None where none did."""
+        return Trunk.parse(json.loads(self.trunk_file.read_bytes())) if self.trunk_file.exists() else None
+
+    def spent(self, tokens: int, batch_tokens: int) -> dict[str, Any]:
+        """What a record says of a trunk: of `tokens` those that the run trained on itself, and where it branched if it did."""
+        trunk = self.trunk()
+        if trunk is None:
+            return {"spent_tokens": tokens}
+        return {"spent_tokens": max(0, tokens - trunk.step * batch_tokens), "trunk": trunk.run_id, "trunk_step": trunk.step}
+
+    def claim_attempt(self, details: dict[str, Any]) -> int:
+        """The number of this attempt, from 1; its file is linked into place, so that no two processes get one number."""
+        number = self.attempts() + 1
+        while not write_once(self.attempt_file(number), json.dumps(details, indent=1).encode()):
+            number += 1
+        return number
+
+    def remove_leftovers(self) -> None:
+        """Remove what killed attempts had not finished writing; only the owner of the run may."""
+        for file in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp"), *self.path.glob("rank-*.json")):
+            file.unlink(missing_ok=True)
+
+    def attempt_file(self, number: int) -> Path:
+        """What an attempt says of itself: its process, where it runs, and since when."""
+        return self.path / "attempts" / f"{number:04d}.json"
+
+    def attempt(self, number: int) -> dict[str, Any]:
+        """What the file of an attempt says."""
+        details: dict[str, Any] = json.loads(self.attempt_file(number).read_bytes())
+        return details
+
+    def attempts(self) -> int:
+        """How many processes have started this run: the number of its latest attempt."""
+        try:
+            names = os.listdir(self.path / "attempts")
+        except FileNotFoundError:
+            return 0
+        return max((int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0)
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """The logged rows in order; a line torn by a kill ends them."""
+        if not self.metrics_file.exists():
+            return
+        with self.metrics_file.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return
+                yield json.loads(line)
+
+    def file_record(self, record: RunRecord) -> bool:
+        """Link the record into place; False where the run already had one, which then stands."""
+        return write_once(self.record_file, record.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
+
+    def record(self) -> RunRecord | None:
+        """The record, None while the run has not ended."""
+        try:
+            text = self.record_file.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            record = RunRecord.parse(json.loads(text), place=str(self.record_file))
+        except ValueError as error:
+            raise InputError.at(
+                str(self.record_file), f"is not a record: {error}; move it away to train the run again"
+            ) from None
+        excluded = self.excluded()
+        return record if excluded is None else record.model_copy(update={"excluded": excluded})
+
+    def put_record_aside(self, note: dict[str, str]) -> Path:
+        """Make the record that of a past attempt, with a note of why, so that the run is trained whole; where it is then."""
+        number = 1
+        while (kept := self.path / "attempts" / f"{number:04d}.record.json").exists() or number < self.attempts():
+            number += 1
+        kept.parent.mkdir(exist_ok=True)
+        write_atomically(kept.with_name(f"{number:04d}.note.json"), json.dumps(note, indent=1).encode() + b"\n")
+        os.link(self.record_file, kept)
+        self.prune_file.unlink(missing_ok=True)
+        self.record_file.unlink()
+        sync_folder(self.path)
+        return kept
+
+    def excluded(self) -> str | None:
+        """Why a person leaves this run out, None where nobody does."""
+        try:
+            return str(json.loads(self.exclusion_file.read_bytes())["reason"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, LookupError, TypeError):
+            raise InputError.at(str(self.exclusion_file), "is damaged; `study exclude` writes it anew") from None
+
+    def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
+        """Keep the summed nats of each validation sequence, for paired differences between runs."""
+        buffer = io.BytesIO()
+        np.save(buffer, losses.astype(np.float64), allow_pickle=False)
+        write_atomically(self.validation_losses_file, buffer.getvalue())
+
+    def validation_losses(self) -> NDArray[np.float64]:
+        """The summed nats of each validation sequence of a completed run."""
+        losses: NDArray[np.float64] = np.load(self.validation_losses_file, allow_pickle=False)
+        return losses
+
+
+class SweepFolder:
+    """The files of one sweep under `results/`, by name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        """The sweep's name, which names the folder."""
+        return self.path.name
+
+    @property
+    def sweep_file(self) -> Path:
+        """The resolved sweep as it was launched."""
+        return self.path / "sweep.yaml"
+
+    @property
+    def cells_file(self) -> Path:
+        """The ids of the cells of the sweep as launched; empty for a search, which has none."""
+        return self.path / "cells.json"
+
+    @property
+    def lock_file(self) -> Path:
+        """The lock that the sweep's coordinator holds."""
+        return self.path / ".coordinator.lock"
+
+    @property
+    def holder_file(self) -> Path:
+        """Who holds the lock, for the message to a second launcher."""
+        return self.path / ".coordinator.json"
+
+    @property
+    def stop_file(self) -> Path:
+        """There where a person asks the coordinator to stop."""
+        return self.path / ".coordinator.stop"
+
+    @property
+    def homes(self) -> Path:
+        """The folder of links to where the runs that several sweeps share are trained."""
+        return self.path.parent / ".homes"
+
+    @property
+    def ledger_file(self) -> Path:
+        """All records as a table."""
+        return self.path / "ledger.parquet"
+
+    @property
+    def scores_file(self) -> Path:
+        """All downstream scores at their chosen knobs as a table."""
+        return self.path / "scores.parquet"
+
+    @property
+    def scoring_lock_file(self) -> Path:
+        """The lock that whoever makes downstream scores of the sweep holds."""
+        return self.path / ".scoring.lock"
+
+    @property
+    def baselines(self) -> Path:
+        """The folder of what downstream tasks give without an encoder."""
+        return self.path / "baselines"
+
+    @property
+    def fits(self) -> Path:
+        """The folder of the fits."""
+        return self.path / "fits"
+
+    @property
+    def figures(self) -> Path:
+        """The folder of the figures."""
+        return self.path / "figures"
+
+    @property
+    def answer_file(self) -> Path:
+        """What the ledger says to the sweep's question."""
+        return self.path / "answer.md"
+
+    @property
+    def wandb(self) -> Path:
+        """The folder of the W&B mirror."""
+        return self.path / "wandb"
+
+    def run(self, run_id: str) -> RunFolder:
+        """The folder of one run."""
+        return RunFolder(self.path / "runs" / run_id)
+
+    def home(self, run_id: str) -> RunFolder:
+        """The folder where a run is trained: another sweep's where that one began it first (study.sweeping.sharing)."""
+        link = self.homes / run_id
+        if not link.is_symlink():
+            return self.run(run_id)
+        home = SweepFolder(self.path.parent / Path(os.readlink(link)).parts[1])
+        return home.run(run_id) if home.name != self.name else self.run(run_id)
+
+    def runs(self) -> list[RunFolder]:
+        """The runs that were started or only planned here, by id."""
+        return [RunFolder(file.parent) for file in sorted((self.path / "runs").glob("*/config.yaml"))]
+
+    def records(self) -> list[RunRecord]:
+        """The records of all ended runs, by id."""
+        return [record for run in self.runs() if (record := run.record()) is not None]
+
+    def write_ledger(self) -> pd.DataFrame:
+        """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table."""
+        table = ledger(self.records(), tuned=tuple(self.sweep().get("tune") or ()), cells=self.cells())
+        with tempfile.TemporaryDirectory(dir=self.path) as folder:
+            table.to_parquet(Path(folder) / "ledger.parquet", index=False)
+            write_atomically(self.ledger_file, (Path(folder) / "ledger.parquet").read_bytes())
+        write_atomically(self.ledger_file.with_suffix(".csv"), table.to_csv(index=False).encode())
+        return table
+
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the sweep gives its runs in W&B."""
+        return tuple(self.sweep().get("tags") or ()) if self.sweep_file.exists() else ()
+
+    def cells(self) -> frozenset[str]:
+        """The ids of the cells of the sweep as launched."""
+        return frozenset(json.loads(self.cells_file.read_bytes())) if self.cells_file.exists() else frozenset()
+
+    def read_ledger(self) -> pd.DataFrame:
+        """The ledger as last written."""
+        import pandas as pd
+
+        if not self.ledger_file.exists():
+            raise InputError.at(str(self.ledger_file), "does not exist; `study report` writes it from the records")
+        return pd.read_parquet(self.ledger_file)
+
+    def sweep(self) -> dict[str, Any]:
+        """The resolved sweep as plain values."""
+        return read_yaml(self.sweep_file)
