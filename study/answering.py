@@ -30,7 +30,7 @@ from study.plotting import (
 )
 from study.plotting.of_law import OfLaw
 from study.plotting.style import save
-from study.score_findings import score_findings, score_table
+from study.score_findings import law_table, score_findings, score_table, trend_table
 from study.score_records import write_scores
 from study.wording import escape
 
@@ -121,6 +121,8 @@ class Answer:
             "Differences at equal parameters": tables.differences(evidence),
             "What a larger size buys": tables.gains(evidence),
             "Laws of the loss": tables.laws(evidence),
+            "Scores against the loss": trend_table(evidence),
+            "Laws from loss to score": law_table(evidence),
             "Downstream scores": score_table(evidence),
             "Cells": tables.cells(evidence),
             "Excluded runs": tables.excluded_runs(evidence),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from study.findings import forecast_words
 from study.fitting.downstream import Downstream, TaskScores
 from study.fitting.evidence import Evidence
-from study.fitting.score_trends import Trend, Verdict
-from study.quantities import plural
+from study.fitting.forecasting import Forecast
+from study.fitting.score_trends import Verdict
 from study.wording import table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _WORDS: dict[Verdict, str] = {
     "monotone": "follow the loss, monotone: no encoder of lower loss scores lower beyond noise",
@@ -20,11 +23,11 @@ _WORDS: dict[Verdict, str] = {
 
 
 def score_findings(evidence: Evidence) -> list[str]:
-    """Which tasks are monotone in the loss, then a sentence a task and one for the average; none where nothing was scored."""
+    """Which tasks follow the loss, where pre-training shows, and the best on average; none where nothing was scored."""
     found = evidence.downstream
     if found is None:
         return []
-    return [*_verdicts(found), *(_sentence(task) for task in found.all), *_average_reasons(found)]
+    return [*_verdicts(found), *_above_untrained(found), *_average(found)]
 
 
 def _verdicts(found: Downstream) -> Iterator[str]:
@@ -42,42 +45,92 @@ def _verdicts(found: Downstream) -> Iterator[str]:
         yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."
 
 
-def _sentence(task: TaskScores) -> str:
-    row = task.points.iloc[int(task.points["score"].to_numpy(dtype=float).argmax())]
-    best, half = task.best
-    parts = [f"{task.task} ({task.metric}): best {best:.3f} ± {half:.3f} of {row['shape']}"]
-    beside = {"commonest answer": row["majority"], "words without order": row["bag_of_words"], "untrained": row["random"]}
-    parts += [f"{name} {value:.3f}" for name, value in beside.items() if value == value and task.task != "average"]
-    beats, compared = task.beats_random
-    if compared:
-        parts.append(f"{beats} of {plural(compared, 'encoder')} beat their untrained weights")
-    told = "" if task.trend is None else f"; {_trend(task.trend)}"
-    return f"{', '.join(parts)}{told}; {_law(task)}."
+def _above_untrained(found: Downstream) -> Iterator[str]:
+    compared = [task for task in found.tasks if task.beats_random[1]]
+    if not compared:
+        return
+    some = ", ".join(f"{task.task} {_above(task)}" for task in compared if task.beats_random[0])
+    none = ", ".join(task.task for task in compared if not task.beats_random[0])
+    rest = f"; none on {none}" if some and none else ""
+    yield f"Encoders above the same encoders untrained, beyond noise: {some or 'none on any task'}{rest}."
 
 
-def _trend(trend: Trend) -> str:
-    words = (
-        f"rank correlation with the falling loss {trend.correlation:+.2f} (95% interval {trend.low:+.2f} to {trend.high:+.2f}"
-    )
-    against = f", {plural(len(trend.reversals), 'pair')} against it beyond noise" if trend.reversals else ""
-    return f"{words}, p = {trend.p_value:.2g}, n = {plural(trend.n, 'encoder')}){against}"
+def _above(task: TaskScores) -> str | None:
+    """How many encoders are above their untrained weights beyond noise, of how many."""
+    above, compared = task.beats_random
+    return f"{above} of {compared}" if compared else None
 
 
-def _law(task: TaskScores) -> str:
-    """The law and what was forecast by it; of several reasons why there is none, the first."""
-    if isinstance(task.law, str):
-        return f"no law: {task.law}"
-    estimates = ", ".join(f"{name} {value:.3g}" for name, value in task.law.estimates.items())
-    law = f"law {task.law.law.formula}: {task.law.status.replace('_', ' ')}, {estimates}"
-    if isinstance(task.forecast, str):
-        return f"{law}; {forecast_words(task.forecast)}"
-    at_loss, at_size = forecast_words(task.forecast), forecast_words(task.forecast_from_sizes)
-    return f"{law}; at the measured loss, {at_loss}; from the sizes alone, {at_size}"
-
-
-def _average_reasons(found: Downstream) -> Iterator[str]:
+def _average(found: Downstream) -> Iterator[str]:
+    if found.average is not None:
+        best, half = found.average.best
+        metric = found.average.metric
+        yield f"On average ({metric}) {_best_row(found.average)['shape']} is best, {best:.3f} ± {half:.3f}."
     for task, reason in found.left_out.items():
         yield f"{task} is left out of the average: {reason}."
+
+
+def _best_row(task: TaskScores) -> pd.Series[Any]:
+    return task.points.iloc[int(task.points["score"].to_numpy(dtype=float).argmax())]
+
+
+def trend_table(evidence: Evidence) -> str:
+    """Each task's best score beside what needs no pre-training, and its rank correlation with the falling loss."""
+    found = evidence.downstream
+    if found is None:
+        return ""
+    intro = (
+        "The best encoder of each task beside what needs no pre-training, and Spearman's correlation of score and falling loss "
+        "over the encoders, with the interval of a normal population and the exact p. Pairs against: of lower loss, yet lower "
+        "score beyond noise (Bonferroni, 5%)."
+    )
+    header = ["task", "metric", "best", "± 95%", "of", "untrained", "commonest answer", "words without order"]
+    header += ["above untrained", "rank correlation", "95% interval", "p", "encoders", "pairs against"]
+    return f"{intro}\n\n{table(header, (_trend_row(task) for task in found.all))}"
+
+
+def _trend_row(task: TaskScores) -> list[object]:
+    row, told = _best_row(task), task.trend
+    best, half = task.best
+    beside = [None if task.task == "average" else _number(row[name]) for name in ("random", "majority", "bag_of_words")]
+    correlation: list[object] = [None] * 5
+    if told is not None:
+        interval = f"{told.low:+.2f} to {told.high:+.2f}"
+        correlation = [f"{told.correlation:+.2f}", interval, f"{told.p_value:.2g}", told.n, len(told.reversals)]
+    return [task.task, task.metric, f"{best:.4f}", f"{half:.4f}", row["shape"], *beside, _above(task), *correlation]
+
+
+def law_table(evidence: Evidence) -> str:
+    """The law from loss to score of each task, and what it forecast of the encoders that were held out."""
+    found = evidence.downstream
+    if found is None:
+        return ""
+    intro = (
+        "Forecasts are of the largest shapes, by the law fitted to the others: at their measured loss, and at the loss that a "
+        "law of the sizes gives them. Constants of a law that its data do not pin down are not shown."
+    )
+    header = ["task", "law", "status", "constants", "held out", "error at the measured loss", "error from the sizes alone"]
+    return f"{intro}\n\n{table(header, (_law_row(task) for task in found.all))}"
+
+
+def _law_row(task: TaskScores) -> list[object]:
+    if isinstance(task.law, str):
+        return [task.task, None, f"none: {task.law}", None, None, None, None]
+    constants = ", ".join(f"{name} {value:.3g}" for name, value in task.law.estimates.items())
+    status, forecasts = task.law.status, (task.forecast, task.forecast_from_sizes)
+    held_out = sum(task.held_out) if isinstance(task.forecast, Forecast) else None
+    shown = constants if status in ("converged", "weakly_identified") else None
+    return [task.task, task.law.law.formula, status.replace("_", " "), shown, held_out, *map(_forecast, forecasts)]
+
+
+def _forecast(told: Forecast | str) -> str:
+    """The error of a forecast, how many of its intervals covered the truth, and the status of the law it was made by."""
+    if isinstance(told, str):
+        return told
+    plain = told.to_dict()
+    count, covered = plain["n_held_out"], plain["covered"]
+    inside = "no interval" if covered is None else f"interval covered {round(covered * count)} of {count}"
+    return f"{plain['relative_error']:.1%}, {inside} ({told.status.replace('_', ' ')})"
 
 
 def score_table(evidence: Evidence) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import t
+from scipy.stats import spearmanr, t
 
 from study import answering
 from study.answering import report
@@ -20,10 +20,10 @@ from study.fitting.forecasting import Forecast
 from study.fitting.observations import Observations
 from study.fitting.published_scores import published_scores
 from study.fitting.score_points import score_points
-from study.fitting.score_trends import trend
+from study.fitting.score_trends import rank_interval, trend
 from study.folders import SweepFolder
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
-from study.score_findings import score_findings, score_table
+from study.score_findings import law_table, score_findings, score_table, trend_table
 from study.score_records import scores_of
 from tests.synthetic import depth_or_width
 from tests.synthetic_scores import TASKS, add_scores
@@ -93,6 +93,7 @@ def test_tasks_are_told_apart_by_whether_they_follow_the_loss(evidence: Evidence
     sentences = score_findings(evidence)
     assert sentences[0].startswith("blimp, cola, sst2: follow the loss, monotone")
     assert "rte: show no decided relation to the loss." in sentences
+    assert any("sst2 6 of 6" in sentence for sentence in sentences)
     assert "rte is left out of the average: no encoder is above chance beyond noise." in sentences
 
 
@@ -144,6 +145,8 @@ def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolde
     answer = report(scored)
     assert answer.figures == ("score_against_loss", "score_against_parameters", "score_against_flops")
     text = scored.answer_file.read_text()
+    assert "## Scores against the loss" in text
+    assert "## Laws from loss to score" in text
     assert "## Downstream scores" in text
     assert "follow the loss, monotone" in text
     kept = json.loads((scored.fits / "downstream.json").read_text())
@@ -158,7 +161,7 @@ def test_a_sweep_without_scores_says_nothing_of_them(tmp_path: Path) -> None:
     evidence = gather(folder)
     assert evidence.downstream is None
     assert score_findings(evidence) == []
-    assert score_table(evidence) == ""
+    assert {trend_table(evidence), law_table(evidence), score_table(evidence)} == {""}
     assert score_against_loss.frame(evidence).empty
 
 
@@ -184,6 +187,24 @@ def test_a_rank_correlation_needs_both_its_interval_and_enough_encoders() -> Non
     assert falling.verdict == "falls"
     assert trend(loss, np.full(6, 0.5), quiet) is None
     assert trend(loss[:2], rising[:2], quiet[:2]) is None
+
+
+def test_the_interval_of_a_rank_correlation_covers_that_of_the_population() -> None:
+    random, r, n = np.random.default_rng(0), 0.6, 6
+    population = 6 / np.pi * np.arcsin(r / 2)
+    drawn = random.multivariate_normal([0, 0], [[1, r], [r, 1]], size=(400, n))
+    found = [rank_interval(round(float(spearmanr(one).statistic), 9), n) for one in drawn]
+    assert np.mean([low <= population <= high for low, high in found]) > 0.93
+    assert np.mean([low > 0 for low, _ in found]) < 0.5
+
+
+def test_a_perfect_order_of_few_encoders_is_not_taken_for_certain() -> None:
+    intervals = [rank_interval(1.0, n) for n in (3, 4, 5, 8)]
+    assert [high for _, high in intervals] == [1.0] * 4
+    lows = [low for low, _ in intervals]
+    assert lows == sorted(lows)
+    assert lows[1] < 0 < lows[2] < 0.5, "the exact test excludes 0 from five encoders on"
+    assert rank_interval(-1.0, 5) == (-1.0, -lows[2])
 
 
 def test_a_law_between_known_ends_is_the_free_law_with_them_given() -> None:
