@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForMaskedLM
 from study.architecture import Architecture
 from study.counting import parameters
 from study.model.embeddings import padding_mask
-from study.model.encoder import attended
+from study.model.encoder import FeedForward, attended
 from study.model.masked_language_model import MaskedLanguageModel, from_transformers, to_transformers
 
 SHAPES = [(2, 128, 2, 512), (1, 64, 4, 100), (4, 48, 3, 192), (3, 96, 12, 32)]
@@ -71,6 +71,17 @@ def test_dropout_of_attention_in_bf16_on_cpu_keeps_the_mean() -> None:
     assert mixed.float().mean().item() == pytest.approx(1, abs=0.03)
     assert len(set(mixed.flatten().tolist())) == 1
     assert mixed[0, 0, 0, 0] != 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_feed_forward_has_the_gradients_of_plain_gelu_to_the_bit(dtype: torch.dtype) -> None:
+    layer = randomised(FeedForward(small())).to(dtype)
+    x, weights = torch.randn(3, 5, 32, dtype=dtype, requires_grad=True), list(layer.parameters())
+    towards = torch.randn(3, 5, 32, dtype=dtype)
+    found = torch.autograd.grad(layer(x), [x, *weights], towards)
+    plain = layer.outer(torch.nn.functional.gelu(layer.inner(x)))
+    for one, other in zip(found, torch.autograd.grad(plain, [x, *weights], towards), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(("depth", "width", "heads", "ffn"), SHAPES)

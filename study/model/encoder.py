@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from study.architecture import Architecture
 from study.model.embeddings import LAYER_NORM_EPSILON, Embeddings, padding_mask
@@ -68,6 +71,30 @@ def attended(
     return torch.matmul(F.dropout(torch.softmax(scores_BxAxKxS, -1), dropout), value_BxAxSxD)
 
 
+class _Gelu(torch.autograd.Function):
+    """The exact GELU, to the bit; its gradient is written over the incoming one, which nothing but this may read."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return F.gelu(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        torch.ops.aten.gelu_backward.grad_input(gradient, x, grad_input=gradient)
+        return gradient
+
+
+def _gelu(x: Tensor) -> Tensor:
+    """The exact GELU; on a CPU its gradient is written over the incoming one, so that only a product may read what it gives."""
+    if x.device.type != "cpu" or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return F.gelu(x)
+    activated: Tensor = _Gelu.apply(x)  # type: ignore[no-untyped-call]
+    return activated
+
+
 class FeedForward(nn.Module):
     """Two products with GELU (the exact one) between, H → F → H."""
 
@@ -78,7 +105,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S H"]:
         """Apply to every token alike."""
-        y_BxSxH: Tensor = self.outer(F.gelu(self.inner(x_BxSxH)))
+        y_BxSxH: Tensor = self.outer(_gelu(self.inner(x_BxSxH)))
         return y_BxSxH
 
 
