@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from study.architecture import Architecture
-from study.benching import probes, roofline, starting, training
+from study.benching import probes, roofline, sharing, starting, training
 from study.benching.cases import Case, cpu_cases, gpu_cases, read_shapes
 from study.benching.command import Choice
 from study.benching.figures import failed, figure
@@ -256,6 +256,17 @@ def test_a_bare_loop_and_the_bandwidth_take_their_turns(tmp_path: Path) -> None:
     assert stand.found.times["bare"][0].steps >= 1
     (bandwidth,) = stand.found.times["bandwidth"]
     assert bandwidth > 1e8  # type: ignore[operator]
+
+
+def test_runs_that_share_a_device_are_timed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "RUNS", {False: (1, 2)})
+    monkeypatch.setattr(sharing, "MODELS", ("bert-tiny",))
+    monkeypatch.setattr(sharing, "SECONDS", 0.05)
+    rows: list[dict[str, Any]] = []
+    sharing.measure_sharing("cpu", rows.append)
+    assert [(row["runs"], row["mps"], row["errors"]) for row in rows] == [(1, False, {}), (2, False, {})]
+    assert rows[0]["relative"] == 1
+    assert rows[1]["relative"] > 0.2
 
 
 def test_a_start_and_a_sweep_of_short_runs_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,14 @@ def _throughputs(case: Case, runs: tuple[int, ...], mps: bool) -> Iterator[dict[
                 for number in range(max(runs)):
                     target, log = "study.benching.contenders.ours", folder / f"{number}.log"
                     crowd.append(Contender(target, (case, folder), log, environment))
-                for contender in crowd:
+                    if number == 0:
+                        crowd[0].ready()  # it compiles what the others then find on the disk
+                for contender in crowd[1:]:
                     contender.ready()
-                    contender.round(WARM_UP[case.device])
+                for contender in crowd:
+                    contender.begin(WARM_UP[case.device])
+                for contender in crowd:
+                    contender.end()
                 for count in runs:
                     yield {"runs": count, "tokens_per_second": _together(crowd[:count], case), "errors": {}}
         except ContenderError as error:
