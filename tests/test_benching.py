@@ -194,23 +194,19 @@ def test_the_operations_of_a_step_take_at_most_the_step(tmp_path: Path) -> None:
     stand.rounds(1, 0.05)
     stand.stop()
     (time,) = stand.found.times["ours"]
-    contender = Contender("study.benching.contenders.profiled", (CASE, tmp_path), tmp_path / "log")
-    contender.ready()
-    seconds = contender.round(Order(0.0))
-    contender.stop()
+    with Contender("study.benching.contenders.profiled", (CASE, tmp_path), tmp_path / "log") as contender:
+        contender.ready()
+        seconds = contender.round(Order(0.0))
     assert {"products", "attention", "the optimiser", "the loss over the logits", "norms, GELU and sums"} <= set(seconds)
     assert sum(seconds.values()) < 5 * time.step_seconds
 
 
 def test_a_contender_that_breaks_says_why(tmp_path: Path) -> None:
-    broken = Contender("study.benching.contenders.nothing_of_the_kind", (), tmp_path / "log")
-    with pytest.raises(ContenderError, match="nothing_of_the_kind"):
+    place = tmp_path / "log"
+    with Contender("study.benching.peers.of_no_kind", (), place) as broken, pytest.raises(ContenderError, match="of_no_kind"):
         broken.ready()
-    broken.stop()
-    killed = Contender("os._exit", (), tmp_path / "log")
-    with pytest.raises(ContenderError):
+    with Contender("os._exit", (), place) as killed, pytest.raises(ContenderError):
         killed.round(Order(0.1))
-    killed.stop()
 
 
 def test_the_command_measures_all_sides_and_prints_rows(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

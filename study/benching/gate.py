@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 PATIENCE_SECONDS = 300.0
 """How long a contender may take over its start or over one round."""
@@ -115,7 +115,7 @@ class Contender:
     """The side that asks: starts the process of a contender and gives its rounds.
 
     `target`, a function by its full name, is called there with the arguments and the channel of its Gate; what it prints goes
-    into `log`. The processes come from a forkserver that has loaded torch, Lightning and transformers.
+    into `log`. The processes come from a forkserver that has loaded torch, Lightning and transformers. A `with` block stops it.
     """
 
     def __init__(
@@ -132,6 +132,12 @@ class Contender:
         self._since = perf_counter()
         self._process.start()
         theirs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def ready(self) -> float:
         """Wait until the first step is done; its seconds since the start (one clock serves all processes)."""

@@ -142,24 +142,18 @@ def measure_roofline(device: Device, threads: int, tell: Callable[[dict[str, Any
 def _shares(case: Case, step_seconds: float | None, folder: Path) -> Shares:
     """Where a step goes, by a profile of its own."""
     assert step_seconds is not None
-    contender = Contender("study.benching.contenders.profiled", (case, folder), folder / "profile.log")
-    try:
+    with Contender("study.benching.contenders.profiled", (case, folder), folder / "profile.log") as contender:
         contender.ready()
         return shares_of(contender.round(Order(0.0)), step_seconds)
-    finally:
-        contender.stop()
 
 
 def _limits(case: Case, folder: Path) -> tuple[float, float]:
     """FLOP/s of the best plain product, and bytes/s of a copy."""
     found: dict[str, list[Any]] = {"matmul": [], "bandwidth": []}
     for name, times in found.items():
-        contender = Contender(f"study.benching.contenders.{name}", (case, folder), folder / f"{name}.log")
-        try:
+        with Contender(f"study.benching.contenders.{name}", (case, folder), folder / f"{name}.log") as contender:
             contender.ready()
             times += [contender.round(Order(0.5)) for _ in range(3)]
-        finally:
-            contender.stop()
     return best_product(found["matmul"])[1], max(found["bandwidth"])
 
 

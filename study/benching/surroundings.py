@@ -113,10 +113,8 @@ def measure_validation(threads: int, tell: Tell) -> None:
 
 def _asked(name: str, case: Case, folder: Path) -> Any:
     """What one process reports, or why it failed."""
-    contender = Contender(f"study.benching.probes.{name}", (case, folder), folder / f"{name}.log")
-    try:
-        return contender.end()
-    except ContenderError as error:
-        return str(error)
-    finally:
-        contender.stop()
+    with Contender(f"study.benching.probes.{name}", (case, folder), folder / f"{name}.log") as contender:
+        try:
+            return contender.end()
+        except ContenderError as error:
+            return str(error)
