@@ -70,12 +70,18 @@ def forecast_words(told: Forecast | str) -> str:
     if isinstance(told, str):
         return f"forecast {told}"
     plain = told.to_dict()
-    count, rows = plain["n_held_out"], plural(plain["n_held_out"], "row")
-    covered = "no interval" if plain["covered"] is None else f"interval covered {round(plain['covered'] * count)} of {count}"
+    rows = plural(plain["n_held_out"], "row")
     return (
         f"forecast of the largest {rows}, up to {plain['extrapolation']:.3g} times the budget fitted "
-        f"({told.status.replace('_', ' ')}): held-out error {plain['relative_error']:.2%}, {covered}"
+        f"({told.status.replace('_', ' ')}): held-out error {plain['relative_error']:.2%}, {coverage(told)}"
     )
+
+
+def coverage(told: Forecast) -> str:
+    """How many of the rows held out lie within their interval, in words."""
+    plain = told.to_dict()
+    count, covered = plain["n_held_out"], plain["covered"]
+    return "no interval" if covered is None else f"interval covered {round(covered * count)} of {count}"
 
 
 def verdict(pairs: tuple[Comparison, ...]) -> str:

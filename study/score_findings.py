@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
+from study.findings import coverage
 from study.fitting.downstream import Downstream, TaskScores
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
 from study.fitting.score_trends import Verdict
 from study.wording import table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _WORDS: dict[Verdict, str] = {
     "monotone": "follow the loss, monotone: no encoder of lower loss scores lower beyond noise",
@@ -65,13 +62,9 @@ def _average(found: Downstream) -> Iterator[str]:
     if found.average is not None:
         best, half = found.average.best
         metric = found.average.metric
-        yield f"On average ({metric}) {_best_row(found.average)['shape']} is best, {best:.3f} ± {half:.3f}."
+        yield f"On average ({metric}) {found.average.best_row['shape']} is best, {best:.3f} ± {half:.3f}."
     for task, reason in found.left_out.items():
         yield f"{task} is left out of the average: {reason}."
-
-
-def _best_row(task: TaskScores) -> pd.Series[Any]:
-    return task.points.iloc[int(task.points["score"].to_numpy(dtype=float).argmax())]
 
 
 def trend_table(evidence: Evidence) -> str:
@@ -90,7 +83,7 @@ def trend_table(evidence: Evidence) -> str:
 
 
 def _trend_row(task: TaskScores) -> list[object]:
-    row, told = _best_row(task), task.trend
+    row, told = task.best_row, task.trend
     best, half = task.best
     beside = [None if task.task == "average" else _number(row[name]) for name in ("random", "majority", "bag_of_words")]
     correlation: list[object] = [None] * 5
@@ -127,10 +120,7 @@ def _forecast(told: Forecast | str) -> str:
     """The error of a forecast, how many of its intervals covered the truth, and the status of the law it was made by."""
     if isinstance(told, str):
         return told
-    plain = told.to_dict()
-    count, covered = plain["n_held_out"], plain["covered"]
-    inside = "no interval" if covered is None else f"interval covered {round(covered * count)} of {count}"
-    return f"{plain['relative_error']:.1%}, {inside} ({told.status.replace('_', ' ')})"
+    return f"{told.to_dict()['relative_error']:.1%}, {coverage(told)} ({told.status.replace('_', ' ')})"
 
 
 def score_table(evidence: Evidence) -> str:

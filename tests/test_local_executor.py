@@ -19,6 +19,7 @@ from study.records import RunRecord
 from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot, local_slots
 from study.training.checkpoints import checkpoints_in
+from tests.launching import has_rows
 from tests.small import config, run_folder
 from tests.sweeps import write_topics
 from tests.waiting import until
@@ -43,10 +44,6 @@ def started(executor: LocalExecutor, wanted: RunConfig, root: Path) -> tuple[Fut
     return executor.submit(wanted, folder.path), folder
 
 
-def is_training(folder: RunFolder) -> bool:
-    return folder.metrics_file.exists() and folder.metrics_file.stat().st_size > 200
-
-
 def pid_of(folder: RunFolder) -> int:
     (attempt,) = (folder.path / "attempts").glob("*.json")
     return int(json.loads(attempt.read_text())["pid"])
@@ -63,7 +60,7 @@ def test_a_run_trains_in_a_session_of_its_own_and_frees_its_slot(corpus: Path, t
     assert executor.free == 1
     future, folder = started(executor, toy(corpus, 600), tmp_path)
     assert executor.free == 0
-    until(lambda: is_training(folder))
+    until(lambda: has_rows(folder))
     assert os.getsid(pid_of(folder)) == pid_of(folder)
     assert future.result(60) == 0
     assert executor.free == 1
@@ -74,7 +71,7 @@ def test_a_killed_run_ends_with_its_signal_and_harms_no_other(corpus: Path, tmp_
     executor = LocalExecutor([ONE, ONE], "toy")
     killed, folder = started(executor, toy(corpus, 3000), tmp_path)
     other, other_folder = started(executor, toy(corpus, 30, seed=1), tmp_path)
-    until(lambda: is_training(folder))
+    until(lambda: has_rows(folder))
     os.kill(pid_of(folder), signal.SIGKILL)
     assert killed.result(10) == -signal.SIGKILL
     assert folder.record() is None
@@ -86,7 +83,7 @@ def test_a_killed_run_ends_with_its_signal_and_harms_no_other(corpus: Path, tmp_
 def test_an_interrupt_saves_and_another_executor_resumes(corpus: Path, tmp_path: Path) -> None:
     executor, wanted = LocalExecutor([ONE], "toy"), toy(corpus, 1000)
     future, folder = started(executor, wanted, tmp_path)
-    until(lambda: is_training(folder))
+    until(lambda: has_rows(folder))
     executor.interrupt()
     assert future.result(20) == 75
     assert folder.record() is None
@@ -101,7 +98,7 @@ def test_an_interrupt_saves_and_another_executor_resumes(corpus: Path, tmp_path:
 def test_kill_ends_every_run_at_once(corpus: Path, tmp_path: Path) -> None:
     executor = LocalExecutor([ONE, ONE], "toy")
     runs = [started(executor, toy(corpus, 3000, seed), tmp_path) for seed in (0, 1)]
-    until(lambda: all(is_training(folder) for _, folder in runs))
+    until(lambda: all(has_rows(folder) for _, folder in runs))
     executor.kill()
     assert [future.result(10) for future, _ in runs] == [-9, -9]
     assert executor.free == 2
@@ -139,7 +136,7 @@ def test_an_interrupted_run_of_two_ranks_saves_once_and_resumes(corpus: Path, tm
     wanted, pair = toy(corpus, 400), Slot("cpu", (0, 1), 1)
     executor = LocalExecutor([pair], "toy")
     future, folder = started(executor, wanted, tmp_path)
-    until(lambda: is_training(folder))
+    until(lambda: has_rows(folder))
     executor.interrupt()
     assert future.result(30) == 75
     assert len(checkpoints_in(folder.checkpoints)) == 1

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,9 @@ from study.folders import RunFolder
 from study.model.lightning import MaskedLanguageModelling
 from study.training.callbacks import Checkpointer
 from study.training.checkpoints import DurableCheckpointIO, checkpoints_in, newest_whole_checkpoint
+from tests.launching import has_rows
 from tests.small import config, run_folder, stop_after, trained, write_corpus
+from tests.waiting import until
 
 TIMINGS = ("perf/tokens_per_second",)
 
@@ -275,11 +276,8 @@ def test_signals_save_at_a_step_boundary_and_kill_loses_no_more_than_the_attempt
     folder.write_config(wanted)
     command = [sys.executable, "-c", SIGNALLED, str(folder.config_file), str(folder.path)]
     process = subprocess.Popen(command)
-    deadline = time.monotonic() + 60
-    while not (folder.metrics_file.exists() and folder.metrics_file.stat().st_size > 200):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.02)
+    until(lambda: process.poll() is not None or has_rows(folder), seconds=60)
+    assert process.poll() is None
     process.send_signal(number)
     assert process.wait(30) == (-9 if number == signal.SIGKILL else 75)
     assert folder.record() is None

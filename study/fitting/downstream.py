@@ -64,10 +64,15 @@ class TaskScores:
         return int((known["score"] - known["random"] > np.maximum(noise, 1e-12)).sum()), len(known)
 
     @property
+    def best_row(self) -> pd.Series[Any]:
+        """The encoder of the highest score."""
+        return self.points.iloc[int(self.points["score"].to_numpy(dtype=float).argmax())]
+
+    @property
     def best(self) -> tuple[float, float]:
         """The highest score and half its 95% interval, 0 where that is not known."""
-        row = int(self.points["score"].to_numpy(dtype=float).argmax())
-        return float(self.points["score"].iloc[row]), float(np.nan_to_num(self.points["half"].iloc[row]))
+        row = self.best_row
+        return float(row["score"]), float(np.nan_to_num(row["half"]))
 
     @property
     def tells(self) -> bool:

@@ -68,13 +68,15 @@ def rank_interval(correlation: float, n: int) -> tuple[float, float]:
     Source: intervals that invert a test, Cox and Hinkley 1974, chapter 7; the ρ of a normal, Pearson 1907.
     """
     first, second = np.random.default_rng(n).standard_normal((2, _DRAWS, n))
+    ranks = _midranks(first)
     tail = (1 - CONFIDENCE) / 2
 
     def low_end(found: float) -> float:
         """The correlation from which on one as high as was found is no rarer than 2.5%."""
 
         def excess(r: float) -> float:
-            return float(np.mean(_spearman(first, r * first + np.sqrt(1 - r * r) * second) >= found - 1e-9)) - tail
+            drawn = _correlation(ranks, _midranks(r * first + np.sqrt(1 - r * r) * second))
+            return float(np.mean(drawn >= found - 1e-9)) - tail
 
         return -1.0 if excess(-1.0) >= 0 else 6 / np.pi * float(np.arcsin(bisect(excess, -1.0, 1.0, xtol=1e-4) / 2))
 
@@ -83,7 +85,17 @@ def rank_interval(correlation: float, n: int) -> tuple[float, float]:
 
 def _spearman(first: Floats, second: Floats) -> Floats:
     """The correlation of midranks, row by row; not a number where all of a row is one value."""
-    a, b = (ranks - ranks.mean(axis=1, keepdims=True) for ranks in (rankdata(first, axis=1), rankdata(second, axis=1)))
+    return _correlation(_midranks(first), _midranks(second))
+
+
+def _midranks(values: Floats) -> Floats:
+    """The midranks of each row, less their mean."""
+    ranks = rankdata(values, axis=1)
+    return np.asarray(ranks - ranks.mean(axis=1, keepdims=True))
+
+
+def _correlation(a: Floats, b: Floats) -> Floats:
+    """The correlation of centred values, row by row; not a number where all of a row is one value."""
     spread = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
     return np.asarray(np.divide((a * b).sum(axis=1), spread, out=np.full(len(a), np.nan), where=spread > 0))
 

@@ -20,7 +20,7 @@ from study.sweeping.search import OptunaSearch
 from study.sweeping.spec import read_sweep
 from tests.conftest import Figure
 from tests.faults.lives import obey_permissions, recorded
-from tests.launching import STUDY, Place, numbers, written
+from tests.launching import STUDY, Place, has_rows, numbers, written
 from tests.small import config, run_folder
 from tests.sweeps import write_sweep, write_topics
 from tests.waiting import until
@@ -82,7 +82,7 @@ def test_a_run_whose_peer_is_killed_is_tried_again(corpus: Path, tmp_path: Path,
     folder, pair = run_folder(tmp_path, wanted), Slot("cpu", (0, 1), 1)
     executor = LocalExecutor([pair], "toy")
     future = executor.submit(wanted, folder.path)
-    until(lambda: folder.metrics_file.exists() and folder.metrics_file.stat().st_size > 200, seconds=600)
+    until(lambda: has_rows(folder), seconds=600)
     leader = int(folder.attempt(1)["pid"])
     (peer,) = [pid for pid in executor._running[future].pids if pid != leader]
     os.kill(peer, signal.SIGKILL)
