@@ -7,6 +7,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from study.architecture import Architecture
@@ -16,7 +17,7 @@ from study.benching.command import Choice
 from study.benching.figures import failed, figure
 from study.benching.gate import Contender, ContenderError, Order, RoundTime
 from study.benching.results import Results, read_sections
-from study.benching.rows import Rounds, training_row
+from study.benching.rows import Rounds, median_interval, training_row
 from study.benching.step_profile import kind_of, shares_of
 from study.benching.tables import as_line, as_markdown, as_text
 from study.counting import flops_per_token
@@ -48,6 +49,22 @@ def test_ratios_are_taken_within_a_round_and_so_survive_a_machine_that_drifts() 
         flops = flops_per_token(TINY, 16, 2)["train_flops"]
         assert row["share_of_matmul_rate"] == pytest.approx(32_000 * flops / 1e9)
         assert row["mfu"] == pytest.approx(32_000 * flops / 2e9)
+
+
+@pytest.mark.parametrize(("rounds", "least"), [(5, 0.92), (6, 0.95), (15, 0.95), (40, 0.95)])
+def test_the_interval_of_a_ratio_covers_the_true_median(rounds: int, least: float) -> None:
+    draws = np.random.default_rng(rounds).lognormal(mean=0.0, sigma=0.3, size=(4_000, rounds))
+    intervals = np.array([median_interval(values.tolist()) for values in draws])
+    covered = np.mean((intervals[:, 0] <= 1.0) & (intervals[:, 1] >= 1.0))
+    assert least - 0.01 < covered < 0.985
+
+
+def test_the_interval_of_a_ratio_stands_beside_it() -> None:
+    rounds = known_rounds()
+    rounds.times["loop"] = [RoundTime(10, 10 * seconds) for seconds in (4e-3, 5e-3, 12e-3)]
+    row = training_row(CASE, rounds, None)
+    assert row["versus_interval"] == {"loop": pytest.approx([2.0, 3.0]), "trainer": pytest.approx([3.0, 3.0])}
+    assert "2.50 (2.00–3.00)" in as_text("train", [row])
 
 
 def test_a_row_has_what_other_programs_read() -> None:
@@ -111,7 +128,7 @@ def test_a_section_measured_again_replaces_itself_alone(tmp_path: Path) -> None:
     assert (sections["train"]["environment"]["threads"], sections["start"]["environment"]["threads"]) == (2, 1)
     assert sections["train"]["environment"]["versions"]["torch"]
     told = again.file.with_suffix(".md").read_text()
-    assert "| 1x32 | 200 | fp32 | 4 x 16 | 32k | 2.50 | 3.00 |" in told
+    assert "| 1x32 | 200 | fp32 | 4 x 16 | 32k | 2.50 (2.50–2.50) | 3.00 (3.00–3.00) |" in told
     assert "| study --help | 70 ms | ≤ 0.3 s | yes |" in told
     assert "| study params | it crashed | – | – |" in told
     again.file.write_text("{}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from scipy.stats import binom
+
 from study.benching.cases import Case
 from study.benching.gate import RoundTime
 
@@ -27,8 +29,9 @@ class Rounds:
 def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, Any]:
     """One row: medians over the rounds; ratios and shares are taken within each round, whose contenders ran side by side.
 
-    `versus` is our tokens/s over a peer's. `share_of_matmul_rate` is the part of the machine's best matrix-product rate that
-    the products of our training use (train_flops), `mfu` the same of the datasheet's dense rate, where `peak` is known.
+    `versus` is our tokens/s over a peer's, with the interval of that median (`median_interval`). `share_of_matmul_rate` is the
+    part of the machine's best matrix-product rate that the products of our training use (train_flops), `mfu` the same of the
+    datasheet's dense rate, where `peak` is known.
     `spread` is (slowest − fastest) / median over the rounds.
     """
     speeds = {name: [case.batch_tokens / time.step_seconds for time in times] for name, times in rounds.times.items()}
@@ -43,6 +46,7 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
         "dropout": case.dropout,
         "ours_tokens_per_second": None,
         "versus": {},
+        "versus_interval": {},
         "share_of_matmul_rate": None,
         "mfu": None,
         "matmul_flops_per_second": median(best) if best else None,
@@ -58,15 +62,29 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
         return row
     achieved = [speed * case.flops_per_token for speed in speeds["ours"]]
     row["ours_tokens_per_second"] = median(speeds["ours"])
-    row["versus"] = {name: _ratio(speeds["ours"], speeds[name]) for name in PEERS if name in speeds}
-    row["share_of_matmul_rate"] = _ratio(achieved, best) if best else None
+    ratios = {name: _ratios(speeds["ours"], speeds[name]) for name in PEERS if name in speeds}
+    row["versus"] = {name: median(values) for name, values in ratios.items()}
+    row["versus_interval"] = {name: list(median_interval(values)) for name, values in ratios.items()}
+    row["share_of_matmul_rate"] = median(_ratios(achieved, best)) if best else None
     row["mfu"] = median(achieved) / peak if peak else None
     return row
 
 
-def _ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median ratio of what was measured in the same round."""
-    return median(a / b for a, b in zip(above, below, strict=True))
+def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """The ratios of what was measured in the same round."""
+    return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95% interval of a median by order statistics, whatever the distribution; the whole range of fewer than six values.
+
+    The k-th of n values from either end, with the largest k for which fewer than k of n lie on one side of the median with a
+    chance of at most 2.5% (binomial, 1/2). Five values span it with 93.75%, three with 75%. Source: David and Nagaraja, Order
+    Statistics (2003), section 7.1.
+    """
+    ordered = sorted(values)
+    outside = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)
+    return ordered[outside], ordered[-1 - outside]
 
 
 def best_product(rounds: Sequence[Mapping[tuple[int, int, int], float]]) -> tuple[tuple[int, int, int], float]:

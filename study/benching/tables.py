@@ -26,9 +26,9 @@ TITLES = {
 LEGENDS = {
     "train": "ours is the real training path, Lightning included; loop is transformers' BertForMaskedLM in a plain loop with "
     "masked batches at hand; trainer is transformers' Trainer with the collator of run_mlm. Medians over rounds in which the "
-    "contenders took turns; ratios are taken within a round. Share of matmul: the part of the best rate of a "
-    "plain product at this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products of our "
-    "training use (train_flops); MFU is that of the datasheet rate (dense).",
+    "contenders took turns; ratios are taken within a round, with the 95% interval of their median (the range, for fewer than "
+    "six). Share of matmul: the part of the best rate of a plain product at this dtype, by torch.mm or, in fp32 on CPUs that "
+    "are not Intel's, by oneDNN, that the products of our training use (train_flops); MFU is that of the datasheet's (dense).",
     "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
     "rounds in turns, ratios within a round; neither side evaluates, saves or logs.",
     "sharing": "k runs in processes of their own, 32 x 128 tokens a step; relative is all of them against one.",
@@ -45,11 +45,12 @@ def train_cells(row: Row) -> dict[str, str]:
     cells["dtype"], cells["batch"] = row["dtype"], f"{row['batch']} x {row['sequence_length']}"
     cells["tokens/s"] = count_text(row["ours_tokens_per_second"]) if row["ours_tokens_per_second"] else "failed"
     for name, title in (("loop", "x loop"), ("trainer", "x trainer"), ("trainer_compiled", "x compiled trainer")):
-        cells[title] = f"{versus[name]:.2f}" if name in versus else "failed" if name in row["errors"] else "–"
+        cells[title] = _ratio(row, name) if name in versus else "failed" if name in row["errors"] else "–"
     cells["matmul"] = f"{count_text(row['matmul_flops_per_second'])}FLOP/s" if row["matmul_flops_per_second"] else "–"
     cells["share of matmul"], cells["MFU"] = _percent(row["share_of_matmul_rate"]), _percent(row["mfu"])
     starts = row["start_seconds"]
     cells["start"] = f"{starts['ours']:.1f} s" if "ours" in starts else "–"
+    cells["rounds"] = str(row["rounds"])
     return cells
 
 
@@ -152,6 +153,12 @@ def _sentences(rows: Sequence[Row]) -> list[str]:
 def _errors(rows: Sequence[Row]) -> list[str]:
     failed = [(row, name, told) for row in rows for name, told in (row.get("errors") or {}).items()]
     return [f"{row['model'] or row['shape']}, {row['dtype']}: {name} failed: {told}" for row, name, told in failed]
+
+
+def _ratio(row: Row, peer: str) -> str:
+    """How many times a peer's tokens/s ours are, with the interval where it is known."""
+    times, interval = f"{row['versus'][peer]:.2f}", row["versus_interval"].get(peer)
+    return f"{times} ({interval[0]:.2f}–{interval[1]:.2f})" if interval else times
 
 
 def _percent(share: float | None) -> str:
