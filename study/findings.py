@@ -105,7 +105,8 @@ def verdict(pairs: tuple[Comparison, ...]) -> str:
 
 def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
-    return [*_open_runs(evidence), *_open_pairs(evidence), *_open_rates(evidence), *_limits(evidence)]
+    parts = (_open_runs, _open_pairs, _open_rates, _mixed_precision, _limits)
+    return [line for part in parts for line in part(evidence)]
 
 
 def run_count(evidence: Evidence) -> str:
@@ -201,6 +202,16 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
     for reason, cells in reasons.items():
         names = ", ".join(f"{cell.shape} at {cell.family}" for cell in cells)
         yield f"Left out of the comparisons ({reason}): {names}."
+
+
+def _mixed_precision(evidence: Evidence) -> Iterator[str]:
+    used = evidence.ledger.drop(index=evidence.excluded.index)
+    if "environment.precision" not in used:
+        return
+    runs = used["environment.precision"].value_counts()
+    if len(runs) > 1:
+        counts = " and ".join(f"{plural(count, 'run')} in {precision}" for precision, count in sorted(runs.items()))
+        yield f"Whether precision plays a part, with {counts}; recipe.precision in the sweep file makes it one for all."
 
 
 def _limits(evidence: Evidence) -> Iterator[str]:

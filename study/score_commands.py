@@ -29,7 +29,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inste
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "bf16", "auto"]),
-    help="Of the products.  [default: auto, bf16 on a GPU that has it and zero-shot on a CPU that has it]",
+    help="Of the products.  [default: auto, bf16 where the device multiplies in it]",
 )
 @click.option("--random-weights/--no-random-weights", default=True, show_default=True, help="Score untrained weights too.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)

@@ -13,7 +13,7 @@ import yaml
 
 from study.config import RunConfig
 from study.folders import SweepFolder
-from study.records import RunRecord, State, counts_of
+from study.records import Environment, RunRecord, State, counts_of
 
 UNIGRAM = 5.67
 SEQUENCES = 200
@@ -105,6 +105,13 @@ def add_run(
     _write_metrics(run.metrics_file, steps, loss)
     run.file_record(RunRecord.parse(record))
     return run_id
+
+
+def environment(**changes: Any) -> Environment:
+    """What a record says of a machine that is not there."""
+    versions = {"python": "3", "torch": "2", "lightning": "2", "study": "0"}
+    machine = {"hostname": "h", "device": "cpu", "processor": "p", "threads": 1, "precision": "fp32"}
+    return Environment.model_validate(machine | versions | changes)
 
 
 def sweep_folder(path: Path, sweep: dict[str, Any] | None = None) -> SweepFolder:

@@ -13,7 +13,7 @@ import pytest
 from study.answering import Answer, report
 from study.errors import InputError
 from study.folders import SweepFolder
-from tests.synthetic import SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
+from tests.synthetic import SWEEP, Law, add_run, depth_or_width, environment, run_config, sweep_folder
 
 SMALL = ((1, 128), (2, 92))
 
@@ -76,6 +76,17 @@ def test_undecided_says_what_would_decide(tmp_path: Path) -> None:
     answer = checked(folder)
     assert "Not decided" in answer.headline
     assert any("L2-H92" in line for line in answer.to_dict()["findings"]["undecided"])
+
+
+def test_runs_in_different_precision_are_told(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
+    runs = list(folder.runs())
+    for number, run in enumerate(runs):
+        record = json.loads(run.record_file.read_bytes())
+        precision = "bf16" if number < 3 else "fp32"
+        run.record_file.write_text(json.dumps(record | {"environment": environment(precision=precision).model_dump()}))
+    (told,) = [line for line in checked(folder).to_dict()["findings"]["undecided"] if "precision" in line]
+    assert f"3 runs in bf16 and {len(runs) - 3} runs in fp32" in told
 
 
 def test_single_seed_gives_no_verdict(tmp_path: Path) -> None:

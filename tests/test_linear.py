@@ -195,7 +195,7 @@ def test_auto_is_onednn_where_mkl_is_slow(
 def test_onednn_is_refused_where_it_cannot_be(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Execution(kernels="onednn")
     asked.check(config(corpus))
-    with pytest.raises(InputError, match="kernels: onednn is for fp32 on a CPU; use eager or auto"):
+    with pytest.raises(InputError, match=r"kernels: onednn is for fp32 on a CPU; use recipe.precision=fp32"):
         asked.check(config(corpus, recipe={"precision": "bf16"}))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(InputError, match="built without oneDNN"):
@@ -205,8 +205,16 @@ def test_onednn_is_refused_where_it_cannot_be(corpus: Path, monkeypatch: pytest.
         choosing.slots_of(Resources(kernels="onednn"))
 
 
-def test_onednn_is_refused_before_a_sweep_in_bf16_starts(tmp_path: Path) -> None:
+def test_onednn_is_refused_before_a_sweep_in_bf16_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Resources(device="cpu", kernels="onednn")
     assert plan(sweep(), tmp_path, asked).runs == 2
-    with pytest.raises(InputError, match=r"--kernels onednn: is for fp32, and recipe.precision is bf16; use eager or auto"):
+    with pytest.raises(
+        InputError, match=r"--kernels onednn: is for fp32, and recipe.precision is bf16; use recipe.precision=fp32"
+    ):
         plan(sweep(base={"recipe": {"precision": "bf16"}}), tmp_path, asked)
+    as_the_device_has_it = sweep(base={"recipe": {"precision": "auto"}})
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    assert plan(as_the_device_has_it, tmp_path, asked).runs == 2
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    with pytest.raises(InputError, match=r"--kernels onednn: is for fp32, and recipe.precision is auto, here bf16"):
+        plan(as_the_device_has_it, tmp_path, asked)

@@ -19,6 +19,7 @@ from study.sweeping.mirror_state import left_behind
 from study.sweeping.mirror_wandb import batch_seconds, run_name, tracked_config
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.fake_wandb_server import SECRET, Listener, Server
+from tests.synthetic import environment
 from tests.wandb_files import Held, assert_all_there
 from tests.wandb_files import records_in as records_in  # tests/test_launch.py takes it from here
 
@@ -57,11 +58,8 @@ def test_an_offline_run_holds_exactly_what_the_run_wrote(folder: SweepFolder) ->
         state="DIVERGED",
         reason="loss became NaN at step 700",
         loss_nats=None,
-        environment={
-            "hostname": "h", "device": "cpu", "processor": "x", "threads": 2, "precision": "fp32",
-            "python": "3.11", "torch": "2.13", "lightning": "2.6", "study": "0.1",
-        },
-    )  # fmt: skip
+        environment=environment().model_dump(),
+    )
     report = sync(folder)
     assert report.to_dict() == {"mode": "offline", "mirrored": 1, "already": 0, "failed": {}}
     held = Held(folder, run)

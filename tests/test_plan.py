@@ -18,13 +18,11 @@ from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import cells, check_space
 from tests.sweeps import RATES, record, sweep
+from tests.synthetic import environment
 
 Loss = Callable[[RunConfig], float | None]
 
 CORE = Slot("cpu", (0,), threads=1)
-
-ENVIRONMENT = {"hostname": "h", "device": "cpu", "processor": "x", "threads": 1, "precision": "fp32",
-               "python": "3", "torch": "2", "lightning": "2", "study": "0"}  # fmt: skip
 
 
 def rate(config: RunConfig) -> float:
@@ -233,10 +231,10 @@ def test_a_bill_adds_up_before_anything_is_spent() -> None:
     assert (plain["runs"], plain["tokens"], len(plain["cells"])) == (8, paid.tokens, 2)
 
 
-def timed(config: RunConfig, flops_per_second: float, **environment: Any) -> RunRecord:
+def timed(config: RunConfig, flops_per_second: float, **machine: Any) -> RunRecord:
     """The record of a run that went at a rate somewhere."""
     seconds = config.tokens * config.flops_per_token["train_flops"] / flops_per_second
-    return record(config, environment=ENVIRONMENT | environment, wall_seconds=seconds)
+    return record(config, environment=environment(**machine).model_dump(), wall_seconds=seconds)
 
 
 def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device() -> None:

@@ -16,16 +16,13 @@ from study.config import RunConfig
 from study.durable_files import write_atomically, write_once
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
-from study.records import Environment, RunRecord, cell_of, counts_of, ledger
+from study.records import RunRecord, cell_of, counts_of, ledger
 from study.schema import set_path
 from tests.small import config
-from tests.synthetic import add_run, depth_or_width, run_config, sweep_folder
+from tests.synthetic import add_run, depth_or_width, environment, run_config, sweep_folder
 
 CORPUS = Path("corpus.txt")
 WRITERS = 8
-ENVIRONMENT = Environment(
-    hostname="h", device="cpu", processor="p", threads=1, precision="fp32", python="3", torch="2", lightning="2", study="0"
-)
 
 
 def record(**changes: Any) -> RunRecord:
@@ -144,7 +141,7 @@ def test_attempts_of_many_processes_get_numbers_of_their_own(tmp_path: Path) -> 
 def test_a_record_reads_back_and_stands(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     assert folder.record() is None
-    original = record(environment=ENVIRONMENT.model_dump())
+    original = record(environment=environment().model_dump())
     assert folder.file_record(original)
     assert not folder.file_record(record(loss_nats=1.0))
     assert folder.record() == original
@@ -195,7 +192,7 @@ def test_a_run_that_went_wrong_is_left_out_with_its_reason(changes: dict[str, An
 def test_the_ledger_has_the_same_bytes_whatever_came_first(tmp_path: Path) -> None:
     records = [
         record(config=config(CORPUS, seed=1)),
-        record(environment=ENVIRONMENT.model_dump()),
+        record(environment=environment().model_dump()),
         record(config=config(CORPUS, recipe={"budget": {"steps": None, "tokens": 5000}}), state="FAILED", loss_nats=None),
     ]
     tables = []

@@ -18,6 +18,7 @@ import torch
 from study.config import RunConfig
 from study.folders import RunFolder
 from study.model.lightning import MaskedLanguageModelling
+from study.model.linear import Linear
 from study.training.callbacks import Checkpointer
 from study.training.checkpoints import DurableCheckpointIO, checkpoints_in, newest_whole_checkpoint
 from tests.launching import has_rows
@@ -56,6 +57,29 @@ def test_a_run_writes_its_folder(corpus: Path, tmp_path: Path) -> None:
     assert validated == [11, 22, 30]
     assert not list(folder.checkpoints.glob("*"))
     assert sum(tensor.numel() for tensor in weights(folder).values()) == record.parameters
+
+
+@pytest.mark.parametrize(("asked", "supported", "used"), [
+    ("auto", True, "bf16"), ("auto", False, "fp32"), ("fp32", True, "fp32"), ("bf16", False, "bf16"),
+])  # fmt: skip
+def test_auto_is_bf16_where_the_processor_multiplies_in_it(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, supported: bool, used: str
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
+    products = []
+    forward = Linear.forward
+
+    def seen(self: Linear, x: torch.Tensor) -> torch.Tensor:
+        y = forward(self, x)
+        products.append(y.dtype)
+        return y
+
+    monkeypatch.setattr(Linear, "forward", seen)
+    record = trained(tmp_path, config(corpus, recipe={"precision": asked, "budget": {"steps": 2}})).record()
+    assert record is not None
+    assert record.environment is not None
+    assert record.environment.precision == used
+    assert set(products) == {torch.bfloat16 if used == "bf16" else torch.float32}
 
 
 def test_training_beats_the_unigram_entropy_where_context_helps(corpus: Path, tmp_path: Path) -> None:

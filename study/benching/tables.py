@@ -30,7 +30,8 @@ LEGENDS = {
     "six). Share of matmul: the part of the best rate of a plain product at this dtype, by torch.mm or, in fp32 on CPUs that "
     "are not Intel's, by oneDNN, that the products of our training use (train_flops); MFU is that of the datasheet's (dense).",
     "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
-    "rounds in turns, ratios within a round; neither side evaluates, saves or logs.",
+    "rounds in turns, ratios within a round; both sides in the precision that scores have there, and neither evaluates, saves "
+    "or logs.",
     "sharing": "k runs in processes of their own, 32 x 128 tokens a step; relative is all of them against one.",
     "roofline": "One size at a time around a middle shape, in fp32 on CPU and bf16 on CUDA. The roof is the lower of the best "
     "matrix-product rate and intensity times the measured memory bandwidth. On a CPU the sizes that fall off it are profiled, "

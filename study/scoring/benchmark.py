@@ -2,7 +2,8 @@
 
 Examples are drawn: lengths log-normal with the mean and deviation of the logarithm that a task of GLUE has in BERT's word
 pieces, tokens by Zipf's law over as many pieces as the task uses. Tokens/s count no padding. Trainer pads each batch to its
-longest example, as its own collator does, and neither side evaluates, saves or logs while it is timed.
+longest example, as its own collator does, both work in the precision that scores have here, and neither evaluates, saves or
+logs while it is timed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from study.scoring.trainer_peer import STEPS, WARM_UP, synchronise, trainer_toke
 from study.scoring.training import prepare_process
 from study.tasks.examples import TaskData, TextExample
 from study.tasks.spec import Source, TaskSpec
+from study.training.execution import resolve_precision
 
 ROUNDS = 3
 TARGET = 1.5
@@ -104,7 +106,7 @@ def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: D
         trainer = pl.Trainer(
             accelerator="gpu" if device == "cuda" else "cpu",
             devices=1,
-            precision="bf16-mixed" if device == "cuda" else "32-true",
+            precision="bf16-mixed" if resolve_precision("auto", device) == "bf16" else "32-true",
             max_steps=WARM_UP + STEPS[device],
             limit_val_batches=0,
             logger=False,

@@ -15,7 +15,6 @@ from study.score_config import Knobs, ScoreConfig
 from study.score_records import BaselineRecord, ScoreFolder, ScoreRecord, file_baseline, score_folder
 from study.scoring.baselines import baselines
 from study.scoring.batches import padding_share
-from study.scoring.precision import precision_of
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import Pretrained, pretrained, train_text
 from study.scoring.probes import probe
@@ -23,7 +22,7 @@ from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.task_inputs import loaded_task, subset, task_inputs
 from study.scoring.training import fine_tune, prepare_process
 from study.tasks.examples import TaskData
-from study.training.execution import Execution, environment, peak_memory_bytes
+from study.training.execution import Execution, environment, peak_memory_bytes, resolve_precision
 from study.training.filing import failure_of, tidy
 from study.training.stopping import Preempted, StopSignal
 
@@ -106,7 +105,7 @@ def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["
     state, reason, facts = _attempt(job, run, task, execution, stop)
     if state == "PREEMPTED":
         return state
-    precision = precision_of(job.config, execution.device)
+    precision = resolve_precision(job.config.knobs.precision, execution.device)
     folder.file_score(
         ScoreRecord(
             score_id=job.score_id,

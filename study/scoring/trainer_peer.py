@@ -13,6 +13,7 @@ from study.architecture import Architecture
 from study.memory import Device
 from study.score_config import Knobs
 from study.scoring.ragged import Ragged
+from study.training.execution import resolve_precision
 
 WARM_UP = 5
 """Steps of each round that are not timed."""
@@ -47,7 +48,7 @@ def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device
             per_device_train_batch_size=Knobs().batch_examples,
             learning_rate=Knobs().learning_rate,
             weight_decay=Knobs().weight_decay,
-            bf16=device == "cuda",
+            bf16=resolve_precision("auto", device) == "bf16",
             use_cpu=device == "cpu",
             report_to=[],
             save_strategy="no",

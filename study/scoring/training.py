@@ -15,13 +15,12 @@ from study.score_config import ScoreConfig
 from study.score_records import ScoreFolder
 from study.scoring.data_module import TaskBatches
 from study.scoring.fine_tuning import FineTuning
-from study.scoring.precision import precision_of
 from study.scoring.predictions import head_of
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import TaskInputs
 from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
-from study.training.execution import Execution
+from study.training.execution import Execution, resolve_precision
 from study.training.metrics import MetricsFile
 from study.training.stopping import StopSignal
 from study.training.trainer import quiet
@@ -48,7 +47,7 @@ def fine_tune(
     """
     module = FineTuning(config, data, task_model(config, run, data))
     module.log_every_steps = max(1, min(50, module.steps // ROWS))
-    precision = precision_of(config, execution.device)
+    precision = resolve_precision(config.knobs.precision, execution.device)
     checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock(config.fingerprint())
     metrics = MetricsFile(folder.metrics_file, from_step=0 if checkpoint is None else step_of(checkpoint))
     trainer = pl.Trainer(

@@ -66,8 +66,15 @@ def _check_batches(spec: SweepSpec, devices: int) -> None:
 
 def _check_kernels(spec: SweepSpec, slot: Slot) -> None:
     """Raise InputError where kernels were asked for that are not those of a precision that some run has."""
-    if slot.kernels == "onednn" and any(run.recipe.precision == "bf16" for run in first_runs(spec)):
-        raise InputError.at("--kernels onednn", "is for fp32, and recipe.precision is bf16; use eager or auto")
+    if slot.kernels != "onednn":
+        return
+    from study.training.execution import resolve_precision
+
+    for asked in sorted({run.recipe.precision for run in first_runs(spec)}):
+        if resolve_precision(asked, "cpu") == "bf16":
+            found = asked if asked == "bf16" else f"{asked}, here bf16"
+            message = f"is for fp32, and recipe.precision is {found}; use recipe.precision=fp32, or --kernels eager or auto"
+            raise InputError.at("--kernels onednn", message)
 
 
 def launch(

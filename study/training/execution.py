@@ -53,7 +53,7 @@ class Execution:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError.at("device", "cuda was asked for, but torch sees no CUDA device here; use cpu")
         if self.kernels == "onednn" and (self.device != "cpu" or resolve_precision(config.recipe.precision, "cpu") != "fp32"):
-            raise InputError.at("kernels", "onednn is for fp32 on a CPU; use eager or auto")
+            raise InputError.at("kernels", "onednn is for fp32 on a CPU; use recipe.precision=fp32 there, or eager or auto")
         if self.kernels == "onednn" and not built_with("mkldnn"):
             raise InputError.at("kernels", "this torch was built without oneDNN; use eager or auto")
         if self.kernels == "graphed" and (self.device == "cpu" or self.devices > 1):
@@ -94,10 +94,17 @@ def built_with(backend: Literal["mkl", "mkldnn"]) -> bool:
 
 
 def resolve_precision(asked: str, device: str) -> Literal["fp32", "bf16"]:
-    """The precision that `auto` means: bf16 on a GPU that has it, fp32 on CPU, where small products do not gain from bf16."""
+    """The precision that `auto` means: bf16 where the device has instructions to multiply in it, else fp32."""
     if asked == "auto":
-        return "bf16" if device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+        return "bf16" if multiplies_in_bf16(device) else "fp32"
     return "bf16" if asked == "bf16" else "fp32"
+
+
+def multiplies_in_bf16(device: str) -> bool:
+    """Whether a device multiplies in bf16 itself: a GPU that does not emulate it, or a CPU with AVX512-BF16."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_avx512_bf16_supported())
 
 
 PROCESSORS = "/proc/cpuinfo"
