@@ -69,9 +69,8 @@ def _fine_tuning(choice: Choice, tell: Callable[[dict[str, Any]], None]) -> None
     def told(row: dict[str, Any]) -> None:
         speeds = f"{row['tokens_per_second']:,.0f} tokens/s, Trainer {row['trainer_tokens_per_second']:,.0f}"
         what = f"fine-tuning {row['model']} on texts as long as {row['task']}'s, over Trainer"
-        tell(
-            figure(what, row["versus_trainer"], "times", at_least=TARGET, sentence=f"{row['model']}, {row['task']}: {speeds}.")
-        )
+        sentence = f"{row['model']}, {row['task']}, {row['dtype']}: {speeds}."
+        tell(figure(what, row["versus_trainer"], "times", at_least=TARGET, sentence=sentence))
 
     measure_fine_tuning(choice.resolved_device(), choice.resolved_threads(), told)
 

@@ -81,7 +81,7 @@ def resource_options(command: Any) -> Any:
             "--kernels",
             type=click.Choice(["auto", "eager", "onednn", "compiled", "graphed"]),
             help="fp32 products of a CPU by oneDNN; fused by torch.compile, and one CUDA graph a step.  "
-            "[default: auto, graphed on a GPU, onednn on a CPU that is not Intel's]",
+            "[default: auto, graphed on a GPU, onednn in fp32 on a CPU that is not Intel's]",
         ),
         click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Kind of device.  [default: auto]"),
         click.option(

@@ -208,10 +208,13 @@ def _mixed_precision(evidence: Evidence) -> Iterator[str]:
     used = evidence.ledger.drop(index=evidence.excluded.index)
     if "environment.precision" not in used:
         return
-    runs = used["environment.precision"].value_counts()
+    runs = used.loc[used["recipe.precision"] == "auto", "environment.precision"].value_counts()
     if len(runs) > 1:
         counts = " and ".join(f"{plural(count, 'run')} in {precision}" for precision, count in sorted(runs.items()))
-        yield f"Whether precision plays a part, with {counts}; recipe.precision in the sweep file makes it one for all."
+        yield (
+            f"Whether precision plays a part: auto meant {counts}; base.recipe.precision in the sweep file would train all "
+            "anew in one."
+        )
 
 
 def _limits(evidence: Evidence) -> Iterator[str]:

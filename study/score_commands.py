@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from study.score_config import Downstream
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(["fp32", "bf16", "auto"]),
+    help="Of the products.  [default: auto, bf16 where the device multiplies in it]",
+)
 
 
 @click.command()
@@ -26,11 +31,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inste
 @click.option("--max-length", type=int, help="Tokens of an input.  [default: the sequence length of pre-training]")
 @click.option("--max-train-examples", type=int, help="Learn from so many at most.")
 @click.option("--max-evaluation-examples", type=int, help="Choose and report on so many at most.")
-@click.option(
-    "--precision",
-    type=click.Choice(["fp32", "bf16", "auto"]),
-    help="Of the products.  [default: auto, bf16 where the device multiplies in it]",
-)
+@precision_option
 @click.option("--random-weights/--no-random-weights", default=True, show_default=True, help="Score untrained weights too.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--slots-per-device", type=click.IntRange(1), help="Scores at a time.  [default: 1 a GPU, one a core on a CPU]")
@@ -60,9 +61,12 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
 @click.argument("texts", type=click.Path(path_type=Path))
 @click.option("--layer", type=int, help="0 is the embeddings, 1 the first layer.  [default: the last]")
 @click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True)
+@precision_option
 @click.option("--output", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-def features(folder: Path, texts: Path, layer: int | None, pooling: Any, output: Path | None, device: Any) -> None:
+def features(
+    folder: Path, texts: Path, layer: int | None, pooling: Any, precision: str | None, output: Path | None, device: Any
+) -> None:
     """Write the embedding of each line of TEXTS by one layer of a completed RUN."""
     from study.errors import InputError
     from study.scoring.embedding import embed, output_file, read_texts, write_embeddings
@@ -75,7 +79,8 @@ def features(folder: Path, texts: Path, layer: int | None, pooling: Any, output:
     if len(runs) > 1:
         raise InputError.at(str(folder), f"holds {len(runs)} completed runs; give the folder of one, as runs/{runs[0].run_id}")
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
-    found = embed(runs[0], lines, layer, pooling, Execution(slot.device, 1, slot.threads, kernels="eager"))
+    execution = Execution(slot.device, 1, slot.threads, kernels="eager")
+    found = embed(runs[0], lines, layer, pooling, precision or "auto", execution)
     write_embeddings(into, found, lines)
     click.echo(f"{len(lines)} embeddings of width {found.shape[1]}: {into}")
 

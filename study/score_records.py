@@ -164,9 +164,10 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
 
     Scores that differ in learning rate, batch, epochs and seed compete: those knobs stay whose main metric on dev, averaged
     over the seeds that ran all of the knobs, is highest (the first seed runs the whole grid). Columns: `run_id`, `encoder`,
-    `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `metric`, `dev`, `test`, `dev/<metric>` and
-    `test/<metric>` for each metric of the task, `chosen_on`, `reported_on`, examples, `tokens_per_second`. A row of random
-    weights has the id of the run that it lies under; join it to others by `architecture` through that run's record.
+    `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, the `precision` used, `metric`, `dev`, `test`,
+    `dev/<metric>` and `test/<metric>` for each metric of the task, `chosen_on`, `reported_on`, examples, `tokens_per_second`.
+    A row of random weights has the id of the run that it lies under; join it to others by `architecture` through that run's
+    record.
     """
     import pandas as pd
 
@@ -221,7 +222,8 @@ def _row(record: ScoreRecord) -> dict[str, Any]:
     knobs = {name: getattr(record.config.knobs, name) for name in TUNED}
     metrics = {f"dev/{name}": value for name, value in record.dev_scores.items()}
     metrics |= {f"test/{name}": value for name, value in record.test_scores.items()}
-    return names | config | knobs | metrics
+    precision = {"precision": None if record.environment is None else record.environment.precision}
+    return names | config | knobs | precision | metrics
 
 
 def _baseline_file(folder: SweepFolder, task: str, task_fingerprint: str) -> Path:

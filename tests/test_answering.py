@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,12 +82,21 @@ def test_undecided_says_what_would_decide(tmp_path: Path) -> None:
 def test_runs_in_different_precision_are_told(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
     runs = list(folder.runs())
-    for number, run in enumerate(runs):
-        record = json.loads(run.record_file.read_bytes())
-        precision = "bf16" if number < 3 else "fp32"
-        run.record_file.write_text(json.dumps(record | {"environment": environment(precision=precision).model_dump()}))
-    (told,) = [line for line in checked(folder).to_dict()["findings"]["undecided"] if "precision" in line]
-    assert f"3 runs in bf16 and {len(runs) - 3} runs in fp32" in told
+
+    def told(bf16: int, asked: str = "auto", **first: Any) -> list[str]:
+        for number, run in enumerate(runs):
+            record = json.loads(run.record_file.read_bytes()) | (first if number == 0 else {})
+            record["config"]["recipe"]["precision"] = asked
+            record["environment"] = environment(precision="bf16" if number < bf16 else "fp32").model_dump()
+            run.record_file.write_text(json.dumps(record))
+        return [line for line in checked(folder).to_dict()["findings"]["undecided"] if "precision" in line]
+
+    (line,) = told(bf16=3)
+    assert f"auto meant 3 runs in bf16 and {len(runs) - 3} runs in fp32" in line
+    assert told(bf16=0) == told(bf16=len(runs)) == []
+    assert told(bf16=3, asked="fp32") == [], "auto chose nothing"
+    assert told(bf16=1)
+    assert told(bf16=1, stuck_at_unigram=True) == [], "a run that is left out is not in use"
 
 
 def test_single_seed_gives_no_verdict(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ def test_the_interval_of_a_ratio_stands_beside_it() -> None:
     row = training_row(CASE, rounds, None)
     assert row["versus_interval"] == {"loop": pytest.approx([2.0, 3.0]), "trainer": pytest.approx([3.0, 3.0])}
     assert "2.50 (2.00–3.00)" in as_text("train", [row])
+    del row["versus_interval"]
+    assert "2.50 " in as_text("train", [row]), "results of before have none"
 
 
 def test_a_row_has_what_other_programs_read() -> None:

@@ -195,7 +195,7 @@ def test_auto_is_onednn_where_mkl_is_slow(
 def test_onednn_is_refused_where_it_cannot_be(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Execution(kernels="onednn")
     asked.check(config(corpus))
-    with pytest.raises(InputError, match=r"kernels: onednn is for fp32 on a CPU; use recipe.precision=fp32"):
+    with pytest.raises(InputError, match=r"kernels: onednn is for fp32 on a CPU; set recipe.precision to fp32"):
         asked.check(config(corpus, recipe={"precision": "bf16"}))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     with pytest.raises(InputError, match="built without oneDNN"):
@@ -209,7 +209,7 @@ def test_onednn_is_refused_before_a_sweep_in_bf16_starts(tmp_path: Path, monkeyp
     asked = Resources(device="cpu", kernels="onednn")
     assert plan(sweep(), tmp_path, asked).runs == 2
     with pytest.raises(
-        InputError, match=r"--kernels onednn: is for fp32, and recipe.precision is bf16; use recipe.precision=fp32"
+        InputError, match=r"--kernels onednn: is for fp32, and recipe.precision is bf16; use base.recipe.precision=fp32"
     ):
         plan(sweep(base={"recipe": {"precision": "bf16"}}), tmp_path, asked)
     as_the_device_has_it = sweep(base={"recipe": {"precision": "auto"}})

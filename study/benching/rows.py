@@ -76,11 +76,11 @@ def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95% interval of a median by order statistics, whatever the distribution; the whole range of fewer than six values.
+    """The 95% interval of a median by order statistics, whatever the distribution of independent values.
 
     The k-th of n values from either end, with the largest k for which fewer than k of n lie on one side of the median with a
-    chance of at most 2.5% (binomial, 1/2). Five values span it with 93.75%, three with 75%. Source: David and Nagaraja, Order
-    Statistics (2003), section 7.1.
+    chance of at most 2.5% (binomial, 1/2). Where there is none it is the whole range, which covers with 93.75% for five values
+    and 75% for three. Source: David and Nagaraja, Order Statistics (2003), section 7.1.
     """
     ordered = sorted(values)
     outside = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)

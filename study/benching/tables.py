@@ -26,12 +26,13 @@ TITLES = {
 LEGENDS = {
     "train": "ours is the real training path, Lightning included; loop is transformers' BertForMaskedLM in a plain loop with "
     "masked batches at hand; trainer is transformers' Trainer with the collator of run_mlm. Medians over rounds in which the "
-    "contenders took turns; ratios are taken within a round, with the 95% interval of their median (the range, for fewer than "
-    "six). Share of matmul: the part of the best rate of a plain product at this dtype, by torch.mm or, in fp32 on CPUs that "
-    "are not Intel's, by oneDNN, that the products of our training use (train_flops); MFU is that of the datasheet's (dense).",
+    "contenders took turns; ratios are taken within a round, in brackets the 95% interval of their median over these rounds "
+    "(the range, for fewer than six), beyond which another day may lie. Share of matmul: the part of the best rate of a plain "
+    "product at this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products of our training "
+    "use (train_flops); MFU is the same part of the datasheet's dense rate.",
     "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
-    "rounds in turns, ratios within a round; both sides in the precision that scores have there, and neither evaluates, saves "
-    "or logs.",
+    "rounds in turns, ratios within a round; both sides work in the precision that scores have there, and neither evaluates, "
+    "saves or logs.",
     "sharing": "k runs in processes of their own, 32 x 128 tokens a step; relative is all of them against one.",
     "roofline": "One size at a time around a middle shape, in fp32 on CPU and bf16 on CUDA. The roof is the lower of the best "
     "matrix-product rate and intensity times the measured memory bandwidth. On a CPU the sizes that fall off it are profiled, "
@@ -157,8 +158,8 @@ def _errors(rows: Sequence[Row]) -> list[str]:
 
 
 def _ratio(row: Row, peer: str) -> str:
-    """How many times a peer's tokens/s ours are, with the interval where it is known."""
-    times, interval = f"{row['versus'][peer]:.2f}", row["versus_interval"].get(peer)
+    """How many times a peer's tokens/s ours are, with the interval where the row has one, as older rows have not."""
+    times, interval = f"{row['versus'][peer]:.2f}", row.get("versus_interval", {}).get(peer)
     return f"{times} ({interval[0]:.2f}–{interval[1]:.2f})" if interval else times
 
 

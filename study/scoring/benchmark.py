@@ -84,6 +84,7 @@ def _row(architecture: Architecture, model: str, task: Drawn, device: Device, ro
     return {
         "model": model,
         "task": task.name,
+        "dtype": resolve_precision("auto", device),
         "tokens_per_second": median(ours),
         "trainer_tokens_per_second": median(theirs),
         "versus_trainer": median(ratios),

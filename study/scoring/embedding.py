@@ -46,7 +46,7 @@ def output_file(texts: Path, output: Path | None) -> Path:
 
 
 def embed(
-    run: Pretrained, texts: list[str], layer: int | None, pooling: Literal["cls", "mean"], execution: Execution
+    run: Pretrained, texts: list[str], layer: int | None, pooling: Literal["cls", "mean"], precision: str, execution: Execution
 ) -> NDArray[np.float32]:
     """The embedding of each text, (texts, H); layer 0 is the embeddings, without one the last is taken.
 
@@ -59,9 +59,9 @@ def embed(
     encoder = run.masked_language_model().encoder.to(torch.device(execution.device))
     encode = TaskEncoder(run.tokenizer, run.special, run.max_length(None))
     inputs = encode.encode([TextExample(number, text, None, 0) for number, text in enumerate(texts)])
-    precision = resolve_precision("auto", execution.device)
     collate = Collator(inputs, run.special.pad, run.config.architecture.segments)
-    found = layer_features(encoder, collate, (pooling,), precision, StopSignal(), lambda number: number == asked)
+    used = resolve_precision(precision, execution.device)
+    found = layer_features(encoder, collate, (pooling,), used, StopSignal(), lambda number: number == asked)
     return found[asked, pooling]
 
 

@@ -48,7 +48,7 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
 
 def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: list[Slot]) -> Bill:
     _check_batches(spec, len(slots[0].indices))
-    _check_kernels(spec, slots[0])
+    _check_kernels(spec, slots[0], here=resources.on == "local")
     if resources.on == "local":  # of other machines' memory nothing is known here
         check_room(spec, slots)
     return bill(spec, slots, folder.records())
@@ -64,17 +64,17 @@ def _check_batches(spec: SweepSpec, devices: int) -> None:
             raise InputError.at(f"--devices {devices}", message)
 
 
-def _check_kernels(spec: SweepSpec, slot: Slot) -> None:
-    """Raise InputError where kernels were asked for that are not those of a precision that some run has."""
+def _check_kernels(spec: SweepSpec, slot: Slot, here: bool) -> None:
+    """Raise InputError where kernels were asked for that are not those of a precision that a run has; `auto` counts if it is here."""
     if slot.kernels != "onednn":
         return
     from study.training.execution import resolve_precision
 
     for asked in sorted({run.recipe.precision for run in first_runs(spec)}):
-        if resolve_precision(asked, "cpu") == "bf16":
+        if asked == "bf16" or (here and resolve_precision(asked, "cpu") == "bf16"):
             found = asked if asked == "bf16" else f"{asked}, here bf16"
-            message = f"is for fp32, and recipe.precision is {found}; use recipe.precision=fp32, or --kernels eager or auto"
-            raise InputError.at("--kernels onednn", message)
+            remedy = "use base.recipe.precision=fp32, or --kernels eager or auto"
+            raise InputError.at("--kernels onednn", f"is for fp32, and recipe.precision is {found}; {remedy}")
 
 
 def launch(

@@ -1,6 +1,6 @@
 """Where and how a run executes: device, threads, and the precision that `auto` means there.
 
-Devices and threads change the last bits of a run, `auto` its precision; the record says which were used.
+Devices and threads change the last bits of a run, `auto` its precision; the record says which the last attempt used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Execution:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError.at("device", "cuda was asked for, but torch sees no CUDA device here; use cpu")
         if self.kernels == "onednn" and (self.device != "cpu" or resolve_precision(config.recipe.precision, "cpu") != "fp32"):
-            raise InputError.at("kernels", "onednn is for fp32 on a CPU; use recipe.precision=fp32 there, or eager or auto")
+            raise InputError.at("kernels", "onednn is for fp32 on a CPU; set recipe.precision to fp32, or use eager or auto")
         if self.kernels == "onednn" and not built_with("mkldnn"):
             raise InputError.at("kernels", "this torch was built without oneDNN; use eager or auto")
         if self.kernels == "graphed" and (self.device == "cpu" or self.devices > 1):
