@@ -82,6 +82,28 @@ def test_auto_is_bf16_where_the_processor_multiplies_in_it(
     assert set(products) == {torch.bfloat16 if used == "bf16" else torch.float32}
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_run_resumed_on_another_processor_keeps_its_precision(
+    first: bool, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = config(corpus, recipe={"precision": "auto"})
+
+    def on(supported: bool) -> None:
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
+
+    on(first)
+    straight = trained(tmp_path / "straight", wanted)
+    with monkeypatch.context() as patch:
+        trained(tmp_path / "stopped", wanted, stop_after(7, patch))
+    on(not first)
+    resumed = trained(tmp_path / "stopped", wanted)
+    assert resumed.weights_file.read_bytes() == straight.weights_file.read_bytes()
+    record = resumed.record()
+    assert record is not None
+    assert record.environment is not None
+    assert (record.attempts, record.environment.precision) == (2, "bf16" if first else "fp32")
+
+
 def test_training_beats_the_unigram_entropy_where_context_helps(corpus: Path, tmp_path: Path) -> None:
     recipe = {"budget": {"steps": 1000}, "learning_rate": 1e-2, "batch_tokens": 256}
     record = trained(tmp_path, config(corpus, recipe=recipe, architecture={"depth": 1, "width": 32, "ffn": 64})).record()

@@ -65,7 +65,7 @@ def _check_batches(spec: SweepSpec, devices: int) -> None:
 
 
 def _check_kernels(spec: SweepSpec, slot: Slot, here: bool) -> None:
-    """Raise InputError where kernels were asked for that are not those of a precision that a run has; `auto` counts if it is here."""
+    """Raise InputError where kernels were asked for that are not those of a precision a run has, of `auto` if it is here."""
     if slot.kernels != "onednn":
         return
     from study.training.execution import resolve_precision

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
@@ -110,6 +110,13 @@ def checkpoints_in(folder: Path) -> list[Path]:
 def step_of(checkpoint: Path) -> int:
     """The step that a checkpoint was saved after."""
     return int(checkpoint.name.split("-")[1])
+
+
+def precision_in(checkpoint: Path) -> Literal["fp32", "bf16"] | None:
+    """The precision of the run that saved a checkpoint, None where it does not say."""
+    lightning_name = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True).get("precision")
+    names: dict[str, Literal["fp32", "bf16"]] = {"32-true": "fp32", "bf16-mixed": "bf16"}
+    return names.get(lightning_name)
 
 
 def newest_whole_checkpoint(folder: Path) -> Path | None:

@@ -1,6 +1,7 @@
 """Where and how a run executes: device, threads, and the precision that `auto` means there.
 
-Devices and threads change the last bits of a run, `auto` its precision; the record says which the last attempt used.
+Devices and threads change the last bits of a run, `auto` its precision; the record says which were used. A resumed run
+keeps its precision.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from study.durable_files import FULL_DISK, patiently, write_atomically
 from study.folders import RunFolder
 from study.ownership import Attempt
 from study.records import RunRecord, State, counts_of, timestamp
-from study.training.execution import Execution, environment, peak_memory_bytes, resolve_precision
+from study.training.execution import Execution, environment, peak_memory_bytes
 from study.training.trainer import Trained
 
 UNIGRAM_MARGIN = 0.03
@@ -41,6 +41,7 @@ class Filing:
     folder: RunFolder
     sweep: str
     execution: Execution
+    precision: Literal["fp32", "bf16"]
     attempt: Attempt
 
     def file(self, outcome: Outcome) -> None:
@@ -52,7 +53,7 @@ class Filing:
             except OSError as error:
                 outcome = Outcome("FAILED", reason_of(error))
         assert outcome.state != "PREEMPTED", "a run that was told to stop has not ended"
-        facts = _facts(outcome, self.prepared, self.folder) | _surroundings(self.config, self.prepared, self.execution)
+        facts = _facts(outcome, self.prepared, self.folder) | _surroundings(self.prepared, self.execution, self.precision)
         record = RunRecord(
             run_id=self.folder.run_id,
             sweep=self.sweep,
@@ -131,12 +132,12 @@ def _facts(outcome: Outcome, prepared: PreparedData, folder: RunFolder) -> dict[
     return facts
 
 
-def _surroundings(config: RunConfig, prepared: PreparedData, execution: Execution) -> dict[str, Any]:
+def _surroundings(prepared: PreparedData, execution: Execution, precision: Literal["fp32", "bf16"]) -> dict[str, Any]:
     """What the record says of the data and the machine."""
     return {
         "data_fingerprint": prepared.fingerprint,
         "train_tokens": prepared.train_tokens,
         "unigram_entropy_nats": prepared.unigram_entropy_nats,
         "peak_memory_bytes": peak_memory_bytes(execution),
-        "environment": environment(execution, resolve_precision(config.recipe.precision, execution.device)),
+        "environment": environment(execution, precision),
     }

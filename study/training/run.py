@@ -17,11 +17,12 @@ from study.durable_files import patiently, write_atomically
 from study.folders import RunFolder
 from study.ownership import Attempt, Fenced, Held, turn
 from study.records import State
+from study.training.checkpoints import newest_whole_checkpoint
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
 from study.training.pruning import Pruned
 from study.training.stopping import Preempted, StopSignal
-from study.training.trainer import fit, rank
+from study.training.trainer import fit, precision_of, rank
 from study.training.watchdog import Watchdog
 
 PEER_SECONDS = 5.0
@@ -69,9 +70,10 @@ def _lead(
         return record.state
     patiently(lambda: folder.write_config(config))
     attempt = Attempt.begin(folder, locked)
-    filing = Filing(config, prepared, folder, sweep, execution, attempt)
     with attempt.renewed():
         folder.remove_leftovers()
+        precision = precision_of(config, newest_whole_checkpoint(folder.checkpoints), execution)
+        filing = Filing(config, prepared, folder, sweep, execution, precision, attempt)
         watchdog = Watchdog(execution.hang_seconds, filing.give_up)
         outcome = _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check)
         if outcome.state != "PREEMPTED":

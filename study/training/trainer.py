@@ -7,6 +7,8 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import pytorch_lightning as pl
 import torch
@@ -21,7 +23,7 @@ from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock
-from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
+from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, precision_in, step_of
 from study.training.execution import Execution, peak_flops_per_second, resolve_kernels, resolve_precision
 from study.training.metrics import MetricsFile
 from study.training.pruning import PruneOrder
@@ -65,12 +67,12 @@ def fit(
         keep_freed_memory()
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(execution.threads))
     masker = masker_of(config, prepared)
-    precision = resolve_precision(config.recipe.precision, execution.device)
+    checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock(folder.run_id)
+    precision = precision_of(config, checkpoint, execution)
     log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
     kernels = resolve_kernels(execution, precision)
     module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision), kernels)
     batches = PackedBatches(config, prepared, masker, pinned=execution.device == "cuda")
-    checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock(folder.run_id)
     metrics = None
     if rank() == 0:
         metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), check)
@@ -112,6 +114,13 @@ def fit(
     if module.validation is None or module.validation.step != config.steps:
         raise RuntimeError(f"training ended at step {trainer.global_step} of {config.steps}")
     return Trained(module, module.validation, clock.seconds)
+
+
+def precision_of(config: RunConfig, checkpoint: Path | None, execution: Execution) -> Literal["fp32", "bf16"]:
+    """The precision of a run: what its recipe means on its device, but by `auto` that of the checkpoint it goes on from."""
+    asked = config.recipe.precision
+    kept = precision_in(checkpoint) if asked == "auto" and checkpoint is not None else None
+    return kept or resolve_precision(asked, execution.device)
 
 
 def masker_of(config: RunConfig, prepared: PreparedData) -> Masker:
