@@ -9,6 +9,7 @@ from pydantic import Field
 
 from study.config import RunConfig, fingerprint_of
 from study.counting import parameters
+from study.memory import Precision
 from study.schema import Strict, flatten
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Environment(Strict):
     nodes: int = 1
     sharing: int = 1
     threads: int
-    precision: Literal["fp32", "bf16"]
+    precision: Precision
     kernels: Kernels = "eager"
     python: str
     torch: str

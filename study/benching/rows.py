@@ -31,8 +31,7 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
 
     `versus` is our tokens/s over a peer's, with the interval of that median (`median_interval`). `share_of_matmul_rate` is the
     part of the machine's best matrix-product rate that the products of our training use (train_flops), `mfu` the same of the
-    datasheet's dense rate, where `peak` is known.
-    `spread` is (slowest − fastest) / median over the rounds.
+    datasheet's dense rate, where `peak` is known. `spread` is (slowest − fastest) / median over the rounds.
     """
     speeds = {name: [case.batch_tokens / time.step_seconds for time in times] for name, times in rounds.times.items()}
     best = [max(rates.values()) for rates in rounds.matmul]

@@ -21,7 +21,7 @@ import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
 from study.architecture import Architecture
-from study.memory import Device
+from study.memory import Device, Precision
 from study.model.task_model import TaskModel
 from study.named_models import named
 from study.score_config import Knobs, ScoreConfig
@@ -34,7 +34,7 @@ from study.scoring.trainer_peer import STEPS, WARM_UP, synchronise, trainer_toke
 from study.scoring.training import prepare_process
 from study.tasks.examples import TaskData, TextExample
 from study.tasks.spec import Source, TaskSpec
-from study.training.execution import resolve_precision
+from study.training.execution import LIGHTNING_PRECISION, resolve_precision
 
 ROUNDS = 3
 TARGET = 1.5
@@ -76,22 +76,23 @@ def measure_fine_tuning(device: Device, threads: int, tell: Callable[[Row], None
 
 
 def _row(architecture: Architecture, model: str, task: Drawn, device: Device, rounds: int) -> Row:
-    tokens, ours, theirs = task.tokens(architecture.vocabulary), [], []
+    tokens, precision = task.tokens(architecture.vocabulary), resolve_precision("auto", device)
+    ours, theirs = [], []
     for _ in range(rounds):
-        ours.append(ours_tokens_per_second(architecture, tokens, device))
-        theirs.append(trainer_tokens_per_second(architecture, tokens, device))
+        ours.append(ours_tokens_per_second(architecture, tokens, device, precision))
+        theirs.append(trainer_tokens_per_second(architecture, tokens, device, precision))
     ratios = [own / other for own, other in zip(ours, theirs, strict=True)]
     return {
         "model": model,
         "task": task.name,
-        "dtype": resolve_precision("auto", device),
+        "dtype": precision,
         "tokens_per_second": median(ours),
         "trainer_tokens_per_second": median(theirs),
         "versus_trainer": median(ratios),
     }
 
 
-def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device) -> float:
+def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device, precision: Precision) -> float:
     """The speed of our fine-tuning as scores use it: Lightning's Trainer, batches by length, the pieces in use."""
     pieces, values = np.unique(tokens.values, return_inverse=True)
     compact = Ragged(values, tokens.starts)
@@ -107,7 +108,7 @@ def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: D
         trainer = pl.Trainer(
             accelerator="gpu" if device == "cuda" else "cpu",
             devices=1,
-            precision="bf16-mixed" if resolve_precision("auto", device) == "bf16" else "32-true",
+            precision=LIGHTNING_PRECISION[precision],
             max_steps=WARM_UP + STEPS[device],
             limit_val_batches=0,
             logger=False,

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from study.architecture import Architecture
-from study.memory import Device
+from study.memory import Device, Precision
 from study.score_config import Knobs
 from study.scoring.ragged import Ragged
-from study.training.execution import resolve_precision
 
 WARM_UP = 5
 """Steps of each round that are not timed."""
@@ -22,7 +21,7 @@ STEPS: dict[Device, int] = {"cpu": 25, "cuda": 100}
 """Steps of each round that are."""
 
 
-def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device) -> float:
+def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device, precision: Precision) -> float:
     """The speed of transformers' Trainer on BertForSequenceClassification, its batches padded to their longest example."""
     import transformers
 
@@ -48,7 +47,7 @@ def trainer_tokens_per_second(architecture: Architecture, tokens: Ragged, device
             per_device_train_batch_size=Knobs().batch_examples,
             learning_rate=Knobs().learning_rate,
             weight_decay=Knobs().weight_decay,
-            bf16=resolve_precision("auto", device) == "bf16",
+            bf16=precision == "bf16",
             use_cpu=device == "cpu",
             report_to=[],
             save_strategy="no",

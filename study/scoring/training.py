@@ -20,7 +20,7 @@ from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import TaskInputs
 from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
-from study.training.execution import Execution, resolve_precision
+from study.training.execution import LIGHTNING_PRECISION, Execution, resolve_precision
 from study.training.metrics import MetricsFile
 from study.training.stopping import StopSignal
 from study.training.trainer import quiet
@@ -53,7 +53,7 @@ def fine_tune(
     trainer = pl.Trainer(
         accelerator="gpu" if execution.device == "cuda" else "cpu",
         devices=1,
-        precision="bf16-mixed" if precision == "bf16" else "32-true",
+        precision=LIGHTNING_PRECISION[precision],
         max_steps=module.steps,
         val_check_interval=module.steps_per_epoch,
         check_val_every_n_epoch=None,

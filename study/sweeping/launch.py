@@ -71,8 +71,9 @@ def _check_kernels(spec: SweepSpec, slot: Slot, here: bool) -> None:
     from study.training.execution import resolve_precision
 
     for asked in sorted({run.recipe.precision for run in first_runs(spec)}):
-        if asked == "bf16" or (here and resolve_precision(asked, "cpu") == "bf16"):
-            found = asked if asked == "bf16" else f"{asked}, here bf16"
+        meant = resolve_precision(asked, "cpu") if here else asked
+        if meant == "bf16":
+            found = asked if asked == meant else f"{asked}, here {meant}"
             remedy = "use base.recipe.precision=fp32, or --kernels eager or auto"
             raise InputError.at("--kernels onednn", f"is for fp32, and recipe.precision is {found}; {remedy}")
 

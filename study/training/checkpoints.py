@@ -10,12 +10,14 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
 from study.durable_files import OUT_OF_REACH, PATIENCE_SECONDS, patiently, sync_folder
+from study.memory import Precision
+from study.training.execution import LIGHTNING_PRECISION
 
 POSTPONABLE = {"postpone": True}
 """Storage options of a checkpoint that may be left out while its folder is out of reach."""
@@ -112,11 +114,10 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.split("-")[1])
 
 
-def precision_in(checkpoint: Path) -> Literal["fp32", "bf16"] | None:
+def precision_in(checkpoint: Path) -> Precision | None:
     """The precision of the run that saved a checkpoint, None where it does not say."""
-    lightning_name = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True).get("precision")
-    names: dict[str, Literal["fp32", "bf16"]] = {"32-true": "fp32", "bf16-mixed": "bf16"}
-    return names.get(lightning_name)
+    kept = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True).get("precision")
+    return next((precision for precision, name in LIGHTNING_PRECISION.items() if name == kept), None)
 
 
 def newest_whole_checkpoint(folder: Path) -> Path | None:

@@ -21,6 +21,7 @@ import torch
 
 from study.config import RunConfig
 from study.errors import InputError
+from study.memory import Precision
 from study.ownership import hang_seconds
 from study.records import Environment, Kernels
 
@@ -72,7 +73,7 @@ def can_compile(device: str) -> bool:
     return bool(compiler) and (Path(sysconfig.get_path("include")) / "Python.h").exists()
 
 
-def resolve_kernels(execution: Execution, precision: Literal["fp32", "bf16"]) -> Kernels:
+def resolve_kernels(execution: Execution, precision: Precision) -> Kernels:
     """The kernels that `auto` means: fused on CUDA where that is possible, never on a CPU, where fusing gains nothing."""
     if execution.kernels != "auto":
         return execution.kernels
@@ -94,7 +95,7 @@ def built_with(backend: Literal["mkl", "mkldnn"]) -> bool:
     return bool(getattr(torch.backends, backend).is_available())
 
 
-def resolve_precision(asked: str, device: str) -> Literal["fp32", "bf16"]:
+def resolve_precision(asked: str, device: str) -> Precision:
     """The precision that `auto` means: bf16 where the device has instructions to multiply in it, else fp32."""
     if asked == "auto":
         return "bf16" if multiplies_in_bf16(device) else "fp32"
@@ -106,6 +107,10 @@ def multiplies_in_bf16(device: str) -> bool:
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_avx512_bf16_supported())
+
+
+LIGHTNING_PRECISION: dict[Precision, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}
+"""What Lightning calls the precisions."""
 
 
 PROCESSORS = "/proc/cpuinfo"
@@ -122,7 +127,7 @@ PEAK_FLOPS_PER_SECOND = {
 """Dense rates of NVIDIA's datasheets (SXM where there is one, no sparsity, TF32 off), by a word of the device's name."""
 
 
-def peak_flops_per_second(execution: Execution, precision: Literal["fp32", "bf16"]) -> float | None:
+def peak_flops_per_second(execution: Execution, precision: Precision) -> float | None:
     """The datasheet's rate of all devices of a run together, None where it is not known (CPUs among others)."""
     if execution.device == "cpu":
         return None
@@ -138,7 +143,7 @@ def peak_memory_bytes(execution: Execution) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def environment(execution: Execution, precision: Literal["fp32", "bf16"]) -> Environment:
+def environment(execution: Execution, precision: Precision) -> Environment:
     """What this process runs on, as the record keeps it."""
     return Environment(
         hostname=socket.gethostname(),

@@ -14,6 +14,7 @@ from study.config import RunConfig
 from study.data.prepared import PreparedData
 from study.durable_files import FULL_DISK, patiently, write_atomically
 from study.folders import RunFolder
+from study.memory import Precision
 from study.ownership import Attempt
 from study.records import RunRecord, State, counts_of, timestamp
 from study.training.execution import Execution, environment, peak_memory_bytes
@@ -41,7 +42,7 @@ class Filing:
     folder: RunFolder
     sweep: str
     execution: Execution
-    precision: Literal["fp32", "bf16"]
+    precision: Precision
     attempt: Attempt
 
     def file(self, outcome: Outcome) -> None:
@@ -132,7 +133,7 @@ def _facts(outcome: Outcome, prepared: PreparedData, folder: RunFolder) -> dict[
     return facts
 
 
-def _surroundings(prepared: PreparedData, execution: Execution, precision: Literal["fp32", "bf16"]) -> dict[str, Any]:
+def _surroundings(prepared: PreparedData, execution: Execution, precision: Precision) -> dict[str, Any]:
     """What the record says of the data and the machine."""
     return {
         "data_fingerprint": prepared.fingerprint,

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -72,10 +73,11 @@ def _lead(
     attempt = Attempt.begin(folder, locked)
     with attempt.renewed():
         folder.remove_leftovers()
-        precision = precision_of(config, newest_whole_checkpoint(folder.checkpoints), execution)
+        checkpoint = newest_whole_checkpoint(folder.checkpoints)
+        precision = precision_of(config, checkpoint, execution)
         filing = Filing(config, prepared, folder, sweep, execution, precision, attempt)
         watchdog = Watchdog(execution.hang_seconds, filing.give_up)
-        outcome = _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check)
+        outcome = _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check, checkpoint)
         if outcome.state != "PREEMPTED":
             filing.file(outcome)
     return outcome.state
@@ -86,7 +88,8 @@ def _follow(
 ) -> State | Literal["PREEMPTED"]:
     """The life of a rank that files nothing; what stops it alone it leaves for the leader, which files it."""
     watchdog = Watchdog(execution.hang_seconds, _end_at_once)
-    outcome = _attempt(config, prepared, folder, execution, stop, watchdog, None)
+    checkpoint = newest_whole_checkpoint(folder.checkpoints)
+    outcome = _attempt(config, prepared, folder, execution, stop, watchdog, None, checkpoint)
     if outcome.state not in ("COMPLETED", "PREEMPTED", "PRUNED"):
         said = json.dumps({"state": outcome.state, "reason": f"rank {rank()}: {outcome.reason}"})
         write_atomically(folder.path / f"rank-{rank()}.json", said.encode())
@@ -106,10 +109,12 @@ def _attempt(
     stop: StopSignal,
     watchdog: Watchdog,
     check: Callable[[], None] | None,
+    checkpoint: Path | None,
 ) -> Outcome:
     try:
         with watchdog.watching():
-            return Outcome("COMPLETED", trained=fit(config, prepared, folder, execution, stop, watchdog, check))
+            trained = fit(config, prepared, folder, execution, stop, watchdog, check, checkpoint)
+            return Outcome("COMPLETED", trained=trained)
     except Preempted:
         return Outcome("PREEMPTED")
     except Pruned as order:

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import pytorch_lightning as pl
 import torch
@@ -19,12 +18,19 @@ from study.data.batches import PackedBatches
 from study.data.masking import Masker
 from study.data.prepared import PreparedData
 from study.folders import RunFolder
+from study.memory import Precision
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock
-from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, precision_in, step_of
-from study.training.execution import Execution, peak_flops_per_second, resolve_kernels, resolve_precision
+from study.training.checkpoints import DurableCheckpointIO, precision_in, step_of
+from study.training.execution import (
+    LIGHTNING_PRECISION,
+    Execution,
+    peak_flops_per_second,
+    resolve_kernels,
+    resolve_precision,
+)
 from study.training.metrics import MetricsFile
 from study.training.pruning import PruneOrder
 from study.training.stopping import StopSignal
@@ -54,9 +60,10 @@ def fit(
     stop: StopSignal,
     watchdog: Watchdog,
     check: Callable[[], None] | None = None,
+    checkpoint: Path | None = None,
     callbacks: Sequence[pl.Callback] = (),
 ) -> Trained:
-    """Train from the newest whole checkpoint, or from the start, to the last step, and validate there.
+    """Train from `checkpoint`, or from the start, to the last step, and validate there.
 
     `check` is asked before every write, and raises where the run is no longer this process's to write; `callbacks` follow the
     run's own. Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a weight is not finite.
@@ -67,7 +74,7 @@ def fit(
         keep_freed_memory()
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(execution.threads))
     masker = masker_of(config, prepared)
-    checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock(folder.run_id)
+    clock = Clock(folder.run_id)
     precision = precision_of(config, checkpoint, execution)
     log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
     kernels = resolve_kernels(execution, precision)
@@ -81,7 +88,7 @@ def fit(
         devices=execution.devices // execution.nodes,
         num_nodes=execution.nodes,
         strategy="ddp" if execution.devices > 1 else "auto",
-        precision="bf16-mixed" if precision == "bf16" else "32-true",
+        precision=LIGHTNING_PRECISION[precision],
         max_steps=config.steps,
         val_check_interval=config.validation_interval(
             execution.validations or folder.orders().validations or validations_of(config)
@@ -116,7 +123,7 @@ def fit(
     return Trained(module, module.validation, clock.seconds)
 
 
-def precision_of(config: RunConfig, checkpoint: Path | None, execution: Execution) -> Literal["fp32", "bf16"]:
+def precision_of(config: RunConfig, checkpoint: Path | None, execution: Execution) -> Precision:
     """The precision of a run: what its recipe means on its device, but by `auto` that of the checkpoint it goes on from."""
     asked = config.recipe.precision
     kept = precision_in(checkpoint) if asked == "auto" and checkpoint is not None else None
