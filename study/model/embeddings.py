@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from study.architecture import Architecture
+from study.model.dropout import Dropout
 
 LAYER_NORM_EPSILON = 1e-12
 """BERT's, under every LayerNorm."""
@@ -22,7 +23,7 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(a.positions, a.width)
         self.segment = nn.Embedding(a.segments, a.width) if a.segments else None
         self.norm = nn.LayerNorm(a.width, eps=LAYER_NORM_EPSILON) if a.norm == "post" else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S H"]:
         """Embed tokens; without `segments_BxS` all belong to segment 0."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from study.architecture import Architecture
+from study.model.dropout import Dropout, drop
 from study.model.embeddings import LAYER_NORM_EPSILON, Embeddings, padding_mask
 from study.model.linear import Linear
 
@@ -58,17 +59,17 @@ def attended(
     mask: Bool[Tensor, "B 1 1 S"] | None,
     dropout: float,
 ) -> Float[Tensor, "B A K D"]:
-    """Values mixed by softmax(query · key / √D), by torch's fused kernel but for bf16 on CPU.
+    """Values mixed by softmax(query · key / √D), by torch's fused kernel but for bf16 or dropout on a CPU.
 
-    There the fused kernel's backward pass is slow: two plain products with a softmax between take a third of its time, and
-    the fused kernel's fallback with dropout, which works in fp32, takes longer still.
+    There the fused kernel's backward pass is slow in bf16: two plain products with a softmax between take a third of its
+    time. With dropout torch has no fused kernel for a CPU, and its fallback works in fp32 and draws number by number.
     """
-    if query_BxAxKxD.device.type != "cpu" or query_BxAxKxD.dtype != torch.bfloat16:
+    if query_BxAxKxD.device.type != "cpu" or (query_BxAxKxD.dtype != torch.bfloat16 and not dropout):
         return F.scaled_dot_product_attention(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, attn_mask=mask, dropout_p=dropout)
     scores_BxAxKxS = torch.matmul(query_BxAxKxD * query_BxAxKxD.shape[-1] ** -0.5, key_BxAxSxD.transpose(-1, -2))
     if mask is not None:
         scores_BxAxKxS = scores_BxAxKxS.masked_fill(~mask, float("-inf"))
-    return torch.matmul(F.dropout(torch.softmax(scores_BxAxKxS, -1), dropout), value_BxAxSxD)
+    return torch.matmul(drop(torch.softmax(scores_BxAxKxS, -1), dropout), value_BxAxSxD)
 
 
 class _Gelu(torch.autograd.Function):
@@ -119,7 +120,7 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(architecture.width, eps=LAYER_NORM_EPSILON)
         self.feed_forward = FeedForward(architecture)
         self.feed_forward_norm = nn.LayerNorm(architecture.width, eps=LAYER_NORM_EPSILON)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x_BxSxH: Float[Tensor, "B S H"], mask: Bool[Tensor, "B 1 1 S"] | None) -> Float[Tensor, "B S H"]:
         """Transform the residual stream."""

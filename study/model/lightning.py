@@ -15,6 +15,7 @@ from torch import Tensor
 
 from study.config import RunConfig
 from study.data.masking import IGNORED, MaskedBatch, Masker
+from study.model.dropout import seed_dropout
 from study.model.linear import multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, clip_gradients, learning_rate_factor, schedule
@@ -112,7 +113,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         seed, step, rank = self.config.seed, self.trainer.global_step, self.trainer.global_rank
         self._generator.manual_seed(stream_seed(Stream.MASKS, seed, step))
         if self.config.recipe.dropout:
-            torch.manual_seed(stream_seed(Stream.DROPOUT, seed, step, rank))
+            seed_dropout(self.device, stream_seed(Stream.DROPOUT, seed, step, rank))
         if self._graph is None:
             loss = self._loss_of(batch)
         else:

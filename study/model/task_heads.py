@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from study.model.dropout import Dropout
 from study.model.linear import Linear
 
 
@@ -18,7 +19,7 @@ class SequenceHead(nn.Module):
     def __init__(self, width: int, outputs: int, dropout: float) -> None:
         super().__init__()
         self.pooler = Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.output = Linear(width, outputs)
 
     def forward(self, first_BxH: Float[Tensor, "B H"]) -> Float[Tensor, "B C"]:
@@ -32,7 +33,7 @@ class TokenHead(nn.Module):
 
     def __init__(self, width: int, outputs: int, dropout: float) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.output = Linear(width, outputs)
 
     def forward(self, hidden_BxSxH: Float[Tensor, "B S H"], places_N: Int[Tensor, " N"] | None = None) -> Tensor:

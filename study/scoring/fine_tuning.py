@@ -14,6 +14,7 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
 from study.config import Budget, Recipe
+from study.model.dropout import seed_dropout
 from study.model.optimization import adamw, clip_gradients, schedule
 from study.model.task_model import TaskModel
 from study.randomness import Stream, stream_seed
@@ -181,11 +182,6 @@ class FineTuning(pl.LightningModule):
         self.best, self.tokens_done, self.seconds_training = state["best"], state["tokens"], state["seconds"]
         self._loss_sum, self._loss_steps, self._row_step = state["interval"]
         self.validated_step = state["validated_step"]
-
-
-def seed_dropout(device: torch.device, seed: int) -> None:
-    """Seed the generator of one device: `torch.manual_seed` visits those of all, in a millisecond on a CPU."""
-    (torch.cuda.manual_seed if device.type == "cuda" else torch.default_generator.manual_seed)(seed)
 
 
 def recipe_of(config: ScoreConfig, steps: int) -> Recipe:
