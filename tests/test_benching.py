@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from study.benching.step_profile import kind_of, shares_of
 from study.benching.tables import as_line, as_markdown, as_text
 from study.counting import flops_per_token
 from study.errors import InputError
+from study.named_models import named
 from study.plotting import roofline as roofline_figure
 from study.plotting import training_speed
 
@@ -282,6 +284,32 @@ def test_runs_that_share_a_device_are_timed_together(monkeypatch: pytest.MonkeyP
     assert [(row["runs"], row["mps"], row["errors"]) for row in rows] == [(1, False, {}), (2, False, {})]
     assert rows[0]["relative"] == 1
     assert rows[1]["relative"] > 0.2
+
+
+MPS_CONTROL = """#!/bin/sh
+if [ "$1" = -d ]; then echo "started in $(basename "$CUDA_MPS_PIPE_DIRECTORY")"; else cat; fi >> {log}
+"""
+
+
+def test_the_mps_daemon_ends_after_those_who_train_under_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon waits for its clients when it is told to quit, so they have to be gone."""
+    log, program = tmp_path / "log", tmp_path / "nvidia-cuda-mps-control"
+    program.write_text(MPS_CONTROL.format(log=log))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(sharing, "SECONDS", 0.05)
+
+    class Watched(Contender):
+        def stop(self) -> None:
+            super().stop()
+            with log.open("a") as lines:
+                lines.write("a run has ended\n")
+
+    monkeypatch.setattr(sharing, "Contender", Watched)
+    case = Case(named("bert-tiny"), "fp32", 8, 32)
+    (row,) = sharing._throughputs(case, (1,), mps=True)
+    assert row["errors"] == {}
+    assert log.read_text().splitlines() == ["started in mps", "a run has ended", "quit -t 5"]
 
 
 def test_a_start_and_a_sweep_of_short_runs_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from study.architecture import Architecture
@@ -121,7 +122,7 @@ def cpu_cases(
     size: tuple[int, int],
     **rest: Any,
 ) -> list[Case]:
-    """Every shape with every vocabulary in every precision, at `size`, the sequences and tokens of a batch.
+    """Every shape with every vocabulary in every precision, in waves of one, at `size`, the sequences and tokens of a batch.
 
     Raises InputError for shapes that cannot be.
     """
@@ -130,7 +131,7 @@ def cpu_cases(
         for depth, width in shapes
         for vocabulary in vocabularies
     ]
-    return [Case(model, dtype, *size, **rest) for model in models for dtype in dtypes]
+    return [Case(model, dtype, *size, **rest, wave=wave) for wave, (model, dtype) in enumerate(product(models, dtypes))]
 
 
 def gpu_cases(threads: int, dropout: float) -> list[Case]:

@@ -30,8 +30,8 @@ from study.training.stopping import StopSignal
 from study.training.trainer import fit, masker_of
 from study.training.watchdog import Watchdog
 
-COPIED = 2**26
-"""Numbers that are copied to measure the memory's bandwidth: 256 MB, more than any cache holds."""
+COPIED, COPIES = 2**26, 8
+"""Numbers that are copied to measure the memory's bandwidth, 256 MB, more than any cache holds; how often between two looks."""
 
 UNPROFILED, PROFILED = 3, 8
 """Steps before a profile, and in it."""
@@ -153,9 +153,10 @@ def bandwidth(case: Case, folder: Path, channel: Connection) -> None:
         order = gate.wait()
         started, copies = perf_counter(), 0
         while perf_counter() - started < order.seconds:
-            target.copy_(source)
+            for _ in range(COPIES):
+                target.copy_(source)
             gate.synchronise()
-            copies += 1
+            copies += COPIES
         gate.report(2 * source.nbytes * copies / (perf_counter() - started))
 
 

@@ -187,6 +187,7 @@ class Contender:
 def _run(target: str, arguments: tuple[Any, ...], channel: Connection, log: Path, environment: dict[str, str]) -> None:
     """The life of a contender's process."""
     os.environ.update(environment)
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # Trainer takes all it sees
     handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.dup2(handle, 1)
     os.dup2(handle, 2)

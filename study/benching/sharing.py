@@ -23,6 +23,9 @@ RUNS = {False: (1, 2, 4, 8, 16), True: (4, 16)}
 MODELS = ("bert-tiny", "bert-mini")
 SECONDS = 2.0
 
+PATIENCE = 30.0
+"""Seconds that MPS may take to start or to end."""
+
 
 def measure_sharing(device: Device, tell: Callable[[dict[str, Any]], None]) -> None:
     """Throughput of k runs together, for each model and, where its daemon is installed, once more under MPS."""
@@ -40,11 +43,10 @@ def measure_sharing(device: Device, tell: Callable[[dict[str, Any]], None]) -> N
 
 def _throughputs(case: Case, runs: tuple[int, ...], mps: bool) -> Iterator[dict[str, Any]]:
     """Tokens/s of the first k of a crowd of processes, for each k; the others wait meanwhile."""
-    crowd: list[Contender] = []
     with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
         folder = Path(name)
         try:
-            with _service(mps, folder) as environment:
+            with _service(mps, folder) as environment, _crowd() as crowd:
                 for number in range(max(runs)):
                     target, log = "study.benching.contenders.ours", folder / f"{number}.log"
                     crowd.append(Contender(target, (case, folder), log, environment))
@@ -60,9 +62,17 @@ def _throughputs(case: Case, runs: tuple[int, ...], mps: bool) -> Iterator[dict[
                     yield {"runs": count, "tokens_per_second": _together(crowd[:count], case), "errors": {}}
         except ContenderError as error:
             yield {"runs": max(runs), "tokens_per_second": None, "errors": {"MPS" if mps else "sharing": str(error)}}
-        finally:
-            for contender in crowd:
-                contender.stop()
+
+
+@contextmanager
+def _crowd() -> Iterator[list[Contender]]:
+    """Contenders that end with the block."""
+    crowd: list[Contender] = []
+    try:
+        yield crowd
+    finally:
+        for contender in crowd:
+            contender.stop()
 
 
 def _together(contenders: list[Contender], case: Case) -> float:
@@ -75,20 +85,30 @@ def _together(contenders: list[Contender], case: Case) -> float:
 
 @contextmanager
 def _service(wanted: bool, folder: Path) -> Iterator[dict[str, str]]:
-    """The variables of processes that train under an MPS daemon of our own, which ends with the block; none without it."""
-    if not wanted:
-        yield {}
-        return
+    """The variables of processes that train under an MPS daemon of our own, which ends with the block, or under none."""
     names = {"CUDA_MPS_PIPE_DIRECTORY": folder / "mps", "CUDA_MPS_LOG_DIRECTORY": folder / "mps-log"}
     for place in names.values():
         place.mkdir()
     variables = {name: str(place) for name, place in names.items()}
-    started = subprocess.run(["nvidia-cuda-mps-control", "-d"], env={**os.environ, **variables}, capture_output=True, text=True)
-    if started.returncode:
-        raise ContenderError(f"nvidia-cuda-mps-control: {started.stderr.strip() or started.stdout.strip()}")
+    if not wanted:
+        yield variables  # a pipe directory without a daemon keeps them away from one that the machine has
+        return
+    _control(["-d"], variables)
     try:
         yield variables
     finally:
-        subprocess.run(
-            ["nvidia-cuda-mps-control"], input="quit\n", env={**os.environ, **variables}, capture_output=True, text=True
-        )
+        _control([], variables, "quit -t 5\n")
+
+
+def _control(arguments: list[str], variables: dict[str, str], order: str | None = None) -> None:
+    """Call MPS's control program; raises ContenderError where it fails or does not come back."""
+    command = ["nvidia-cuda-mps-control", *arguments]
+    with tempfile.TemporaryFile("w+") as said:  # a pipe would stay open for as long as the daemon lives
+        try:
+            environment = {**os.environ, **variables}
+            done = subprocess.run(command, input=order, env=environment, stdout=said, stderr=said, text=True, timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise ContenderError(f"{command[0]} has not come back in {PATIENCE:.0f} s") from None
+        if done.returncode:
+            said.seek(0)
+            raise ContenderError(f"{command[0]}: {said.read().strip() or f'exit status {done.returncode}'}")

@@ -93,12 +93,12 @@ def measure_training(cases: Sequence[Case], rounds: int, tell: Tell) -> None:
     On CUDA the contenders of a wave start together, since compiling them side by side saves most of the time.
     """
     load()
-    for (_, device), grouped in groupby(enumerate(cases), key=lambda pair: (_wave(*pair), pair[1].device)):
-        wave = [case for _, case in grouped]
+    for _, grouped in groupby(cases, key=lambda case: case.wave):
+        wave = list(grouped)
         with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
             stands = [Stand(case, Path(folder) / str(number)) for number, case in enumerate(wave)]
             try:
-                _warm_up(stands, together=device == "cuda")
+                _warm_up(stands, together=wave[0].device == "cuda")
                 for stand in stands:
                     stand.rounds(rounds)
                     stand.stop()
@@ -106,10 +106,6 @@ def measure_training(cases: Sequence[Case], rounds: int, tell: Tell) -> None:
             finally:
                 for stand in stands:
                     stand.stop()
-
-
-def _wave(number: int, case: Case) -> int:
-    return case.wave if case.device == "cuda" else number
 
 
 def _warm_up(stands: list[Stand], together: bool) -> None:
