@@ -55,7 +55,7 @@ class Step:
     """What one optimiser step works on: B sequences of S tokens on this device, K of each masked, in a precision.
 
     Attention is fused everywhere but on CPUs with dropout or in bf16; there it keeps the S·S probabilities. `ranks` share the
-    batch by DDP, whose buckets hold the gradients once more.
+    batch by DDP, whose buckets hold the gradients once more. A step that is `graphed` (a CUDA graph) keeps what it works in.
     """
 
     batch: int
@@ -65,6 +65,7 @@ class Step:
     dropout: float = 0.0
     device: Device = "cpu"
     ranks: int = 1
+    graphed: bool = False
 
     @property
     def tokens(self) -> int:
@@ -94,7 +95,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
       log-probabilities and two gradients of them 12MV;
     - last block's backward: activations, the decoder's gradient 4VH, and gradients on their way through the block;
     - gradient of the token table: gradients whole, its two contributions and their sum, so 8VH beside (tied only);
-    - validation, at 2B sequences: logits and log-probabilities 16MV, gradients and activations gone.
+    - validation, at 2B sequences: logits and log-probabilities 16MV, gradients and activations gone, but beside the largest of
+      the other moments where steps are graphed.
 
     Convention: tensors alive in PyTorch's allocator from the second step on, activations not recomputed; Lightning frees the
     gradients between forward and backward pass and before validation. Source: autograd's saved tensors, which
@@ -111,8 +113,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
         "gradient of the loss": fixed + copies + kept + (3 if step.device == "cuda" else 1) * logits,
         "backward pass of the last block": fixed + copies + kept + table + _block_backward(architecture, step),
         "gradient of the token table": fixed + gradients + (2 * table if architecture.tied_decoder else 0),
-        "validation": fixed + 4 * logits,
     }
+    moments["validation"] = (max(moments.values()) if step.graphed else fixed) + 4 * logits
     moment = max(moments, key=lambda name: moments[name])
     workspace = moments[moment] - fixed - gradients - copies - kept
     return Memory(moment, weights, gradients, 2 * weights, copies, kept, workspace)

@@ -85,6 +85,16 @@ def test_every_moment_is_the_peak_of_some_run_here() -> None:
     assert len(moments) == 5
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_graphed_step_keeps_its_memory_while_the_run_validates(name: str) -> None:
+    run = TRAINED[name]
+    eager, graphed = (run_memory(run, "fp32", "cuda", graphed=graphed) for graphed in (False, True))
+    validating = 4 * 4 * run.batch_sequences * run.predictions * run.architecture.vocabulary
+    assert graphed.moment == "validation"
+    assert graphed.total >= eager.total
+    assert graphed.total == (eager.total + validating if eager.moment != "validation" else graphed.total)
+
+
 @pytest.mark.parametrize("name", ENCODED)
 def test_inference_takes_the_memory_that_is_predicted(name: str) -> None:
     run, precision = ENCODED[name]

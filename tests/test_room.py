@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,15 @@ from study.memory import Device
 from study.quantities import bytes_text
 from study.sweeping import room as rooms
 from study.sweeping.executors.slots import Slot
-from study.sweeping.room import Room, available_memory_bytes, check_room, needed_bytes, refuse_too_large, room_of
+from study.sweeping.room import (
+    Room,
+    available_memory_bytes,
+    check_room,
+    free_gpu_bytes,
+    needed_bytes,
+    refuse_too_large,
+    room_of,
+)
 from study.sweeping.spec import SweepSpec
 from tests.small import config
 
@@ -50,10 +59,21 @@ def test_the_ram_is_shared_among_the_slots(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_gpu_is_shared_among_its_own_slots_and_the_fullest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = {0: 80_000_000_000, 1: 30_000_000_000}
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda index: (free[index], 80_000_000_000))
+    monkeypatch.setattr(rooms, "free_gpu_bytes", lambda devices: [80_000_000_000, 30_000_000_000] * (len(devices) // 2))
     room = room_of([Slot("cuda", (0,), 1), Slot("cuda", (1,), 1)] * 2)
     assert (room.device, room.bytes, room.share) == ("cuda", 15_000_000_000, "30 GB free on GPU 1, shared by 2 slots")
+
+
+def test_gpus_are_asked_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher with a CUDA context of its own would hold memory on every GPU, and a place at MPS, for the whole sweep."""
+    monkeypatch.setattr(rooms, "_free_gpu_bytes", asking)
+    pid, groups = free_gpu_bytes([(0,), (1, 2)])
+    assert pid != os.getpid()
+    assert groups == 2
+
+
+def asking(devices: list[tuple[int, ...]]) -> list[int]:
+    return [os.getpid(), len(devices)]
 
 
 def test_available_memory_is_some_of_this_machine() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,11 +62,12 @@ def needed_bytes(config: RunConfig, device: Device, ranks: int = 1) -> int:
     """Bytes that a run needs of one slot's room: its tensors and its process, of all ranks where they share the RAM."""
     from study.training.execution import resolve_precision
 
-    memory = run_memory(config, resolve_precision(config.recipe.precision, device), device, ranks)
+    graphed = device == "cuda" and ranks == 1
+    memory = run_memory(config, resolve_precision(config.recipe.precision, device), device, ranks, graphed)
     return (memory.total + PROCESS_BYTES[device]) * (ranks if device == "cpu" else 1)
 
 
-def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: int = 1) -> Memory:
+def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: int = 1, graphed: bool = False) -> Memory:
     """Memory of a run on each of its `ranks` devices; `precision` is the one that its recipe resolves to there."""
     step = Step(
         batch=-(-config.batch_sequences // ranks),
@@ -75,6 +77,7 @@ def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: i
         dropout=config.recipe.dropout,
         device=device,
         ranks=ranks,
+        graphed=graphed,
     )
     return training_memory(config.architecture, step)
 
@@ -84,13 +87,25 @@ def room_of(slots: Sequence[Slot]) -> Room:
     if slots[0].device == "cpu":
         available = available_memory_bytes()
         return Room("cpu", available // len(slots), _share(available, "of RAM available", len(slots)))
-    import torch
-
     sharing = [sum(other.indices == slot.indices for other in slots) for slot in slots]
-    free = [min(torch.cuda.mem_get_info(index)[0] for index in slot.indices) for slot in slots]
+    free = free_gpu_bytes([slot.indices for slot in slots])
     tightest = min(range(len(slots)), key=lambda i: free[i] / sharing[i])
     share = _share(free[tightest], f"free on GPU {slots[tightest].indices[0]}", sharing[tightest])
     return Room("cuda", free[tightest] // sharing[tightest], share)
+
+
+def free_gpu_bytes(devices: Sequence[tuple[int, ...]]) -> list[int]:
+    """Free memory of the fullest GPU of each group, asked in a process that ends: asking takes a CUDA context on every GPU."""
+    from study.sweeping.executors.processes import start_forkserver
+
+    with ProcessPoolExecutor(1, start_forkserver()) as process:
+        return process.submit(_free_gpu_bytes, devices).result()
+
+
+def _free_gpu_bytes(devices: Sequence[tuple[int, ...]]) -> list[int]:
+    import torch
+
+    return [min(torch.cuda.mem_get_info(index)[0] for index in group) for group in devices]
 
 
 def available_memory_bytes() -> int:
