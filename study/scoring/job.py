@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
 from study.records import State, timestamp
@@ -98,6 +100,8 @@ def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["
     if (record := folder.score()) is not None:
         return record.state
     prepare_process(execution.threads)
+    if execution.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     folder.write_settings(job.config)
     started = timestamp()
     folder.claim_attempt({"pid": os.getpid(), "hostname": platform.node(), "started_at": started})

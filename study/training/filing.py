@@ -92,7 +92,11 @@ def tidy(folder: RunFolder, state: State) -> None:
 
 
 def failure_of(error: Exception) -> Outcome:
-    """How an attempt ended that met an error: DIVERGED, OOM, or FAILED with the traceback in its log."""
+    """How an attempt ended that met an error: DIVERGED, OOM, or FAILED with the traceback in its log.
+
+    Raises the error again where it is the device's: a GPU that several processes share may fail all of them for the fault of
+    one, and its context is of no more use, so that the process is to end without a record and the run to be tried again.
+    """
     if isinstance(error, FloatingPointError):
         return Outcome("DIVERGED", str(error))
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
@@ -100,6 +104,10 @@ def failure_of(error: Exception) -> Outcome:
     traceback.print_exc()
     if "DefaultCPUAllocator: can't allocate memory" in str(error):  # a plain RuntimeError, unlike CUDA's
         return Outcome("OOM", str(error))
+    if isinstance(error, torch.AcceleratorError):
+        if "out of memory" in str(error):  # of the context itself, not of the allocator
+            return Outcome("OOM", str(error))
+        raise error
     return Outcome("FAILED", reason_of(error))
 
 
