@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+import time
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from study.data.prepared import prepare
 from study.errors import InputError
 from study.folders import RunFolder
 from study.records import RunRecord
+from study.sweeping.executors import processes
 from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot, local_slots
 from study.training.checkpoints import checkpoints_in
@@ -130,6 +133,23 @@ def test_two_ranks_train_one_run_to_the_losses_of_one_device(corpus: Path, tmp_p
     ]
     assert [step for step, _ in losses[0]] == [step for step, _ in losses[1]]
     assert [loss for _, loss in losses[1]] == pytest.approx([loss for _, loss in losses[0]], abs=1e-4)
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_rank_that_waits_for_one_that_has_ended_is_ended_too(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does that is within an exchange between GPUs, which does not tell it that nobody answers any more."""
+    monkeypatch.setattr(processes, "RANK_SECONDS", 0.5)
+    context = processes.start_forkserver()
+    ranks = object.__new__(processes.RunProcesses)
+    ranks._processes = [context.Process(target=sys.exit, args=(status,)), context.Process(target=wait_deaf)]
+    for process in ranks._processes:
+        process.start()
+    assert ranks.wait() == (status or -signal.SIGKILL)
+
+
+def wait_deaf() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(60)
 
 
 def test_an_interrupted_run_of_two_ranks_saves_once_and_resumes(corpus: Path, tmp_path: Path) -> None:

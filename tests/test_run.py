@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from study.model.lightning import MaskedLanguageModelling
 from study.model.linear import Linear
 from study.training.callbacks import Checkpointer
 from study.training.checkpoints import DurableCheckpointIO, checkpoints_in, newest_whole_checkpoint
+from study.training.stopping import StopSignal
 from tests.launching import has_rows
 from tests.small import config, run_folder, stop_after, trained, write_corpus
 from tests.waiting import until
@@ -282,6 +284,7 @@ def test_a_run_whose_loss_is_not_finite_is_diverged(rate: float, corpus: Path, t
         (MemoryError("cannot allocate"), "OOM", "cannot allocate"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"), "OOM", "9 bytes"),
         (torch.OutOfMemoryError("CUDA out of memory"), "OOM", "CUDA out of memory"),
+        (torch.AcceleratorError("CUDA error: out of memory"), "OOM", "out of memory"),
         (OSError(28, "No space left on device"), "FAILED", "No space left on device"),
     ],
 )
@@ -296,6 +299,60 @@ def test_what_goes_wrong_is_in_the_record(
     assert record is not None
     assert record.state == state
     assert reason in (record.reason or "")
+
+
+def test_a_device_that_fails_leaves_no_record_so_that_the_run_is_tried_again(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise torch.AcceleratorError("CUDA error: unspecified launch failure")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Checkpointer, "on_train_batch_end", fail)
+        with pytest.raises(torch.AcceleratorError):
+            trained(tmp_path, config(corpus))
+    record = trained(tmp_path, config(corpus)).record()
+    assert record is not None
+    assert (record.state, record.attempts) == ("COMPLETED", 2)
+
+
+class Clockwork:
+    """A trainer whose checkpoints take some seconds, on a clock of its own."""
+
+    def __init__(self, seconds_of_save: float) -> None:
+        self.now, self.seconds_of_save, self.saved_at = 0.0, seconds_of_save, list[float]()
+        self.strategy = SimpleNamespace(checkpoint_io=DurableCheckpointIO())
+        self.world_size, self.loggers = 1, ()
+        self.global_step, self.max_steps, self.val_check_batch = 0, 10**9, 10**9
+
+    def save_checkpoint(self, *_: Any, **__: Any) -> None:
+        self.saved_at.append(self.now)
+        self.now += self.seconds_of_save
+
+    def train(self, checkpointer: Checkpointer, seconds: int) -> list[float]:
+        module = SimpleNamespace(log_due_row=lambda: None, parameters=tuple)
+        while self.now < seconds:
+            self.now, self.global_step = self.now + 1, self.global_step + 1
+            checkpointer.on_train_batch_end(self, module)  # type: ignore[arg-type]
+        return self.saved_at
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds_of_save", "saves"),
+    [
+        (None, 0.01, [11, 32, 73, 134, 195]),  # 10, 20, 40, then 60 seconds apart
+        (None, 4.0, [11, 216]),  # a fiftieth of the time
+        (30.0, 4.0, [31, 66, 101, 136, 171, 206, 241]),
+        (float("inf"), 0.01, []),
+    ],
+)
+def test_checkpoints_come_as_asked_or_as_their_cost_allows(
+    asked: float | None, seconds_of_save: float, saves: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Clockwork(seconds_of_save)
+    monkeypatch.setattr("study.training.callbacks.time.monotonic", lambda: trainer.now)
+    found = trainer.train(Checkpointer(tmp_path, StopSignal(), asked), 250)
+    assert found == pytest.approx(saves, abs=1.5)
 
 
 SIGNALLED = """

@@ -103,6 +103,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         if self.kernels == "onednn":
             multiply_through_onednn(self.model)
         if self.fused and stage == "fit":
+            torch._dynamo.config.optimize_ddp = False  # it would cut up what is smaller than a model already
             for block in (self.model.encoder.embeddings, *self.model.encoder.blocks):
                 block.compile(dynamic=False)
             self._predicted_loss = torch.compile(self.model.predicted_loss, dynamic=False)

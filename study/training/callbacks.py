@@ -12,8 +12,11 @@ import torch
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO
 from study.training.stopping import Preempted, StopSignal
 
-FIRST_SECONDS = 10.0
-"""When the first checkpoint of an attempt is due; each later one is due after twice the time, up to the interval."""
+FIRST_SECONDS, LONGEST_SECONDS = 10.0, 60.0
+"""When the first checkpoint of an attempt is due, and the pause that each later one doubles up to."""
+
+SHARE = 0.02
+"""How much of a run's time its checkpoints may take; one of BERT-Large is 4 GB."""
 
 AGAIN_SECONDS = 1.0
 """When a checkpoint is tried again that could not be written."""
@@ -30,22 +33,27 @@ class LogsRows(Protocol):
 class Checkpointer(pl.Callback):
     """Saves at a step boundary every so many seconds and when told to stop, then raising Preempted.
 
-    A young attempt saves more often, so that a run that is killed again and again gets on. A step after which validation is
-    due is no boundary: the state is saved one step later, so that a resumed run validates exactly where an undisturbed one
+    Where the seconds are left open a young attempt saves more often, so that a run that is killed again and again gets on, and
+    one whose checkpoints are large less often, so that they take no more than SHARE of its time. A step after which validation
+    is due is no boundary: the state is saved one step later, so that a resumed run validates exactly where an undisturbed one
     does. A state that is not finite is never saved.
     """
 
-    def __init__(self, folder: Path, stop: StopSignal, every_seconds: float) -> None:
+    def __init__(self, folder: Path, stop: StopSignal, every_seconds: float | None) -> None:
         self.folder, self.stop, self.every_seconds = folder, stop, every_seconds
-        self._interval = min(FIRST_SECONDS, every_seconds)
+        self._interval = FIRST_SECONDS if every_seconds is None else every_seconds
         self._due = time.monotonic() + self._interval
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take over the signals after Lightning has set its own, and see that all ranks go on from one step."""
+        """Take over the signals after Lightning has set its own, and see that all ranks go on from one step.
+
+        Ranks agree through gloo, on GPUs too: the host does not wait for the device, and hears of a rank that is gone.
+        """
         self.stop.install()
         if trainer.world_size > 1:
-            step = torch.tensor([trainer.global_step, -trainer.global_step], device=trainer.strategy.root_device)
-            torch.distributed.all_reduce(step, op=torch.distributed.ReduceOp.MAX)
+            self._ranks = torch.distributed.new_group(backend="gloo")
+            step = torch.tensor([trainer.global_step, -trainer.global_step])
+            torch.distributed.all_reduce(step, op=torch.distributed.ReduceOp.MAX, group=self._ranks)
             if step.sum():
                 raise RuntimeError(f"the ranks resumed from different checkpoints, this one from step {trainer.global_step}")
 
@@ -70,20 +78,22 @@ class Checkpointer(pl.Callback):
 
     def _save(self, trainer: pl.Trainer, stopping: bool) -> None:
         """Save, and say when next; while the folder is out of reach training goes on, unless it is to stop here."""
+        started = time.monotonic()
         trainer.save_checkpoint(self.folder / "next.ckpt", storage_options=None if stopping else POSTPONABLE)
         writer = trainer.strategy.checkpoint_io
         assert isinstance(writer, DurableCheckpointIO)
-        if writer.saved:
-            self._interval = min(2 * self._interval, self.every_seconds)
-        self._due = time.monotonic() + (self._interval if writer.saved else AGAIN_SECONDS)
+        now = time.monotonic()
+        if writer.saved and self.every_seconds is None:
+            self._interval = max(min(2 * self._interval, LONGEST_SECONDS), (now - started) / SHARE)
+        self._due = now + (self._interval if writer.saved else AGAIN_SECONDS)
 
     def _agreed(self, trainer: pl.Trainer) -> tuple[bool, bool]:
         """Whether to stop and whether a checkpoint is due; over several ranks any of them decides for all."""
         flags = (self.stop.received, time.monotonic() > self._due)
         if trainer.world_size == 1:
             return flags
-        votes = torch.tensor(flags, dtype=torch.int32, device=trainer.strategy.root_device)
-        torch.distributed.all_reduce(votes, op=torch.distributed.ReduceOp.MAX)
+        votes = torch.tensor(flags, dtype=torch.int32)
+        torch.distributed.all_reduce(votes, op=torch.distributed.ReduceOp.MAX, group=self._ranks)
         stopping, due = votes.tolist()
         return bool(stopping), bool(due)
 

@@ -33,8 +33,8 @@ class Execution:
     By `auto`, `kernels` are fused on a GPU where torch.compile can run, and recorded as a CUDA graph on a single one; on a
     CPU they are oneDNN's for fp32 products where MKL, which is torch's own choice, is slow.
     `validations` are spread evenly over the steps, the last at the end; None lets their cost decide. A checkpoint is taken
-    every `checkpoint_seconds`; a run that takes no step for `hang_seconds` is given up as HUNG. `sharing` runs at most have
-    each device at a time.
+    every `checkpoint_seconds`, without them as `Checkpointer` chooses; a run that takes no step for `hang_seconds` is given up
+    as HUNG. `sharing` runs at most have each device at a time.
     """
 
     device: Literal["cpu", "cuda"] = "cpu"
@@ -42,7 +42,7 @@ class Execution:
     threads: int = 1
     kernels: Kernels | Literal["auto"] = "auto"
     validations: int | None = None
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: float | None = None
     hang_seconds: float = field(default_factory=hang_seconds)
     nodes: int = 1
     sharing: int = 1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from study.training.stopping import StopSignal
 
 RANK_SECONDS = 60.0
-"""How long the ranks of a run that has lost one may take to save and stop before they are killed: they may wait for it."""
+"""How long the ranks of a run that has lost one, or whose first has ended, may take to save and stop before they are killed."""
 
 PRELOADED = ["__main__", "study.training.run", "study.sweeping.executors.processes"]
 """What the forkserver imports once for all runs; each would import the main script again without its name here."""
@@ -52,13 +52,17 @@ class RunProcesses:
                 os.kill(pid, number)
 
     def wait(self) -> int:
-        """The exit status, negative where a signal killed it; where one rank dies the others, which wait for it, are ended."""
+        """The exit status, negative where a signal killed it.
+
+        Where one rank dies the others, which wait for it, are ended; so are those that the first one leaves behind.
+        """
         waiting, failed = list(self._processes), 0
         while waiting:
-            ended = connection.wait([process.sentinel for process in waiting], RANK_SECONDS if failed else None)
+            ending = failed or not self._processes[0].is_alive()
+            ended = connection.wait([process.sentinel for process in waiting], RANK_SECONDS if ending else None)
             waiting = [process for process in waiting if process.is_alive()]
             failed = failed or next((process.exitcode for process in self._processes if process.exitcode), 0)
-            if failed:
+            if failed or not ended:
                 for process in waiting:
                     process.terminate() if ended else process.kill()
         return failed
