@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -18,8 +19,10 @@ from study.records import Kernels
 from study.training.execution import Execution, can_compile, resolve_kernels
 from study.training.stopping import StopSignal
 from tests.small import config, run_folder, trained, write_corpus
+from tests.test_branching import trunk_and_branch, with_budget
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+Result = TypeVar("Result")
 FUSED: tuple[Kernels, ...] = ("compiled", "graphed")
 
 
@@ -44,9 +47,14 @@ class StopAt(StopSignal):
 
 
 def trained_apart(root: Path, config: RunConfig, stop: StopSignal | None = None, **execution: Any) -> RunFolder:
-    """Train in a process of its own, where types are not checked at run time, which torch.compile cannot look through."""
+    """Train in a process of its own."""
+    return apart(trained, root, config, stop, **execution)
+
+
+def apart(train: Callable[..., Result], *arguments: Any, **execution: Any) -> Result:
+    """Call in a process of its own, where types are not checked at run time, which torch.compile cannot look through."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(trained, root, config, stop, **execution).result()
+        return process.submit(train, *arguments, **execution).result()
 
 
 def losses(folder: RunFolder) -> list[float]:
@@ -115,6 +123,30 @@ def test_a_run_on_a_gpu_resumes_where_it_stopped(corpus: Path, tmp_path: Path, k
     assert undisturbed is not None
     assert record.loss_nats == pytest.approx(undisturbed.loss_nats, rel=1e-3)
     assert losses(folder) == pytest.approx(losses(whole), rel=1e-3)
+
+
+@needs_gpu
+@pytest.mark.parametrize("kernels", ["eager", *FUSED])
+def test_validation_between_steps_on_a_gpu_leaves_training_as_it_is(corpus: Path, tmp_path: Path, kernels: Kernels) -> None:
+    plain = cuda_config(corpus)
+    once = trained_apart(tmp_path / "once", plain, device="cuda", kernels=kernels, validations=1)
+    often = trained_apart(tmp_path / "often", plain, device="cuda", kernels=kernels, validations=4)
+    assert sum("val/loss" in row for row in often.metrics()) == 4
+    assert losses(often) == pytest.approx(losses(once), rel=1e-3)
+
+
+@needs_gpu
+@pytest.mark.parametrize("kernels", ["eager", *FUSED])
+def test_a_branch_on_a_gpu_learns_what_a_run_alone_does(corpus: Path, tmp_path: Path, kernels: Kernels) -> None:
+    short, long = with_budget(corpus, 35, dropout=0.1), with_budget(corpus, 70, dropout=0.1)
+    _, branch = apart(trunk_and_branch, tmp_path, long, short, device="cuda", kernels=kernels)
+    alone = trained_apart(tmp_path / "alone", short, device="cuda", kernels=kernels)
+    record, lone = branch.record(), alone.record()
+    assert record is not None
+    assert lone is not None
+    assert record.trunk_step == 28
+    assert losses(branch) == pytest.approx(losses(alone), rel=1e-3)
+    assert record.loss_nats == pytest.approx(lone.loss_nats, rel=1e-3)
 
 
 @needs_gpu
