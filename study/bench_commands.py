@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(list(TITLES)), help="Measure this alone; repeat it for several.")
 @click.option("--shapes", help="Trained shapes as DEPTHxWIDTH, as in 2x128,4x256.  [default: the device's own]")
-@click.option("--vocabulary", default="30522,8192", show_default=True, help="Word pieces V of the shapes.")
+@click.option("--vocabulary", help="Word pieces V of the shapes.  [default: 30522,8192]")
 @click.option("--dtype", default=None, help="Precisions of the shapes.  [default: fp32,bf16 on CPU, bf16 on CUDA]")
-@click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Sequences a batch.")
-@click.option("--sequence-length", type=click.IntRange(8), default=128, show_default=True, help="Tokens a sequence.")
+@click.option("--batch", type=click.IntRange(1), help="Sequences a batch of the shapes.  [default: 32]")
+@click.option("--sequence-length", type=click.IntRange(8), help="Tokens a sequence of the shapes.  [default: 128]")
 @click.option(
     "--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True, help="Of all contenders."
 )
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 @click.option("--rounds", type=click.IntRange(1), help="Rounds in which contenders take turns.  [default: 5, 3 on CUDA]")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("results/bench"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables: the rows, by section if several.")
-def bench(only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str, dtype: str | None, **options: Any) -> None:
+def bench(
+    only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str | None, dtype: str | None, **options: Any
+) -> None:
     """Measure how fast this machine trains, starts and reads, beside the usual peer and its own limits.
 
     Every row is printed and written to OUTPUT/<hardware>.json as it is finished; a table and a figure lie beside it.
@@ -40,7 +42,8 @@ def bench(only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str, d
     from study.plotting import roofline, training_speed
     from study.quantities import read_whole_numbers
 
-    choice = Choice(**options, vocabularies=read_whole_numbers("--vocabulary", vocabulary), dtypes=_dtypes(dtype))
+    vocabularies = None if vocabulary is None else read_whole_numbers("--vocabulary", vocabulary)
+    choice = Choice(**options, vocabularies=vocabularies, dtypes=_dtypes(dtype))
     others: dict[str, Any] = {"laws": _laws, "finetune": partial(_fine_tuning, choice)}
     results, rows = run(choice, only, output, lambda section, row: click.echo(as_line(section, row), err=True), others)
     for figure in (training_speed, roofline):

@@ -153,8 +153,7 @@ def params(
 @click.option(
     "--by",
     type=click.Choice(["parameters", "train_flops", "memory_bytes", "latency_seconds"]),
-    default="parameters",
-    show_default=True,
+    help="What changes are ranked by.  [default: parameters]",
 )
 @click.option("--latency-table", type=click.Path(path_type=Path), help="Measured by study latency; adds latency to changes.")
 @length_option
@@ -165,7 +164,7 @@ def params(
 def compare(
     names: tuple[str, ...],
     changes: tuple[str, ...],
-    by: str,
+    by: str | None,
     latency_table: Path | None,
     sequence_length: int,
     batch: int,
@@ -187,11 +186,17 @@ def compare(
 
     subjects = [subject(name, results) for name in names]
     if not changes:
+        for option, value in (("--by", by), ("--latency-table", latency_table)):
+            if value is not None:
+                raise InputError.at(option, "is for ranking changes; give --change FIELD=VALUE too")
         rows = side_by_side(subjects, sequence_length)
         plain, text = rows_to_dict(subjects, rows), rows_as_text(subjects, rows)
     elif len(subjects) > 1:
         raise InputError.at("--change", f"needs one NAME to change, not {len(subjects)}")
     else:
+        if by == "latency_seconds" and latency_table is None:
+            raise InputError.at("--by", "latency_seconds needs a --latency-table, which `study latency` measures")
+        by = by or "parameters"
         model = _latency_model(latency_table, precision, (batch, sequence_length))
         ranked = rank_changes(subjects[0], changes, measures(sequence_length, batch, precision, model), by)
         plain, text = changes_to_dict(subjects[0], ranked, by), changes_as_text(subjects[0], ranked, by)

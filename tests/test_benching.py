@@ -121,6 +121,14 @@ def test_cuda_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) ->
         Choice(device="cuda").cases()
 
 
+def test_options_of_shapes_are_refused_where_a_gpu_brings_its_own_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with pytest.raises(InputError, match="--batch, --sequence-length: is of --shapes"):
+        Choice(device="cuda", batch=8, sequence_length=64).cases()
+    (case,) = Choice(device="cuda", batch=8, sequence_length=64, shapes="2x128", vocabularies=(1000,)).cases()
+    assert (case.batch, case.sequence_length, case.dtype) == (8, 64, "bf16")
+
+
 def test_a_section_measured_again_replaces_itself_alone(tmp_path: Path) -> None:
     row = training_row(CASE, known_rounds(), None)
     results = Results(tmp_path, "cpu", threads=2)

@@ -94,6 +94,14 @@ def test_report_prints_the_headline_and_where_the_answer_is(study: Any, tmp_path
     assert json.loads(out)["headline"].startswith("made_up")
 
 
+def test_a_multiverse_of_shape_refuses_what_only_a_table_has(study: Any, tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    study("report", folder.path)
+    status, out, err = study("multiverse", folder.path, "--where", "loss < 3", "--any-units")
+    assert (status, out) == (2, "")
+    assert "error: --where, --any-units: is for tables" in err
+
+
 def test_fit_prints_json_with_its_status_and_forecast(study: Any, tmp_path: Path) -> None:
     law = LAWS["chinchilla"]
     columns = columns_of(law, 60)

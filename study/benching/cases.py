@@ -16,8 +16,6 @@ from study.memory import Device, Precision
 from study.named_models import architecture_of, changed
 
 CPU_SHAPES = "2x128,4x256,4x512"
-CPU_VOCABULARIES = (30522, 8192)
-CPU_BATCH, CPU_LENGTH = 32, 128
 
 STEPS = 10**9
 """A budget that no benchmark reaches."""

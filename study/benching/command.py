@@ -35,10 +35,10 @@ class Choice:
     threads: int | None = None
     rounds: int | None = None
     shapes: str | None = None
-    vocabularies: tuple[int, ...] = (30522, 8192)
+    vocabularies: tuple[int, ...] | None = None
     dtypes: tuple[Precision, ...] | None = None
-    batch: int = 32
-    sequence_length: int = 128
+    batch: int | None = None
+    sequence_length: int | None = None
     dropout: float = 0.0
 
     def resolved_device(self) -> Device:
@@ -61,11 +61,19 @@ class Choice:
         """What is trained; raises InputError for shapes that cannot be."""
         device, threads = self.resolved_device(), self.resolved_threads()
         if device == "cuda" and self.shapes is None:
+            given = {
+                "--vocabulary": self.vocabularies,
+                "--dtype": self.dtypes,
+                "--batch": self.batch,
+                "--sequence-length": self.sequence_length,
+            }
+            if unread := [option for option, value in given.items() if value is not None]:
+                raise InputError.at(", ".join(unread), "is of --shapes; without them the models of the GPU's table are trained")
             return gpu_cases(threads, self.dropout)
         dtypes: tuple[Precision, ...] = self.dtypes or (("bf16",) if device == "cuda" else ("fp32", "bf16"))
         rest = {"device": device, "threads": threads, "dropout": self.dropout}
-        sizes, shapes = (self.batch, self.sequence_length), read_shapes(self.shapes or CPU_SHAPES)
-        return cpu_cases(shapes, self.vocabularies, dtypes, sizes, **rest)
+        sizes, shapes = (self.batch or 32, self.sequence_length or 128), read_shapes(self.shapes or CPU_SHAPES)
+        return cpu_cases(shapes, self.vocabularies or (30522, 8192), dtypes, sizes, **rest)
 
 
 def run(

@@ -8,7 +8,6 @@ from study.fitting.laws import Law
 from study.fitting.repetition import RepeatedTokens
 from study.fitting.scores import ScoreOfLoss, ScoreOfSizes
 from study.fitting.sums import SumOfTerms, Term
-from study.schema import nearest
 
 _LOSS = "Loss in nats (or any unit: its logarithm is fitted)"
 _N = "N: parameters, all as Hoffmann et al. count or without embeddings as Kaplan et al. do, as in the caller's column"
@@ -170,7 +169,7 @@ LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES)}
 
 
 def law_named(name: str) -> Law:
-    """The law of this name; raises InputError with the nearest known one."""
+    """The law of this name; raises InputError with the known ones."""
     if name not in LAWS:
-        raise InputError.at("--law", f"{name!r} is no known law; {nearest(name, list(LAWS))}")
+        raise InputError.at("--law", f"{name!r} is no known law; known: {', '.join(LAWS)}")
     return LAWS[name]
