@@ -211,7 +211,7 @@ class RunConfig(Strict):
         return self.steps * self.recipe.batch_tokens
 
     def validation_interval(self, validations: int) -> int:
-        """Steps between validations where there are so many, spread evenly, the last at the end."""
+        """Steps between validations where there are at most so many, the last at the end; at least 2, as a checkpoint needs."""
         return self.steps // min(self.steps, validations) + 1
 
     @property

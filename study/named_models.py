@@ -80,11 +80,6 @@ def named(name: str) -> Architecture:
     return model.architecture
 
 
-def named_models() -> dict[str, Architecture]:
-    """The architecture of every named model by its name, in the order of the table."""
-    return {model.name: model.architecture for model in catalogue()}
-
-
 def architecture_of(name: str | None, sizes: Mapping[str, Any]) -> Architecture:
     """A named model with some sizes changed, or a shape given by its sizes alone.
 

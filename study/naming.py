@@ -56,6 +56,6 @@ def _run(run_id: str, results: Path) -> Path | None:
     from study.folders import RunFolder
 
     found = [RunFolder(path).config_file for path in sorted(results.glob(f"*/runs/{run_id}*"))]
-    if len(found) > 1:
-        raise InputError.at(run_id, f"is the start of {len(found)} runs in {results}; give more of the id")
+    if len(ids := {file.parent.name for file in found}) > 1:
+        raise InputError.at(run_id, f"is the start of {len(ids)} runs' ids in {results}; give more of the id")
     return found[0] if found else None

@@ -166,6 +166,16 @@ def test_params_of_a_file_a_run_folder_and_a_run_id(study: Any, tmp_path: Path) 
     assert subject(str(alone), tmp_path).architecture.layer_groups == 1
 
 
+def test_a_run_that_two_sweeps_share_is_one_run(tmp_path: Path) -> None:
+    for sweep, name in (("a", "0f3c9d"), ("b", "0f3c9d"), ("b", "0f3cff")):
+        folder = tmp_path / sweep / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(config(tmp_path / "corpus.txt").to_yaml())
+    assert subject("0f3c9d", tmp_path).architecture.depth == 2
+    with pytest.raises(InputError, match="is the start of 2 runs' ids"):
+        subject("0f3c", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -182,6 +192,8 @@ def test_params_of_a_file_a_run_folder_and_a_run_id(study: Any, tmp_path: Path) 
         ),
         (("params", "albert-base", "--width", 64), "error: albert-base.heads: 12 heads do not divide width 64; 8 would"),
         (("compare",), "Missing argument 'NAME...'"),
+        (("compare", "bert-base", "bert-large", "--by", "memory_bytes"), "error: --by: is for ranking changes; give --change"),
+        (("compare", "bert-base", "--change", "depth=2", "--by", "latency_seconds"), "latency_seconds needs a --latency-table"),
     ],
 )
 def test_bad_input_has_one_message_and_status_2(study: Any, arguments: tuple[object, ...], message: str) -> None:

@@ -85,6 +85,7 @@ def test_a_vocabulary_is_loaded_from_either_file(tmp_path: Path) -> None:
     [
         ("vocab.txt", "\n".join(PIECES).replace("[MASK]", "mask"), r"data.tokenizer.path: the vocabulary lacks \[MASK\]"),
         ("vocab.txt", "\n".join([*PIECES, "un"]), "holds the piece 'un' twice"),
+        ("vocab.txt", "\n".join([*PIECES, "un\r", "able\r"]), "holds the piece 'un' twice"),
         ("vocab.txt", "\n".join(PIECES), r"vocabulary: is 64, but .* holds 11 pieces with ids up to 10"),
         ("vocab.txt", b"[PAD]\n\xff", r"is not UTF-8 text \(byte 6\)"),
         ("tokenizer.json", "{}", "is not a tokenizer.json"),

@@ -130,7 +130,9 @@ def _text_of_row(path: Path, number: int, offset: int, line: bytes, column: str)
     except UnicodeDecodeError as error:
         raise InputError.at(place, f"is not UTF-8 text (byte {offset + error.start} of the file)") from error
     except json.JSONDecodeError as error:
-        raise InputError.at(place, f"is not JSON: {error.msg} (byte {offset + error.pos} of the file)") from error
+        before = len(line.decode("utf-8")) - len(error.doc)  # a byte order mark
+        byte = offset + len(line.decode("utf-8")[: before + error.pos].encode())
+        raise InputError.at(place, f"is not JSON: {error.msg} (byte {byte} of the file)") from error
     except RecursionError as error:
         raise InputError.at(place, "is nested too deeply") from error
     if not isinstance(row, dict):

@@ -178,9 +178,10 @@ def _from_pieces(path: Path) -> Tokenizer:
     """The tokeniser of a vocab.txt, one piece a line; a line separator of Unicode can be part of a piece."""
     try:
         lines = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        lines = [line.removesuffix("\r") for line in lines]
     except UnicodeDecodeError as error:
         raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} is not UTF-8 text (byte {error.start})") from error
-    pieces = {line.removesuffix("\r"): number for number, line in enumerate(lines)}
+    pieces = {line: number for number, line in enumerate(lines)}
     if len(pieces) != len(lines):
         twice = next(piece for piece, count in Counter(lines).items() if count > 1)
         raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} holds the piece {twice!r} twice")

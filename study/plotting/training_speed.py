@@ -28,7 +28,7 @@ def frame(rows: list[dict[str, object]]) -> pd.DataFrame:
         speed = row["ours_tokens_per_second"]
         if not isinstance(speed, float):
             continue
-        name = f"{row['model'] or row['shape']}, {row['vocabulary']:,} pieces" if not row["model"] else str(row["model"])
+        name = row["model"] or f"{row['shape']}, {row['vocabulary']:,} pieces"
         case = f"{name}, {row['batch']}·{row['sequence_length']}, {row['dtype']}: {count_text(speed)} tokens/s"
         versus = row["versus"]
         assert isinstance(versus, dict)
