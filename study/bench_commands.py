@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.benching.tables import TITLES, as_line, as_text
+from study.options import as_json
 
 if TYPE_CHECKING:
     from study.benching.command import Choice
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores of this process]")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds in which contenders take turns.  [default: 5, 3 on CUDA]")
 @click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("results/bench"), show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables: the rows, by section if several.")
+@as_json
 def bench(
     only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str | None, dtype: str | None, **options: Any
 ) -> None:
     """Measure how fast this machine trains, starts and reads, beside the usual peer and its own limits.
 
     Every row is printed and written to OUTPUT/<hardware>.json as it is finished; a table and a figure lie beside it.
+    With --json the rows are printed, by section where there are several.
     """
     from study.benching.command import Choice, run
     from study.plotting import roofline, training_speed

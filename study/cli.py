@@ -13,6 +13,7 @@ import click
 from study.bench_commands import BENCH_COMMANDS
 from study.errors import InputError
 from study.law_commands import LAW_COMMANDS
+from study.options import as_json, results_option
 from study.score_commands import SCORE_COMMANDS
 from study.sweep_commands import SWEEP_COMMANDS, sweep_folder
 from study.tracker_commands import TRACKER_COMMANDS
@@ -57,11 +58,6 @@ def commands() -> None:
 
 for command_elsewhere in (*SWEEP_COMMANDS, *LAW_COMMANDS, *SCORE_COMMANDS, *BENCH_COMMANDS, *TRACKER_COMMANDS):
     commands.add_command(command_elsewhere)
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-results_option = click.option(
-    "--results", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Folder of all results."
-)
 
 
 def resource_options(command: Any) -> Any:

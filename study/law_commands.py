@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+from study.options import as_json
 
 
 def role_options(command: Any) -> Any:

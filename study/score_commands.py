@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.options import as_json
+
 if TYPE_CHECKING:
     from study.score_config import Downstream
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 precision_option = click.option(
     "--precision",
     type=click.Choice(["fp32", "bf16", "auto"]),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from study.errors import InputError
+from study.options import as_json, results_option
 
 if TYPE_CHECKING:
     from study.folders import SweepFolder
@@ -18,7 +19,6 @@ WATCH_SECONDS = 2.0
 WATCH_MARGIN = 12
 """Lines of the terminal that are no rows of runs."""
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 
 
@@ -118,9 +118,7 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
 @click.argument("run")
 @click.option("--reason", help="Why; it stands in the ledger and the answer.")
 @click.option("--undo", is_flag=True, help="Take the run back in.")
-@click.option(
-    "--results", type=click.Path(path_type=Path), default=Path("results"), show_default=True, help="Folder of all results."
-)
+@results_option
 @as_json
 def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bool) -> None:
     """Leave a run out of fits and comparisons, with the reason; RUN is its id, the start of it, or its folder.

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from study.options import as_json
+
 
 @click.command("import-wandb")
 @click.argument("source")
@@ -23,7 +25,7 @@ import click
     show_default=True,
     help="A key that runs of one cell may differ in; repeat it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@as_json
 def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, ...], as_json: bool) -> None:
     r"""Read W&B runs into a ledger that `study fit`, `plot` and `multiverse` take, with their whole histories.
 
