@@ -1,4 +1,4 @@
-"""Which rate a cell chooses, and when its optimum counts as bracketed."""
+"""Which knobs and which rate a cell chooses, and when its optimum counts as bracketed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.fitting.learning_rates import search_rates
+from study.fitting.learning_rates import off_best, search_rates
 
 
 def rows(*runs: tuple[float, float | None, str | None], seed: int = 0) -> pd.DataFrame:
@@ -69,3 +69,17 @@ def test_only_the_first_seed_chooses() -> None:
     first = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.3, None), seed=3)
     second = rows((4e-3, 3.0, None), seed=4)
     assert search_rates(pd.concat([second, first])).chosen == 2e-3
+
+
+def test_knobs_that_are_not_the_best_run_s_are_named() -> None:
+    runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (1e-3, 3.0, "stuck"), (1e-3, 4.3, None), (2e-3, 4.4, None))
+    decay, masking, extra = "recipe.weight_decay", "masking.rate", "architecture.embedding"
+    runs[decay] = [0.01, 0.1, 0.01, 0.01, 0.1]
+    runs[masking] = [0.15, 0.15, 0.15, 0.3, 0.15]
+    runs[extra] = [None, None, None, 64.0, None]
+    assert off_best(runs).tolist() == [decay, "", decay, f"{decay} and {masking} and {extra}", ""]
+
+
+def test_without_a_usable_run_at_the_first_seed_no_knob_is_off() -> None:
+    runs = rows((1e-3, 5.6, "stuck"), (1e-3, None, "OOM")).assign(**{"recipe.weight_decay": [0.01, 0.1]})
+    assert off_best(runs).tolist() == ["", ""]

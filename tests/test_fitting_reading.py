@@ -13,12 +13,12 @@ import pytest
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.expressions import evaluate
-from study.fitting.ledgers import runs_of
+from study.fitting.ledgers import runs_of, unusable
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
 from study.fitting.text_numbers import read_text_numbers
 from tests.points import TRUTHS, columns_of
-from tests.synthetic import depth_or_width
+from tests.synthetic import SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
 
 CHINCHILLA = LAWS["chinchilla"]
 ROLES = {"parameters": "Model Size", "tokens": "tok", "loss": "final/loss"}
@@ -270,3 +270,42 @@ def test_a_ledger_brings_its_columns_and_leaves_out_worse_rates(tmp_path: Path) 
     points = read_observations(Source(folder.path), CHINCHILLA)
     assert {gone.reason for gone in points.excluded} == {"not at the best learning rate of its cell"}
     assert len(points) == 6 * 2 * 2
+
+
+DECAY = {"recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2}}
+
+
+def left_out(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[tuple[float, float], str]:
+    """Why rows are left out, by weight decay and rate."""
+    keys = ledger[["recipe.weight_decay", "recipe.learning_rate"]]
+    return {tuple(keys.iloc[row]): reason for row, reason in unusable(ledger, bracketed_only).items()}
+
+
+def decays_and_rates(path: Path, rates: tuple[float, ...]) -> pd.DataFrame:
+    """The ledger of a cell that is best at a weight decay of 0.1 and a rate of 4e-3, each rate tried at each decay."""
+    folder = sweep_folder(path, SWEEP | {"tune": SWEEP["tune"] | DECAY})
+    for rate in rates:
+        add_run(folder, run_config(1, 128, rate, weight_decay=0.1), Law(seed_deviation=0))
+        add_run(folder, run_config(1, 128, rate, weight_decay=0.01), Law(seed_deviation=0, best_rate=2e-2, curvature=0.5))
+    return folder.write_ledger()
+
+
+def test_a_ledger_leaves_out_runs_at_other_tuned_knobs(tmp_path: Path) -> None:
+    ledger = decays_and_rates(tmp_path / "s", rates=(2e-3, 4e-3, 8e-3))
+    worse = {(0.01, rate): "not at the best recipe.weight_decay of its cell" for rate in (2e-3, 4e-3, 8e-3)}
+    worse |= {(0.1, rate): "not at the best learning rate of its cell" for rate in (2e-3, 8e-3)}
+    assert left_out(ledger) == worse
+    assert left_out(ledger, bracketed_only=True) == worse
+
+
+def test_rates_tried_at_other_knobs_bracket_nothing(tmp_path: Path) -> None:
+    ledger = decays_and_rates(tmp_path / "s", rates=(4e-3, 8e-3))
+    assert set(left_out(ledger, bracketed_only=True).values()) == {"its cell's best learning rate is not bracketed"}
+
+
+def test_a_ledger_that_tunes_another_knob_only_leaves_out_its_worse_values(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": DECAY})
+    add_run(folder, run_config(1, 128, weight_decay=0.01), Law(seed_deviation=0, curvature=0))
+    add_run(folder, run_config(1, 128, weight_decay=0.1), Law(seed_deviation=0, curvature=5, best_rate=1e-3))
+    ledger = folder.write_ledger()
+    assert left_out(ledger) == {(0.1, 3e-3): "not at the best recipe.weight_decay of its cell"}

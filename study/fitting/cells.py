@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from study.architecture import Architecture
 from study.config import RunConfig, fingerprint_of
 from study.counting import parameters
-from study.fitting.learning_rates import RateSearch, search_rates
+from study.fitting.learning_rates import RATE, RateSearch, off_best, search_rates
 from study.folders import RunFolder, SweepFolder
 from study.wording import compact
 
@@ -23,8 +23,6 @@ SHAPE = ("architecture.depth", "architecture.width", "architecture.heads", "arch
 
 EQUAL_WITHIN = 0.05
 """Cells have equal parameters where their non-embedding parameters can all lie so near, relatively, to one size."""
-
-RATE = "recipe.learning_rate"
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,7 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
         return ()
     tuned = tuple(folder.sweep().get("tune") or ())
     varied = _varied_columns(ledger, (*SHAPE, *tuned, "seed"))
-    knobs = [knob for knob in tuned if knob != RATE]
-    found = [_cell(folder, str(name), _at_best(runs, knobs), varied) for name, runs in ledger.groupby("cell")]
+    found = [_cell(folder, str(name), runs[off_best(runs) == ""], varied) for name, runs in ledger.groupby("cell")]
     return tuple(
         sorted(found, key=lambda cell: (cell.parameters_non_embedding, cell.architecture.depth, cell.tokens, cell.name))
     )
@@ -159,16 +156,6 @@ def _varied_columns(ledger: pd.DataFrame, apart_from: tuple[str, ...]) -> list[s
         if "." in name and name not in apart_from and not name.startswith(("environment.", "recipe.budget."))
     ]
     return [name for name in (*configuration, "data_fingerprint") if ledger[name].nunique(dropna=False) > 1]
-
-
-def _at_best(runs: pd.DataFrame, knobs: list[str]) -> pd.DataFrame:
-    """The rows of one cell at the best values of its tuned knobs other than the learning rate, chosen at the first seed."""
-    usable = runs[(runs["seed"] == runs["seed"].min()) & runs["exclusion"].isna()]
-    if not knobs or usable.empty:
-        return runs
-    best = usable.loc[usable["loss_nats"].astype(float).idxmin()]
-    alike: pd.DataFrame = runs.loc[(runs[knobs] == best[knobs]).all(axis=1)]
-    return alike
 
 
 def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str]) -> Cell:

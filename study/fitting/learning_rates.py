@@ -1,4 +1,4 @@
-"""The learning rate of a cell: which rates were tried, which one was chosen, and whether its neighbours are worse."""
+"""What a cell chose: the best of its tuned knobs, the rates tried there, and whether the neighbours of the best are worse."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.polynomial import Polynomial
 
+RATE = "recipe.learning_rate"
+
 RateStatus = Literal["bracketed", "lowest_tried", "highest_tried", "only_tried", "none_usable"]
 """`bracketed` where worse rates were tried on both sides; else at which edge of the tried range the chosen rate lies."""
+
+_TUNABLE = ("architecture.", "recipe.", "masking.")
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,24 @@ class RateSearch:
         return self.status == "bracketed"
 
 
+def off_best(runs: pd.DataFrame) -> pd.Series[str]:
+    """Which tuned knobs of each run of a cell, but for the learning rate, are not at its best, by name; empty where all are.
+
+    The best run is that of the lowest loss at the first seed; without a usable one there no knob is off. Runs of a cell differ
+    in tuned knobs and seeds only, so the knobs are the columns of its architecture, recipe and masking that differ.
+    """
+    first = runs[(runs["seed"] == runs["seed"].min()) & runs["exclusion"].isna()]
+    losses = first["loss_nats"].dropna().astype(float)
+    if losses.empty:
+        return pd.Series("", index=runs.index)
+    knobs = np.array([name for name in runs.columns if name.startswith(_TUNABLE) and name != RATE], dtype=object)
+    values = runs[knobs].map(str).to_numpy()
+    others = values != values[runs.index == losses.idxmin()]
+    return pd.Series([" and ".join(knobs[off]) for off in others], index=runs.index)
+
+
 def search_rates(runs: pd.DataFrame) -> RateSearch:
-    """The rate search in the ledger rows of one cell, at its first seed.
+    """The rate search in ledger rows of one cell that differ in the rate and the seed only, at the first seed.
 
     A run that diverged or stayed at the unigram entropy counts as worse than any that learned. One that failed for another
     reason (FAILED, OOM, HUNG), or that a person excluded, says nothing about its rate and does not count as tried.
@@ -54,7 +74,7 @@ def search_rates(runs: pd.DataFrame) -> RateSearch:
     if "excluded_by_hand" in runs:
         told &= runs["excluded_by_hand"].isna()
     first = runs[(runs["seed"] == runs["seed"].min()) & told]
-    tried = tuple(_tried(row) for _, row in first.sort_values("recipe.learning_rate").iterrows())
+    tried = tuple(_tried(row) for _, row in first.sort_values(RATE).iterrows())
     losses = np.array([_rank_loss(rate) for rate in tried])
     if not np.isfinite(losses).any():
         return RateSearch(tried, "none_usable")
@@ -70,7 +90,7 @@ def search_rates(runs: pd.DataFrame) -> RateSearch:
 def _tried(row: pd.Series) -> TriedRate:
     loss, exclusion = row["loss_nats"], row["exclusion"]
     return TriedRate(
-        learning_rate=float(row["recipe.learning_rate"]),
+        learning_rate=float(row[RATE]),
         run_id=str(row["run_id"]),
         loss_nats=None if pd.isna(loss) else float(loss),
         exclusion=None if pd.isna(exclusion) else str(exclusion),

@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from study.fitting.cells import RATE
-from study.fitting.learning_rates import search_rates
+from study.fitting.learning_rates import RATE, off_best, search_rates
 
 LEDGER_COLUMNS = {
     "parameters": "parameters",
@@ -48,16 +47,19 @@ def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
 
 
 def unusable(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[int, str]:
-    """The rows that a law leaves out: excluded runs, and those that are not at the best learning rate of their cell.
+    """The rows that a law leaves out: excluded runs, and those that are not at the best tuned knobs of their cell.
 
     With `bracketed_only` also the cells whose best rate has no worse one tried on both sides.
     """
     gone = {row: str(ledger["exclusion"].iloc[row]) for row in range(len(ledger)) if pd.notna(ledger["exclusion"].iloc[row])}
     places = pd.Series(range(len(ledger)), index=ledger.index)
     for _, runs in ledger.groupby("cell"):
-        search = search_rates(runs)
+        off = off_best(runs)
+        search = search_rates(runs[off == ""])
+        off[(off == "") & (runs[RATE] != search.chosen)] = "learning rate"
         if bracketed_only and not search.bracketed:
             gone |= {int(place): "its cell's best learning rate is not bracketed" for place in places[runs.index]} | gone
-        for index in runs.index[runs[RATE] != search.chosen]:
-            gone.setdefault(int(places[index]), "not at the best learning rate of its cell")
+        for place, knobs in zip(places[runs.index], off, strict=True):
+            if knobs:
+                gone.setdefault(int(place), f"not at the best {knobs} of its cell")
     return gone

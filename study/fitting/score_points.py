@@ -32,7 +32,7 @@ _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "protocol", "update
 
 
 def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
-    """Each usable run at the best rate of its cell on each task, by task and falling loss; empty where nothing was scored.
+    """Each usable run at the best knobs of its cell on each task, by task and falling loss; empty where nothing was scored.
 
     Columns: `task` (frozen features apart), `metric`, `run_id`, the facts of the run, `score`, the mean over seeds of the
     metric on the split reported on, its standard `error` and `half` its 95% interval (Student's t), `seeds`; `random` and

@@ -27,7 +27,7 @@ class SweepLaws:
 
 
 def sweep_laws(folder: Path, ledger: pd.DataFrame) -> SweepLaws:
-    """Fit the laws whose variables a sweep varies, to its usable runs at the best rates of their cells.
+    """Fit the laws whose variables a sweep varies, to its usable runs at the best knobs of their cells.
 
     Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
     at one budget the law in the sizes of the shape, where these are not tied to each other.
