@@ -12,7 +12,9 @@ import pytest
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
+from study.fitting.estimation import Settings
 from study.fitting.expressions import evaluate
+from study.fitting.forecasting import Forecast, forecast
 from study.fitting.ledgers import runs_of, unusable
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
@@ -106,6 +108,41 @@ def test_missing_infinite_and_repeated_rows_are_left_out_with_reasons(tmp_path: 
         ("row 21", "repeats an earlier row"),
     ]
     assert len(points) == 17
+
+
+ORDERS: list[dict[str, Any]] = [{"budget": "C"}, {"roles": {**ROLES, "flops": "C"}}]
+
+
+@pytest.mark.parametrize("source", ORDERS, ids=["budget", "flops"])
+def test_rows_without_a_budget_are_left_out_with_reasons(tmp_path: Path, source: dict[str, Any]) -> None:
+    data = table().assign(C=lambda t: 6 * t["Model Size"] * t["tok"])
+    data.loc[2, "C"], data.loc[4, "C"] = np.nan, np.inf
+    points = read(tmp_path, data, **source)
+    assert [(gone.row, gone.reason) for gone in points.excluded] == [("row 3", "C is missing"), ("row 5", "C is infinite")]
+    np.testing.assert_allclose(points.budget, data["C"].drop([2, 4]), rtol=1e-12)
+    told = forecast(CHINCHILLA, points, Settings(bootstrap=0))
+    assert isinstance(told, Forecast)
+    assert np.isfinite(told.extrapolation)
+
+
+@pytest.mark.parametrize("source", ORDERS, ids=["budget", "flops"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("much", "C: holds a value that is no number (row 3: 'much')"), (-1.0, "must be positive, but is not in row 3 (-1)")],
+)
+def test_impossible_budgets_are_refused_with_their_rows(
+    tmp_path: Path, source: dict[str, Any], value: str | float, message: str
+) -> None:
+    data = table().assign(C=lambda t: (6 * t["Model Size"] * t["tok"]).astype(object))
+    data.loc[2, "C"] = value
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, data, **source)
+    assert message in str(refused.value)
+
+
+def test_a_budget_that_is_no_column_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--budget: '6\*7' names no column"):
+        read(tmp_path, table(), budget="6*7")
 
 
 def test_clusters_follow_their_column(tmp_path: Path) -> None:

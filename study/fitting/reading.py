@@ -47,7 +47,7 @@ def read_observations(source: Source, law: Law) -> Observations:
 
 
 def read_columns(source: Source, variables: Sequence[str], response: str) -> Observations:
-    """The rows of a table that have a number in every variable and in the response.
+    """The rows of a table that have a number in every variable, in the response and in what orders the runs.
 
     Rows without a value, repeated rows, and rows that `where` or a ledger leaves out are excluded with their reasons. Raises
     InputError, with every problem, for unknown columns, values that are no numbers, losses or sizes that are not positive, and
@@ -56,7 +56,8 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
     table = read_table(source.path)
     reading = _Reading(table, source)
     gone = reading.left_out()
-    wanted = tuple(dict.fromkeys((*variables, response)))
+    order = reading.order(variables)
+    wanted = tuple(dict.fromkeys((*variables, response, *order)))
     values = reading.all_numbers(wanted, gone)
     reading.refuse_odd_values(values, gone)
     used = reading.present(gone)
@@ -67,7 +68,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
         response=values[response],
         clusters=reading.clusters(),
         labels=labels,
-        budget=reading.budget(columns),
+        budget=values[order[0]] if order else budget_of(columns),
         roles=reading.roles | reading.found,
         excluded=tuple(Exclusion(labels[row], reason) for row, reason in sorted(gone.items())),
         warnings=tuple(reading.warnings),
@@ -83,6 +84,8 @@ class _Reading:
         self.source = source
         self.is_ledger = is_ledger(table)
         self.roles = (LEDGER_COLUMNS if self.is_ledger else {}) | dict(source.roles)
+        if source.budget is not None:
+            self.roles["budget"] = source.budget
         self.found: dict[str, str] = {}
         self.warnings: list[str] = []
         self._pending: list[str] = []
@@ -181,13 +184,11 @@ class _Reading:
                 gone[row] = f"{raw.name} is {'missing' if np.isnan(values[row]) else 'infinite'}"
         return values
 
-    def budget(self, columns: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        """What orders the runs: as the source says, else FLOPs where it names them, else what the law's own variables give."""
-        if self.source.budget is not None:
-            return np.broadcast_to(np.asarray(self.computed(self.source.budget, "--budget"), dtype=float), len(self.table))
-        if "flops" not in self.roles or "flops" in columns:
-            return budget_of(columns)
-        return pd.to_numeric(self.role("flops"), errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    def order(self, variables: Sequence[str]) -> tuple[str, ...]:
+        """The role that orders the runs: what the source says, else FLOPs where it names them; none where the variables do."""
+        if "budget" in self.roles:
+            return ("budget",)
+        return ("flops",) if "flops" in self.roles and "flops" not in variables else ()
 
     def clusters(self) -> NDArray[np.int64]:
         """The number of each row's run; without a cluster every row is its own, in a ledger those of one trunk share theirs."""
