@@ -60,6 +60,11 @@ def run_config(depth: int, width: int, rate: float = 3e-3, seed: int = 0, tokens
     return RunConfig.parse({"architecture": sizes, "recipe": given, "data": data, "seed": seed})
 
 
+def reshaped(config: RunConfig, **sizes: int) -> RunConfig:
+    """The configuration with other heads or FFN."""
+    return config.model_copy(update={"architecture": config.architecture.model_copy(update=sizes)})
+
+
 def add_run(
     folder: SweepFolder,
     config: RunConfig,

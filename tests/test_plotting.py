@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from study.answering import FIGURES, report
@@ -18,7 +20,7 @@ from study.plotting import (
     what_doubling_adds,
 )
 from study.plotting.style import FLOPS, LOSS
-from tests.synthetic import UNIGRAM, add_run, depth_or_width, run_config
+from tests.synthetic import UNIGRAM, add_run, depth_or_width, reshaped, run_config, sweep_folder
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,31 @@ def test_loss_by_depth_shows_every_chosen_run_with_its_interval(evidence: Eviden
     assert (data["mean_nats"] < data["high_nats"]).all()
     means = data.groupby(["panel", "line", "depth"])["loss_nats"].transform("mean")
     assert means.tolist() == pytest.approx(data["mean_nats"].tolist())
+
+
+@pytest.mark.parametrize(
+    ("shapes", "sizes", "lines"),
+    [
+        (((1, 128), (2, 128), (1, 64), (2, 64)), {"ffn": (256, 512)}, ["width 64, ffn {}", "width 128, ffn {}"]),
+        (((1, 128), (2, 92)), {"heads": (2, 4)}, ["202.1k non-embedding parameters, heads {}"]),
+    ],
+    ids=["ffn", "heads"],
+)
+def test_loss_by_depth_has_a_line_for_each_ffn_or_number_of_heads(
+    tmp_path: Path, shapes: tuple[tuple[int, int], ...], sizes: dict[str, tuple[int, int]], lines: list[str]
+) -> None:
+    folder = sweep_folder(tmp_path / "grid")
+    ((size, values),) = sizes.items()
+    for (depth, width), value in product(shapes, values):
+        add_run(folder, reshaped(run_config(depth, width), **{size: value}))
+    folder.write_ledger()
+    evidence = gather(folder)
+    data = loss_by_depth.frame(evidence)
+    assert sorted(data["line"].unique()) == sorted(line.format(value) for line, value in product(lines, values))
+    assert set(data["cell"]) == {cell.name for cell in evidence.cells}
+    lines_drawn = loss_by_depth.draw(data).axes[0].get_lines()
+    means = {loss for line in lines_drawn for loss in np.asarray(line.get_ydata(), dtype=float).tolist()}
+    assert means >= {cell.loss_nats for cell in evidence.cells}
 
 
 def test_learning_rate_shows_excluded_runs_and_one_choice_a_cell(evidence: Evidence) -> None:

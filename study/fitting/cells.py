@@ -144,7 +144,7 @@ def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:
 
 def _family(cells: list[Cell], budget: str, setting: str) -> Family:
     size = f"{compact(float(np.median([cell.parameters_non_embedding for cell in cells])))} non-embedding parameters"
-    ordered = sorted(cells, key=lambda cell: (cell.architecture.depth, cell.architecture.width))
+    ordered = sorted(cells, key=lambda cell: [getattr(cell.architecture, size) for size in ("depth", "width", "heads", "ffn")])
     return Family(f"{size}, {setting}" if setting else size, budget, tuple(ordered))
 
 

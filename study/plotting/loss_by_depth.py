@@ -13,11 +13,14 @@ from study.fitting.cells import Cell, Family
 from study.fitting.evidence import Evidence
 from study.plotting.style import LOSS, legend_below, mark_plateau, panels, series_styles, theme
 
+_APART = ("heads", "ffn")
+
 
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row a usable run at its cell's chosen rate, on the lines that hold two depths or more.
 
-    `low_nats` and `high_nats` are the 95% interval of the cell's mean over seeds (pooled variance, fixed validation set).
+    A line whose shapes differ in heads or FFN at equal depth and width is one for each of these, and says so. `low_nats` and
+    `high_nats` are the 95% interval of the cell's mean over seeds (pooled variance, fixed validation set).
     """
     rows = []
     for family in evidence.families:
@@ -28,8 +31,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
                 "panel": family.budget,
                 "line": family.size or f"width {cell.architecture.width} {cell.setting}".strip(),
                 "label": _label(cell, family),
-                "depth": cell.architecture.depth,
-                "width": cell.architecture.width,
+                "cell": cell.name,
+                **{size: getattr(cell.architecture, size) for size in ("depth", "width", *_APART)},
                 "mean_nats": mean,
                 "low_nats": None if half is None else mean - half,
                 "high_nats": None if half is None else mean + half,
@@ -40,7 +43,19 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             losses = zip(cell.runs, cell.losses.mean(axis=1), strict=True)
             rows += [{**shared, "run_id": run, "loss_nats": loss} for run, loss in losses]
     table = pd.DataFrame(rows)
-    return table if table.empty else table[table.groupby(["panel", "line"])["depth"].transform("nunique") > 1]
+    if table.empty:
+        return table
+    table["line"] += _apart(table)
+    return table[table.groupby(["panel", "line"])["depth"].transform("nunique") > 1]
+
+
+def _apart(table: pd.DataFrame) -> pd.Series[str]:
+    """Heads and FFN of each row in words, where its line has several at one depth and width."""
+    words = pd.Series("", index=table.index)
+    for size in _APART:
+        several = table.groupby(["panel", "line", "depth", "width"])[size].transform("nunique") > 1
+        words[several.groupby(table["line"]).transform("any")] += f", {size} " + table[size].astype(str)
+    return words
 
 
 def _label(cell: Cell, family: Family) -> str:
@@ -73,7 +88,7 @@ def draw(data: pd.DataFrame) -> Figure:
 def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
     colour, marker = style
     axes.scatter(runs["depth"], runs["loss_nats"], color=colour, marker=marker, s=30, alpha=0.5, linewidths=0)
-    means = runs.drop_duplicates(["depth", "width"]).sort_values(["depth", "width"])
+    means = runs.drop_duplicates("cell").sort_values(["depth", "width"])
     axes.plot(means["depth"], means["mean_nats"], color=colour, linewidth=1.8)
     if means["low_nats"].notna().all():
         reach = [means["mean_nats"] - means["low_nats"], means["high_nats"] - means["mean_nats"]]
