@@ -15,6 +15,7 @@ from tests.synthetic import (
     Law,
     add_run,
     depth_or_width,
+    reshaped,
     run_config,
     sweep_folder,
 )
@@ -120,6 +121,27 @@ def test_grid_has_no_comparisons_but_gains_and_a_front(tmp_path: Path) -> None:
     sizes = [cell.parameters for cell in found.front]
     assert sizes == sorted(sizes)
     assert losses == sorted(losses, key=lambda loss: -(loss or 0))
+
+
+@pytest.mark.parametrize(
+    ("heads", "steps"),
+    [
+        ({128: (2, 4), 256: (2, 4)}, {("L1-H128-A2-F512", "L1-H256-A2-F1024"), ("L1-H128-A4-F512", "L1-H256-A4-F1024")}),
+        ({128: (2,), 256: (4,)}, {("L1-H128-A2-F512", "L1-H256-A4-F1024")}),
+        ({128: (2,), 256: (2, 4)}, {("L1-H128-A2-F512", "L1-H256-A2-F1024")}),
+    ],
+    ids=["both at each width", "heads follow", "one width with both"],
+)
+def test_steps_in_width_are_between_equal_heads_where_these_vary(
+    tmp_path: Path, heads: dict[int, tuple[int, ...]], steps: set[tuple[str, str]]
+) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for width, numbers in heads.items():
+        for number in numbers:
+            add_run(folder, reshaped(run_config(1, width), heads=number))
+    found = evidence_of(folder)
+    assert {(gain.smaller, gain.larger) for gain in found.gains} == steps
+    assert {gain.axis for gain in found.gains} == {"width"}
 
 
 def test_other_tuned_knobs_are_chosen_before_the_rate(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ _HELD: dict[str, Callable[[Cell], tuple[float, ...]]] = {
     "width": lambda cell: (cell.architecture.depth, cell.architecture.ffn / cell.architecture.width),
     "ffn": lambda cell: (cell.architecture.depth, cell.architecture.width, cell.architecture.heads),
 }
-"""What two cells share that differ in one size only; the FFN keeps its ratio to the width, and the heads follow it."""
+"""What two cells share that differ in one size only; the FFN keeps its ratio to the width, and of heads see gains_of."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,11 @@ class Gain:
 
 
 def gains_of(cells: Sequence[Cell], seeds: SeedVariance | None) -> tuple[Gain, ...]:
-    """Every step to the next larger depth, width or FFN, all else equal, ranked by loss lowered per added parameter."""
+    """Every step to the next larger depth, width or FFN, all else equal, ranked by loss lowered per added parameter.
+
+    With the width the FFN grows in proportion, and the heads follow it as the shapes have them; where a width was tried with
+    several numbers of heads, they are a size of their own, and steps in width are between equal heads.
+    """
     usable = [cell for cell in cells if cell.usable and cell.losses.shape[1] > 1]
     gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, usable)]
     return tuple(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
@@ -65,9 +69,18 @@ def _steps(axis: str, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
     ladders: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         ladders.setdefault((cell.setting, cell.budget, _HELD[axis](cell)), []).append(cell)
-    for ladder in ladders.values():
+    for ladder in [part for whole in ladders.values() for part in _by_heads(axis, whole)]:
         ladder.sort(key=lambda cell: (_size(axis, cell), cell.name))
         yield from ((one, two) for one, two in pairwise(ladder) if _size(axis, one) < _size(axis, two))
+
+
+def _by_heads(axis: str, ladder: list[Cell]) -> list[list[Cell]]:
+    """A ladder as it is where each size has one number of heads, else a ladder for each number."""
+    rungs = {(_size(axis, cell), cell.architecture.heads) for cell in ladder}
+    if len(rungs) == len({size for size, _ in rungs}):
+        return [ladder]
+    numbers = sorted({heads for _, heads in rungs})
+    return [[cell for cell in ladder if cell.architecture.heads == heads] for heads in numbers]
 
 
 def _size(axis: str, cell: Cell) -> int:
