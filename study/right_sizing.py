@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from study.aligned import aligned
 from study.architecture import Architecture
 from study.counting import MASKING_RATE, flops_per_token, masked_positions, parameters
 from study.errors import InputError
@@ -51,14 +52,8 @@ class Solved:
         """The shapes as a table in plain text."""
         rows = [["shape", *(_heading(name) for name in self.quantities)]]
         for shape in self.shapes:
-            values = self._values(shape)
-            rows.append([shape.shape_name, *(_written(name, value) for name, value in values.items())])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "".join([name.ljust(widths[0]), *(cell.rjust(width + 3) for cell, width in zip(cells, widths[1:], strict=True))])
-            for name, *cells in rows
-        ]
-        return "\n".join([self.question, "", *lines, "", *self.notes])
+            rows.append([shape.shape_name, *(_written(name, value) for name, value in self._values(shape).items())])
+        return "\n".join([self.question, "", *aligned(rows), "", *self.notes])
 
     def _values(self, shape: Architecture) -> dict[str, float]:
         return {name: count(shape) for name, count in self.quantities.items()}
