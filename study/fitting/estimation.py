@@ -12,8 +12,7 @@ from study.errors import InputError
 from study.fitting.laws import Columns, Floats, Law
 from study.fitting.minimising import Minima, Objective, Space, minimise
 from study.fitting.observations import Exclusion, Observations
-from study.fitting.paired import CONFIDENCE
-from study.fitting.uncertainty import Bootstrap, Profile, bootstrap, condition_number, covariance, profile
+from study.fitting.uncertainty import Bootstrap, Profile, bootstrap, condition_number, covariance, percentile_interval, profile
 from study.fitting.verdicts import REGAIN, Status, bounds_met, failures, weaknesses
 
 STARTS = 128
@@ -205,9 +204,8 @@ def _resting(objective: Objective, theta: Floats) -> NDArray[np.bool_]:
 def _intervals(law: Law, resampled: Floats) -> dict[str, tuple[float, float]]:
     if not len(resampled):
         return {}
-    tails = 50 * (1 - CONFIDENCE), 100 - 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(resampled, tails, axis=0)
-    return {name: (float(a), float(b)) for name, a, b in zip(law.parameters, low, high, strict=True)}
+    bounds = zip(law.parameters, *percentile_interval(resampled), strict=True)
+    return {name: (float(low), float(high)) for name, low, high in bounds}
 
 
 def _natural_covariance(objective: Objective, observations: Observations, theta: Floats, resamples: Bootstrap) -> Floats:

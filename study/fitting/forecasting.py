@@ -13,7 +13,7 @@ from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.laws import Floats, Law
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations
-from study.fitting.paired import CONFIDENCE
+from study.fitting.uncertainty import percentile_interval
 from study.fitting.verdicts import Status
 from study.quantities import plural
 
@@ -128,15 +128,9 @@ def interval_of(centres: Floats, residuals: Floats, parameters: int, space: Spac
 
     Residuals are widened by √(n/(n − p)), for the parameters took part of them. Not a number without resamples.
     """
-    if not len(centres):
-        nothing = np.full(centres.shape[1], np.nan)
-        return nothing, nothing
     widen = np.sqrt(len(residuals) / max(1, len(residuals) - parameters))
     drawn = widen * np.random.default_rng(seed).choice(residuals, size=centres.shape)
-    values = centres * np.exp(-drawn) if space == "log" else centres - drawn
-    tails = 50 * (1 - CONFIDENCE), 100 - 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(values, tails, axis=0)
-    return low, high
+    return percentile_interval(centres * np.exp(-drawn) if space == "log" else centres - drawn)
 
 
 def forecast_text(told: Forecast | str) -> str:

@@ -19,6 +19,7 @@ from study.errors import InputError
 from study.fitting.estimation import Fit
 from study.fitting.laws import Floats
 from study.fitting.paired import CONFIDENCE
+from study.fitting.uncertainty import percentile_interval
 
 Approach = Literal["envelope", "hull", "parabola", "akima", "parametric"]
 
@@ -89,8 +90,8 @@ def iso_flop(
     """Approach 2: at each budget the lowest point of a curve of loss over log N, and a line through these points.
 
     `parabola` weighs runs by their distance from the best one (an infinite window gives the full-range parabola of the paper);
-    `akima` interpolates all runs (Akima 1970) and assumes no shape. Budgets of fewer than three sizes, or whose best model is
-    the smallest or the largest tried, have no minimum and are left out.
+    `akima` interpolates all runs (Akima 1970) and assumes no shape. Budgets of fewer than three sizes, of fewer than five for
+    `akima`, or whose best model is the smallest or the largest tried, have no minimum and are left out.
     """
     found = []
     for rows in iso_flop_groups(flops):
@@ -123,9 +124,8 @@ def parametric(fit: Fit) -> Frontier:
     exponent = beta / (alpha + beta)
     places = [fit.law.parameters.index(name) for name in ("alpha", "beta")]
     of_size, of_data = fit.resampled[:, places].T
-    tails = 50 * (1 - CONFIDENCE), 100 - 50 * (1 - CONFIDENCE)
-    low_high = np.percentile(of_data / (of_size + of_data), tails) if len(of_size) else None
-    interval = None if low_high is None else (float(low_high[0]), float(low_high[1]))
+    low, high = percentile_interval(of_data / (of_size + of_data))
+    interval = (float(low), float(high)) if len(of_size) else None
     log_scale = np.log(alpha * a / (beta * b)) / (alpha + beta) - exponent * np.log(6)
     return Frontier("parametric", float(exponent), float(log_scale), interval, ())
 

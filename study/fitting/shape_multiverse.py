@@ -22,9 +22,10 @@ from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.evidence import gather
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
 from study.fitting.minimising import Space
-from study.fitting.paired import CONFIDENCE, pooled_seed_variance
+from study.fitting.paired import pooled_seed_variance
 from study.fitting.reading import Source, read_columns
 from study.fitting.sums import SumOfTerms, Term
+from study.fitting.uncertainty import percentile_interval
 from study.fitting.universes import Multiverse, Question, Universe
 from study.folders import SweepFolder
 
@@ -158,8 +159,5 @@ def _doubling(found: Fit) -> tuple[float, tuple[float, float] | None]:
     middle["depth"] = middle["depth"] * np.sqrt([2.0, 0.5])
     deeper, shallower = found.predict(middle)
     resampled = found.predictions(middle)
-    tails = 50 * (1 - CONFIDENCE), 100 - 50 * (1 - CONFIDENCE)
-    if not len(resampled):
-        return float(deeper - shallower), None
-    low, high = np.percentile(resampled[:, 0] - resampled[:, 1], tails)
-    return float(deeper - shallower), (float(low), float(high))
+    low, high = percentile_interval(resampled[:, 0] - resampled[:, 1])
+    return float(deeper - shallower), (float(low), float(high)) if len(resampled) else None

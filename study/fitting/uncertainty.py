@@ -54,6 +54,16 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
     return Bootstrap("refit", found.theta[numbers], numbers, count - len(numbers))
 
 
+def percentile_interval(resampled: Floats) -> tuple[Floats, Floats]:
+    """The 95% interval between the percentiles of each column over resamples (B × p); not a number without resamples."""
+    if not len(resampled):
+        nothing = np.full(resampled.shape[1:], np.nan)
+        return nothing, nothing
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(resampled, (tail, 100 - tail), axis=0)
+    return low, high
+
+
 def covariance(objective: Objective, observations: Observations, theta: Floats) -> Floats:
     """The covariance of θ, p × p: the sandwich B⁻¹·M·B⁻¹ with the scores of a run summed (Huber 1967; Liang and Zeger 1986).
 
