@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from study.fitting.observations import Observations
 from study.fitting.reading import Source
 from study.plotting import forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.law_figures import draw_all
-from tests.synthetic import SHAPES, depth_or_width
+from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
 from tests.test_fitting_frontiers import best, iso_flop_runs
 
 ROLES = {"parameters": "N", "flops": "C", "tokens": "C/(6*N)"}
@@ -77,6 +78,21 @@ def test_a_single_depth_has_no_map(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "made_up", shapes=((1, 128), (1, 184)), budgets=(1e6,), seeds=1)
     folder.write_ledger()
     assert loss_by_shape.frame(gather(folder)).empty
+
+
+def test_the_map_of_the_loss_shows_the_best_of_heads_and_ffn(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "grid")
+    for (depth, width), ffn in product(((1, 64), (2, 64), (1, 128), (2, 128)), (128, 512)):
+        add_run(folder, reshaped(run_config(depth, width), ffn=ffn))
+    folder.write_ledger()
+    evidence = gather(folder)
+    data = loss_by_shape.frame(evidence)
+    cells = data[data["kind"] == "cell"]
+    assert len(cells) == 4
+    assert "lowest over heads and FFN" in cells["label"].iloc[0]
+    found = [(cell.architecture.depth, cell.architecture.width, cell.loss_nats or np.nan) for cell in evidence.cells]
+    lowest = pd.DataFrame(found, columns=["depth", "width", "loss"]).groupby(["depth", "width"])["loss"].min()
+    assert cells.set_index(["depth", "width"])["loss"].to_dict() == lowest.to_dict()
 
 
 def test_an_earlier_fit_is_drawn_with_its_options(table: Path, tmp_path: Path, study: Any) -> None:

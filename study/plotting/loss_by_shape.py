@@ -32,6 +32,7 @@ _WIDTHS = 48
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row a usable cell (`kind` cell: depth, width, mean loss over seeds), and the points of each contour.
 
+    Of cells that differ in heads or FFN alone it is the one of the lowest loss, as the label then says.
     Contours are of equal non-embedding parameters, counted, with the FFN as wide beside the width as in the median cell; empty
     for fewer than two depths or widths. Each panel is a budget, the smallest first.
     """
@@ -44,9 +45,12 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     ]
     if not rows:
         return pd.DataFrame()
+    cells = pd.DataFrame(rows)
+    lowest = _lowest(cells)
+    label = LOSS if len(lowest) == len(cells) else f"{LOSS}, lowest over heads and FFN"
     example = usable[0].architecture
     ratio = float(np.median([cell.architecture.ffn / cell.architecture.width for cell in usable]))
-    return _with_contours(pd.DataFrame(rows), lambda depth, width: _non_embedding(example, ratio, depth, width), LOSS)
+    return _with_contours(lowest, lambda depth, width: _non_embedding(example, ratio, depth, width), label)
 
 
 def frame_of_law(found: LawFit) -> pd.DataFrame:
@@ -56,8 +60,12 @@ def frame_of_law(found: LawFit) -> pd.DataFrame:
         return pd.DataFrame()
     loss = found.fit.observations.response
     rows = pd.DataFrame({"panel": "", "depth": columns["depth"], "width": columns["width"], "loss": loss})
-    cells = rows.sort_values("loss").drop_duplicates(["depth", "width"])
-    return _with_contours(cells, lambda depth, width: 12.0 * depth * width**2, "lowest loss of a shape")
+    return _with_contours(_lowest(rows), lambda depth, width: 12.0 * depth * width**2, "lowest loss of a shape")
+
+
+def _lowest(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cell of the lowest loss at each depth and width of a panel."""
+    return cells.loc[cells.groupby(["panel", "depth", "width"], sort=False)["loss"].idxmin()]
 
 
 def _non_embedding(example: Architecture, ratio: float, depth: int, width: int) -> float:
