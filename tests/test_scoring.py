@@ -26,6 +26,8 @@ from study.scoring.planning import Subject, subjects
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
 from study.scoring.training import task_model
+from study.scoring.workers import Workers
+from study.sweeping.executors.slots import Slot
 from study.sweeping.resources import Resources
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
@@ -286,6 +288,16 @@ def test_a_score_that_is_made_alone_has_all_cores(monkeypatch: pytest.MonkeyPatc
         found = slots_for(jobs, Resources(device="cpu"))
         assert (len(found), found[0].threads) == (slots, threads)
     assert len(slots_for(1, Resources(device="cpu", slots_per_device=3))) == 3
+
+
+def test_a_score_that_shares_its_device_says_so(run: RunFolder) -> None:
+    workers, asked = Workers([Slot("cpu", (0,), 1, sharing=16)]), job(run, "order", seed=16)
+    assert workers.submit(asked).result(timeout=120) == 0
+    workers.close()
+    record = asked.folder.score()
+    assert record is not None
+    assert record.environment is not None
+    assert record.environment.sharing == 16
 
 
 def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder, study: Any) -> None:

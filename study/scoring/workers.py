@@ -112,7 +112,7 @@ def work(pipe: Connection, slot: Slot, environment: dict[str, str]) -> None:
     stop = StopSignal()
     threading.Thread(target=stop_when_orphaned, args=(stop.set,), daemon=True).start()
     threadpool_limits(slot.threads, user_api="blas")
-    execution = Execution(slot.device, len(slot.indices), slot.threads, kernels="eager")
+    execution = Execution(slot.device, len(slot.indices), slot.threads, kernels="eager", sharing=slot.sharing)
     while not stop.received:
         stop.install()
         try:
