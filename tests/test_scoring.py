@@ -157,6 +157,27 @@ def test_a_stopped_score_resumes_to_the_same_numbers(run: RunFolder) -> None:
     assert losses_logged(again) == losses_logged(job(run, "tags", seed=1))
 
 
+@pytest.mark.parametrize(("first", "used"), [(True, "bf16"), (False, "fp32")])
+def test_a_score_resumed_on_another_processor_keeps_its_precision(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, first: bool, used: str
+) -> None:
+    knobs = {"learning_rate": 1e-3, "batch_examples": 8, "precision": "auto"}
+    whole, stopped = (job(run, "tags", seed=2 + first, knobs=knobs | {"patience": patience}) for patience in (2, 9))
+
+    def on(supported: bool) -> None:
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
+
+    on(first)
+    straight = made(whole)
+    assert score(stopped, Execution(checkpoint_seconds=1e9), StopAfter(5)) == "PREEMPTED"
+    on(not first)
+    resumed = made(stopped)
+    assert resumed.environment is not None
+    assert (resumed.attempts, resumed.environment.precision) == (2, used)
+    assert losses_logged(stopped) == losses_logged(whole)
+    assert resumed.test_scores == straight.test_scores
+
+
 def losses_logged(asked: Job) -> list[float]:
     return [row["train/loss"] for row in asked.folder.metrics() if "train/loss" in row]
 

@@ -262,8 +262,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the loss summed since the last logged row, and the precision, which a resumed run keeps to."""
-        checkpoint["precision"] = self.trainer.precision
+        """Keep the loss summed since the last logged row."""
         checkpoint["interval"] = {"loss_sum": self._loss_sum.cpu(), "steps": self._loss_steps}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ import torch
 
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
+from study.memory import Precision
 from study.records import State, timestamp
 from study.score_config import Knobs, ScoreConfig
 from study.score_records import BaselineRecord, ScoreFolder, ScoreRecord, file_baseline, score_folder
@@ -24,7 +26,8 @@ from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.task_inputs import loaded_task, subset, task_inputs
 from study.scoring.training import fine_tune, prepare_process
 from study.tasks.examples import TaskData
-from study.training.execution import Execution, environment, peak_memory_bytes, resolve_precision
+from study.training.checkpoints import newest_whole_checkpoint, precision_of
+from study.training.execution import Execution, environment, peak_memory_bytes
 from study.training.filing import failure_of, tidy
 from study.training.stopping import Preempted, StopSignal
 
@@ -106,10 +109,11 @@ def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["
     started = timestamp()
     folder.claim_attempt({"pid": os.getpid(), "hostname": platform.node(), "started_at": started})
     task = subset(loaded_task(job.task, job.data), job.config.knobs)
-    state, reason, facts = _attempt(job, run, task, execution, stop)
+    checkpoint = newest_whole_checkpoint(folder.checkpoints)
+    precision = precision_of(job.config.knobs.precision, checkpoint, execution.device)
+    state, reason, facts = _attempt(lambda: _found(job, run, task, execution, precision, checkpoint, stop))
     if state == "PREEMPTED":
         return state
-    precision = resolve_precision(job.config.knobs.precision, execution.device)
     folder.file_score(
         ScoreRecord(
             score_id=job.score_id,
@@ -134,12 +138,10 @@ def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["
     return state
 
 
-def _attempt(
-    job: Job, run: Pretrained, task: TaskData, execution: Execution, stop: StopSignal
-) -> tuple[State | Literal["PREEMPTED"], str | None, Facts]:
+def _attempt(found: Callable[[], Facts]) -> tuple[State | Literal["PREEMPTED"], str | None, Facts]:
     """How an attempt ended, why where it failed, and what it found."""
     try:
-        return "COMPLETED", None, _found(job, run, task, execution, stop)
+        return "COMPLETED", None, found()
     except Preempted:
         return "PREEMPTED", None, {}
     except InputError as error:
@@ -149,16 +151,24 @@ def _attempt(
         return outcome.state, outcome.reason, {}
 
 
-def _found(job: Job, run: Pretrained, task: TaskData, execution: Execution, stop: StopSignal) -> Facts:
+def _found(
+    job: Job,
+    run: Pretrained,
+    task: TaskData,
+    execution: Execution,
+    precision: Precision,
+    checkpoint: Path | None,
+    stop: StopSignal,
+) -> Facts:
     """What the protocol of a score finds."""
     config = job.config
     if config.update == "none":
-        return score_pairs(config, run, task, execution, stop)
+        return score_pairs(config, run, task, execution.device, precision, stop)
     data = task_inputs(task, run, config.knobs)
     shared: Facts = {"segments": data.segments, "truncated_examples": data.truncated}
     if config.update == "head" and task.spec.kind != "spans":
-        return shared | probe(config, run, data, execution, stop)
-    tuned = fine_tune(config, run, data, job.folder, execution, stop)
+        return shared | probe(config, run, data, execution.device, precision, stop)
+    tuned = fine_tune(config, run, data, job.folder, execution, precision, checkpoint, stop)
     module = tuned.module
     steps = min(module.steps, module.validated_step)
     train = data.splits["train"].tokens.lengths

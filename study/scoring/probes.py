@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from study.memory import Device, Precision
 from study.score_config import ScoreConfig
 from study.score_records import Probe
 from study.scoring.features import Pooling, layer_features
@@ -18,7 +19,6 @@ from study.scoring.predictions import Logits, predictions, test_facts
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import TaskInputs
 from study.scoring.training import task_model
-from study.training.execution import Execution, resolve_precision
 from study.training.stopping import Preempted, StopSignal
 
 STRENGTHS = (0.01, 0.1, 1.0)
@@ -32,11 +32,12 @@ ITERATIONS = 200
 Features = dict[tuple[int, Pooling], NDArray[np.float32]]
 
 
-def probe(config: ScoreConfig, run: Pretrained, data: TaskInputs, execution: Execution, stop: StopSignal) -> dict[str, Any]:
+def probe(
+    config: ScoreConfig, run: Pretrained, data: TaskInputs, device: Device, precision: Precision, stop: StopSignal
+) -> dict[str, Any]:
     """Fit a probe on every layer and pooling, and report test of the one that dev likes best."""
     started = time.perf_counter()
-    precision = resolve_precision(config.knobs.precision, execution.device)
-    model = task_model(config, run, data).to(torch.device(execution.device))
+    model = task_model(config, run, data).to(torch.device(device))
     poolings: tuple[Pooling, ...] = ("token",) if data.task.spec.kind == "tokens" else ("cls", "mean")
     features = {
         split: layer_features(model.encoder, data.collator(split), poolings, precision, stop)

@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from study.data.tokenizing import SpecialTokens
+from study.memory import Device, Precision
 from study.model.masked_language_model import MaskedLanguageModel
 from study.score_config import ScoreConfig
 from study.scoring.metrics import by_paradigm
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import Pretrained
 from study.tasks.examples import MinimalPair, TaskData
-from study.training.execution import Execution, resolve_precision
 from study.training.stopping import Preempted, StopSignal
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}
@@ -32,14 +32,15 @@ SENTENCES = 20_000
 """How many sentences are masked at a time, which bounds memory."""
 
 
-def score_pairs(config: ScoreConfig, run: Pretrained, task: TaskData, execution: Execution, stop: StopSignal) -> dict[str, Any]:
+def score_pairs(
+    config: ScoreConfig, run: Pretrained, task: TaskData, device: Device, precision: Precision, stop: StopSignal
+) -> dict[str, Any]:
     """Score every pair: which of its sentences the encoder holds for likelier; equal scores count as half."""
     started = time.perf_counter()
-    device = torch.device(execution.device)
-    model = run.masked_language_model(config.seed if config.protocol == "random_init" else None).to(device)
+    model = run.masked_language_model(config.seed if config.protocol == "random_init" else None).to(torch.device(device))
     pairs = [example for example in task.test if isinstance(example, MinimalPair)]
     sentences = list(dict.fromkeys(text for pair in pairs for text in (pair.good, pair.bad)))
-    scorer = PseudoLikelihood(model, run, resolve_precision(config.knobs.precision, execution.device), config.knobs.max_length)
+    scorer = PseudoLikelihood(model, run, precision, config.knobs.max_length)
     scores, tokens = scorer(sentences, stop)
     of = dict(zip(sentences, scores.tolist(), strict=True))
     won = [(1 + np.sign(of[pair.good] - of[pair.bad])) / 2 for pair in pairs]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
+from study.memory import Precision
 from study.model.task_model import TaskModel
 from study.score_config import ScoreConfig
 from study.score_records import ScoreFolder
@@ -19,8 +21,8 @@ from study.scoring.predictions import head_of
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import TaskInputs
 from study.training.callbacks import Checkpointer, Clock
-from study.training.checkpoints import DurableCheckpointIO, newest_whole_checkpoint, step_of
-from study.training.execution import LIGHTNING_PRECISION, Execution, resolve_precision
+from study.training.checkpoints import DurableCheckpointIO, step_of
+from study.training.execution import LIGHTNING_PRECISION, Execution
 from study.training.metrics import MetricsFile
 from study.training.stopping import StopSignal
 from study.training.trainer import quiet
@@ -39,16 +41,22 @@ class Tuned:
 
 
 def fine_tune(
-    config: ScoreConfig, run: Pretrained, data: TaskInputs, folder: ScoreFolder, execution: Execution, stop: StopSignal
+    config: ScoreConfig,
+    run: Pretrained,
+    data: TaskInputs,
+    folder: ScoreFolder,
+    execution: Execution,
+    precision: Precision,
+    checkpoint: Path | None,
+    stop: StopSignal,
 ) -> Tuned:
-    """Fine-tune from the newest whole checkpoint, or from the start, to the last epoch or the early stop, and score test.
+    """Fine-tune from `checkpoint`, or from the start, to the last epoch or the early stop, and score test.
 
     Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a logit is not finite.
     """
     module = FineTuning(config, data, task_model(config, run, data))
     module.log_every_steps = max(1, min(50, module.steps // ROWS))
-    precision = resolve_precision(config.knobs.precision, execution.device)
-    checkpoint, clock = newest_whole_checkpoint(folder.checkpoints), Clock(config.fingerprint())
+    clock = Clock(config.fingerprint())
     metrics = MetricsFile(folder.metrics_file, from_step=0 if checkpoint is None else step_of(checkpoint))
     trainer = pl.Trainer(
         accelerator="gpu" if execution.device == "cuda" else "cpu",

@@ -36,7 +36,7 @@ class Checkpointer(pl.Callback):
     Where the seconds are left open a young attempt saves more often, so that a run that is killed again and again gets on, and
     one whose checkpoints are large less often, so that they take no more than SHARE of its time. A step after which validation
     is due is no boundary: the state is saved one step later, so that a resumed run validates exactly where an undisturbed one
-    does. A state that is not finite is never saved.
+    does. A state that is not finite is never saved. Every checkpoint tells its precision, which a resumed run keeps to.
     """
 
     def __init__(self, folder: Path, stop: StopSignal, every_seconds: float | None) -> None:
@@ -75,6 +75,10 @@ class Checkpointer(pl.Callback):
         self._save(trainer, stopping)
         if stopping:
             raise Preempted
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Keep the precision (see precision_of)."""
+        checkpoint["precision"] = trainer.precision
 
     def _save(self, trainer: pl.Trainer, stopping: bool) -> None:
         """Save, and say when next; while the folder is out of reach training goes on, unless it is to stop here."""

@@ -17,7 +17,7 @@ from pytorch_lightning.plugins.io import CheckpointIO
 
 from study.durable_files import OUT_OF_REACH, PATIENCE_SECONDS, patiently, sync_folder
 from study.memory import Precision
-from study.training.execution import LIGHTNING_PRECISION
+from study.training.execution import LIGHTNING_PRECISION, resolve_precision
 
 POSTPONABLE = {"postpone": True}
 """Storage options of a checkpoint that may be left out while its folder is out of reach."""
@@ -114,8 +114,14 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.split("-")[1])
 
 
+def precision_of(asked: str, checkpoint: Path | None, device: str) -> Precision:
+    """The precision to train in: what is asked for means on a device, but by `auto` that of the checkpoint to go on from."""
+    kept = precision_in(checkpoint) if asked == "auto" and checkpoint is not None else None
+    return kept or resolve_precision(asked, device)
+
+
 def precision_in(checkpoint: Path) -> Precision | None:
-    """The precision of the run that saved a checkpoint, None where it does not say."""
+    """The precision that a checkpoint was trained in, None where it does not say."""
     kept = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True).get("precision")
     return next((precision for precision, name in LIGHTNING_PRECISION.items() if name == kept), None)
 

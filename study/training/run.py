@@ -18,12 +18,12 @@ from study.durable_files import patiently, write_atomically
 from study.folders import RunFolder
 from study.ownership import Attempt, Fenced, Held, turn
 from study.records import State
-from study.training.checkpoints import newest_whole_checkpoint
+from study.training.checkpoints import newest_whole_checkpoint, precision_of
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
 from study.training.pruning import Pruned
 from study.training.stopping import Preempted, StopSignal
-from study.training.trainer import fit, precision_of, rank
+from study.training.trainer import fit, rank
 from study.training.watchdog import Watchdog
 
 PEER_SECONDS = 5.0
@@ -74,7 +74,7 @@ def _lead(
     with attempt.renewed():
         folder.remove_leftovers()
         checkpoint = newest_whole_checkpoint(folder.checkpoints)
-        precision = precision_of(config, checkpoint, execution)
+        precision = precision_of(config.recipe.precision, checkpoint, execution.device)
         filing = Filing(config, prepared, folder, sweep, execution, precision, attempt)
         watchdog = Watchdog(execution.hang_seconds, filing.give_up)
         outcome = _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check, checkpoint)

@@ -18,19 +18,12 @@ from study.data.batches import PackedBatches
 from study.data.masking import Masker
 from study.data.prepared import PreparedData
 from study.folders import RunFolder
-from study.memory import Precision
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock
-from study.training.checkpoints import DurableCheckpointIO, precision_in, step_of
-from study.training.execution import (
-    LIGHTNING_PRECISION,
-    Execution,
-    peak_flops_per_second,
-    resolve_kernels,
-    resolve_precision,
-)
+from study.training.checkpoints import DurableCheckpointIO, precision_of, step_of
+from study.training.execution import LIGHTNING_PRECISION, Execution, peak_flops_per_second, resolve_kernels
 from study.training.metrics import MetricsFile
 from study.training.pruning import PruneOrder
 from study.training.stopping import StopSignal
@@ -75,7 +68,7 @@ def fit(
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(execution.threads))
     masker = masker_of(config, prepared)
     clock = Clock(folder.run_id)
-    precision = precision_of(config, checkpoint, execution)
+    precision = precision_of(config.recipe.precision, checkpoint, execution.device)
     log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
     kernels = resolve_kernels(execution, precision)
     module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision), kernels)
@@ -121,13 +114,6 @@ def fit(
     if module.validation is None or module.validation.step != config.steps:
         raise RuntimeError(f"training ended at step {trainer.global_step} of {config.steps}")
     return Trained(module, module.validation, clock.seconds)
-
-
-def precision_of(config: RunConfig, checkpoint: Path | None, execution: Execution) -> Precision:
-    """The precision of a run: what its recipe means on its device, but by `auto` that of the checkpoint it goes on from."""
-    asked = config.recipe.precision
-    kept = precision_in(checkpoint) if asked == "auto" and checkpoint is not None else None
-    return kept or resolve_precision(asked, execution.device)
 
 
 def masker_of(config: RunConfig, prepared: PreparedData) -> Masker:
