@@ -98,13 +98,20 @@ class ScoreRecord(Strict):
 
 
 class BaselineRecord(Strict):
-    """What a task's split gives without an encoder: by name of the baseline, every metric on the split reported on."""
+    """What a task's split gives without an encoder: by name of the baseline, every metric on the split reported on.
+
+    `metric` was the task's main one when they were made.
+    """
 
     task: str
     task_fingerprint: str
     metric: str
     reported_on: str
     scores: dict[str, dict[str, float]]
+
+    def by(self, metric: str) -> dict[str, float]:
+        """One metric of each baseline, none where it was not measured."""
+        return {name: scores[metric] for name, scores in self.scores.items() if metric in scores}
 
 
 class ScoreFolder(RunFolder):

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from study.errors import PREEMPTED_EXIT
-from study.folders import RunFolder
+from study.folders import RunFolder, SweepFolder
 from study.score_config import Downstream, ScoreConfig
-from study.score_records import ScoreRecord, scores_of
+from study.score_records import ScoreRecord, baseline, scores_of
 from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
@@ -319,6 +319,28 @@ def test_a_score_that_shares_its_device_says_so(run: RunFolder) -> None:
     assert record is not None
     assert record.environment is not None
     assert record.environment.sharing == 16
+
+
+def test_tasks_of_equal_examples_keep_their_own_metrics_and_baselines(run: RunFolder, study: Any) -> None:
+    data, sweep = data_of(run), SweepFolder(run.path.parents[1])
+    fingerprint = loaded_task(str(data / "first.yaml"), None).fingerprint
+    source = {"files": "first-{split}", "splits": {"train": "train", "dev": "dev", "test": "test"}}
+    options = ("--seeds", 1, "--learning-rates", "1e-3", "--epochs", 1, "--no-random-weights", "--slots-per-device", 1)
+    for headline in ("macro_f1", "matthews", "macro_f1"):
+        same = {"kind": "single", "metrics": [headline], "sources": [source]}
+        (data / "same.yaml").write_text(json.dumps(same))
+        tasks = f"{data / 'first.yaml'},{data / 'same.yaml'}"
+        status, out, err = study("score", run.path, "--tasks", tasks, *options, "--device", "cpu", "--json")
+        assert status == 0, err
+        rows = {row["task"]: row for row in json.loads(out)}
+        assert {task: row["metric"] for task, row in rows.items()} == {"first": "accuracy", "same": headline}
+        for task, row in rows.items():
+            known = baseline(sweep, task, fingerprint)
+            assert known is not None
+            assert row["baselines"] == {name: scores[row["metric"]] for name, scores in known.scores.items()} != {}
+    kept = baseline(sweep, "same", fingerprint)
+    assert kept is not None
+    assert set(kept.scores["majority"]) == {"macro_f1", "matthews"}
 
 
 def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder, study: Any) -> None:

@@ -16,7 +16,7 @@ from study.folders import RunFolder, SweepFolder
 from study.memory import Precision
 from study.records import State, timestamp
 from study.score_config import Knobs, ScoreConfig
-from study.score_records import BaselineRecord, ScoreFolder, ScoreRecord, file_baseline, score_folder
+from study.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline, score_folder
 from study.scoring.baselines import baselines
 from study.scoring.batches import padding_share
 from study.scoring.predictions import test_facts
@@ -84,13 +84,19 @@ class BaselineJob:
 
 
 def make_baselines(job: BaselineJob) -> None:
-    """Make the baselines of a task and file them."""
-    task = subset(loaded_task(job.task, job.data), job.knobs)
+    """Make the baselines of a task and file them, beside other metrics of the same examples that were measured before."""
+    sweep, task = SweepFolder(job.sweep), subset(loaded_task(job.task, job.data), job.knobs)
     found = baselines(task, lambda: train_text(pretrained(job.run)))
+    before = baseline(sweep, job.name, job.fingerprint)
+    known = {} if before is None else before.scores
     record = BaselineRecord(
-        task=job.name, task_fingerprint=job.fingerprint, metric=task.spec.headline, reported_on="test", scores=found
+        task=job.name,
+        task_fingerprint=job.fingerprint,
+        metric=task.spec.headline,
+        reported_on="test",
+        scores={name: known.get(name, {}) | scores for name, scores in found.items()},
     )
-    file_baseline(SweepFolder(job.sweep), record)
+    file_baseline(sweep, record)
 
 
 def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["PREEMPTED"]:

@@ -70,13 +70,14 @@ class Subject:
 
 
 def missing_baselines(sweep: SweepFolder, found: list[Subject], knobs: Knobs) -> list[BaselineJob]:
-    """The baselines of each task that nobody has made yet."""
+    """The baselines of each task that nobody has made yet, or not by its main metric."""
     jobs = {}
     for subject in found:
         name, fingerprint = subject.task.spec.name, subject.task.fingerprint
-        if baseline(sweep, name, fingerprint) is None:
+        known = baseline(sweep, name, fingerprint)
+        if known is None or not known.by(subject.task.spec.headline):
             run = subject.run.folder.path
-            jobs[fingerprint] = BaselineJob(sweep.path, run, subject.name, name, fingerprint, subject.data, knobs)
+            jobs[name, fingerprint] = BaselineJob(sweep.path, run, subject.name, name, fingerprint, subject.data, knobs)
     return list(jobs.values())
 
 

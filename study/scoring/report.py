@@ -11,10 +11,11 @@ from rich.table import Table
 
 from study.folders import SweepFolder
 from study.score_config import Downstream
-from study.score_records import BaselineRecord, ScoreRecord, baseline, chosen, interval_of_mean, scores_of
+from study.score_records import ScoreRecord, baseline, chosen, interval_of_mean, scores_of
 from study.scoring.launch import Scored, score_all
 from study.scoring.planning import Subject
 from study.sweeping.resources import Resources
+from study.tasks.examples import TaskData
 from study.terminal import narrow_table, printable
 
 
@@ -59,7 +60,7 @@ def rows(scored: Scored, downstream: Downstream) -> list[Row]:
             protocol=subject.protocol(downstream),
             measured=measured[subject.run.run_id, subject.name],
             random_weights=measured.get((subject.run.random_id, subject.name)),
-            baselines=_headline(baseline(scored.target.sweep, subject.task.spec.name, subject.task.fingerprint)),
+            baselines=_baselines(scored.target.sweep, subject.task),
         )
         for subject in scored.subjects
         if not subject.random and (subject.run.run_id, subject.name) in measured
@@ -110,8 +111,10 @@ def _failures(scored: Scored, downstream: Downstream) -> list[str]:
     ]
 
 
-def _headline(kept: BaselineRecord | None) -> dict[str, float]:
-    return {} if kept is None else {name: scores[kept.metric] for name, scores in kept.scores.items()}
+def _baselines(sweep: SweepFolder, task: TaskData) -> dict[str, float]:
+    """What needs no encoder, by the metric that the task's scores have."""
+    kept = baseline(sweep, task.spec.name, task.fingerprint)
+    return {} if kept is None else kept.by(task.spec.headline)
 
 
 def _number(value: float | None) -> str:

@@ -75,7 +75,7 @@ _MOST_KEPT = 4
 
 
 def task_inputs(task: TaskData, run: Pretrained, knobs: Knobs) -> TaskInputs:
-    """The splits of a task as tokens of a run's tokeniser, kept for the next score of this process.
+    """The splits of a task as tokens of a run's tokeniser, kept for the next score of this process on the same examples.
 
     Raises InputError where an encoder has not the positions for the inputs asked for.
     """
@@ -85,7 +85,7 @@ def task_inputs(task: TaskData, run: Pretrained, knobs: Knobs) -> TaskInputs:
         while len(_KEPT) >= _MOST_KEPT:
             del _KEPT[next(iter(_KEPT))]
         _KEPT[key] = _encoded(task, run, knobs, segments)
-    return _KEPT[key]
+    return replace(_KEPT[key], task=task)
 
 
 def _encoded(task: TaskData, run: Pretrained, knobs: Knobs, segments: int) -> TaskInputs:
