@@ -343,6 +343,19 @@ def test_tasks_of_equal_examples_keep_their_own_metrics_and_baselines(run: RunFo
     assert set(kept.scores["majority"]) == {"macro_f1", "matthews"}
 
 
+def test_a_task_whose_baselines_fail_is_named_with_their_log(run: RunFolder, study: Any) -> None:
+    options = ("--max-train-examples", 1, "--no-random-weights", "--slots-per-device", 1, "--device", "cpu")
+    asked = ("score", run.path, "--tasks", data_of(run) / "first.yaml", *options)
+    status, shown, _ = study(*asked)
+    log = run.path.parents[1] / "baselines" / "log.txt"
+    assert status == 0
+    assert "Traceback" in log.read_text()
+    _, _, while_scoring = study(*asked, "--json")
+    for told, times in ((shown, 2), (while_scoring, 1)):
+        assert told.count("FAILED: baselines of first ") == times
+        assert f"the worker ended with exit status 1; see {log}" in told
+
+
 def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder, study: Any) -> None:
     data, sweep = data_of(run), run.path.parents[1]
     tasks = f"{data / 'first.yaml'},{data / 'order.yaml'}"

@@ -43,12 +43,13 @@ class Executor(Protocol):
 
 @dataclass
 class Progress:
-    """What has been scored and what is being scored, for whoever shows it."""
+    """What has been scored and what is being scored, for whoever shows it; `failed_baselines` has a line each."""
 
     ended: dict[str, ScoreRecord] = field(default_factory=dict)
     new: list[str] = field(default_factory=list)
     running: dict[str, Job | BaselineJob] = field(default_factory=dict)
     waiting: int = 0
+    failed_baselines: list[str] = field(default_factory=list)
 
 
 class Coordinator:
@@ -103,7 +104,10 @@ class Coordinator:
         """Take up what became of a score; one whose worker died without a record is tried again, but not for ever."""
         del self.progress.running[job.score_id]
         if isinstance(job, BaselineJob):
-            return  # without its file the table lacks a column, and the next launch tries again
+            if exit_status != 0:  # the next launch tries again
+                line = f"FAILED: {job.score_id}: the worker ended with {how_ended(exit_status)}; see {job.log_file}"
+                self.progress.failed_baselines.append(line)
+            return
         record = job.folder.score()
         if record is None and exit_status != PREEMPTED_EXIT:
             self._deaths[job.score_id] += 1

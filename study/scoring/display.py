@@ -24,7 +24,7 @@ class ScoreDisplay:
         self.bars = Bars(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True)
         self._task = self.bars.add_task("scores", total=None, note="")
         self._before: int | None = None
-        self._shown = 0
+        self._shown, self._failed = 0, 0
 
     def refresh(self, state: Progress) -> None:
         """Show where the scores are."""
@@ -32,10 +32,10 @@ class ScoreDisplay:
             self._before = len(state.ended)
             if self._before:
                 self.console.print(f"{self._before} scores are there already")
-        for score_id in state.new[self._shown :]:
-            line = printable(ended_line(state.ended[score_id], self.shapes))
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        self._shown = len(state.new)
+        lines = [ended_line(state.ended[score_id], self.shapes) for score_id in state.new[self._shown :]]
+        for line in [*lines, *state.failed_baselines[self._failed :]]:
+            self.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+        self._shown, self._failed = len(state.new), len(state.failed_baselines)
         names = [self._label(job) for job in state.running.values()]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         total = len(state.new) + len(state.running) + state.waiting

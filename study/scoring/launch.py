@@ -41,10 +41,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Scored:
-    """What was asked for and is there now."""
+    """What was asked for and is there now, with a line for each task whose baselines failed."""
 
     target: Target
     subjects: tuple[Subject, ...]
+    failed_baselines: tuple[str, ...]
 
 
 def target(path: Path) -> Target:
@@ -125,12 +126,14 @@ def score_all(path: Path, downstream: Downstream, resources: Resources, console:
         run.max_length(downstream.knobs.max_length)
     found = subjects(list(asked.runs), asked.sweep.name, tasks, data_folder(downstream), downstream.random_weights)
     with _held(asked.sweep):
-        _make(asked, found, downstream, resources, console)
-    return Scored(asked, tuple(found))
+        failed_baselines = _make(asked, found, downstream, resources, console)
+    return Scored(asked, tuple(found), failed_baselines)
 
 
-def _make(asked: Target, found: list[Subject], downstream: Downstream, resources: Resources, console: Console) -> None:
-    """Make the scores with the lock held."""
+def _make(
+    asked: Target, found: list[Subject], downstream: Downstream, resources: Resources, console: Console
+) -> tuple[str, ...]:
+    """Make the scores with the lock held; gives a line for each task whose baselines failed."""
     baselines = missing_baselines(asked.sweep, found, downstream.knobs)
     coordinator = Coordinator(found, baselines, downstream)
     slots = slots_for(coordinator.missing(), resources)
@@ -141,6 +144,7 @@ def _make(asked: Target, found: list[Subject], downstream: Downstream, resources
     finally:
         if any(scores_of(run.folder) for run in asked.runs):
             write_scores(asked.sweep)
+    return tuple(coordinator.progress.failed_baselines)
 
 
 def slots_for(scores: int, resources: Resources) -> list[Slot]:

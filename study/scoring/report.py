@@ -101,14 +101,15 @@ def _measured(subject: Subject, downstream: Downstream, records: Mapping[str, Sc
 
 
 def _failures(scored: Scored, downstream: Downstream) -> list[str]:
-    """A line for each score that was asked for and failed."""
+    """A line for each score that was asked for and failed, and for each task whose baselines did."""
     records = {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
     jobs = {job.score_id: job for subject in scored.subjects for job in subject.jobs(downstream, records)}
-    return [
+    scores = [
         printable(f"{record.state}: {record.config.task}: {record.reason}; to try again, move {job.folder.path} away")
         for score_id, job in jobs.items()
         if (record := records.get(score_id)) is not None and record.state != "COMPLETED"
     ]
+    return [*scores, *map(printable, scored.failed_baselines)]
 
 
 def _baselines(sweep: SweepFolder, task: TaskData) -> dict[str, float]:
