@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
@@ -90,31 +89,3 @@ class TaskData:
             for example in self.splits[name]:
                 digest.update(json.dumps(astuple(example)).encode())
         return digest.hexdigest()[:16]
-
-    @cached_property
-    def chance(self) -> float:
-        """The headline score of who knows nothing of the text; what the specification says comes first.
-
-        For accuracy the share that the commonest label of `train` has in `test`, and no less than that of one class among
-        many equal ones; 0.5 for minimal pairs; else 0.
-        """
-        if self.spec.chance is not None:
-            return self.spec.chance
-        if self.spec.kind == "minimal_pairs":
-            return 0.5
-        if self.spec.headline != "accuracy":
-            return 0.0
-        commonest = Counter(gold_labels(self.train)).most_common(1)[0][0]
-        gold = gold_labels(self.test)
-        return max(gold.count(commonest) / len(gold), 1 / len(self.labels))
-
-
-def gold_labels(examples: Sequence[Example]) -> list[int | float]:
-    """The labels of texts, or of all words of tagged texts, in order."""
-    labels: list[int | float] = []
-    for example in examples:
-        if isinstance(example, TextExample):
-            labels.append(example.label)
-        elif isinstance(example, TokensExample):
-            labels.extend(example.labels)
-    return labels

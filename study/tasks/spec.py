@@ -104,8 +104,8 @@ class Source(Strict):
 class TaskSpec(Strict):
     """A downstream task. `labels` are the names of the classes by index, empty where the train split says them.
 
-    Data may hold a class by name or, where no name is a number, by index. `chance` is the headline score of knowing nothing;
-    left out, study.tasks.examples computes it. `terms` are the licence under which the data may be used.
+    Data may hold a class by name or, where no name is a number, by index. `terms` are the licence under which the data may be
+    used.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -113,7 +113,6 @@ class TaskSpec(Strict):
     regression: bool = False
     labels: tuple[Text, ...] = ()
     metrics: tuple[Metric, ...]
-    chance: Share | None = None
     sources: tuple[Source, ...]
     terms: Text | None = None
     about: Text | None = None
