@@ -34,11 +34,6 @@ class TaskBatch(NamedTuple):
     labels: Tensor
     rows: Tensor
 
-    @property
-    def real_tokens(self) -> int:
-        """Tokens that are not padding."""
-        return self.tokens.numel() if self.attended is None else int(self.attended.sum())
-
 
 class Collator:
     """Makes a batch of some inputs, as wide as the longest of them; `pad` fills the rest and `segments` are those trained."""

@@ -16,9 +16,6 @@ from study.tasks.examples import Example, SpanExample, TextExample, TokensExampl
 MOST_QUESTION = 64
 """The most tokens of a question, and never more than half of an input (Devlin et al. 2019 have 64)."""
 
-UNLABELLED = -100
-"""Where a token has no label; what torch's cross entropy ignores."""
-
 
 @dataclass(frozen=True)
 class Inputs:

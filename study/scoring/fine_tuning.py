@@ -47,10 +47,6 @@ class FineTuning(pl.LightningModule):
         if config.update == "head":
             self.model.encoder.requires_grad_(False)
 
-    def setup(self, stage: str) -> None:
-        """Nothing depends on the stage."""
-        del stage
-
     @property
     def steps_done(self) -> int:
         """Optimiser steps taken."""

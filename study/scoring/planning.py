@@ -48,12 +48,14 @@ class Subject:
 
     def _varies(self, downstream: Downstream) -> bool:
         """Whether seeds give different scores: not where fixed features or fixed weights meet no chance."""
-        trained = self._update(downstream) == "all" or self.task.spec.kind == "spans"
-        return self.random or trained
+        return self.random or self._trained(downstream)
 
     def _grid(self, downstream: Downstream) -> list[Knobs]:
-        trained = self._update(downstream) == "all" or self.task.spec.kind == "spans"
-        return downstream.grid() if trained and self._update(downstream) != "none" else [downstream.knobs]
+        return downstream.grid() if self._trained(downstream) else [downstream.knobs]
+
+    def _trained(self, downstream: Downstream) -> bool:
+        """Whether training goes step by step: not where probes are fitted, nor where nothing learns."""
+        return self._update(downstream) == "all" or self.task.spec.kind == "spans"
 
     def _job(self, downstream: Downstream, knobs: Knobs, seed: int) -> Job:
         config = ScoreConfig(
