@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
 
 from study.data.files import check_text_column
 from study.errors import InputError
@@ -19,7 +19,8 @@ def hub_identity(corpus: str) -> list[str | None]:
     from datasets import load_dataset_builder
 
     name, config = _parsed(corpus)
-    builder = _tried(corpus, load_dataset_builder, name, config)
+    with _loading(corpus):
+        builder = load_dataset_builder(name, config)
     return [name, builder.config.name, builder.hash]
 
 
@@ -32,7 +33,8 @@ def read_hub(corpus: str, text_column: str) -> Iterator[str]:
 
     name, config = _parsed(corpus)
     disable_progress_bars()
-    dataset = _tried(corpus, load_dataset, name, config, split="train")
+    with _loading(corpus):
+        dataset = load_dataset(name, config, split="train")
     columns = {column: getattr(kind, "dtype", "") in ("string", "large_string") for column, kind in dataset.features.items()}
     check_text_column(corpus, text_column, columns)
     for batch in dataset.select_columns([text_column]).iter(batch_size=256):
@@ -46,13 +48,18 @@ def _parsed(corpus: str) -> tuple[str, str | None]:
     return name, config or None
 
 
-def _tried(corpus: str, load: Any, *arguments: Any, **options: Any) -> Any:
-    """The result of a call into `datasets`, whose many errors become one with a remedy."""
+def _loading(corpus: str) -> AbstractContextManager[None]:
+    remedy = "load it once while online, or save its text as .parquet and give that path"
+    return loading("data.corpus", f"{corpus!r} cannot be loaded", remedy)
+
+
+@contextmanager
+def loading(place: str, problem: str, remedy: str) -> Iterator[None]:
+    """Make of the many errors of a call into `datasets` one InputError, with the first line of its reason and a remedy."""
     from datasets.exceptions import DatasetsError
 
     try:
-        return load(*arguments, **options)
+        yield
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        remedy = "load it once while online, or save its text as .parquet and give that path"
-        raise InputError.at("data.corpus", f"{corpus!r} cannot be loaded: {reason}; {remedy}") from error
+        raise InputError.at(place, f"{problem}: {reason}; {remedy}") from error

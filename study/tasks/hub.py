@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
+from study.data.hub import loading
 from study.errors import InputError
 from study.schema import nearest
 from study.tasks.reading import Table
@@ -23,7 +25,8 @@ def read_hub_split(source: Source, split: str) -> Table:
     place = _place(source)
     configs: list[str | None] = [source.config]
     if source.config == _ALL:
-        configs = sorted(_tried(place, get_dataset_config_names, source.hub, revision=source.revision))
+        with _loading(place):
+            configs = sorted(get_dataset_config_names(source.hub, revision=source.revision))
     parts = [_split(place, source, config, split) for config in configs]
     dataset = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
     classes = {name: list(names) for name, kind in dataset.features.items() if (names := _class_names(kind)) is not None}
@@ -34,7 +37,8 @@ def read_hub_split(source: Source, split: str) -> Table:
 def _split(place: str, source: Source, config: str | None, split: str) -> Any:
     from datasets import load_dataset
 
-    dataset = _tried(place, load_dataset, source.hub, config, revision=source.revision)
+    with _loading(place):
+        dataset = load_dataset(source.hub, config, revision=source.revision)
     if split not in dataset:
         raise InputError.at(place, f"has no split {split!r}; {nearest(split, list(dataset))}")
     return dataset[split]
@@ -51,13 +55,5 @@ def _place(source: Source) -> str:
     return ":".join(filter(None, ["hub", source.hub, source.config]))
 
 
-def _tried(place: str, load: Any, *arguments: Any, **options: Any) -> Any:
-    """The result of a call into `datasets`, whose many errors become one with a remedy."""
-    from datasets.exceptions import DatasetsError
-
-    try:
-        return load(*arguments, **options)
-    except (DatasetsError, OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        remedy = "load it once while online, or give a folder with its files (--data)"
-        raise InputError.at(place, f"cannot be loaded: {reason}; {remedy}") from error
+def _loading(place: str) -> AbstractContextManager[None]:
+    return loading(place, "cannot be loaded", "load it once while online, or give a folder with its files (--data)")
