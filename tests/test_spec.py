@@ -170,7 +170,10 @@ def test_a_search_takes_one_budget_and_one_seed_and_tunes_itself(changes: dict[s
     ("dimension", "message"),
     [
         ({"low": 1}, "needs either low and high, or choices"),
-        ({"low": 1, "high": 2, "choices": [1]}, "needs either low and high, or choices"),
+        ({"low": 1, "high": 2, "choices": [1]}, "has choices, beside which low, high cannot stand"),
+        ({"choices": [1, 2], "low": 1}, "beside which low cannot stand"),
+        ({"choices": [1, 2], "log": True}, "beside which log cannot stand"),
+        ({"choices": [1, 3], "step": 2}, "beside which step cannot stand"),
         ({"low": 2, "high": 1}, "low 2.0 is not below high 1.0"),
         ({"low": 0, "high": 1, "log": True}, "a log dimension needs a low above zero"),
         ({"low": 0.5, "high": 1, "step": 1}, "a step needs whole low and high"),

@@ -227,17 +227,20 @@ class Dimension(Strict):
 
     @model_validator(mode="after")
     def _range_or_choices(self) -> Self:
-        if (self.choices is None) == (self.low is None or self.high is None):
+        if self.choices is not None:
+            if beside := [name for name, _ in self if name != "choices" and name in self.model_fields_set]:
+                raise ValueError(f"has choices, beside which {', '.join(beside)} cannot stand")
+            if not self.choices:
+                raise ValueError("has no choices")
+            return self
+        if self.low is None or self.high is None:
             raise ValueError("needs either low and high, or choices")
-        if self.low is not None and self.high is not None:
-            if self.low >= self.high:
-                raise ValueError(f"low {self.low} is not below high {self.high}")
-            if self.log and (self.low <= 0 or self.step):
-                raise ValueError("a log dimension needs a low above zero and no step")
-            if self.step and not self.whole:
-                raise ValueError("a step needs whole low and high")
-        if self.choices == ():
-            raise ValueError("has no choices")
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low} is not below high {self.high}")
+        if self.log and (self.low <= 0 or self.step):
+            raise ValueError("a log dimension needs a low above zero and no step")
+        if self.step and not self.whole:
+            raise ValueError("a step needs whole low and high")
         return self
 
     @property
