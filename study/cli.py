@@ -227,7 +227,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     """Check a SWEEP file and print its bill: parameters, tokens, FLOPs and expected seconds, before anything is spent."""
     from study.scoring.launch import load_tasks
     from study.sweeping.launch import plan as bill_of
-    from study.sweeping.spec import read_sweep
+    from study.sweeping.sweep_files import read_sweep
     from study.sweeping.tables import bill_summary, bill_table
     from study.terminal import show
 
@@ -272,7 +272,7 @@ def launch(
     from study.scoring.report import score_launched
     from study.sweeping.launch import folder_of
     from study.sweeping.launch import launch as launch_sweep
-    from study.sweeping.spec import read_sweep
+    from study.sweeping.sweep_files import read_sweep
     from study.terminal import show
 
     spec, values = read_sweep(sweep, overrides)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import reprlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Self, TypeVar, get_args
@@ -193,3 +194,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def whole(value: float) -> int | float:
     """An int where the number is whole and a float holds it exactly, so that 2e5 and 200000 are one value."""
     return int(value) if abs(value) < 2**53 and value == int(value) else value
+
+
+def number_in(value: object) -> object:
+    """The number that a string spells, everything else as it is."""
+    try:
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return value
+    return whole(number) if math.isfinite(number) else value

@@ -12,6 +12,7 @@ from study.config import RunConfig
 from study.records import RunRecord, State, counts_of
 from study.schema import deep_merge
 from study.sweeping.spec import SweepSpec
+from study.sweeping.sweep_files import parse_sweep
 
 RATES = {"recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3}}
 
@@ -48,7 +49,7 @@ def sweep_values(corpus: Path, **changes: Any) -> dict[str, Any]:
 
 def sweep(corpus: Path = Path("corpus.txt"), **changes: Any) -> SweepSpec:
     """The strict form of `sweep_values`."""
-    return SweepSpec.parse(sweep_values(corpus, **changes))
+    return parse_sweep(sweep_values(corpus, **changes))
 
 
 def write_sweep(path: Path, corpus: Path, **changes: Any) -> Path:

@@ -352,7 +352,7 @@ def test_a_folder_that_is_no_sweeps(command: str, folder: str, here: Path, refus
 def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, refusal: Refusal) -> None:
     from study.folders import SweepFolder
     from study.sweeping.plan import cells
-    from study.sweeping.spec import read_sweep
+    from study.sweeping.sweep_files import read_sweep
 
     Path("x.yaml").write_text(GOOD)
     folder = SweepFolder(Path("results/x"))

@@ -1,116 +1,20 @@
-"""A sweep file: what it may say, and that everything wrong with it is told at once."""
+"""What a sweep may say, and what it means."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from study.config import Budget
 from study.errors import InputError
-from study.sweeping.spec import Budgets, Dimension, Shapes, Tuned, read_sweep
-from tests.sweeps import RATES, sweep, write_sweep
+from study.sweeping.spec import Budgets, Dimension, Shapes, Tuned
+from tests.sweeps import RATES, sweep
 
 
 def problems(**changes: Any) -> dict[str, str]:
     with pytest.raises(InputError) as caught:
         sweep(**changes)
     return {problem.place: problem.message for problem in caught.value.problems}
-
-
-def test_a_file_is_read_and_named_after_itself(tmp_path: Path) -> None:
-    file = write_sweep(tmp_path / "depth.yaml", tmp_path / "text.txt", name=None, tune=RATES, seeds=2, first_seed=5)
-    spec, values = read_sweep(file)
-    assert spec.name == values["name"] == "depth"
-    assert spec.seed_values == (5, 6)
-    assert spec.tune["recipe.learning_rate"].values() == [0.02, 0.04, 0.08]
-
-
-def test_numbers_may_be_written_as_powers_of_ten(tmp_path: Path) -> None:
-    file = tmp_path / "x.yaml"
-    file.write_text(
-        "question: Why?\nshapes: {iso_parameters: [2e5], depth: [1]}\nbudgets: {tokens: [1e6]}\n"
-        "tune: {recipe.learning_rate: {low: 1e-3, high: 1e-2, trials: 2}}\nbase: {recipe: {learning_rate: 3e-3}}\n"
-    )
-    spec, _ = read_sweep(file)
-    assert spec.shapes is not None
-    assert spec.shapes.iso_parameters == (200_000.0,)
-    assert list(spec.budgets.each()) == [Budget(tokens=1_000_000)]
-    assert spec.tune["recipe.learning_rate"].values() == [0.001, 0.01]
-
-
-def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> None:
-    file = write_sweep(tmp_path / "x.yaml", tmp_path / "text.txt", tune=RATES)
-    overrides = (
-        "seeds=3",
-        "base.recipe.learning_rate=1e-3",
-        "budgets={tokens: [1e6, 2e6]}",
-        "tune.recipe.learning_rate.trials=5",
-        "tune.recipe.weight_decay={low: 0.01, high: 0.1, trials: 2}",
-    )
-    spec, values = read_sweep(file, overrides)
-    assert (spec.seeds, values["seeds"]) == (3, 3)
-    assert spec.base["recipe"] == {"batch_tokens": 256, "precision": "fp32", "learning_rate": "1e-3"}
-    assert spec.budgets == Budgets(tokens=(1e6, 2e6))
-    assert {path: tuned.trials for path, tuned in spec.tune.items()} == {"recipe.learning_rate": 5, "recipe.weight_decay": 2}
-    assert values["tune"]["recipe.learning_rate"]["trials"] == 5
-
-
-@pytest.mark.parametrize(
-    ("override", "place", "message"),
-    [
-        ("seeds", "'seeds'", "write key.path=value"),
-        ("=3", "'=3'", "write key.path=value"),
-        ("base..x=3", "'base..x=3'", "write key.path=value"),
-        ("seeds=[1", "seeds", "is not a YAML value"),
-        ("seeds.more=1", "seeds.more", "seeds is 2, nothing can be set below it"),
-        ("sedes=3", "sedes", "did you mean 'seeds'?"),
-        ("base.recipe.lerning_rate=1", "base.recipe.lerning_rate", "did you mean 'learning_rate'?"),
-        ("tune.recipe.lr={low: 1, high: 2, trials: 2}", "tune.recipe.lr", "is not a knob of a run"),
-    ],
-)
-def test_an_override_that_cannot_be_is_named(override: str, place: str, message: str, tmp_path: Path) -> None:
-    file = write_sweep(tmp_path / "x.yaml", tmp_path / "text.txt", seeds=2)
-    with pytest.raises(InputError) as caught:
-        read_sweep(file, (override,))
-    assert [problem.place for problem in caught.value.problems] == [place]
-    assert message in caught.value.problems[0].message
-
-
-def test_everything_wrong_with_a_file_and_its_overrides_is_told_at_once(tmp_path: Path) -> None:
-    file = write_sweep(
-        tmp_path / "x.yaml",
-        tmp_path / "text.txt",
-        seeds=0,
-        sampler="tpe",
-        data={"sequence_lenght": 16, "tokenizer": {"vocabulary": True}},
-        base={"recipe": {"learning_rate": -1e-3, "batch_tokens": 256, "dropuot": 0.1}},
-        shapes={"grid": None, "list": [{"depth": 0, "width": 16, "heads": 3}, {"depth": 1, "width": ".nan"}]},
-        budgets={"tokens": [64]},
-        tune={"recipe.lr": {"low": 2, "high": 1, "trials": 1}},
-    )
-    with pytest.raises(InputError) as caught:
-        read_sweep(file, ("nothing",))
-    told = {problem.place: problem.message for problem in caught.value.problems}
-    assert told.keys() == {
-        "'nothing'",
-        "seeds",
-        "sampler",
-        "data.sequence_lenght",
-        "data.tokenizer.vocabulary",
-        "base.recipe.learning_rate",
-        "base.recipe.dropuot",
-        "shapes.list[0].depth",
-        "shapes.list[0].heads",
-        "shapes.list[1].width",
-        "budgets.tokens",
-        "tune.recipe.lr",
-        "tune.recipe.lr.trials",
-    }
-    assert told["shapes.list[0].heads"] == "3 heads do not divide width 16; leave them out, or give a number that does"
-    assert told["data.sequence_lenght"] == "is not a known key; did you mean 'sequence_length'?"
-    assert told["budgets.tokens"] == "64.0 tokens are less than one batch of 256"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from study.records import RunRecord
 from study.sweeping.cell import Cell
 from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
-from study.sweeping.spec import read_sweep
+from study.sweeping.sweep_files import read_sweep
 from study.sweeping.tuning import Bracketing, Line, sought, start_near
 from tests.sweeps import record, sweep
 

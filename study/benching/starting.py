@@ -89,7 +89,7 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
     from study.sweeping.bill import first_runs
     from study.sweeping.launch import launch
     from study.sweeping.resources import Resources
-    from study.sweeping.spec import read_sweep
+    from study.sweeping.sweep_files import read_sweep
 
     spec, values = read_sweep(write_sweep(folder, SWEPT))
     config = next(iter(first_runs(spec)))

@@ -15,7 +15,7 @@ from study.records import State
 from study.sweeping.bill import bill
 from study.sweeping.executors.slots import Slot
 from study.sweeping.liveness import Signs, signs_of
-from study.sweeping.spec import SweepSpec
+from study.sweeping.sweep_files import parse_sweep
 
 TAIL_BYTES = 4096
 
@@ -175,7 +175,7 @@ def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
 def _planned(folder: SweepFolder, runs: Sequence[RunStatus]) -> tuple[int | None, float | None, bool]:
     """The runs that the sweep file asks for, the FLOPs of those not ended, whether fewer may do; None if unreadable."""
     try:
-        spec = SweepSpec.parse(folder.sweep())
+        spec = parse_sweep(folder.sweep())
         planned = bill(spec, [ANY_SLOT])
     except InputError:
         return None, None, False

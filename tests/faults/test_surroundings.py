@@ -17,7 +17,7 @@ from study.folders import SweepFolder
 from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot
 from study.sweeping.search import OptunaSearch
-from study.sweeping.spec import read_sweep
+from study.sweeping.sweep_files import read_sweep
 from tests.conftest import Figure
 from tests.faults.lives import obey_permissions, recorded
 from tests.launching import STUDY, Place, has_rows, numbers, written

@@ -1,0 +1,143 @@
+"""Reading a sweep file, with overrides from the command line: everything that is wrong with it is told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from study.architecture import Architecture
+from study.config import Masking, Recipe, read_yaml
+from study.errors import InputError, Problem
+from study.schema import nearest, number_in, shown
+from study.sweeping.spec import LARGEST, Budgets, SweepSpec
+
+KNOBS = (
+    *(f"architecture.{name}" for name in Architecture.model_fields),
+    *(f"recipe.{name}" for name in Recipe.model_fields if name != "budget"),
+    *(f"masking.{name}" for name in Masking.model_fields),
+)
+"""The dotted keys of a run that `tune` and `search` may set."""
+
+PRUNE_REFUSED = (
+    "stands under search and nowhere else: to stop those runs of a comparison or a fit that begin slowly would bias it"
+)
+
+
+def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> tuple[SweepSpec, dict[str, Any]]:
+    """A sweep file with `key.path=value` overrides put in: the strict model, and the plain values as `sweep.yaml` keeps them.
+
+    Raises InputError with everything that is wrong with the file or the overrides.
+    """
+    values = {"name": path.stem} | read_yaml(path)
+    problems: list[Problem] = []
+    for override in overrides:
+        try:
+            _override(values, override)
+        except InputError as error:
+            problems += error.problems
+    try:
+        spec = parse_sweep(values)
+    except InputError as error:
+        raise InputError([*problems, *error.problems]) from None
+    if problems:
+        raise InputError(problems)
+    return spec, values
+
+
+def parse_sweep(values: Mapping[str, Any]) -> SweepSpec:
+    """The sweep that `values` describe; what is wrong with its knobs and with the parts of `base` is told at once too."""
+    problems = list(_problems_of_parts(values))
+    if "prune" in values:
+        problems.append(Problem("prune", PRUNE_REFUSED))
+        values = {key: value for key, value in values.items() if key != "prune"}
+    try:
+        spec = SweepSpec.parse(values)
+    except InputError as error:
+        raise InputError([*error.problems, *problems]) from None
+    if problems:
+        raise InputError(problems)
+    return spec
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    """Put one `key.path=value` into the values of a sweep file."""
+    path, separator, text = override.partition("=")
+    if not separator or not all(path.split(".")):
+        raise InputError.at(shown(override), "is not an override; write key.path=value, as in seeds=3")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InputError.at(path, f"{shown(text)} is not a YAML value") from None
+    *way, last = _keys_of(path)
+    here = values
+    for key in way:
+        below = here.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise InputError.at(path, f"{key} is {shown(below)}, nothing can be set below it")
+        here = below
+    here[last] = value
+
+
+def _keys_of(path: str) -> list[str]:
+    """The keys that a path goes through; a knob under `tune` or `search.space` is one key with a dot in it."""
+    keys = path.split(".")
+    for above in (["tune"], ["search", "space"]):
+        if keys[: len(above)] == above and len(keys) > len(above) + 1:
+            knob = ".".join(keys[len(above) : len(above) + 2])
+            return [*above, knob, *keys[len(above) + 2 :]]
+    return keys
+
+
+def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with knobs and with `base` by itself; whether the parts of a run fit is for study.sweeping.plan."""
+    search = values.get("search")
+    knobs = {"tune": values.get("tune"), "search.space": search.get("space") if isinstance(search, Mapping) else None}
+    for place, given in knobs.items():
+        for path in given if isinstance(given, Mapping) else ():
+            if path not in KNOBS:
+                yield Problem(f"{place}.{path}", f"is not a knob of a run; {nearest(str(path), list(KNOBS))}")
+    base = values.get("base", {})
+    if not isinstance(base, Mapping):
+        return
+    if isinstance(architecture := base.get("architecture"), Mapping):
+        yield from _problems_of_architecture(architecture, values.get("shapes") is not None)
+    if isinstance(recipe := base.get("recipe"), Mapping):
+        if "budget" in recipe:
+            yield Problem("base.recipe.budget", "stands under budgets, beside base")
+        try:
+            Recipe.parse({**recipe, "budget": {"steps": 1}}, "base.recipe")
+        except InputError as error:
+            yield from error.problems
+    yield from _problems_of_budgets(values, base)
+
+
+def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Iterator[Problem]:
+    place = "base.architecture"
+    for size in [size for size in LARGEST if size in given]:
+        if has_shapes:
+            yield Problem(f"{place}.{size}", "is what shapes give; leave it out here")
+        elif isinstance(value := number_in(given[size]), int | float) and value > LARGEST[size]:
+            yield Problem(f"{place}.{size}", f"{value:g} is above the most allowed, {LARGEST[size]:,}")
+    sensible = {key: value for key, value in given.items() if key not in LARGEST}
+    try:
+        Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | sensible, place)
+    except InputError as error:
+        yield from error.problems
+
+
+def _problems_of_budgets(values: Mapping[str, Any], base: Mapping[Any, Any]) -> Iterator[Problem]:
+    """Budgets in tokens below one batch, where the file fixes the batch; other budgets depend on the shapes."""
+    recipe, tune = base.get("recipe"), values.get("tune")
+    varies = values.get("search") is not None or (isinstance(tune, Mapping) and "recipe.batch_tokens" in tune)
+    given = {key: recipe[key] for key in ("batch_tokens",) if isinstance(recipe, Mapping) and key in recipe}
+    try:
+        batch = Recipe.parse({**given, "budget": {"steps": 1}}).batch_tokens
+        budgets = Budgets.parse(values.get("budgets"))
+    except InputError:
+        return  # told already
+    for tokens in budgets.tokens:
+        if tokens < batch and not varies:
+            yield Problem("budgets.tokens", f"{tokens:,} tokens are less than one batch of {batch:,}")
