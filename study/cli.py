@@ -310,11 +310,13 @@ def sync(folder: Path, as_json: bool) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    from study.sweeping.mirror import sync as sync_sweep
+    from study.sweeping.mirror import mirror_sweep
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("runs", total=None)
-        outcome = sync_sweep(sweep_folder(folder), lambda done, total: progress.update(task, completed=done, total=total))
+        outcome = mirror_sweep(
+            sweep_folder(folder), progress=lambda done, total: progress.update(task, completed=done, total=total)
+        )
     if as_json:
         click.echo(json.dumps(outcome.to_dict(), indent=1))
     else:

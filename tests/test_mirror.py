@@ -14,7 +14,7 @@ import pytest
 
 from study.errors import InputError
 from study.folders import SweepFolder
-from study.sweeping.mirror import retry_seconds, sync
+from study.sweeping.mirror import mirror_sweep, retry_seconds
 from study.sweeping.mirror_state import left_behind
 from study.sweeping.mirror_wandb import batch_seconds, run_name, tracked_config
 from tests.fake_runs import FakeRun, empty_sweep
@@ -60,7 +60,7 @@ def test_an_offline_run_holds_exactly_what_the_run_wrote(folder: SweepFolder) ->
         loss_nats=None,
         environment=environment().model_dump(),
     )
-    report = sync(folder)
+    report = mirror_sweep(folder)
     assert report.to_dict() == {"mode": "offline", "mirrored": 1, "already": 0, "failed": {}}
     held = Held(folder, run)
     assert held.rows == [run.row(step) for step in range(1, 701)]
@@ -92,21 +92,21 @@ def test_sync_can_be_repeated_and_rebuilds_what_was_deleted(folder: SweepFolder)
     ended.end()
     going_on.write(5)
     heard: list[tuple[int, int]] = []
-    assert sync(folder, lambda done, of: heard.append((done, of))).mirrored == 2
+    assert mirror_sweep(folder, progress=lambda done, of: heard.append((done, of))).mirrored == 2
     assert heard == [(1, 3), (2, 3), (3, 3)]
     before = files_of(folder)
-    report = sync(folder)
+    report = mirror_sweep(folder)
     assert (report.mirrored, report.already) == (0, 2)
     assert files_of(folder) == before
     assert not list(folder.wandb.glob(f"*{planned.folder.run_id}*"))
 
     going_on.write(3)
     going_on.end()
-    assert sync(folder).mirrored == 1
+    assert mirror_sweep(folder).mirrored == 1
     assert_all_there(folder, going_on)
 
     shutil.rmtree(folder.wandb)
-    assert sync(folder).mirrored == 2
+    assert mirror_sweep(folder).mirrored == 2
     assert_all_there(folder, ended)
 
 
@@ -115,27 +115,27 @@ def test_a_line_torn_by_a_kill_is_not_mirrored_over_and_over(folder: SweepFolder
     run.write(3)
     with run.folder.metrics_file.open("a") as file:
         file.write('{"trainer/tokens": 4096, "train/loss": 1')
-    assert sync(folder).mirrored == 1
-    assert (sync(folder).already, left_behind(folder)) == (1, [])
+    assert mirror_sweep(folder).mirrored == 1
+    assert (mirror_sweep(folder).already, left_behind(folder)) == (1, [])
     with run.folder.metrics_file.open("a") as file:
         file.write("}\n")
     assert left_behind(folder) == [run.folder.run_id]
-    assert sync(folder).mirrored == 1
+    assert mirror_sweep(folder).mirrored == 1
     assert Held(folder, run).rows == list(run.folder.metrics())
 
 
 def test_online_a_run_that_goes_on_is_resumed_without_repeating_a_step(folder: SweepFolder, server: Server) -> None:
     run = FakeRun(folder)
     run.write(5)
-    assert sync(folder).to_dict() == {"mode": "online", "mirrored": 1, "already": 0, "failed": {}}
+    assert mirror_sweep(folder).to_dict() == {"mode": "online", "mirrored": 1, "already": 0, "failed": {}}
     assert server.rows(run) == list(run.folder.metrics())
     run.write(3)
     run.end()
-    assert sync(folder).mirrored == 1
+    assert mirror_sweep(folder).mirrored == 1
     assert server.rows(run) == list(run.folder.metrics())
-    assert sync(folder).already == 1
+    assert mirror_sweep(folder).already == 1
     shutil.rmtree(folder.wandb)
-    assert sync(folder).mirrored == 1
+    assert mirror_sweep(folder).mirrored == 1
     assert server.rows(run) == list(run.folder.metrics())
 
 
@@ -145,9 +145,9 @@ def test_answers_that_crash_wandb_fail_the_runs_and_not_the_sync(folder: SweepFo
         run.write(2)
         run.end()
     server.broken = True
-    assert set(sync(folder).failed) == {run.folder.run_id for run in runs}
+    assert set(mirror_sweep(folder).failed) == {run.folder.run_id for run in runs}
     server.broken = False
-    assert sync(folder).mirrored == 2
+    assert mirror_sweep(folder).mirrored == 2
 
 
 def test_an_offline_run_can_be_synced_by_wandb_itself(
@@ -156,10 +156,10 @@ def test_an_offline_run_can_be_synced_by_wandb_itself(
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = FakeRun(folder)
     run.write(5)
-    sync(folder)
+    mirror_sweep(folder)
     run.write(5)
     run.end()
-    sync(folder)
+    mirror_sweep(folder)
     monkeypatch.delenv("WANDB_MODE")
     [path] = folder.wandb.glob("offline-run-*")
     subprocess.run(
@@ -175,12 +175,12 @@ def test_who_logs_in_later_is_mirrored_online_and_an_unreachable_server_is_asked
     for run in runs:
         run.write(2)
         run.end()
-    assert sync(folder).mirrored == 3
+    assert mirror_sweep(folder).mirrored == 3
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
     monkeypatch.setattr("study.sweeping.mirror_wandb.INIT_SECONDS", 2.0)
     begin = time.monotonic()
-    report = sync(folder)
+    report = mirror_sweep(folder)
     assert time.monotonic() - begin < 10
     assert (report.mode, report.mirrored, len(report.failed)) == ("online", 0, 3)
     assert SECRET not in str(report)
@@ -194,7 +194,7 @@ def test_who_is_not_logged_in_touches_no_network(
     run = FakeRun(folder)
     run.write(3)
     run.end()
-    assert sync(folder).mode == "offline"
+    assert mirror_sweep(folder).mode == "offline"
     assert_all_there(folder, run)
     assert listener.connections == []
 
@@ -202,7 +202,7 @@ def test_who_is_not_logged_in_touches_no_network(
 def test_an_unknown_mode_is_refused_with_its_reason(folder: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "sideways")
     with pytest.raises(InputError, match="should be 'online', 'offline'"):
-        sync(folder)
+        mirror_sweep(folder)
 
 
 def test_bad_names_and_damaged_runs_are_named_and_stop_no_other(folder: SweepFolder, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_bad_names_and_damaged_runs_are_named_and_stop_no_other(folder: SweepFol
         run.end()
     damaged.folder.metrics_file.write_text("not JSON\n")
     before = set((tmp_path / "results").iterdir()), set((folder.path / "runs").rglob("*"))
-    report = sync(folder)
+    report = mirror_sweep(folder)
     assert report.mirrored == 1
     assert set(report.failed) == {"*", damaged.folder.run_id}
     assert "16 hex digits" in report.failed["*"]
@@ -229,7 +229,7 @@ def test_requests_that_are_too_many_are_made_again_later_and_no_row_twice(folder
     run.write(30)
     run.end()
     server.refusals = {"file_stream": 2, "graphql": 1}
-    report = sync(folder)
+    report = mirror_sweep(folder)
     assert (report.mirrored, report.failed) == (1, {})
     assert server.rows(run) == list(run.folder.metrics())
     assert len(server.refused) == 3
@@ -243,17 +243,17 @@ def test_a_mirror_that_is_refused_for_too_long_goes_on_later_where_it_stopped(
     first, second = FakeRun(folder, seed=1), FakeRun(folder, seed=2)
     first.write(20)
     first.end()
-    assert sync(folder).mirrored == 1
+    assert mirror_sweep(folder).mirrored == 1
     second.write(20)
     second.end()
     monkeypatch.setattr("study.sweeping.mirror_wandb.FINISH_SECONDS", 3.0)
     server.refusals = {"file_stream": 10_000}
-    report = sync(folder)
+    report = mirror_sweep(folder)
     assert (report.already, list(report.failed)) == (1, [second.folder.run_id])
     assert left_behind(folder) == [second.folder.run_id]
     server.refusals.clear()
     refused_before = len(server.refused)
-    assert sync(folder).mirrored == 1
+    assert mirror_sweep(folder).mirrored == 1
     assert [server.rows(run) for run in (first, second)] == [list(run.folder.metrics()) for run in (first, second)]
     assert len(server.refused) == refused_before
 

@@ -14,7 +14,7 @@ import pytest
 
 from study.errors import InputError
 from study.folders import SweepFolder
-from study.sweeping.mirror import sync
+from study.sweeping.mirror import mirror_sweep
 from study.sweeping.mirror_process import MirrorProcess
 from study.sweeping.mirror_state import left_behind
 from tests.fake_runs import FakeRun, Steady, empty_sweep
@@ -60,7 +60,7 @@ def test_a_mirror_that_is_killed_leaves_the_writer_alone_and_sync_repairs(folder
     mirror.start()
     until(lambda: len(list(folder.wandb.glob("offline-run-*/*.wandb"))) == 2)
     with pytest.raises(InputError, match="is being mirrored"):
-        sync(folder)
+        mirror_sweep(folder)
     assert mirror._process is not None
     os.kill(mirror._process.pid, signal.SIGKILL)
     until(lambda: not mirror.alive)
@@ -69,7 +69,7 @@ def test_a_mirror_that_is_killed_leaves_the_writer_alone_and_sync_repairs(folder
         writer.end()
     assert max(writer.slowest for writer in writers) < 1
     assert mirror.stop(5) == 2
-    assert sync(folder).mirrored == 2
+    assert mirror_sweep(folder).mirrored == 2
     for writer in writers:
         assert_all_there(folder, writer.run)
 
@@ -83,7 +83,7 @@ def test_a_live_mirror_has_everything_when_it_is_stopped(folder: SweepFolder) ->
     assert mirror.stop(20) == 0
     assert not mirror.alive
     assert_all_there(folder, writer.run)
-    assert sync(folder).already == 1
+    assert mirror_sweep(folder).already == 1
 
 
 def test_a_folder_that_cannot_be_written_only_delays_the_mirror(folder: SweepFolder) -> None:
@@ -95,10 +95,10 @@ def test_a_folder_that_cannot_be_written_only_delays_the_mirror(folder: SweepFol
     assert mirror.alive
     writer.end()
     assert mirror.stop(10) == 1
-    report = sync(folder)
+    report = mirror_sweep(folder)
     assert (report.mirrored, len(report.failed)) == (0, 1)
     folder.wandb.unlink()
-    assert sync(folder).mirrored == 1
+    assert mirror_sweep(folder).mirrored == 1
     assert_all_there(folder, writer.run)
 
 
@@ -117,7 +117,7 @@ def test_a_server_that_hangs_costs_nothing_and_offline_has_everything(
     assert mirror.stop(2) == 1
     assert time.monotonic() - begin < 10
     monkeypatch.setenv("WANDB_MODE", "offline")
-    assert sync(folder).to_dict() == {"mode": "offline", "mirrored": 1, "already": 0, "failed": {}}
+    assert mirror_sweep(folder).to_dict() == {"mode": "offline", "mirrored": 1, "already": 0, "failed": {}}
     assert_all_there(folder, writer.run)
     assert not [path for path in folder.path.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
 
@@ -131,7 +131,7 @@ def test_switched_off_it_writes_nothing(folder: SweepFolder, monkeypatch: pytest
     mirror.start()
     assert not mirror.alive
     assert mirror.stop(1) == 0
-    assert sync(folder).to_dict() == {"mode": "disabled", "mirrored": 0, "already": 0, "failed": {}}
+    assert mirror_sweep(folder).to_dict() == {"mode": "disabled", "mirrored": 0, "already": 0, "failed": {}}
     assert sorted(path.name for path in folder.path.iterdir()) == ["runs"]
 
 

@@ -13,7 +13,7 @@ import pytest
 from study.errors import InputError
 from study.fitting.ledgers import is_ledger
 from study.folders import SweepFolder
-from study.sweeping.mirror import sync
+from study.sweeping.mirror import mirror_sweep
 from study.sweeping.wandb_import import import_wandb, offline_runs
 from tests.fake_runs import FakeRun, empty_sweep
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
         run = FakeRun(folder, seed=seed)
         run.write(rows)
         run.end(**({"state": "DIVERGED", "reason": "loss became NaN", "loss_nats": None} if seed == 2 else {}))
-    assert sync(folder).mirrored == 3
+    assert mirror_sweep(folder).mirrored == 3
     return folder
 
 

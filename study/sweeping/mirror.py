@@ -54,21 +54,14 @@ class SyncReport:
         return asdict(self)
 
 
-def sync(folder: SweepFolder, progress: Callable[[int, int], None] | None = None) -> SyncReport:
-    """Mirror all that the runs of a sweep have written by now, and wait for it.
-
-    `progress` hears how many runs are done, of how many. Raises InputError where another mirror follows the sweep.
-    """
-    return mirror_sweep(folder, progress=progress)
-
-
 def mirror_sweep(
     folder: SweepFolder, stop: threading.Event | None = None, progress: Callable[[int, int], None] | None = None
 ) -> SyncReport:
     """Mirror the runs of a sweep: once, or following them until `stop` is set and what they wrote by then is mirrored.
 
-    Ends this process's wandb session, so no W&B run of the caller's survives it. Raises InputError where another mirror
-    follows the sweep; a follower gives that one a minute to end.
+    Once that is set, or without one, `progress` hears how many runs are done, of how many. Ends this process's wandb session,
+    so no W&B run of the caller's survives it. Raises InputError where another mirror follows the sweep; a follower gives that
+    one a minute to end.
     """
     logging.getLogger("wandb").propagate = False  # it writes each run's debug.log, every record at INFO
     lock = FileLock(folder.lock_file.with_name(".mirror.lock"), timeout=0 if stop is None else LOCK_SECONDS)

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -121,19 +120,8 @@ def adopt(trunk: RunFolder, state: Path, run: RunFolder) -> None:
     run.write_trunk(Trunk(run_id=trunk.run_id, step=step))
     run.checkpoints.mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError, FileNotFoundError):  # linked before, or gone: then the run trains alone
-        _link(state, run.checkpoints / state.name)
-
-
-def _link(source: Path, target: Path) -> None:
-    """A hard link, a whole copy where the filesystem has none."""
-    try:
-        os.link(source, target)
-    except (PermissionError, NotImplementedError):
-        handle, temporary = tempfile.mkstemp(prefix=".step-", suffix=".tmp", dir=target.parent)
-        os.close(handle)
-        shutil.copyfile(source, temporary)
-        os.replace(temporary, target)
-    sync_folder(target.parent)
+        os.link(state, run.checkpoints / state.name)
+        sync_folder(run.checkpoints)
 
 
 def _twins(config: RunConfig, family: Sequence[Cell]) -> Iterator[RunConfig]:
