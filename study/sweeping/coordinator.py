@@ -60,7 +60,7 @@ class Executor(Protocol):
         """Tell every run to save and stop."""
 
     def kill(self) -> None:
-        """End every run at once."""
+        """End every run that is still there; what it had saved stays."""
 
 
 class Proposer(Protocol):

@@ -1,4 +1,4 @@
-"""W&B as the mirror uses it: its settings, its session and one W&B run for each of ours; the only module that imports wandb."""
+"""W&B as the mirror uses it: its settings, its session and one W&B run for each of ours."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class RayExecutor:
             self._ray.cancel(task)
 
     def kill(self) -> None:
-        """End every run at once."""
+        """End the worker of every run; the run finds itself orphaned, saves and stops."""
         for task in list(self._running.values()):
             self._ray.cancel(task, force=True)
 
