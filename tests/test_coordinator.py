@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -255,6 +256,20 @@ def test_sigterm_stops_a_sweep_as_ctrl_c_does(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         coordinator(tmp_path).run(FakeExecutor(lingering=True), lambda _: os.kill(os.getpid(), signal.SIGTERM))
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_error_of_the_system_stops_a_sweep_and_is_told_as_what_it_is(tmp_path: Path) -> None:
+    class Exhausted(FakeExecutor):
+        def submit(self, config: RunConfig, folder: Path) -> Future[int]:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    executor = Exhausted()
+    with pytest.raises(InputError) as caught:
+        run(tmp_path, executor)
+    place = tmp_path / "results" / "toy"
+    said = "the sweep had to stop: [Errno 24] Too many open files; the same command goes on from here"
+    assert str(caught.value) == f"{place}: {said}"
+    assert executor.told == ["interrupt", "kill"]
 
 
 HOLDER = """

@@ -189,7 +189,7 @@ class Coordinator:
                 raise
             except OSError as error:
                 self._stop(executor, futures)
-                message = f"cannot be written: {error}; the same command goes on from here"
+                message = f"the sweep had to stop: {error}; the same command goes on from here"
                 raise InputError.at(str(self.folder.path), message) from error
 
     def _stop(self, executor: Executor, futures: dict[Future[int], RunConfig]) -> None:
