@@ -8,6 +8,9 @@ from dataclasses import dataclass
 PREEMPTED_EXIT = 75
 """Exit status of a run that saved and stopped because it was told to (EX_TEMPFAIL: try again)."""
 
+OOM_EXIT = 71
+"""Exit status by which an executor tells that a run was killed for want of memory (EX_OSERR)."""
+
 
 @dataclass(frozen=True)
 class Problem:

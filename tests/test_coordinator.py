@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from study.config import RunConfig
-from study.errors import InputError
+from study.errors import OOM_EXIT, InputError
 from study.folders import RunFolder, SweepFolder
 from study.ownership import is_locked
 from study.sweeping.coordinator import Coordinator, Progress, held
@@ -125,16 +124,22 @@ def test_runs_of_other_data_are_not_taken_for_this_sweeps(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("exit_status", "times", "told"),
+    ("exit_status", "times", "state", "told"),
     [
-        (-9, KILLS, "was killed 30 times without getting past step 0, the last time with signal SIGKILL"),
-        (143, KILLS, "was killed 30 times without getting past step 0, the last time with exit status 143"),
-        (-11, CRASHES, "ended without a record 3 times without getting past step 0, the last time with signal SIGSEGV"),
-        (0, CRASHES, "ended without a record 3 times without getting past step 0, the last time with exit status 0"),
+        (OOM_EXIT, CRASHES, "OOM", "was killed 3 times without getting past step 0, the last time for want of memory"),
+        (-9, KILLS, "FAILED", "was killed 30 times without getting past step 0, the last time with signal SIGKILL"),
+        (143, KILLS, "FAILED", "was killed 30 times without getting past step 0, the last time with exit status 143"),
+        (
+            -11,
+            CRASHES,
+            "FAILED",
+            "ended without a record 3 times without getting past step 0, the last time with signal SIGSEGV",
+        ),
+        (0, CRASHES, "FAILED", "ended without a record 3 times without getting past step 0, the last time with exit status 0"),
     ],
 )
 def test_a_run_whose_process_keeps_dying_is_filed_and_the_rest_goes_on(
-    exit_status: int, times: int, told: str, tmp_path: Path
+    exit_status: int, times: int, state: str, told: str, tmp_path: Path
 ) -> None:
     def life(config: RunConfig, run: RunFolder) -> int:
         return exit_status if config.architecture.depth == 2 else completes(config, run)
@@ -143,10 +148,10 @@ def test_a_run_whose_process_keeps_dying_is_filed_and_the_rest_goes_on(
     progress = run(tmp_path, executor)
     assert sorted(Counter(executor.submitted).values()) == [1, times]
     lost = next(record for record in progress.ended.values() if record.state != "COMPLETED")
-    assert (lost.state, lost.steps, lost.loss_nats) == ("FAILED", 0, None)
+    assert (lost.state, lost.steps, lost.loss_nats) == (state, 0, None)
     assert lost.reason == f"its process {told}; see log.txt"
-    assert lost.exclusion == f"FAILED: {lost.reason}"
-    assert states(tmp_path) == {"COMPLETED": 1, "FAILED": 1}
+    assert lost.exclusion == f"{state}: {lost.reason}"
+    assert states(tmp_path) == {"COMPLETED": 1, state: 1}
 
 
 def test_a_run_that_is_killed_again_and_again_while_it_gets_on_is_not_given_up(tmp_path: Path) -> None:
@@ -157,20 +162,6 @@ def test_a_run_that_is_killed_again_and_again_while_it_gets_on_is_not_given_up(t
 
     run(tmp_path, FakeExecutor(life))
     assert states(tmp_path) == {"COMPLETED": 2}
-
-
-def test_a_run_that_the_kernel_kills_for_want_of_memory_is_filed_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kills = itertools.count()
-    monkeypatch.setattr("study.sweeping.deaths.memory_kills", lambda: next(kills))
-
-    def life(config: RunConfig, run: RunFolder) -> int:
-        return -9 if config.architecture.depth == 2 else completes(config, run)
-
-    executor = FakeExecutor(life)
-    progress = run(tmp_path, executor)
-    assert sorted(Counter(executor.submitted).values()) == [1, CRASHES]
-    lost = next(record for record in progress.ended.values() if record.state != "COMPLETED")
-    assert (lost.state, "the kernel was out of memory" in str(lost.reason)) == ("OOM", True)
 
 
 def test_a_run_whose_process_died_twice_completes_at_the_third_attempt(tmp_path: Path) -> None:

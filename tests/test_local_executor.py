@@ -15,7 +15,7 @@ import torch
 
 from study.config import RunConfig
 from study.data.prepared import prepare
-from study.errors import InputError
+from study.errors import OOM_EXIT, InputError
 from study.folders import RunFolder
 from study.records import RunRecord
 from study.sweeping.executors import processes
@@ -83,6 +83,24 @@ def test_a_killed_run_ends_with_its_signal_and_harms_no_other(corpus: Path, tmp_
     assert executor.free == 2
 
 
+def test_runs_that_the_kernel_kills_together_for_want_of_memory_say_so(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = 5
+    monkeypatch.setattr(processes, "memory_kills", lambda: kills)
+    executor = LocalExecutor([ONE, ONE], "toy")
+    runs = [started(executor, toy(corpus, 3000, seed), tmp_path) for seed in (0, 1)]
+    until(lambda: all(has_rows(folder) for _, folder in runs))
+    kills += 2
+    for _, folder in runs:
+        os.kill(pid_of(folder), signal.SIGKILL)
+    assert [future.result(10) for future, _ in runs] == [OOM_EXIT, OOM_EXIT]
+    again, folder = started(executor, toy(corpus, 3000), tmp_path / "again")
+    until(lambda: has_rows(folder))
+    os.kill(pid_of(folder), signal.SIGKILL)
+    assert again.result(10) == -signal.SIGKILL, "what was killed before it was started is not its own death"
+
+
 def test_an_interrupt_saves_and_another_executor_resumes(corpus: Path, tmp_path: Path) -> None:
     executor, wanted = LocalExecutor([ONE], "toy"), toy(corpus, 1000)
     future, folder = started(executor, wanted, tmp_path)
@@ -141,6 +159,7 @@ def test_a_rank_that_waits_for_one_that_has_ended_is_ended_too(status: int, monk
     monkeypatch.setattr(processes, "RANK_SECONDS", 0.5)
     context = processes.start_forkserver()
     ranks = object.__new__(processes.RunProcesses)
+    ranks._memory_kills = processes.memory_kills()
     ranks._processes = [context.Process(target=sys.exit, args=(status,)), context.Process(target=wait_deaf)]
     for process in ranks._processes:
         process.start()

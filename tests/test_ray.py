@@ -6,13 +6,15 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from study.errors import InputError
-from study.sweeping.executors.ray import ANSWER_SECONDS, connect
+from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
+from study.sweeping.executors.ray import ANSWER_SECONDS, RayExecutor, connect
 from study.training.checkpoints import checkpoints_in
 from tests.launching import Place, has_rows, until_in
 from tests.sweeps import write_sweep, write_topics
@@ -64,6 +66,26 @@ def test_what_no_node_has_is_refused(cluster: Any, corpus: Path, tmp_path: Path)
     made = place(tmp_path, corpus, cluster)
     said = made.study(*LAUNCH, "--device", "cuda", "--devices", 2, status=2).stderr
     assert "error: --on ray: no node of the cluster has 2 CPU and 2 GPU, which a run takes" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "arguments", "status"),
+    [
+        ("TaskCancelledError", (), PREEMPTED_EXIT),
+        ("OutOfMemoryError", ("Task was killed due to the node running low on memory",), OOM_EXIT),
+        ("WorkerCrashedError", (), -signal.SIGKILL),
+    ],
+)
+def test_how_a_task_was_lost_is_its_exit_status(error: str, arguments: tuple[str, ...], status: int) -> None:
+    from ray import exceptions
+
+    def get(task: None) -> int:
+        raise getattr(exceptions, error)(*arguments)
+
+    executor, future = object.__new__(RayExecutor), Future[int]()
+    executor._ray, executor._running = SimpleNamespace(exceptions=exceptions, get=get), {future: None}
+    executor._wait(future, None)
+    assert future.result() == status
 
 
 @pytest.mark.slow

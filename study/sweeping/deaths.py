@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
+from study.errors import OOM_EXIT
 from study.folders import RunFolder
 from study.records import State
 from study.sweeping.status import newest_values
@@ -36,7 +36,6 @@ class Deaths:
         self._crashes: Counter[str] = Counter()
         self._kills: Counter[str] = Counter()
         self._furthest: dict[str, int] = {}
-        self._out_of_memory = memory_kills()
 
     def count(self, run: RunFolder, exit_status: int) -> GivenUp | None:
         """Note that a process has died without a record; None where the run is to be tried again."""
@@ -44,29 +43,19 @@ class Deaths:
         if step > self._furthest.get(name, 0):
             self._furthest[name] = step
             del self._crashes[name], self._kills[name]
+        starved = exit_status == OOM_EXIT
         killed = exit_status in {code for number in OUTSIDE for code in (-number, 128 + number)}
-        before, self._out_of_memory = self._out_of_memory, memory_kills()
-        starved = killed and self._out_of_memory > before
-        tally, limit = (self._kills, KILLS) if killed and not starved else (self._crashes, CRASHES)
+        tally, limit = (self._kills, KILLS) if killed else (self._crashes, CRASHES)
         tally[name] += 1
         if tally[name] < limit:
             return None
-        what = "was killed" if killed else "ended without a record"
+        what = "was killed" if killed or starved else "ended without a record"
         where = f"without getting past step {self._furthest.get(name, 0)}"
-        why = "; the kernel was out of memory" if starved else ""
-        how = f"{what} {limit} times {where}, the last time with {how_ended(exit_status)}{why}"
+        why = "for want of memory" if starved else f"with {how_ended(exit_status)}"
+        how = f"{what} {limit} times {where}, the last time {why}"
         return GivenUp("OOM" if starved else "FAILED", f"its process {how}; see {run.log_file.name}")
 
 
 def how_ended(exit_status: int) -> str:
     """How a process ended, by its exit status, negative where a signal killed it."""
     return f"signal {signal.Signals(-exit_status).name}" if exit_status < 0 else f"exit status {exit_status}"
-
-
-def memory_kills() -> int:
-    """How many processes this machine's kernel has killed for want of memory; 0 where it does not say."""
-    try:
-        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -27,7 +27,7 @@ class LocalExecutor:
         return len(self._free)
 
     def submit(self, config: RunConfig, folder: Path) -> Future[int]:
-        """Start a run on a free slot; the future resolves to its exit status, negative where a signal killed it."""
+        """Start a run on a free slot; the future resolves to what `RunProcesses.wait` gives."""
         from study.training.execution import Execution
 
         slot = self._free.pop(0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.config import RunConfig
-from study.errors import PREEMPTED_EXIT
+from study.errors import OOM_EXIT, PREEMPTED_EXIT
 
 if TYPE_CHECKING:
     from study.training.execution import Execution
@@ -35,6 +35,7 @@ class RunProcesses:
     ) -> None:
         context = start_forkserver()
         self._processes = []
+        self._memory_kills = memory_kills()
         for environment in environments:
             arguments = (config, folder, sweep, execution, environment)
             self._processes.append(context.Process(target=run_process, args=arguments))
@@ -54,6 +55,7 @@ class RunProcesses:
     def wait(self) -> int:
         """The exit status, negative where a signal killed it.
 
+        OOM_EXIT stands for SIGKILL where the kernel has killed for want of memory since the run was started.
         Where one rank dies the others, which wait for it, are ended; so are those that the first one leaves behind.
         """
         waiting, failed = list(self._processes), 0
@@ -65,7 +67,7 @@ class RunProcesses:
             if failed or not ended:
                 for process in waiting:
                     process.terminate() if ended else process.kill()
-        return failed
+        return OOM_EXIT if failed == -signal.SIGKILL and memory_kills() > self._memory_kills else failed
 
 
 def start_forkserver(preloaded: Sequence[str] = PRELOADED) -> multiprocessing.context.ForkServerContext:
@@ -125,3 +127,12 @@ def stop_when_orphaned(stop: Callable[[], None]) -> None:
     assert parent is not None
     connection.wait([parent.sentinel])
     stop()
+
+
+def memory_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

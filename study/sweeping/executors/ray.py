@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from study.config import RunConfig
-from study.errors import PREEMPTED_EXIT, InputError
+from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.ownership import HUNG_AFTER
 from study.sweeping.executors.processes import RunProcesses
 from study.sweeping.executors.slots import Slot, rank_environments
@@ -145,6 +145,8 @@ class RayExecutor:
             status = PREEMPTED_EXIT
         except errors.RayTaskError:
             status = 1
+        except errors.OutOfMemoryError:
+            status = OOM_EXIT
         except errors.RayError:
             status = -signal.SIGKILL
         del self._running[future]

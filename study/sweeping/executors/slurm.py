@@ -22,7 +22,7 @@ from typing import Any
 
 from study.config import RunConfig
 from study.durable_files import write_atomically
-from study.errors import PREEMPTED_EXIT, InputError
+from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.folders import SweepFolder
 from study.sweeping.executors.slots import Slot
 from study.sweeping.executors.slurm_job import exit_file, run_job
@@ -39,7 +39,8 @@ COMMAND_SECONDS = 60.0
 
 ENDED = {
     **dict.fromkeys(("NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"), PREEMPTED_EXIT),
-    **dict.fromkeys(("TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"), -signal.SIGKILL),
+    **dict.fromkeys(("TIMEOUT", "DEADLINE"), -signal.SIGKILL),
+    "OUT_OF_MEMORY": OOM_EXIT,
     "CANCELLED": -signal.SIGTERM,
     "COMPLETED": 1,
     "FAILED": 1,
