@@ -1,7 +1,12 @@
-"""The Slurm executor beside a Slurm that is made up: how jobs end."""
+"""The Slurm executor beside a Slurm that is made up: how jobs end, and what fails around them."""
 
 from __future__ import annotations
 
+import errno
+import functools
+import itertools
+import math
+import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,14 +16,18 @@ from typing import Any
 
 import pytest
 
-from study.errors import OOM_EXIT, PREEMPTED_EXIT
+from study.durable_files import patiently, write_atomically
+from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.folders import SweepFolder
-from study.sweeping.executors import slurm
+from study.sweeping.coordinator import Coordinator
+from study.sweeping.executors import slurm, slurm_job
 from study.sweeping.executors.slots import Slot
 from study.sweeping.executors.slurm import SlurmExecutor
+from study.sweeping.executors.slurm_job import exit_file
 from study.sweeping.plan import cells
 from study.sweeping.resources import SlurmOptions
-from tests.sweeps import sweep
+from tests.sweeps import sweep, sweep_values
+from tests.waiting import until
 
 
 class FakeSlurm:
@@ -36,9 +45,13 @@ class FakeSlurm:
 
         def map_array(function: Callable[..., int], *arguments: Any) -> list[Any]:
             self.arrays.append((parameters["job_name"], len(arguments[0])))
-            return [SimpleNamespace(job_id=f"{len(self.arrays)}_{index}") for index in range(len(arguments[0]))]
+            return self.finish([f"{len(self.arrays)}_{index}" for index in range(len(arguments[0]))])
 
         return SimpleNamespace(update_parameters=parameters.update, map_array=map_array)
+
+    def finish(self, ids: list[str]) -> list[Any]:
+        """What submitit does once Slurm has a job: it moves files, and gives its own jobs."""
+        return [SimpleNamespace(job_id=job_id) for job_id in ids]
 
     def output(self, command: str, *arguments: str) -> str:
         if command == "scancel":
@@ -79,3 +92,75 @@ def test_how_slurm_ended_a_job_that_left_no_word_is_its_exit_status(
     cluster.state = state
     assert [future.result(10) for future in futures] == [status] * 2
     assert [runs for _, runs in cluster.arrays] == [2]
+
+
+def failing(function: Callable[..., Any], number: int, times: float) -> Callable[..., Any]:
+    """A function that raises an error of the system so many times before it does what it should."""
+    left = itertools.count()
+
+    def called(*arguments: Any) -> Any:
+        if next(left) < times:
+            raise OSError(number, os.strerror(number), "somewhere")
+        return function(*arguments)
+
+    return called
+
+
+def test_a_folder_that_cannot_be_written_or_read_for_a_while_is_waited_for(
+    cluster: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "write_atomically", failing(write_atomically, errno.ESTALE, 3))
+    futures = submitted(tmp_path)
+    until(lambda: cluster.arrays != [])
+    for index, status in enumerate((0, PREEMPTED_EXIT)):
+        exit_file(tmp_path / "toy" / "slurm", f"1_{index}").write_text(str(status))
+    monkeypatch.setattr(Path, "read_bytes", failing(Path.read_bytes, errno.EIO, 3))
+    cluster.state = "COMPLETED"
+    assert [future.result(10) for future in futures] == [0, PREEMPTED_EXIT]
+    assert [runs for _, runs in cluster.arrays] == [2]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ESTALE])
+def test_an_error_that_lasts_ends_the_launch_and_says_what_it_is(
+    number: int, cluster: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "patiently", functools.partial(patiently, seconds=0.5))
+    monkeypatch.setattr(slurm, "write_atomically", failing(write_atomically, number, math.inf))
+    folder = SweepFolder(tmp_path / "toy")
+    launched = Coordinator(sweep(), sweep_values(Path("corpus.txt")), folder, "data")
+    said = f"--on slurm: runs cannot be submitted or followed: .*{os.strerror(number)}.* the same command takes it up"
+    with pytest.raises(InputError, match=said):
+        launched.run(SlurmExecutor(Slot("cpu", (0,), 1), SlurmOptions(), folder), lambda _: None)
+
+
+def test_what_nobody_expected_reaches_every_future(cluster: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    futures = submitted(tmp_path)
+    monkeypatch.setattr(slurm, "_output", lambda *_: "not what squeue prints")
+    assert [type(future.exception(10)) for future in futures] == [ValueError, ValueError]
+
+
+def test_an_array_that_slurm_has_without_its_files_is_cancelled_before_another(
+    cluster: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "finish", failing(cluster.finish, errno.EIO, 1))
+    futures = submitted(tmp_path)
+    until(lambda: len(cluster.arrays) == 2)
+    assert cluster.cancelled == [(f"--name={cluster.arrays[0][0]}",)]
+    cluster.state = "OUT_OF_MEMORY"
+    assert [future.result(10) for future in futures] == [OOM_EXIT] * 2
+
+
+def test_a_command_that_cannot_be_started_has_not_answered() -> None:
+    assert slurm._output("no-such-command") is None
+
+
+def test_a_job_waits_for_its_folder_to_leave_its_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(slurm_job, "train_here", lambda *_: PREEMPTED_EXIT)
+    monkeypatch.setattr(slurm_job, "write_atomically", failing(write_atomically, errno.ESTALE, 2))
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    config = cells(sweep())[0].config
+    assert slurm_job.run_job(config, tmp_path / "run", "toy", tmp_path, Slot("cpu", (0,), 1), nodes=1) == PREEMPTED_EXIT
+    assert exit_file(tmp_path, "7").read_text() == str(PREEMPTED_EXIT)

@@ -6,6 +6,7 @@ Accounting is not needed. Jobs outlive the launcher, and the next one finds them
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from study.config import RunConfig
-from study.durable_files import write_atomically
+from study.durable_files import patiently, write_atomically
 from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.folders import SweepFolder
 from study.sweeping.executors.slots import Slot
@@ -119,12 +120,30 @@ class SlurmExecutor:
             return [*(job.job_id for job in self._jobs if job.job_id is not None), *self._queued.values()]
 
     def _follow(self) -> None:
-        """Submit what is due and resolve what has ended, for as long as the launcher lives."""
+        """Submit what is due and resolve what has ended, for as long as the launcher lives; an error that lasts ends that."""
         while True:
             time.sleep(max(1.0, min(10.0, len(self._jobs) / 20)))
-            self._submit_due()
-            if self._jobs:
-                self._resolve()
+            try:
+                patiently(self._advance)
+            except Exception as error:  # of any class: nobody else would ever resolve the futures
+                self._fail(error)
+
+    def _advance(self) -> None:
+        self._submit_due()
+        if self._jobs:
+            self._resolve()
+
+    def _fail(self, error: Exception) -> None:
+        """Give every future an error; jobs in the queue are left alone, and the next launch takes them up."""
+        with self._lock:
+            failed, self._jobs = self._jobs, []
+        if isinstance(error, OSError):
+            said = (
+                f"runs cannot be submitted or followed: {error}; what is in the queue goes on, and the same command takes it up"
+            )
+            error = InputError.at("--on slurm", said)
+        for job in failed:
+            job.future.set_exception(error)
 
     def _submit_due(self) -> None:
         """Submit what waits as one array; refused at first it is bad input, later it is tried again."""
@@ -154,7 +173,11 @@ class SlurmExecutor:
         executor = self._submitit.SlurmExecutor(self.folder)
         executor.update_parameters(**self._parameters(batch))
         arguments = [(job.config, job.folder, self.sweep, self.folder, self.slot, self.options.nodes) for job in due]
-        return [job.job_id for job in executor.map_array(run_job, *zip(*arguments, strict=True))]
+        try:
+            return [job.job_id for job in executor.map_array(run_job, *zip(*arguments, strict=True))]
+        except OSError:
+            _output("scancel", f"--name={self._prefix}{batch}")  # which Slurm may have, without the files that it needs
+            raise
 
     def _parameters(self, batch: str) -> dict[str, Any]:
         """What sbatch is told, by submitit's names."""
@@ -212,19 +235,22 @@ class SlurmExecutor:
             assert job.job_id is not None
             _, state = states.get(job.job_id, ("", "COMPLETED"))
             if state in ENDED or (self._killed and state == "COMPLETING"):
+                status = self._exit_status(job.job_id, state)
                 with self._lock:
                     self._jobs.remove(job)
-                job.future.set_result(self._exit_status(job.job_id, state))
+                job.future.set_result(status)
 
     def _exit_status(self, job_id: str, state: str) -> int:
         """What the job says of itself, else what its final state means; what submitit left of a good one is removed."""
         file = exit_file(self.folder, job_id)
-        if not file.exists():
+        try:
+            status = int(file.read_bytes())
+        except FileNotFoundError:
             return ENDED.get(state, -signal.SIGKILL)
-        status = int(file.read_bytes())
         if status == 0:
-            for left in (file, *self.folder.glob(f"{job_id}_*")):
-                left.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                for left in (file, *self.folder.glob(f"{job_id}_*")):
+                    left.unlink(missing_ok=True)
         return status
 
 
@@ -240,9 +266,9 @@ def _submitit() -> Any:
 
 
 def _output(command: str, *arguments: str) -> str | None:
-    """What a command of Slurm prints, None where it fails."""
+    """What a command of Slurm prints, None where it fails or cannot be started."""
     try:
         done = subprocess.run([command, *arguments], capture_output=True, text=True, timeout=COMMAND_SECONDS)
-    except subprocess.TimeoutExpired:
+    except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from study.config import RunConfig
-from study.durable_files import write_atomically
+from study.durable_files import patiently, write_atomically
 from study.errors import PREEMPTED_EXIT
 from study.sweeping.executors.processes import train_here
 from study.sweeping.executors.slots import Slot
@@ -37,12 +37,12 @@ def run_job(config: RunConfig, folder: Path, sweep: str, jobs: Path, slot: Slot,
     file = exit_file(jobs, job_id())
     leads = os.environ["SLURM_PROCID"] == "0"
     if leads:
-        file.unlink(missing_ok=True)
+        patiently(lambda: file.unlink(missing_ok=True))
     os.environ.update(rank_variables(len(slot.indices)))
     execution = Execution(slot.device, len(slot.indices), slot.threads, slot.kernels, nodes=nodes)
     status = train_here(config, folder, sweep, execution, stop)
     if leads:
-        write_atomically(file, str(status).encode())
+        patiently(lambda: write_atomically(file, str(status).encode()))
         if status == PREEMPTED_EXIT and limits:  # where requeueing is not allowed, the launcher submits the run anew
             subprocess.run(["scontrol", "requeue", job_id()], timeout=60)
     return status
