@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,16 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from study.config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.folders import RunFolder, SweepFolder
+from study.ownership import turn
 from study.records import RunRecord
 from study.sweeping.bill import bill
 from study.sweeping.coordinator import Coordinator
 from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import cells
-from study.sweeping.trunks import Trunks, families
+from study.sweeping.status import status
+from study.sweeping.trunks import Trunks, adopt, families
 from study.training.execution import Execution
 from study.training.run import train
 from study.training.stopping import StopSignal
@@ -111,6 +115,39 @@ def test_budgets_wait_for_their_trunk_and_branch_from_it(tmp_path: Path) -> None
             )  # fmt: skip
             assert ended.trunk_step == ended.config.branch_step
     assert not list(folder.path.glob("runs/*/branch-*"))
+
+
+def test_what_is_spent_and_left_holds_a_trunk_once(tmp_path: Path) -> None:
+    """A trunk with its record, and its branch a quarter through what it trains itself: steps 32 to 40."""
+    folder, changes = SweepFolder(tmp_path / "toy"), WSD | {"budgets": {"steps": [40, 80]}}
+    short, long = (cell.config for cell in cells(sweep(**changes)))
+    folder.path.mkdir()
+    folder.sweep_file.write_text(yaml.safe_dump(sweep_values(CORPUS, **changes)))
+    trunk, branch = (folder.run(config.fingerprint("data")) for config in (long, short))
+    per_step = short.flops_per_token["train_flops"] * 256
+    rows = [
+        {"trainer/step": step, "trainer/tokens": step * 256, "trainer/flops": step * per_step, "perf/tokens_per_second": 64.0}
+        for step in (16, 32, 34)
+    ]
+    trunk.write_config(long)
+    trunk.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
+    state = trunk.branch(32) / "step-0000000032-0.ckpt"
+    state.parent.mkdir()
+    state.write_bytes(b"state")
+    trunk.file_record(record(long, run_id=trunk.run_id))
+    branch.write_config(short)
+    adopt(trunk, state, branch)
+    with turn(branch):
+        (begun,) = status(folder).running
+        assert (begun.tokens, begun.spent_tokens, begun.train_flops) == (32 * 256, 0, 0)
+        with branch.metrics_file.open("a") as file:
+            file.write(json.dumps(rows[2]) + "\n")
+        told = status(folder)
+    (running,) = told.running
+    assert (running.tokens, running.spent_tokens) == (34 * 256, 2 * 256)
+    assert told.spent_flops == pytest.approx((80 + 2) * per_step)
+    assert told.remaining_flops == pytest.approx(6 * per_step)
+    assert (told.seconds_left, running.seconds_left) == pytest.approx((24, 24))
 
 
 def test_budgets_with_other_best_rates_train_what_they_do_not_share(tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ ANY_SLOT = Slot("cpu", (0,), threads=1)
 class RunStatus:
     """Where one run is: its state is that of its record, `running`, or `stopped` where no process trains it now.
 
-    `train_flops` and `tokens` are done so far; `seconds_left` are at the speed of its last row, None of a run that fell silent.
-    `signs` say when a running run last did something, None of others.
+    `tokens` are done so far, of which the run trained `spent_tokens` itself for `train_flops`, and a trunk the others.
+    `seconds_left` are at the speed of its last row, None of a run that fell silent. `signs` say when a running run last did
+    something, None of others.
     """
 
     run_id: str
@@ -37,6 +38,7 @@ class RunStatus:
     seed: int
     state: str
     tokens: int
+    spent_tokens: int
     target_tokens: int
     train_flops: float
     loss_nats: float | None
@@ -110,8 +112,8 @@ class SweepStatus:
         """How long the rest takes at the speed of the runs that are running, silent ones left out; None where none is."""
         if self.remaining_flops is None:
             return None
-        moving = (run for run in self.running if run.tokens and run.tokens_per_second and not run.silent)
-        per_token = ((run, run.train_flops / run.tokens) for run in moving)
+        moving = (run for run in self.running if run.spent_tokens and run.tokens_per_second and not run.silent)
+        per_token = ((run, run.train_flops / run.spent_tokens) for run in moving)
         speed = sum((run.tokens_per_second or 0.0) * flops for run, flops in per_token)
         return self.remaining_flops / speed if speed else None
 
@@ -146,10 +148,13 @@ def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
     state: str = "running" if record is None and is_trained(home) else "stopped"
     rows = newest_rows(home) if record is None else []
     values = newest_of(rows)
-    tokens, flops = values.get("trainer/tokens", 0), values.get("trainer/flops", 0.0)
+    tokens = values.get("trainer/tokens", 0)
+    spent_tokens = home.spent(tokens, config.recipe.batch_tokens)["spent_tokens"]
+    flops = values.get("trainer/flops", 0.0) * spent_tokens / max(1, tokens)  # the rows count from step 0, a trunk's too
     loss, speed, mfu = values.get("val/loss"), values.get("perf/tokens_per_second"), values.get("perf/mfu")
     if record is not None:
         state, tokens, loss, speed = record.state, record.tokens, record.loss_nats, record.tokens_per_second
+        spent_tokens = tokens if record.spent_tokens is None else record.spent_tokens
         flops = record.train_flops * record.spent_share
     signs = signs_of(home, rows) if state == "running" else None
     gets_on = signs is not None and not signs.silent
@@ -160,6 +165,7 @@ def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
         seed=config.seed,
         state=state,
         tokens=tokens,
+        spent_tokens=spent_tokens,
         target_tokens=config.tokens,
         train_flops=flops,
         loss_nats=loss,
