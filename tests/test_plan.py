@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +13,14 @@ import pytest
 from study.config import RunConfig
 from study.counting import parameters
 from study.errors import InputError
+from study.folders import SweepFolder
 from study.records import RunRecord
 from study.sweeping.bill import bill
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
+from study.sweeping.launch import plan
 from study.sweeping.plan import cells, check_space
+from study.sweeping.resources import Resources
 from tests.sweeps import RATES, record, sweep
 from tests.synthetic import environment
 
@@ -263,6 +267,61 @@ def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
         ),
     }
     assert {slot: bill(spec, [slot], [alone, shared, parallel]).basis for slot in by_slot} == by_slot
+
+
+def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:
+    spec = sweep()
+    config = cells(spec)[0].config
+    one, many = timed(config, 4e10), timed(config, 48e10, threads=16)
+    by_slot = {
+        Slot("cpu", (0,), 1): "4e+10 FLOP/s a slot, the median of 1 earlier run",
+        Slot("cpu", (0,), 16): "4.8e+11 FLOP/s a slot, the median of 1 earlier run",
+        Slot("cpu", (0,), 4): (
+            "1.4e+11 FLOP/s a slot, scaled from 2 earlier runs that had another share of a device (now 4 threads to a run)"
+        ),
+        Slot("cpu", (0, 1), 2): (
+            "1.4e+11 FLOP/s a slot, scaled from 2 earlier runs that had another share of a device "
+            "(now 2 devices of 2 threads to a run)"
+        ),
+        Slot("cpu", (0,), 1, sharing=4): (
+            "8.8e+09 FLOP/s a slot, scaled from 2 earlier runs that had another share of a device (now 4 runs to one)"
+        ),
+    }
+    assert {slot: bill(spec, [slot], [one, many]).basis for slot in by_slot} == by_slot
+    assert bill(spec, [Slot("cpu", (0,), 8)]).basis == "3.2e+11 FLOP/s a slot, assumed: no earlier run"
+    gpu = timed(config, 8e12, device="H200", threads=4)
+    assert "the median of 1" in bill(spec, [Slot("cuda", (0,), 2)], [gpu]).basis
+
+
+def test_runs_in_the_precision_that_comes_time_a_bill_before_others_and_others_are_told() -> None:
+    spec = sweep()
+    config = cells(spec)[0].config
+    fp32, bf16 = timed(config, 1e10, threads=4), timed(config, 9e10, precision="bf16")
+    basis = [bill(spec, [CORE], records, "fp32").basis for records in ([fp32, bf16], [bf16])]
+    scaled = "scaled from 1 earlier run that had another share of a device (now 1 thread to a run)"
+    assert basis == [
+        f"2.5e+09 FLOP/s a slot, {scaled}",
+        "9e+10 FLOP/s a slot, the median of 1 earlier run, in bf16 for want of any in fp32",
+    ]
+    assert bill(spec, [Slot("cpu", (0,), 2)], [fp32], "bf16").basis == (
+        f"5e+09 FLOP/s a slot, {scaled.replace('1 thread', '2 threads')}, in fp32 for want of any in bf16"
+    )
+
+
+def test_a_plan_is_timed_in_the_precision_that_its_runs_will_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("study.training.execution.multiplies_in_bf16", lambda _: True)
+    base = {"recipe": {"precision": "auto"}}
+    spec, folder = sweep(base=base), SweepFolder(tmp_path / "toy")
+    for cell, precision in zip(cells(spec), ("bf16", "fp32"), strict=True):
+        run = folder.run(cell.config.fingerprint("data"))
+        run.write_config(cell.config)
+        speed = {"bf16": 9e10, "fp32": 3e10}[precision]
+        run.file_record(timed(cell.config, speed, precision=precision).model_copy(update={"run_id": run.run_id}))
+    told = {on: plan(spec, tmp_path, Resources(device="cpu", on=on)).basis for on in ("local", "slurm")}
+    assert told == {
+        "local": "9e+10 FLOP/s a slot, the median of 1 earlier run",
+        "slurm": "6e+10 FLOP/s a slot, the median of 2 earlier runs, in bf16 and fp32",
+    }
 
 
 def test_without_earlier_runs_those_that_share_a_gpu_are_billed_a_share_of_it() -> None:

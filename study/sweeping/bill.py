@@ -8,6 +8,7 @@ from typing import Any
 
 from study.config import RunConfig
 from study.counting import parameters
+from study.memory import Precision
 from study.records import RunRecord, counts_of
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
@@ -91,12 +92,14 @@ class Bill:
         return max(together, *(row.expected_seconds for row in self.rows))
 
 
-def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = ()) -> Bill:
+def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = (), precision: Precision | None = None) -> Bill:
     """The bill of a sweep on these slots, which are alike, timed by the median rate of earlier `records` if any.
+
+    `precision` is the one that the runs will be in, None where that is not known.
 
     Raises InputError with every problem of every run that the sweep may want.
     """
-    rate, basis = rate_of(slots[0], records)
+    rate, basis = rate_of(slots[0], records, precision)
     if spec.search is not None:
         check_space(spec)
         example = search_example(spec)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
 from study.data.prepared import prepare
 from study.errors import InputError
 from study.folders import SweepFolder
+from study.memory import Precision
 from study.sweeping.bill import Bill, bill, first_runs
 from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.display import LaunchDisplay
@@ -51,7 +52,8 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     _check_kernels(spec, slots[0], here=resources.on == "local")
     if resources.on == "local":  # of other machines' memory nothing is known here
         check_room(spec, slots)
-    return bill(spec, slots, folder.records())
+    precision = _precision(first_runs(spec)[0].recipe.precision, slots[0].device, here=resources.on == "local")
+    return bill(spec, slots, folder.records(), precision)
 
 
 def _check_batches(spec: SweepSpec, devices: int) -> None:
@@ -68,14 +70,18 @@ def _check_kernels(spec: SweepSpec, slot: Slot, here: bool) -> None:
     """Raise InputError where kernels were asked for that are not those of a precision a run has, of `auto` if it is here."""
     if slot.kernels != "onednn":
         return
-    from study.training.execution import resolve_precision
-
     for asked in sorted({run.recipe.precision for run in first_runs(spec)}):
-        meant = resolve_precision(asked, "cpu") if here else asked
-        if meant == "bf16":
-            found = asked if asked == meant else f"{asked}, here {meant}"
+        if _precision(asked, "cpu", here) == "bf16":
+            found = asked if asked == "bf16" else f"{asked}, here bf16"
             remedy = "use base.recipe.precision=fp32, or --kernels eager or auto"
             raise InputError.at("--kernels onednn", f"is for fp32, and recipe.precision is {found}; {remedy}")
+
+
+def _precision(asked: str, device: Literal["cpu", "cuda"], here: bool) -> Precision | None:
+    """The precision that runs will be in; None where `auto` is for another machine to decide."""
+    from study.training.execution import resolve_precision
+
+    return resolve_precision(asked, device) if here or asked != "auto" else None
 
 
 def launch(

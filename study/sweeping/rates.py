@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from statistics import median
 
+from study.memory import Precision
 from study.quantities import plural
 from study.records import RunRecord
 from study.sweeping.executors.slots import Slot
@@ -13,25 +15,59 @@ ASSUMED_FLOPS_PER_SECOND = {"cpu": 4e10, "cuda": 1e14}
 """What a device is taken to achieve (train_flops per second) before any record of it is there: one CPU core, one GPU."""
 
 
-def rate_of(slot: Slot, records: Iterable[RunRecord]) -> tuple[float, str]:
+@dataclass(frozen=True)
+class Share:
+    """What a run has of the devices: how many, with how many threads each on a CPU (1 on a GPU), how many runs share each."""
+
+    devices: int
+    threads: int
+    sharing: int
+
+    @property
+    def amount(self) -> float:
+        """Whole GPUs or cores."""
+        return self.devices * self.threads / self.sharing
+
+
+def rate_of(slot: Slot, records: Iterable[RunRecord], precision: Precision | None = None) -> tuple[float, str]:
     """FLOPs a second of a slot (train_flops), and what that rests on.
 
-    Only runs on the same kind of device count, and those with as many devices that as many runs shared before any others.
-    Where only others are there, a device is taken to do as much in all, however many runs share it: rate of a slot =
-    rate of a device · devices ÷ runs that share each.
+    Only runs on the same kind of device count, those in this precision before any others (None: it is not known), and of
+    these the ones that had the same share of the devices first. Where none had, a GPU or core is taken to do as much in all,
+    however many runs share it: rate of a slot = rate of one · those of the slot ÷ runs that share each.
     """
+
+    def share_of(devices: int, threads: int, sharing: int) -> Share:
+        return Share(devices, threads if slot.device == "cpu" else 1, sharing)
+
     timed = [
         (record.environment, record.train_flops * record.spent_share / record.wall_seconds)
         for record in records
         if record.wall_seconds and record.environment and (record.environment.device == "cpu") == (slot.device == "cpu")
     ]
-    share = len(slot.indices) / slot.sharing
-    if alike := [rate for ran_on, rate in timed if (ran_on.devices, ran_on.sharing) == (len(slot.indices), slot.sharing)]:
-        rate, source = median(alike), f"the median of {plural(len(alike), 'earlier run')}"
-    elif timed:
-        rate = share * median(rate * ran_on.sharing / ran_on.devices for ran_on, rate in timed)
-        now = f"{slot.sharing} runs to one" if slot.sharing > 1 else f"{len(slot.indices)} devices to a run"
-        source = f"scaled from {plural(len(timed), 'earlier run')} that had another share of a device (now {now})"
+    used = [(ran_on, rate) for ran_on, rate in timed if precision in (None, ran_on.precision)] or timed
+    precisions = sorted({ran_on.precision for ran_on, _ in used})
+    missed = f" for want of any in {precision}" if precision not in (None, *precisions) else ""
+    told = f", in {' and '.join(precisions)}{missed}" if missed or len(precisions) > 1 else ""
+    share = share_of(len(slot.indices), slot.threads, slot.sharing)
+    rates = [(share_of(ran_on.devices, ran_on.threads, ran_on.sharing), rate) for ran_on, rate in used]
+    if alike := [rate for had, rate in rates if had == share]:
+        rate, source = median(alike), f"the median of {plural(len(alike), 'earlier run')}{told}"
+    elif rates:
+        rate = share.amount * median(rate / had.amount for had, rate in rates)
+        source = (
+            f"scaled from {plural(len(rates), 'earlier run')} that had another share of a device (now {_words(slot)}){told}"
+        )
     else:
-        rate, source = share * ASSUMED_FLOPS_PER_SECOND[slot.device], "assumed: no earlier run"
+        rate, source = share.amount * ASSUMED_FLOPS_PER_SECOND[slot.device], "assumed: no earlier run"
     return rate, f"{rate:.2g} FLOP/s a slot, {source}"
+
+
+def _words(slot: Slot) -> str:
+    """What a run on this slot has of the devices, in words."""
+    if slot.sharing > 1:
+        return f"{slot.sharing} runs to one"
+    devices, threads = plural(len(slot.indices), "device"), plural(slot.threads, "thread")
+    if slot.device == "cuda":
+        return f"{devices} to a run"
+    return f"{threads} to a run" if len(slot.indices) == 1 else f"{devices} of {threads} to a run"
