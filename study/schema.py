@@ -135,6 +135,8 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             return f"{value} is not a number"
         case "string_too_short" | "too_short":
             return "is empty"
+        case "tuple_type" | "list_type":
+            return f"{value} where a list is needed, such as [{detail['input']}]"
         case "model_type" | "dict_type" | "model_attributes_type":
             return f"{value} where keys and values are needed"
         case _:

@@ -106,6 +106,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
             "base: holds 'data'; it takes architecture and recipe",
         ),
         ("base: {recipe: {batch_tokens: 256}}", "base: [1]", "base: [1] where keys and values are needed"),
+        ("steps: [10]", "tokens: 1e5", "budgets.tokens: '1e5' where a list is needed, such as [1e5]"),
         (
             "base: {recipe: {batch_tokens: 256}}",
             "base: {architecture: {positions: 8}}",
@@ -206,6 +207,17 @@ def test_a_file_that_is_no_sweep(
     if content is not None:
         Path("x.yaml").write_bytes(content)
     assert message in refusal.of(command, "x.yaml")[0]
+
+
+@pytest.mark.parametrize("command", ["plan", "launch"])
+def test_files_of_the_data_that_are_missing_are_told_together(
+    command: str, here: Path, refusal: Refusal, no_data: None
+) -> None:
+    text = GOOD.replace("text.txt", "nowhere/x.parquet")
+    Path("x.yaml").write_text(text.replace("{vocabulary: 200}", "{kind: file, path: no.txt, vocabulary: 200}"))
+    corpus, tokenizer = refusal.of(command, "x.yaml")
+    assert "data.corpus: 'nowhere/x.parquet' does not exist" in corpus
+    assert "data.tokenizer.path: 'no.txt' is not a file" in tokenizer
 
 
 def test_a_folder_is_no_sweep_file(here: Path, refusal: Refusal) -> None:

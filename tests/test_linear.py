@@ -205,14 +205,14 @@ def test_onednn_is_refused_where_it_cannot_be(corpus: Path, monkeypatch: pytest.
         choosing.slots_of(Resources(kernels="onednn"))
 
 
-def test_onednn_is_refused_before_a_sweep_in_bf16_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onednn_is_refused_before_a_sweep_in_bf16_starts(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Resources(device="cpu", kernels="onednn")
-    assert plan(sweep(), tmp_path, asked).runs == 2
+    assert plan(sweep(corpus), tmp_path, asked).runs == 2
     with pytest.raises(
         InputError, match=r"--kernels onednn: is for fp32, and recipe.precision is bf16; use base.recipe.precision=fp32"
     ):
-        plan(sweep(base={"recipe": {"precision": "bf16"}}), tmp_path, asked)
-    as_the_device_has_it = sweep(base={"recipe": {"precision": "auto"}})
+        plan(sweep(corpus, base={"recipe": {"precision": "bf16"}}), tmp_path, asked)
+    as_the_device_has_it = sweep(corpus, base={"recipe": {"precision": "auto"}})
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     assert plan(as_the_device_has_it, tmp_path, asked).runs == 2
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)

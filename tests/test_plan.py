@@ -21,6 +21,7 @@ from study.sweeping.executors.slots import Slot
 from study.sweeping.launch import plan
 from study.sweeping.plan import cells, check_space
 from study.sweeping.resources import Resources
+from tests.small import write_corpus
 from tests.sweeps import RATES, record, sweep
 from tests.synthetic import environment
 
@@ -311,7 +312,7 @@ def test_runs_in_the_precision_that_comes_time_a_bill_before_others_and_others_a
 def test_a_plan_is_timed_in_the_precision_that_its_runs_will_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("study.training.execution.multiplies_in_bf16", lambda _: True)
     base = {"recipe": {"precision": "auto"}}
-    spec, folder = sweep(base=base), SweepFolder(tmp_path / "toy")
+    spec, folder = sweep(write_corpus(tmp_path / "corpus.txt"), base=base), SweepFolder(tmp_path / "toy")
     for cell, precision in zip(cells(spec), ("bf16", "fp32"), strict=True):
         run = folder.run(cell.config.fingerprint("data"))
         run.write_config(cell.config)

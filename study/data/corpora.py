@@ -51,6 +51,12 @@ def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Documen
             yield Document(piece.encode("utf-8", "replace").decode().strip(), source)
 
 
+def check_corpus(data: DataConfig) -> None:
+    """Raise InputError where the files of a local corpus are missing or of no known kind; the hub is not asked."""
+    if data.corpus != _DOCSTRINGS and not data.corpus.startswith(PREFIX):
+        corpus_files(data.corpus)
+
+
 def corpus_identity(data: DataConfig) -> object:
     """Plain values that are equal exactly where the corpus is the same, whatever its path; reads files but builds nothing.
 

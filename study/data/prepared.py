@@ -16,10 +16,10 @@ from tokenizers import Tokenizer
 
 from study.config import DataConfig, TokenizerConfig, fingerprint_of
 from study.data.cache import cache_root, open_entry, sha256_of
-from study.data.corpora import Split, Tally, corpus_identity, read_corpus, split_documents
+from study.data.corpora import Split, Tally, check_corpus, corpus_identity, read_corpus, split_documents
 from study.data.packing import PackedSequences, entropy_nats, token_dtype, token_file, write_tokens
 from study.data.tokenizing import SpecialTokens, load_tokenizer, open_tokenizer, tokenizer_file, train_tokenizer
-from study.errors import InputError
+from study.errors import InputError, Problem
 from study.schema import Strict
 
 PACKING_VERSION = 1
@@ -88,6 +88,22 @@ class PreparedData:
         sequences = self.split("validation")
         order = np.random.RandomState(_VALIDATION_SEED).permutation(len(sequences))  # the one stream that NumPy never changes
         return sequences.take(order[: self.validation_sequences])
+
+
+def check_files(data: DataConfig) -> None:
+    """Raise InputError with every file of the corpus and the tokeniser that is missing or of an unknown kind; reads none."""
+    problems: list[Problem] = []
+    try:
+        check_corpus(data)
+    except InputError as error:
+        problems += error.problems
+    if data.tokenizer.kind == "file":
+        try:
+            tokenizer_file(data.tokenizer)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
 
 
 def data_fingerprint(data: DataConfig) -> str:

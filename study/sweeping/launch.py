@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from study.data.prepared import prepare
+from study.data.prepared import check_files, prepare
 from study.errors import InputError
 from study.folders import SweepFolder
 from study.memory import Precision
@@ -48,6 +48,7 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
 
 
 def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: list[Slot]) -> Bill:
+    check_files(spec.data)
     _check_batches(spec, len(slots[0].indices))
     _check_kernels(spec, slots[0], here=resources.on == "local")
     if resources.on == "local":  # of other machines' memory nothing is known here
