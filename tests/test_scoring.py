@@ -21,7 +21,7 @@ from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.job import Job, score
-from study.scoring.launch import slots_for
+from study.scoring.launch import names_of, slots_for
 from study.scoring.planning import Subject, subjects
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
@@ -233,6 +233,15 @@ def test_embeddings_do_not_depend_on_what_stands_beside_a_text(run: RunFolder) -
         alone = np.concatenate([embed(encoder, [text], 1, pooling, "fp32", Execution()) for text in texts])
         assert together.shape == (3, 16)
         assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_runs_of_one_shape_are_told_apart_by_their_ids(run: RunFolder, tmp_path: Path) -> None:
+    copy = RunFolder(tmp_path / "0123456789abcdef")
+    copy.write_config(run.config())
+    scored, other = Pretrained(run), Pretrained(copy)
+    shape = scored.config.architecture.shape_name
+    assert names_of([scored]) == {run.run_id: shape}
+    assert names_of([scored, other]) == {run.run_id: f"{shape} {run.run_id[:6]}", other.run_id: f"{shape} 012345"}
 
 
 class Fake:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,13 @@ def target(path: Path) -> Target:
     return Target(sweep, tuple(Pretrained(run) for run in completed))
 
 
+def names_of(runs: Sequence[Pretrained]) -> dict[str, str]:
+    """The shape of each run by the run's id, with the start of the id where several have that shape."""
+    shapes = {run.run_id: run.config.architecture.shape_name for run in runs}
+    several = {shape for shape, count in Counter(shapes.values()).items() if count > 1}
+    return {run_id: f"{shape} {run_id[:6]}" if shape in several else shape for run_id, shape in shapes.items()}
+
+
 def at_best_knobs(runs: Iterable[RunFolder], tuned: tuple[str, ...]) -> list[RunFolder]:
     """The completed runs that have the knobs of the lowest loss in their cell, at every seed; all where nothing is tuned."""
     cells: dict[str, list[tuple[float, RunFolder, RunRecord]]] = {}
@@ -137,7 +145,7 @@ def _make(
     baselines = missing_baselines(asked.sweep, found, downstream.knobs)
     coordinator = Coordinator(found, baselines, downstream)
     slots = slots_for(coordinator.missing(), resources)
-    display = ScoreDisplay(console, {run.run_id: run.config.architecture.shape_name for run in asked.runs})
+    display = ScoreDisplay(console, names_of(asked.runs))
     try:
         with display.bars:
             coordinator.run(Workers(slots), display.refresh)

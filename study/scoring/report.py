@@ -12,7 +12,7 @@ from rich.table import Table
 from study.folders import SweepFolder
 from study.score_config import Downstream
 from study.score_records import ScoreRecord, baseline, chosen, interval_of_mean, scores_of
-from study.scoring.launch import Scored, score_all
+from study.scoring.launch import Scored, names_of, score_all
 from study.scoring.planning import Subject
 from study.sweeping.resources import Resources
 from study.tasks.examples import TaskData
@@ -71,12 +71,13 @@ def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ..
     """The rows as a table, and what its columns mean."""
     numbers = ("score", "±", "seeds", "rate", "random", "±", "majority", "words")
     table = narrow_table(f"{scored.target.sweep.name}: downstream scores", ("task", "shape", "metric"), numbers)
-    for row in sorted(rows(scored, downstream), key=lambda row: (row.task, row.shape)):
+    names = names_of(scored.target.runs)
+    for row in sorted(rows(scored, downstream), key=lambda row: (row.task, names[row.run_id])):
         found, kept = row.measured, row.baselines
         rate = "" if found.learning_rate is None else f"{found.learning_rate:g}"
         beside = (_number(kept.get("majority")), _number(kept.get("bag_of_words")))
         pretrained = (*_shown(found), str(found.seeds), rate)
-        table.add_row(row.task, row.shape, row.metric, *pretrained, *_shown(row.random_weights), *beside)
+        table.add_row(row.task, names[row.run_id], row.metric, *pretrained, *_shown(row.random_weights), *beside)
     note = "Mean over seeds on the split reported on, ± half its 95% interval (over seeds; of one seed, over examples)."
     more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
     lines = [note, more, *_failures(scored, downstream), f"All scores: {scored.target.sweep.scores_file.with_suffix('.csv')}"]
