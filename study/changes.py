@@ -130,7 +130,7 @@ def _step(base: Architecture, text: str) -> _Step:
             heads = ShapeRules(head_width=base.head_width).heads(width)
             values |= {"heads": str(heads)}
             note = f"heads {base.heads} → {heads}, to divide it"
-    architecture = Architecture.parse(base.model_dump() | values, place=f"--change {text}")
+    architecture = Architecture.parse(base.model_dump() | values, place="--change")
     asked = [field for field in values if not (note and field == "heads")]
     old, new = base.model_dump(include=set(asked)), architecture.model_dump(include=set(asked))
     if old == new:

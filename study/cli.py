@@ -168,14 +168,14 @@ def compare(
     results: Path,
     as_json: bool,
 ) -> None:
-    r"""Put models side by side, or rank single changes of one model by what they add.
+    """Put models side by side, or rank single changes of one model by what they add.
 
     \b
     study compare bert-base roberta-base
     study compare bert-base --change depth=24 --change width=1024 --change vocabulary=60000
 
     A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
-    """
+    """  # noqa: D301
     from study.changes import changes_as_text, changes_to_dict, measures, rank_changes
     from study.comparing import rows_as_text, rows_to_dict, side_by_side
     from study.naming import subject

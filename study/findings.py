@@ -165,7 +165,7 @@ def _gain_sentence(gain: Gain) -> str:
 def _open_runs(evidence: Evidence) -> Iterator[str]:
     missing = evidence.runs_started - len(evidence.ledger)
     if missing:
-        yield f"{plural(missing, 'run')} begun but not ended; study launch goes on where they stopped."
+        yield f"{plural(missing, 'run')} begun but not ended; study launch goes on from there."
 
 
 def _open_pairs(evidence: Evidence) -> Iterator[str]:

@@ -140,5 +140,5 @@ def excluded_runs(evidence: Evidence) -> str:
     rows = [list(row.values()) for row in excluded(evidence)]
     if not rows:
         return ""
-    summary = f"{plural(len(rows), 'run')} stay in the ledger and out of every comparison."
+    summary = f"{plural(len(rows), 'run')} {'stays' if len(rows) == 1 else 'stay'} in the ledger and out of every comparison."
     return f"{summary}\n\n{table(['run', 'shape', 'rate', 'seed', 'reason'], rows)}"

@@ -27,12 +27,12 @@ from study.options import as_json
 )
 @as_json
 def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, ...], as_json: bool) -> None:
-    r"""Read W&B runs into a ledger that `study fit`, `plot` and `multiverse` take, with their whole histories.
+    """Read W&B runs into a ledger that `study fit`, `plot` and `multiverse` take, with their whole histories.
 
     \b
     study import-wandb entity/project --group depth --into results/theirs
     study import-wandb path/to/wandb --into results/theirs      # offline runs, of this project or any
-    """
+    """  # noqa: D301
     from study.sweeping.wandb_import import import_wandb as read
 
     done = read(source, into, group, tuned)

@@ -86,7 +86,7 @@ def test_several_sizes_and_other_fields_change_without_an_elasticity() -> None:
         ("dept=24", "--change dept=24: 'dept' is not a field; did you mean 'depth'"),
         ("depth", "is not field=value, such as depth=24"),
         ("depth=12", "leaves the model as it is"),
-        ("heads=7", "--change heads=7.heads: '7' heads do not divide width 768; 6 would"),
+        ("heads=7", "--change.heads: '7' heads do not divide width 768; 6 would"),
         ("width=0", "width: '0' is below the least allowed, 1"),
         ("depth=many", "depth: 'many' is not a whole number"),
     ],
@@ -186,6 +186,7 @@ def test_a_run_that_two_sweeps_share_is_one_run(tmp_path: Path) -> None:
         (("compare", "bert-base", "albert"), "error: albert: is not a known model; did you mean 'albert-"),
         (("compare", "bert-base", "bert-large", "--change", "depth=2"), "error: --change: needs one NAME to change, not 2"),
         (("compare", "bert-base", "--change", "depht=2"), "did you mean 'depth'"),
+        (("compare", "bert-base", "--change", "depth=abc"), "error: --change.depth: 'abc' is not a whole number"),
         (
             ("compare", "bert-base", "--sequence-length", 513),
             "error: --sequence-length: 513 is not between 1 and positions 512",

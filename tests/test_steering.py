@@ -132,6 +132,8 @@ def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: 
     assert include(best.run_id, folder.path.parent)[0].record() == best
     with pytest.raises(InputError, match="is not excluded by anybody"):
         include(best.run_id, folder.path.parent)
+    with pytest.raises(InputError, match="79: is too short for an id; give 4 characters"):
+        exclude("79", folder.path.parent, "broken")
     with pytest.raises(InputError, match="is neither a run's folder nor the id of a run"):
         exclude("nowhere", folder.path.parent, "why not")
 

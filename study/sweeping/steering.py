@@ -21,6 +21,9 @@ RETRIED = ("FAILED", "OOM", "HUNG")
 
 POLL_SECONDS = 0.2
 
+LEAST_OF_ID = 4
+"""How much of a run's id names it."""
+
 
 @dataclass(frozen=True)
 class Retried:
@@ -107,8 +110,10 @@ def _found(run: str, results: Path) -> list[RunFolder]:
     """The folders of a run: the one that is given, or all that its id, or the start of it, names."""
     if (Path(run) / "config.yaml").exists():
         return [RunFolder(Path(run).resolve())]
+    if len(run) < LEAST_OF_ID:
+        raise InputError.at(run, f"is too short for an id; give {LEAST_OF_ID} characters of it at least")
     known = [RunFolder(path.parent) for path in sorted(results.glob("[!.]*/runs/*/config.yaml"))]
-    found = [folder for folder in known if run.isalnum() and len(run) >= 4 and folder.run_id.startswith(run)]
+    found = [folder for folder in known if run.isalnum() and folder.run_id.startswith(run)]
     if not found:
         raise InputError.at(run, f"is neither a run's folder nor the id of a run in {results}; `study status` lists them")
     if len(ids := {folder.run_id for folder in found}) > 1:
