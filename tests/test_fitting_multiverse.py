@@ -37,6 +37,33 @@ def test_every_approach_is_told_side_by_side(table: Path) -> None:
     assert all(name in to_text(found) for name in told)
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.002])
+def test_runs_of_the_same_tokens_have_no_frontier(tmp_path: Path, spread: float) -> None:
+    path = one_budget(tmp_path / "runs.csv", spread)
+    told = to_dict(frontiers(Source(path)))
+    reason = "tokens: all 30 rows have the same (4e+07), so flops say nothing beyond parameters"
+    assert all(one == {"status": reason} for one in told.values())
+
+
+def test_the_multiverse_of_compute_refuses_universes_of_the_same_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
+    found = explore(Source(one_budget(tmp_path / "runs.csv", 0.002)), flops=("flops",))
+    assert len(found.universes) == 8 + 1
+    assert all("have the same (4e+07), so flops say nothing" in universe.status for universe in found.universes)
+
+
+def one_budget(path: Path, spread: float) -> Path:
+    """A table of runs of one number of tokens, up to a spread."""
+    parameters = np.geomspace(1e6, 1e8, 30)
+    tokens = 4e7 * (1 + spread * np.arange(30) / 29)
+    loss = 2 + (parameters / 1e6) ** -0.3
+    data = {"parameters": parameters, "tokens": tokens, "flops": 6 * parameters * tokens, "loss": loss}
+    pd.DataFrame(data).to_csv(path, index=False)
+    return path
+
+
 def test_multiverse_of_a_table_counts_agreement(table: Path) -> None:
     source = Source(table, {"tokens": "C/(6*N)"})
     found = explore(source, parameters=("N", "without embeddings"), flops=("C",))

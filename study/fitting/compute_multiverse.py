@@ -14,7 +14,7 @@ import numpy as np
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings, fit
-from study.fitting.frontiers import iso_flop, parametric
+from study.fitting.frontiers import check_tokens, iso_flop, parametric
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, is_ledger
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations
@@ -47,7 +47,8 @@ _LOSSES = {"huber": 1e-3, "least squares": float("inf")}
 def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str] = ()) -> Multiverse:
     """Ask the question in every universe of a table: which N, which FLOPs, law, floor, loss, space, exclusions, rates.
 
-    A ledger brings its own counts of N and FLOPs. Raises InputError where the table cannot be read in the usual ones.
+    A ledger brings its own counts of N and FLOPs. Raises InputError where the table cannot be read in the usual ones, or its
+    rows cannot tell the law.
     """
     own = is_ledger(read_table(source.path))
     given = tuple(parameters) or (LEDGER_PARAMETERS if own else ())
@@ -86,6 +87,7 @@ def _parametric(points: Observations) -> Iterator[Universe]:
     for floor, loss, space in product(_FLOORS, _LOSSES, _SPACES):
         choices = {"floor": floor, "loss": loss, "space": space}
         try:
+            check_tokens(points.columns["tokens"])
             found = fit(LAWS[_FLOORS[floor]], points, replace(_SETTINGS, huber_delta=_LOSSES[loss], space=space))
         except InputError as error:
             yield Universe(choices, f"refused: {error.problems[0]}", None)
@@ -97,6 +99,7 @@ def _parametric(points: Observations) -> Iterator[Universe]:
 
 def _valley(points: Observations) -> Iterator[Universe]:
     try:
+        check_tokens(points.columns["tokens"])
         found = iso_flop(points.columns["parameters"], points.budget, points.response)
         yield Universe({}, "converged", found.exponent, found.interval)
     except InputError as error:

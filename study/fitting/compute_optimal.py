@@ -10,7 +10,8 @@ from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.column_names import named_like
 from study.fitting.estimation import Settings, fit
-from study.fitting.frontiers import Frontier, envelope, hull, iso_flop, parametric
+from study.fitting.frontiers import Frontier, check_tokens, envelope, hull, iso_flop, parametric
+from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
 from study.fitting.table_files import read_table
 
@@ -34,7 +35,7 @@ def frontiers(source: Source, settings: Settings | None = None) -> Approaches:
         "akima": lambda: iso_flop(*runs, valley="akima"),
         "parametric": lambda: parametric(fit(LAWS["chinchilla"], points, settings)),
     }
-    return {name: _attempt(way) for name, way in ways.items()}
+    return {name: _attempt(points, way) for name, way in ways.items()}
 
 
 def to_dict(found: Approaches) -> dict[str, Any]:
@@ -64,8 +65,9 @@ def _only_flops(source: Source) -> bool:
     return flops and not tokens
 
 
-def _attempt(way: Callable[[], Frontier]) -> Frontier | str:
+def _attempt(points: Observations, way: Callable[[], Frontier]) -> Frontier | str:
     try:
+        check_tokens(points.columns["tokens"])
         return way()
     except InputError as error:
         return str(error.problems[0])

@@ -20,11 +20,15 @@ from study.fitting.estimation import Fit
 from study.fitting.laws import Floats
 from study.fitting.paired import CONFIDENCE
 from study.fitting.uncertainty import percentile_interval
+from study.quantities import plural
 
 Approach = Literal["envelope", "hull", "parabola", "akima", "parametric"]
 
 SAME_BUDGET = 0.1
 """Runs share a budget where their FLOPs are within so much of the least of them, relatively."""
+
+SAME_TOKENS = 0.01
+"""Rows have the same tokens where these are within so much of the least of them, relatively."""
 
 WINDOW = 1.0
 """Runs count in a parabola by exp(−x²/2) of their distance in log N from the best run, in so many e-folds."""
@@ -59,6 +63,13 @@ class Frontier:
     def parameters(self, flops: float) -> float:
         """The best number of parameters at a budget."""
         return float(np.exp(self.log_scale + self.exponent * np.log(flops)))
+
+
+def check_tokens(tokens: Floats) -> None:
+    """Raise InputError where all rows have the same tokens: C is then a function of N, and no budget is split."""
+    if len(tokens) > 1 and tokens.max() <= tokens.min() * (1 + SAME_TOKENS):
+        message = f"all {plural(len(tokens), 'row')} have the same ({tokens[0]:.6g}), so flops say nothing beyond parameters"
+        raise InputError.at("tokens", message)
 
 
 def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
