@@ -44,7 +44,7 @@ def role_options(command: Any) -> Any:
 @click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the resamples.")
 @click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
-@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
+@click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are.")
 @as_json
 def fit(table: Path, law: str, as_json: bool, **options: Any) -> None:
     """Fit a scaling law to any TABLE (csv, jsonl, parquet) or results folder, and forecast its largest runs.
@@ -71,7 +71,7 @@ def fit(table: Path, law: str, as_json: bool, **options: Any) -> None:
 @click.option("--huber-delta", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True)
 @click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
 @click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
-@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
+@click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are.")
 @as_json
 def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:
     """Fit a downstream score to N and D in two steps (through the loss) and in one, and forecast the largest runs by both."""
@@ -110,7 +110,7 @@ def frontier(table: Path, where: str | None, any_units: bool, as_json: bool, **r
 @role_options
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
 @click.option("--cluster", metavar="COLUMN", help="The run of a row.")
-@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
+@click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are.")
 def plot(table: Path, law: str | None, like: Path | None, into: Path, **options: Any) -> None:
     """Draw a law's fit to a TABLE or results folder, its residuals, forecast, iso-FLOP valleys, shapes and multiverse.
 

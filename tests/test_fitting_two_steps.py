@@ -12,7 +12,7 @@ from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings
 from study.fitting.forecasting import Forecast
-from study.fitting.reading import Source
+from study.fitting.reading import Source, read_observations
 from study.fitting.two_steps import fit_score
 from tests.points import TRUTHS
 
@@ -42,6 +42,7 @@ def test_both_ways_forecast_the_largest_scores(table: Path) -> None:
     assert plain["two_steps"]["score"]["status"] == "converged"
     assert {"law", "status", "estimates", "forecast"} <= plain["single_step"].keys()
     assert found.to_text().count("forecast (") == 2
+    assert "columns: parameters = N, tokens = D, loss = loss, score = `accuracy %`/100" in found.to_text()
 
 
 def test_the_score_at_sizes_is_that_at_the_loss_of_the_sizes(table: Path) -> None:
@@ -53,6 +54,32 @@ def test_the_score_at_sizes_is_that_at_the_loss_of_the_sizes(table: Path) -> Non
     assert resampled.shape[1] == 2
     low, high = np.percentile(resampled, [0.5, 99.5], axis=0)
     assert ((low <= found.predict(columns)) & (found.predict(columns) <= high)).all()
+
+
+def test_scores_in_percent_are_asked_about(table: Path) -> None:
+    with pytest.raises(InputError, match=r"not in row 1 \(.* --score '`accuracy %`/100'; if not, --any-units"):
+        fit_score(Source(table, {"score": "accuracy %"}))
+    pd.read_csv(table).rename(columns={"accuracy %": "acc"}).to_csv(table, index=False)
+    with pytest.raises(InputError, match=r"^score \(acc\): must be from 0 to 1, .* in percent\? Then give --score 'acc/100'"):
+        fit_score(Source(table))
+    with pytest.raises(InputError, match=r"Then give --score '\(2\*acc/3\)/100'"):
+        fit_score(Source(table, {"score": "2*acc/3"}))
+
+
+@pytest.mark.parametrize(("law", "role"), [("score-of-loss", "score"), ("error-of-loss", "error")])
+@pytest.mark.parametrize("value", [1.5, -0.25])
+def test_single_scores_outside_0_to_1_are_named(tmp_path: Path, law: str, role: str, value: float) -> None:
+    loss = np.linspace(2, 4, 20)
+    data = pd.DataFrame({"loss": loss, role: 0.1 + loss / 10})
+    data.loc[3, role] = value
+    data.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=rf"{role}: must be from 0 to 1, but is not in row 4 \({value}\); mend these rows"):
+        read_observations(Source(tmp_path / "t.csv"), LAWS[law])
+
+
+def test_scores_of_odd_size_are_taken_as_they_are_where_told(table: Path) -> None:
+    source = Source(table, {"score": "accuracy %"}, any_units=True)
+    assert read_observations(source, LAWS["score-of-loss"]).response.max() > 1
 
 
 def test_too_few_rows_say_so(table: Path) -> None:

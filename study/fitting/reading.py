@@ -19,7 +19,7 @@ from study.fitting.laws import Law
 from study.fitting.ledgers import LEDGER_COLUMNS, is_ledger, runs_of, unusable
 from study.fitting.observations import Exclusion, Observations, budget_of
 from study.fitting.table_files import NOTES, read_table
-from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses
+from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
 from study.schema import nearest
 
 
@@ -28,8 +28,8 @@ class Source:
     """A table and which of its columns mean what.
 
     `roles` map a variable of a law (parameters, tokens, flops, loss, …) to a column or an expression; `where` keeps rows;
-    `cluster` names the run of a row; `budget` orders runs by size. `any_units` lets counts and losses of odd size through;
-    `bracketed_only` leaves out a ledger's cells whose learning rate is not bracketed.
+    `cluster` names the run of a row; `budget` orders runs by size. `any_units` lets counts, losses and scores of odd size
+    through; `bracketed_only` leaves out a ledger's cells whose learning rate is not bracketed.
     """
 
     path: Path
@@ -209,6 +209,8 @@ class _Reading:
         rows, table = np.flatnonzero(present) + 1, self.table[present]
         found = [Values(role, self.found[role], each[present], rows) for role, each in values.items()]
         checks: list[Callable[[Values], list[Problem]]] = [not_positive]
+        if not self.source.any_units:
+            checks.insert(0, lambda each: odd_shares(each, self.table))
         if not self.source.any_units and not self.is_ledger:
             checks += [odd_counts, lambda each: odd_losses(each, table)]
         problems = [next((told for check in checks if (told := check(each))), []) for each in found if len(rows)]

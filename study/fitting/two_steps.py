@@ -63,7 +63,8 @@ class ScoreFit:
     def to_text(self) -> str:
         """The fits for readers: each law with its status and estimates, then the forecasts side by side."""
         steps = {"step 1": self.two_steps.loss, "step 2": self.two_steps.score, "single step": self.single_step}
-        lines = []
+        roles = self.two_steps.score.observations.roles
+        lines = ["columns: " + ", ".join(f"{role} = {roles[role]}" for role in (*SIZES, "loss", "score")), ""]
         for name, found in steps.items():
             reasons = f" ({'; '.join(found.reasons)})" if found.reasons else ""
             estimates = ", ".join(f"{parameter} {value:.5g}" for parameter, value in found.estimates.items())

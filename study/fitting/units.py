@@ -16,6 +16,8 @@ SHOWN = 5
 """So many rows are named."""
 
 _SMALLEST = {"parameters": 5e4, "tokens": 5e5, "flops": 1e12, "unique_tokens": 5e5}
+_SHARES = ("score", "error")
+_PERCENT = 100.0
 _LARGEST_LOSS = 13.0
 _BITS_PER_BYTE = 1.3
 _ALIKE = 1e-3
@@ -80,6 +82,21 @@ def odd_losses(found: Values, table: pd.DataFrame) -> list[Problem]:
             said = f"is in bits: {name} is 0.6931 times it, as in row {found.rows[0]}"
             return [Problem(_place(found), f"{said}; for nats give --loss '{name}', for bits --any-units")]
     return []
+
+
+def odd_shares(found: Values, table: pd.DataFrame) -> list[Problem]:
+    """Scores and errors outside 0 to 1, which percentages are; `table` holds the columns that the values came from."""
+    if found.role not in _SHARES:
+        return []
+    outside = (found.values < 0) | (found.values > 1)
+    if not outside.any():
+        return []
+    message = f"must be from 0 to 1, but is not in {found.shown(outside)}"
+    if np.median(found.values) <= 1 or found.values.min() < 0 or found.values.max() > _PERCENT:
+        return [Problem(_place(found), f"{message}; mend these rows, leave them out with --where, or give --any-units")]
+    named = found.name if found.name.isidentifier() else f"`{found.name}`"
+    part = named if found.name in table.columns else f"({found.name})"
+    return [Problem(_place(found), f"{message}: in percent? Then give --{found.role} '{part}/100'; if not, --any-units")]
 
 
 def loss_warnings(found: Values) -> list[str]:
