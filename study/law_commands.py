@@ -156,7 +156,7 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
     from study.errors import InputError
     from study.fitting.compute_multiverse import explore
     from study.fitting.reading import Source
-    from study.fitting.shape_multiverse import explore_shapes, is_about_shape
+    from study.fitting.shape_multiverse import explore_shapes, is_about_shape, why_not_shape
     from study.plotting.answer_by_convention import save_multiverse
 
     if ask == "shape" or (ask is None and is_about_shape(table)):
@@ -167,7 +167,11 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
         selection = {name: options.pop(name) for name in ("where", "any_units")}
         sizes = options.pop("parameters"), options.pop("flops")
         given = {role: text for role, text in options.items() if text is not None}
-        found = explore(Source(table, given, **selection), *sizes)
+        own_question = ask is None and not any((*given, *selection.values(), *sizes))
+        try:
+            found = explore(Source(table, given, **selection), *sizes)
+        except InputError as error:
+            raise InputError([*(why_not_shape(table) if own_question else ()), *error.problems]) from error
     if into is not None:
         save_multiverse(found, into)
     click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())

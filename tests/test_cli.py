@@ -102,6 +102,19 @@ def test_a_multiverse_of_shape_refuses_what_only_a_table_has(study: Any, tmp_pat
     assert "error: --where, --any-units: is for tables" in err
 
 
+def test_a_multiverse_of_a_sweep_that_no_question_fits_says_why(study: Any, tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 128)))
+    study("report", folder.path)
+    status, out, err = study("multiverse", folder.path)
+    assert (status, out) == (2, "")
+    shape, compute = err.splitlines()
+    assert shape == "error: shape: depth or width cannot be asked: no two depths were trained at equal parameters"
+    assert compute.startswith(
+        "error: compute: how to split it cannot be asked: that needs several budgets of tokens, here is one, "
+    )
+    assert study("multiverse", folder.path, "--ask", "compute")[2] == f"{compute}\n"
+
+
 def test_fit_prints_json_with_its_status_and_forecast(study: Any, tmp_path: Path) -> None:
     law = LAWS["chinchilla"]
     columns = columns_of(law, 60)

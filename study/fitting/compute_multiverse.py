@@ -54,6 +54,9 @@ def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str]
     given = tuple(parameters) or (LEDGER_PARAMETERS if own else ())
     first = replace(source, roles={**source.roles, **({"parameters": given[0]} if given else {})})
     points = read_observations(first, LAWS["chinchilla"])
+    if len(budgets_of_tokens := np.unique(points.columns["tokens"])) == 1:
+        here = f"here is one, {budgets_of_tokens[0]:.6g}"
+        raise InputError.at("compute", f"how to split it cannot be asked: that needs several budgets of tokens, {here}")
     points.check(LAWS["chinchilla"])
     sizes = given or (points.roles["parameters"],)
     budgets = tuple(flops) or (LEDGER_FLOPS if own else ())

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from study.errors import InputError
+from study.errors import InputError, Problem
 from study.fitting.cells import EQUAL_WITHIN, Cell
 from study.fitting.contrasts import contrast, slope_weights
 from study.fitting.estimation import Fit, Settings, fit
@@ -54,6 +54,13 @@ def is_about_shape(folder: Path) -> bool:
         return False
     families = gather(SweepFolder(folder)).families
     return any(family.equal_parameters and len({cell.architecture.depth for cell in family.cells}) > 1 for family in families)
+
+
+def why_not_shape(folder: Path) -> list[Problem]:
+    """Why a sweep's folder cannot be asked for shape; nothing of what is no sweep's folder, or can be."""
+    if not (folder / "sweep.yaml").exists() or is_about_shape(folder):
+        return []
+    return [Problem("shape", "depth or width cannot be asked: no two depths were trained at equal parameters")]
 
 
 def explore_shapes(folder: Path) -> Multiverse:
