@@ -93,6 +93,17 @@ def test_profile_of_least_squares_is_the_likelihood_interval() -> None:
     assert low < fitted.estimates["alpha"] < high
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("delta", [1e-3, np.inf])
+def test_a_law_that_is_zero_somewhere_is_infinitely_wrong_in_logarithms(delta: float) -> None:
+    law = LAWS["power"]
+    points = observed(law)
+    objective = Objective(law.at(points.columns), points.response, delta, "log")
+    theta = np.zeros((1, len(law.parameters)))
+    assert np.isneginf(objective.residuals(theta)).all()
+    assert objective.value(theta, np.ones((1, len(points)))) == [np.inf]
+
+
 def test_a_floor_that_the_data_deny_is_on_its_bound() -> None:
     points = observed(LAWS["power"], noise=0.0)
     fitted = fit(LAWS["power-floor"], points, Settings(bootstrap=0))

@@ -89,6 +89,8 @@ class Objective:
 
     def _huber(self, residuals: Floats) -> Floats:
         size = np.abs(residuals)
+        if np.isinf(self.delta):  # not by the way below, where an infinite residual less half of itself is no number
+            return size * (0.5 * size)
         inner = np.minimum(size, self.delta)
         return inner * (size - 0.5 * inner)
 
