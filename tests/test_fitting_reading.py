@@ -255,7 +255,18 @@ def test_names_are_found_without_case_spaces_and_units(tmp_path: Path) -> None:
         read(tmp_path, data.assign(eval_loss=1.0).rename(columns={"Val Loss (nats)": "Val Loss"}), roles={})
     with pytest.raises(InputError) as refused:
         read(tmp_path, data[["run"]], roles={})
-    assert [problem.place for problem in refused.value.problems] == ["--parameters", "--tokens", "--loss"]
+    assert [problem.place for problem in refused.value.problems][:-1] == ["--parameters", "--tokens", "--loss"]
+
+
+@pytest.mark.parametrize(("columns", "end"), [(30, "x28, x29"), (33, "x28, x29 and 3 more")])
+def test_columns_are_listed_once_where_no_role_is_found(tmp_path: Path, columns: int, end: str) -> None:
+    data = pd.DataFrame({f"x{number}": [1.0, 2.0] for number in range(columns)})
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, data, roles={})
+    *needed, listed = map(str, refused.value.problems)
+    assert needed == ["--parameters: is needed", "--tokens: is needed", "--loss: is needed"]
+    assert listed.startswith(f"{tmp_path / 't.csv'}: has the columns x0, x1, ")
+    assert listed.endswith(end)
 
 
 def test_units_in_a_name_are_the_ones_proposed(tmp_path: Path) -> None:

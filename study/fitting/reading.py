@@ -22,6 +22,9 @@ from study.fitting.table_files import NOTES, read_table
 from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
 from study.schema import nearest
 
+NAMED = 30
+"""So many columns are named where a role has none."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -74,6 +77,12 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
         warnings=tuple(reading.warnings),
     )
     return everything.where(used)
+
+
+def _listed(names: Sequence[Any]) -> str:
+    """The first names of columns, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(map(str, names[:NAMED])) + more
 
 
 class _Reading:
@@ -130,9 +139,11 @@ class _Reading:
         if text is None:
             named = named_like(role, self.table.columns)
             if len(named) != 1:
-                known = ", ".join(map(str, (named or self.table.columns)[:30]))
                 ways = "; from FLOPs it is --tokens 'C/(6*N)'" if role == "tokens" and self._has("flops") else ""
-                raise InputError.at(option, f"is needed; {'it may be' if named else 'the columns are'} {known}{ways}")
+                if named:
+                    raise InputError.at(option, f"is needed; it may be {_listed(named)}{ways}")
+                known = Problem(str(self.source.path), f"has the columns {_listed(list(self.table.columns))}")
+                raise InputError([Problem(option, f"is needed{ways}"), known])
             text = named[0]
         self._pending.append(role)
         try:
@@ -165,7 +176,7 @@ class _Reading:
             except InputError as error:
                 problems += error.problems
         if problems:
-            raise InputError(dict.fromkeys(problems))
+            raise InputError([*dict.fromkeys(reversed(problems))][::-1])  # what several roles say is told once, after them
         used = " ".join(self.found[role] for role in roles)
         self.warnings += [note for note in self.table.attrs.get(NOTES, ()) if note.split(":")[0] in used]
         return values
