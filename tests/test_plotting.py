@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from study.answering import FIGURES, report
 from study.fitting.evidence import Evidence, gather
@@ -74,6 +75,46 @@ def test_learning_rate_shows_excluded_runs_and_one_choice_a_cell(evidence: Evide
     excluded = data[data["exclusion"].notna()]
     assert excluded["learning_rate"].tolist() == [1.6e-2, 1.6e-2]
     assert not excluded["chosen"].any()
+
+
+def _labels(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_runs_that_learned_nothing_stand_above_every_loss(evidence: Evidence) -> None:
+    data = learning_rate.frame(evidence)
+    for axes in (figure := learning_rate.draw(data)).axes:
+        (border,) = [line for line in axes.get_lines() if line.get_transform() == axes.get_yaxis_transform()]
+        above = float(np.asarray(border.get_ydata(), dtype=float)[0])
+        assert data["loss_nats"].where(data["exclusion"].isna()).max() < above < axes.get_ylim()[1]
+        assert max(axes.get_yticks()) <= above
+        crosses = [line for line in axes.get_lines() if line.get_marker() == "x"]
+        to_data = axes.get_xaxis_transform() + axes.transData.inverted()
+        heights = [float(to_data.transform(cross.get_xydata())[0][1]) for cross in crosses]
+        assert all(above < height < axes.get_ylim()[1] for height in heights)
+    assert "diverged or stuck" in _labels(figure)
+
+
+def test_the_legend_of_rates_lists_only_what_there_is(evidence: Evidence) -> None:
+    data = learning_rate.frame(evidence)
+    inner = data[data["exclusion"].isna()].assign(bracketed=True)
+    depths = [f"depth {depth}" for depth in sorted(data["depth"].unique())]
+    assert _labels(learning_rate.draw(inner)) == [*depths, "chosen, bracketed"]
+    assert _labels(learning_rate.draw(inner.assign(bracketed=False))) == [*depths, "chosen, at the edge"]
+
+
+def test_widths_of_one_depth_have_lines_that_look_apart(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "grid")
+    for (depth, width), rate in product(((1, 128), (2, 64), (2, 128)), (1e-3, 2e-3)):
+        add_run(folder, run_config(depth, width, rate))
+    folder.write_ledger()
+    data = learning_rate.frame(gather(folder))
+    told = {"depth 1", "depth 2, width 64", "depth 2, width 128"}
+    assert set(data["line"]) == told
+    figure = learning_rate.draw(data)
+    assert set(_labels(figure)) >= set(data["line"])
+    looks = [(line.get_color(), line.get_linestyle()) for line in figure.legends[0].get_lines()[: data["line"].nunique()]]
+    assert len(set(looks)) == len(looks)
 
 
 def test_loss_curves_end_at_the_final_loss(evidence: Evidence) -> None:

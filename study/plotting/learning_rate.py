@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,17 +11,30 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.fitting.evidence import Evidence
-from study.plotting.style import LOSS, depth_key, depth_styles, legend_below, panels, theme
+from study.plotting.style import LOSS, depth_styles, legend_below, panels, theme
+from study.quantities import plural
+
+LEFT_OUT = "diverged or stuck"
+_BAND = 0.24
+"""The share of a panel's height that runs without a comparable loss have for themselves, at its top."""
+
+_STROKES = ("-", "--", ":", "-.")
+_EDGE = "#d55e00"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a rate tried at the first seed; `chosen` marks its cell's best, `exclusion` says why it is none."""
+    """One row a rate tried at the first seed; `chosen` marks its cell's best, `exclusion` says why it is none.
+
+    `line` names the depth, and of the other sizes those that tell cells of one depth in a panel apart.
+    """
     rows = [
         {
             "panel": panel,
             "cell": cell.name,
             "depth": cell.architecture.depth,
             "width": cell.architecture.width,
+            "heads": cell.architecture.heads,
+            "ffn": cell.architecture.ffn,
             "learning_rate": rate.learning_rate,
             "loss_nats": rate.loss_nats,
             "exclusion": rate.exclusion,
@@ -31,47 +46,95 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         if len(cell.rates.tried) > 1
         for rate in cell.rates.tried
     ]
-    return pd.DataFrame(rows)
+    data = pd.DataFrame(rows)
+    return data if data.empty else data.assign(line=_lines(data))
+
+
+def _lines(data: pd.DataFrame) -> pd.Series[str]:
+    names, shared = "depth " + data["depth"].astype(str), ["panel", "depth"]
+    for size in ("width", "heads", "ffn"):
+        several = data.groupby(shared)[size].transform("nunique") > 1
+        names = names.where(~several, names + f", {size} " + data[size].astype(str))
+        shared.append(size)
+    return names
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a family, a line a cell; a ring is a bracketed choice, a square one at the edge, a cross a run left out."""
+    """A panel a family, a line a cell; a ring is a bracketed choice, a square one at the edge.
+
+    A cross is a run left out: it stands in a band above all losses, at a height that says nothing.
+    """
     with theme():
         names = data["panel"].unique()
         figure, axes = panels(names.tolist(), "peak learning rate", LOSS)
-        styles = depth_styles(data["depth"])
+        styles = _styles(data)
         for panel, name in zip(axes, names, strict=True):
             for _, cell in data[data["panel"] == name].groupby("cell", sort=False):
-                _draw_cell(panel, cell, styles)
+                _draw_cell(panel, cell, styles[cell["line"].iloc[0]])
             panel.set_xscale("log")
         axes[0].margins(y=0.12)
         _tick_rates(axes[0], data["learning_rate"])
-        n = data["cell"].nunique()
-        figure.suptitle(f"Loss by learning rate at the first seed ({n} cells, {len(data)} runs)")
-        legend_below(figure, depth_key(styles) + _key(), columns=3)
+        if data["exclusion"].notna().any():
+            _draw_left_out(axes, data, styles)
+        cells, runs = plural(data["cell"].nunique(), "cell"), plural(len(data), "run")
+        figure.suptitle(f"Loss by learning rate at the first seed ({cells}, {runs})")
+        lines = [Line2D([], [], label=line, **style) for line, style in styles.items()]
+        legend_below(figure, lines + _key(data), columns=3)
     return figure
 
 
-def _draw_cell(axes: Axes, cell: pd.DataFrame, styles: dict[int, tuple[str, str]]) -> None:
-    depth = int(cell["depth"].iloc[0])
-    colour, marker = styles[depth]
+def _styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """How each line looks: colour and marker by its depth, strokes by its rank among the lines of that depth."""
+    found = {}
+    lines = data.drop_duplicates("line").sort_values(["depth", "width", "heads", "ffn"])
+    for depth, (colour, marker) in depth_styles(data["depth"]).items():
+        for rank, line in enumerate(lines.loc[lines["depth"] == depth, "line"]):
+            face = {"markerfacecolor": "white"} if rank % 2 else {}
+            stroke = _STROKES[rank % len(_STROKES)]
+            found[line] = {"color": colour, "marker": marker, "linestyle": stroke, "markersize": 5, "linewidth": 1.4, **face}
+    return found
+
+
+def _draw_cell(axes: Axes, cell: pd.DataFrame, style: dict[str, Any]) -> None:
     learned = cell[cell["exclusion"].isna()]
-    axes.plot(learned["learning_rate"], learned["loss_nats"], color=colour, marker=marker, markersize=5, linewidth=1.4)
+    axes.plot(learned["learning_rate"], learned["loss_nats"], **style)
     chosen = learned[learned["chosen"]]
-    edge, shape = ("black", "o") if chosen["bracketed"].all() else ("#d55e00", "s")
+    edge, shape = ("black", "o") if chosen["bracketed"].all() else (_EDGE, "s")
     axes.plot(chosen["learning_rate"], chosen["loss_nats"], shape, markersize=12, mfc="none", mec=edge, mew=1.6)
-    out = cell[cell["exclusion"].notna()]
-    top = [0.96 - 0.05 * list(styles).index(depth)] * len(out)
-    axes.plot(out["learning_rate"], top, "x", color=colour, markersize=8, mew=2, transform=axes.get_xaxis_transform())
 
 
-def _key() -> list[Line2D]:
-    ring = {"linestyle": "none", "markersize": 11, "mfc": "none", "mew": 1.6}
-    return [
-        Line2D([], [], marker="o", mec="black", label="chosen, bracketed", **ring),  # type: ignore[arg-type]
-        Line2D([], [], marker="s", mec="#d55e00", label="chosen, at the edge", **ring),  # type: ignore[arg-type]
-        Line2D([], [], marker="x", color="grey", linestyle="none", mew=2, label="diverged or stuck"),
-    ]
+def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[str, Any]]) -> None:
+    """A cross a run left out, above a line that lies above all losses; the axis has no ticks there."""
+    low, high = axes[0].get_ylim()
+    ticks = [tick for tick in axes[0].get_yticks() if low <= tick <= high] if data["exclusion"].isna().any() else []
+    axes[0].set_ylim(low, high + (high - low) * _BAND / (1 - _BAND))
+    axes[0].yaxis.set_major_locator(FixedLocator(ticks))
+    out = data[data["exclusion"].notna()]
+    lines = [line for line in styles if line in set(out["line"])]
+    for panel, name in zip(axes, data["panel"].unique(), strict=True):
+        panel.axhline(high, color="grey", linewidth=1)
+        across = panel.get_yaxis_transform()
+        text = f"{LEFT_OUT}: above this line, not to scale"
+        panel.annotate(text, (0.01, high), (0, 3), xycoords=across, textcoords="offset points", fontsize="small", color="grey")
+        for rate, line in out.loc[out["panel"] == name, ["learning_rate", "line"]].itertuples(index=False):
+            height = 1 - _BAND * (0.12 + 0.4 * (lines.index(line) + 0.5) / len(lines))
+            up = panel.get_xaxis_transform()
+            panel.plot(rate, height, "x", color=styles[line]["color"], markersize=8, mew=2, transform=up)
+            if told := line.partition(", ")[2]:
+                style: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": "x-small", "color": styles[line]["color"]}
+                panel.annotate(told, (rate, height), (-8, 0), xycoords=up, textcoords="offset points", **style)
+
+
+def _key(data: pd.DataFrame) -> list[Line2D]:
+    """What the marks say, of those that there are."""
+    ring: dict[str, Any] = {"linestyle": "none", "markersize": 11, "mfc": "none", "mew": 1.6}
+    bracketed = data.loc[data["chosen"], "bracketed"].astype(bool)
+    entries = {
+        "chosen, bracketed": (bracketed.any(), {"marker": "o", "mec": "black", **ring}),
+        "chosen, at the edge": ((~bracketed).any(), {"marker": "s", "mec": _EDGE, **ring}),
+        LEFT_OUT: (data["exclusion"].notna().any(), {"marker": "x", "color": "grey", "linestyle": "none", "mew": 2}),
+    }
+    return [Line2D([], [], label=label, **style) for label, (there, style) in entries.items() if there]
 
 
 def _tick_rates(axes: Axes, rates: pd.Series) -> None:
