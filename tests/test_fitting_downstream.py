@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import spearmanr, t
 
 from study import answering
@@ -136,6 +138,31 @@ def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> No
     assert list(published.loc[published["task"] == "sst2", "score"]) == [0.832, 0.859, 0.897, 0.896]
     flops = score_against_flops.frame(evidence)
     assert set(flops["x"]) == set(evidence.ledger["train_flops"])
+
+
+@pytest.mark.parametrize("figure", [score_against_loss, score_against_parameters, score_against_flops])
+def test_the_title_and_legend_of_one_task_fit_the_figure(tmp_path: Path, figure: Any) -> None:
+    folder = depth_or_width(tmp_path / "one", seeds=1, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    folder.write_ledger()
+    add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
+    data = figure.frame(gather(folder))
+    assert not data["held_out"].eq(True).any(), "two shapes are too few for a forecast"
+    canvas = FigureCanvasAgg(drawn := figure.draw(data))
+    canvas.draw()
+    assert drawn.get_suptitle().replace("\n", " ").endswith("bars: 95% over examples")
+    for part in (drawn.legends[0], *drawn.texts):
+        extent = part.get_window_extent(canvas.get_renderer())
+        assert 0 <= extent.x0 < extent.x1 <= drawn.bbox.width
+    assert not any("held out" in text.get_text() for text in drawn.legends[0].get_texts())
+
+
+def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> None:
+    data = score_against_flops.frame(evidence)
+    assert "over seeds, over examples where" in score_against_flops.draw(data).get_suptitle().replace("\n", " ")
+    seeded = data[data["task"] != "blimp"]
+    drawn = score_against_flops.draw(seeded)
+    assert drawn.get_suptitle().endswith("bars: 95% over seeds")
+    assert any("held out" in text.get_text() for text in drawn.legends[0].get_texts())
 
 
 def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,9 @@ def _law(task: TaskScores) -> pd.DataFrame:
 
 def draw(data: pd.DataFrame) -> Figure:
     """The lower the loss, the further right."""
-    entry = Line2D([], [], color=_LAW, label="law of the loss, with its 95% interval")
-    figure = drawn(data, "validation loss", LOSS, _finish, [entry])
+    there = (data["kind"] == "law").any()
+    entries = [Line2D([], [], color=_LAW, label="law of the loss, with its 95% interval")] if there else []
+    figure = drawn(data, "validation loss", LOSS, _finish, entries)
     for panel in figure.axes[:1]:
         panel.invert_xaxis()
     return figure

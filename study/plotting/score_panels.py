@@ -10,8 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from study.fitting.downstream import AVERAGE, TaskScores
 from study.fitting.evidence import Evidence
-from study.plotting.style import depth_key, depth_styles, legend_below, panels, theme
+from study.fitting.forecasting import Forecast
+from study.plotting.style import depth_key, depth_styles, legend_below, panels, theme, title_above
 
 _LINES: dict[str, tuple[Literal[":", "--"], str, str]] = {
     "majority": (":", "black", "commonest answer"),
@@ -23,7 +25,8 @@ _UNTRAINED = "tab:gray"
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
     """One row an encoder and task, the average last: the score against the column `x`, and what it is worth.
 
-    `half` is half the 95% interval of the score over seeds; `held_out` marks encoders that the forecast holds out.
+    `half` is half the 95% interval of the score `over` seeds, or over examples where no encoder of the task has two seeds;
+    `held_out` marks encoders that a forecast holds out.
     """
     if evidence.downstream is None:
         return pd.DataFrame()
@@ -38,13 +41,18 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
                 "half": task.points["half"],
                 "depth": task.points["depth"],
                 "label": task.points["shape"],
-                "held_out": task.held_out,
+                "over": "seeds" if task.points["seeds"].max() > 1 else "examples",
+                "held_out": [held and _is_forecast(task) for held in task.held_out],
                 **{name: task.points[name] for name in ("random", "majority", "bag_of_words")},
             }
         )
         for task in evidence.downstream.all
     ]
     return pd.concat(parts, ignore_index=True)
+
+
+def _is_forecast(task: TaskScores) -> bool:
+    return isinstance(task.forecast, Forecast) or isinstance(task.forecast_from_sizes, Forecast)
 
 
 def drawn(
@@ -84,8 +92,18 @@ def drawn(
             panel.margins(y=0.15)
             finish(panel, data[data["task"] == task])
         legend_below(figure, [*depth_key(styles), *_key(points), *entries])
-        figure.suptitle(f"Downstream score against {convention}; bars: 95% over seeds")
+        title_above(figure, f"Downstream score against {convention}{_bars(points)}")
     return figure
+
+
+def _bars(points: pd.DataFrame) -> str:
+    """What the intervals are over, for a title; the average's come from those of its tasks."""
+    over = points.loc[(points["task"] != AVERAGE) & points["half"].notna()].groupby("task")["over"].first()
+    if over.empty:
+        return ""
+    if over.nunique() == 1:
+        return f"; bars: 95% over {over.iloc[0]}"
+    return "; bars: 95% over seeds, over examples where a task has one seed an encoder"
 
 
 def _name(points: pd.DataFrame, task: str) -> str:
@@ -94,7 +112,11 @@ def _name(points: pd.DataFrame, task: str) -> str:
 
 
 def _key(points: pd.DataFrame) -> list[Line2D]:
-    lines = [Line2D([], [], linestyle=line, color=colour, label=label) for line, colour, label in _LINES.values()]
+    lines = [
+        Line2D([], [], linestyle=line, color=colour, label=label)
+        for name, (line, colour, label) in _LINES.items()
+        if points[name].notna().any()
+    ]
     if points["random"].notna().any():
         lines.append(Line2D([], [], marker="x", color=_UNTRAINED, linestyle="", label="untrained weights"))
     if points["held_out"].any():

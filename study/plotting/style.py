@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,9 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
@@ -110,8 +113,25 @@ def draw_intervals(axes: Axes, x: pd.Series, loss: pd.Series, half: pd.Series, c
 
 
 def legend_below(figure: Figure, entries: list[Line2D], columns: int = 4) -> None:
-    """One legend for all panels, under them."""
-    figure.legend(handles=entries, loc="outside lower center", ncols=min(columns, len(entries)))
+    """One legend for all panels, under them, of at most so many columns as fit the figure's width."""
+    for count in range(min(columns, len(entries)), 0, -1):
+        legend = figure.legend(handles=entries, loc="outside lower center", ncols=count)
+        if count == 1 or _fits(figure, legend):
+            return
+        legend.remove()
+
+
+def title_above(figure: Figure, title: str) -> None:
+    """The figure's title, in as few lines as fit its width."""
+    text = figure.suptitle(title)
+    length = len(title)
+    while not _fits(figure, text) and length > 20:
+        length -= 2
+        text.set_text(textwrap.fill(title, length, break_long_words=False))
+
+
+def _fits(figure: Figure, drawn: Artist) -> bool:
+    return drawn.get_window_extent(RendererAgg(1, 1, figure.dpi)).width <= 0.98 * figure.bbox.width
 
 
 def log_ticks(axes: Axes) -> None:
