@@ -148,10 +148,10 @@ def test_the_title_and_legend_of_one_task_fit_the_figure(tmp_path: Path, figure:
     data = figure.frame(gather(folder))
     assert not data["held_out"].eq(True).any(), "two shapes are too few for a forecast"
     canvas = FigureCanvasAgg(drawn := figure.draw(data))
-    canvas.draw()
+    canvas.draw()  # type: ignore[no-untyped-call]
     assert drawn.get_suptitle().replace("\n", " ").endswith("bars: 95% over examples")
     for part in (drawn.legends[0], *drawn.texts):
-        extent = part.get_window_extent(canvas.get_renderer())
+        extent = part.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
         assert 0 <= extent.x0 < extent.x1 <= drawn.bbox.width
     assert not any("held out" in text.get_text() for text in drawn.legends[0].get_texts())
 

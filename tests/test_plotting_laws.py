@@ -46,6 +46,19 @@ def test_law_fit_shows_every_row_at_every_variable(found: LawFit) -> None:
     assert ((one["low"] <= one["law"]) & (one["law"] <= one["high"])).all()
 
 
+def test_wide_intervals_are_cut_and_do_not_scale_the_axis(found: LawFit) -> None:
+    data = law_fit.frame(found)
+    wide = data.assign(high=data["high"].where(data.index > 0, 2400.0))
+    for rows, cut in ((data, False), (wide, True)):
+        figure = law_fit.draw(rows)
+        bottom, top = figure.axes[0].get_ylim()
+        values = rows[["measured", "law"]].to_numpy(dtype=float)
+        least, most = values.min(), values.max()
+        assert least - 1.1 * (most - least) < bottom < least
+        assert most < top < most + 1.1 * (most - least)
+        assert any("cut at the axis" in text.get_text() for text in figure.legends[0].get_texts()) is cut
+
+
 def test_forecast_shows_the_rows_held_out(found: LawFit) -> None:
     data = forecast_against_truth.frame(found)
     assert len(data) == 9

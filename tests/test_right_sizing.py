@@ -154,7 +154,7 @@ def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
         ("{", "is not JSON"),
         ("[1]", "holds no keys and values"),
         ("{}", "holds no law"),
-        ('{"law": "powr"}', "did you mean 'power'"),
+        ('{"law": "powr"}', "is no known law; known: power, power-floor"),
         ('{"law": "power", "estimates": {"A": "much", "alpha": 0.3}}', "estimates.A: is 'much', not a number"),
         ('{"law": "flops", "estimates": {"C": 2, "gamma": 0.3}}', "flops needs flops, which a shape does not have"),
         ('{"law": "score-of-loss", "estimates": {}}', "predicts the score, not the loss"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
 from study.fitting.forecasting import largest_runs, predicted
 from study.fitting.law_fits import LawFit
-from study.plotting.style import MANY, log_ticks, theme
+from study.plotting.style import MANY, legend_below, log_ticks, theme, title_above
 
 BUDGET, HELD = "budget", "held out"
 
@@ -59,17 +60,24 @@ def _axis(name: str, roles: Mapping[str, str]) -> str:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A column a variable: measured values and the law above, residuals below."""
+    """A column a variable: measured values and the law above, residuals below.
+
+    The axis follows these values; an interval beyond it is cut there, as the legend then says.
+    """
     names = list(dict.fromkeys(data["variable"]))
     fitted, held, law = sns.color_palette("colorblind", 3).as_hex()
     parts = {False: (fitted, "measured"), True: (held, "measured, held out by the forecast")}
+    bottom, top = _limits(data)
+    is_cut = (data["low"] < bottom).any() or (data["high"] > top).any()
+    told = "law, with its 95% interval" + (" (cut at the axis)" if is_cut else "")
     with theme():
         figure = Figure(figsize=(3.9 * max(2, len(names)), 7.0), layout="constrained")
         axes = figure.subplots(2, len(names), sharex="col", sharey="row", squeeze=False)
         for (above, below), name in zip(axes.T, names, strict=True):
             rows = data[data["variable"] == name]
-            above.vlines(rows["size"], rows["low"], rows["high"], color=law, linewidth=3, alpha=0.3)
-            above.scatter(rows["size"], rows["law"], marker="_", s=50, color=law, label="law, with its 95% interval")
+            low, high = rows["low"].clip(lower=bottom), rows["high"].clip(upper=top)
+            above.vlines(rows["size"], low, high, color=law, linewidth=3, alpha=0.3)
+            above.scatter(rows["size"], rows["law"], marker="_", s=50, color=law, label=told)
             below.axhline(0, color="black", linewidth=1)
             for part, (colour, label) in parts.items():
                 some = rows[rows["held_out"] == part]
@@ -79,7 +87,18 @@ def draw(data: pd.DataFrame) -> Figure:
             log_ticks(below)
         axes[0, 0].set_ylabel(data["predicts"].iloc[0])
         axes[1, 0].set_ylabel(f"residual (law − measured, {data['space'].iloc[0]})")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
-        figure.suptitle(str(data["title"].iloc[0]))
+        axes[0, 0].set_ylim(bottom, top)
+        legend_below(figure, axes[0, 0].get_legend_handles_labels()[0], columns=3)
+        title_above(figure, str(data["title"].iloc[0]))
     return figure
+
+
+def _limits(data: pd.DataFrame) -> tuple[float, float]:
+    """A range with all measured and fitted values, and with intervals as far as the spread of these values beyond them."""
+    values = data[["measured", "law"]].to_numpy(dtype=float)
+    values = values[np.isfinite(values)]
+    least, most = float(values.min()), float(values.max())
+    spread = max(most - least, 0.02 * abs(most), 1e-9)
+    low, high = max(data["low"].min(), least - spread), min(data["high"].max(), most + spread)
+    margin = 0.06 * spread
+    return float(np.fmin(low, least)) - margin, float(np.fmax(high, most)) + margin

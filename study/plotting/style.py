@@ -131,7 +131,7 @@ def title_above(figure: Figure, title: str) -> None:
 
 
 def _fits(figure: Figure, drawn: Artist) -> bool:
-    return drawn.get_window_extent(RendererAgg(1, 1, figure.dpi)).width <= 0.98 * figure.bbox.width
+    return drawn.get_window_extent(RendererAgg(1, 1, figure.dpi)).width <= 0.98 * figure.bbox.width  # type: ignore[no-untyped-call]
 
 
 def log_ticks(axes: Axes) -> None:
