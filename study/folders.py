@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+LEAST_OF_ID = 4
+"""How many characters of a run's id may name it."""
+
 
 class Orders(Strict):
     """What a sweep asks of a run: after which steps to leave its state for others; how often to validate if not as usual."""
@@ -413,3 +416,16 @@ class SweepFolder:
     def sweep(self) -> dict[str, Any]:
         """The resolved sweep as plain values."""
         return read_yaml(self.sweep_file)
+
+
+def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
+    """The folders, in every sweep under `results` that has it, of the run with an id, or with the one id that starts so.
+
+    Less than LEAST_OF_ID characters name no run. Raises InputError where several ids start so.
+    """
+    if len(run_id) < LEAST_OF_ID or not run_id.isalnum():
+        return []
+    found = [RunFolder(file.parent) for file in sorted(results.glob(f"[!.]*/runs/{run_id}*/config.yaml"))]
+    if len(ids := {run.run_id for run in found}) > 1:
+        raise InputError.at(run_id, f"is the start of {len(ids)} runs' ids in {results}; give more of the id")
+    return found

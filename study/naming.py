@@ -51,11 +51,7 @@ def _in_file(path: Path) -> Architecture:
 
 def _run(run_id: str, results: Path) -> Path | None:
     """The configuration of the run with an id, or with the one id that starts with it."""
-    if len(run_id) < 4 or not run_id.isalnum():
-        return None
-    from study.folders import RunFolder
+    from study.folders import runs_of_id
 
-    found = [RunFolder(path).config_file for path in sorted(results.glob(f"*/runs/{run_id}*"))]
-    if len(ids := {file.parent.name for file in found}) > 1:
-        raise InputError.at(run_id, f"is the start of {len(ids)} runs' ids in {results}; give more of the id")
-    return found[0] if found else None
+    found = runs_of_id(run_id, results)
+    return found[0].config_file if found else None

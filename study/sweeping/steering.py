@@ -11,7 +11,7 @@ from pathlib import Path
 
 from study.durable_files import write_atomically
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders import LEAST_OF_ID, RunFolder, SweepFolder, runs_of_id
 from study.ownership import is_locked
 from study.records import RunRecord, timestamp
 from study.sweeping.coordinator import SAVE_SECONDS, held
@@ -20,9 +20,6 @@ RETRIED = ("FAILED", "OOM", "HUNG")
 """What a retry without names takes up; a run that diverged would diverge again, and has to be named."""
 
 POLL_SECONDS = 0.2
-
-LEAST_OF_ID = 4
-"""How much of a run's id names it."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +109,8 @@ def _found(run: str, results: Path) -> list[RunFolder]:
         return [RunFolder(Path(run).resolve())]
     if len(run) < LEAST_OF_ID:
         raise InputError.at(run, f"is too short for an id; give {LEAST_OF_ID} characters of it at least")
-    known = [RunFolder(path.parent) for path in sorted(results.glob("[!.]*/runs/*/config.yaml"))]
-    found = [folder for folder in known if run.isalnum() and folder.run_id.startswith(run)]
-    if not found:
+    if not (found := runs_of_id(run, results)):
         raise InputError.at(run, f"is neither a run's folder nor the id of a run in {results}; `study status` lists them")
-    if len(ids := {folder.run_id for folder in found}) > 1:
-        raise InputError.at(run, f"is the start of {len(ids)} runs' ids in {results}; give more of the id")
     return found
 
 
