@@ -148,11 +148,12 @@ def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
     state: str = "running" if record is None and is_trained(home) else "stopped"
     rows = newest_rows(home) if record is None else []
     values = newest_of(rows)
-    tokens = values.get("trainer/tokens", 0)
-    spent_tokens = home.spent(tokens, config.recipe.batch_tokens)["spent_tokens"]
-    flops = values.get("trainer/flops", 0.0) * spent_tokens / max(1, tokens)  # the rows count from step 0, a trunk's too
-    loss, speed, mfu = values.get("val/loss"), values.get("perf/tokens_per_second"), values.get("perf/mfu")
-    if record is not None:
+    mfu = values.get("perf/mfu")
+    if record is None:
+        tokens, loss, speed = values.get("trainer/tokens", 0), values.get("val/loss"), values.get("perf/tokens_per_second")
+        spent_tokens = home.spent(tokens, config.recipe.batch_tokens)["spent_tokens"]
+        flops = values.get("trainer/flops", 0.0) * spent_tokens / max(1, tokens)  # the rows count from step 0, a trunk's too
+    else:
         state, tokens, loss, speed = record.state, record.tokens, record.loss_nats, record.tokens_per_second
         spent_tokens = tokens if record.spent_tokens is None else record.spent_tokens
         flops = record.train_flops * record.spent_share
