@@ -13,7 +13,7 @@ import pytest
 
 from study.architecture import Architecture
 from study.benching import probes, roofline, sharing, starting, training
-from study.benching.cases import Case, cpu_cases, gpu_cases, read_shapes
+from study.benching.cases import Case, cases_of_models, cases_of_shapes, read_shapes
 from study.benching.command import Choice
 from study.benching.figures import failed, figure
 from study.benching.gate import Contender, ContenderError, Order, RoundTime
@@ -98,14 +98,14 @@ def test_shapes_that_are_none_are_refused_by_name(text: str) -> None:
 
 
 def test_shapes_are_crossed_with_vocabularies_and_precisions() -> None:
-    cases = cpu_cases(read_shapes("2x128, 4x256"), (30522, 8192), ("fp32", "bf16"), (32, 128), threads=2)
+    cases = cases_of_shapes(read_shapes("2x128, 4x256"), (30522, 8192), ("fp32", "bf16"), (32, 128), threads=2)
     assert len(cases) == 8
     assert {case.shape for case in cases} == {"2x128", "4x256"}
     assert cases[0].config().batch_sequences == 32
 
 
 def test_the_cases_of_a_gpu_are_the_miniatures_base_and_large() -> None:
-    cases = gpu_cases(threads=1, dropout=0.0)
+    cases = cases_of_models(threads=1, dropout=0.0)
     assert [(case.model, case.sequence_length) for case in cases][-4:] == [
         ("bert-base", 128),
         ("bert-base", 512),

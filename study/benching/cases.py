@@ -15,7 +15,9 @@ from study.errors import InputError, Problem
 from study.memory import Device, Precision
 from study.named_models import architecture_of, changed
 
-CPU_SHAPES = "2x128,4x256,4x512"
+SHAPES = "2x128,4x256,4x512"
+VOCABULARIES = (30522, 8192)
+BATCH, SEQUENCE_LENGTH = 32, 128
 
 STEPS = 10**9
 """A budget that no benchmark reaches."""
@@ -113,7 +115,7 @@ def read_shapes(text: str) -> list[tuple[int, int]]:
     return [(int(sizes[1]), int(sizes[2])) for sizes in found if sizes is not None]
 
 
-def cpu_cases(
+def cases_of_shapes(
     shapes: Iterable[tuple[int, int]],
     vocabularies: Iterable[int],
     dtypes: Iterable[Precision],
@@ -132,7 +134,7 @@ def cpu_cases(
     return [Case(model, dtype, *size, **rest, wave=wave) for wave, (model, dtype) in enumerate(product(models, dtypes))]
 
 
-def gpu_cases(threads: int, dropout: float) -> list[Case]:
+def cases_of_models(threads: int, dropout: float) -> list[Case]:
     """BERT's miniatures, Base and Large in bf16, at batches that fill a large GPU."""
     return [
         Case(

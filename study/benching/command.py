@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from study.benching.cases import CPU_SHAPES, Case, cpu_cases, gpu_cases, read_shapes
+from study.benching.cases import (
+    BATCH,
+    SEQUENCE_LENGTH,
+    SHAPES,
+    VOCABULARIES,
+    Case,
+    cases_of_models,
+    cases_of_shapes,
+    read_shapes,
+)
 from study.benching.results import Results
 from study.benching.roofline import measure_roofline
 from study.benching.sharing import measure_sharing
@@ -69,11 +78,11 @@ class Choice:
             }
             if unread := [option for option, value in given.items() if value is not None]:
                 raise InputError.at(", ".join(unread), "is of --shapes; without them the models of the GPU's table are trained")
-            return gpu_cases(threads, self.dropout)
+            return cases_of_models(threads, self.dropout)
         dtypes: tuple[Precision, ...] = self.dtypes or (("bf16",) if device == "cuda" else ("fp32", "bf16"))
         rest = {"device": device, "threads": threads, "dropout": self.dropout}
-        sizes, shapes = (self.batch or 32, self.sequence_length or 128), read_shapes(self.shapes or CPU_SHAPES)
-        return cpu_cases(shapes, self.vocabularies or (30522, 8192), dtypes, sizes, **rest)
+        size, shapes = (self.batch or BATCH, self.sequence_length or SEQUENCE_LENGTH), read_shapes(self.shapes or SHAPES)
+        return cases_of_shapes(shapes, self.vocabularies or VOCABULARIES, dtypes, size, **rest)
 
 
 def run(
