@@ -16,6 +16,7 @@ from study.fitting.paired import paired_difference, pooled_seed_variance
 from study.fitting.reading import Source
 from study.fitting.shape_multiverse import explore_shapes, is_about_shape
 from study.fitting.universes import Multiverse, Universe
+from study.plotting import answer_by_convention
 from tests.synthetic import Law, depth_or_width
 from tests.test_fitting_frontiers import EXPONENT, iso_flop_runs
 
@@ -93,6 +94,17 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
     assert found.flips() == {"parameters": 1.0, "loss": 0.0}
     assert found.by_choice()["parameters"] == {"all": 1.0, "without": 0.0}
     assert "never turning it alone: loss" in found.to_text()
+
+
+def test_the_figure_counts_universes_in_whole_numbers_and_keeps_its_legend_off_them() -> None:
+    universes = [Universe({"approach": name}, "converged", 0.4 + 0.05 * n, (0.3, 0.8)) for n, name in enumerate("abcabc")]
+    figure = answer_by_convention.draw(answer_by_convention.frame(Multiverse(QUESTION, tuple(universes))))
+    figure.draw_without_rendering()
+    (axes,), (legend,) = figure.axes, figure.legends
+    assert all(tick == round(tick) for tick in axes.get_xticks())
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c"]
+    assert axes.get_legend() is None
+    assert legend.get_window_extent().y1 <= axes.get_window_extent().y0
 
 
 def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

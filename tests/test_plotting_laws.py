@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Annotation
 
 from study.fitting.estimation import Settings
 from study.fitting.evidence import gather
@@ -19,6 +20,7 @@ from study.fitting.observations import Observations
 from study.fitting.reading import Source
 from study.plotting import forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.law_figures import draw_all
+from study.wording import compact
 from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
 from tests.test_fitting_frontiers import best, iso_flop_runs
 
@@ -84,7 +86,11 @@ def test_shapes_are_mapped_with_contours_of_equal_parameters(tmp_path: Path) -> 
     ends = lines.groupby("parameters")["width"].agg(["min", "max"])
     np.testing.assert_allclose(ends.loc[ends.index.min()], [64, 128], rtol=0.05)
     np.testing.assert_allclose(ends.loc[ends.index.max()], [92, 184], rtol=0.05)
-    loss_by_shape.draw(data)
+    axes = loss_by_shape.draw(data).axes[0]
+    assert axes.get_xticks().tolist() == sorted(cells["width"].unique())
+    assert {text.get_text() for text in axes.texts} >= {compact(level) for level in lines["parameters"].unique()}
+    low, high = axes.get_xlim()
+    assert all(low <= text.xy[0] <= high for text in axes.texts if isinstance(text, Annotation))
 
 
 def test_a_single_depth_has_no_map(tmp_path: Path) -> None:

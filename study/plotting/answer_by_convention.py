@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from study.durable_files import write_atomically
 from study.fitting.universes import Multiverse
-from study.plotting.style import panels, save_in, series_styles, theme
+from study.plotting.style import legend_below, panels, save_in, series_styles, theme
 
 
 def frame(found: Multiverse) -> pd.DataFrame:
@@ -31,10 +32,12 @@ def draw(data: pd.DataFrame) -> Figure:
         kinds = data["approach"] + floor
         for kind, (colour, marker) in series_styles(kinds).items():
             rows = data[kinds == kind]
-            axes.vlines(rows.index, rows["low"].astype(float), rows["high"].astype(float), color=colour, alpha=0.35)
-            axes.scatter(rows.index, rows["value"], color=colour, marker=marker, s=22, label=kind, zorder=3)
+            place = rows.index + 1
+            axes.vlines(place, rows["low"].astype(float), rows["high"].astype(float), color=colour, alpha=0.35)
+            axes.scatter(place, rows["value"], color=colour, marker=marker, s=22, label=kind, zorder=3)
         axes.axhline(float(data["threshold"].iloc[0]), color="black", linewidth=1)
-        axes.legend()
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        legend_below(figure, axes.get_legend_handles_labels()[0])
         shares = data["answer"].value_counts(normalize=True)
         told = ", ".join(f"{answer} {share:.0%}" for answer, share in shares.items())
         figure.suptitle(f"{data['question'].iloc[0]}\n{told} of {len(data)} universes (95% intervals)")

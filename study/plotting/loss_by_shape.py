@@ -13,7 +13,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter
 
 from study.architecture import Architecture
 from study.counting import parameters
@@ -106,7 +106,6 @@ def draw(data: pd.DataFrame) -> Figure:
     with theme():
         figure, axes = panels(names, "width", "depth (layers)", size=(5.4, 4.2))
         for panel, name in zip(axes, names, strict=True):
-            _draw_contours(panel, lines)
             _draw_cells(panel, cells[cells["panel"] == name], shade)
             panel.set_yscale("log", base=2)
             panel.yaxis.set_major_locator(FixedLocator(sorted(cells["depth"].unique())))
@@ -114,17 +113,39 @@ def draw(data: pd.DataFrame) -> Figure:
             panel.yaxis.set_major_formatter(ScalarFormatter())
             panel.set_xlim(0.8 * cells["width"].min(), 1.25 * cells["width"].max())
             log_ticks(panel)
+            _tick_widths(panel, cells["width"])
             panel.margins(y=0.25)
+            _draw_contours(panel, lines)
         figure.colorbar(shade, ax=axes, label=str(cells["label"].iloc[0]))
         figure.suptitle("Loss by depth and width; grey lines: equal non-embedding parameters")
     return figure
 
 
+def _tick_widths(axes: Axes, widths: pd.Series) -> None:
+    """Ticks at the widths that there are, without those too close to a smaller one for both to be read."""
+    low, high = axes.get_xlim()
+    ticks: list[float] = []
+    for width in sorted(widths.unique().tolist()):
+        if not ticks or np.log(width / ticks[-1]) > 0.06 * np.log(high / low):
+            ticks.append(width)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda width, _: f"{width:g}"))
+
+
 def _draw_contours(axes: Axes, lines: pd.DataFrame) -> None:
+    """Each with its parameters at an end that is in sight: by turns the lower and the upper one."""
+    low, high = axes.get_xlim()
     for number, (level, line) in enumerate(lines.groupby("parameters")):
         axes.plot(line["width"], line["depth"], color="grey", linewidth=1, linestyle="--", zorder=1)
-        end = line.sort_values("depth").iloc[-1 if number % 2 else 0]
-        _annotate(axes, compact(float(str(level))), (end["width"], end["depth"]), 12 if number % 2 else -28, "grey")
+        seen = line[line["width"].between(low, high)].sort_values("depth")
+        if seen.empty:
+            continue
+        end = seen.iloc[-1 if number % 2 else 0]
+        text, at = compact(float(str(level))), (end["width"], end["depth"])
+        if end["depth"] in (lines["depth"].min(), lines["depth"].max()):
+            _annotate(axes, text, at, 12 if number % 2 else -28, "grey")
+        else:
+            _annotate(axes, text, at, -10, "grey", aside=-6 if end["width"] > np.sqrt(low * high) else 6)
 
 
 def _draw_cells(axes: Axes, cells: pd.DataFrame, shade: ScalarMappable) -> None:
@@ -135,7 +156,9 @@ def _draw_cells(axes: Axes, cells: pd.DataFrame, shade: ScalarMappable) -> None:
         _annotate(axes, f"{loss:.3f}", (width, depth), -17, "black")
 
 
-def _annotate(axes: Axes, text: str, at: tuple[float, float], above: int, colour: str) -> None:
+def _annotate(axes: Axes, text: str, at: tuple[float, float], above: int, colour: str, aside: int = 0) -> None:
+    """Text so many points above a place and aside of it: centred, or with its near end there."""
     halo = [withStroke(linewidth=3, foreground="white")]
-    style: dict[str, Any] = {"ha": "center", "color": colour, "fontsize": "small", "path_effects": halo}
-    axes.annotate(text, at, (0, above), textcoords="offset points", **style)
+    align = "center" if aside == 0 else "left" if aside > 0 else "right"
+    style: dict[str, Any] = {"ha": align, "color": colour, "fontsize": "small", "path_effects": halo}
+    axes.annotate(text, at, (aside, above), textcoords="offset points", **style)
