@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings, fit
-from study.fitting.frontiers import envelope, hull, iso_flop, parametric
+from study.fitting.frontiers import check_split, envelope, hull, iso_flop, parametric
 from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from tests.points import TRUTHS, observed
@@ -84,3 +86,22 @@ def test_a_law_without_closed_frontier_is_refused() -> None:
     points = observed(LAWS["power-floor"])
     with pytest.raises(InputError, match="no closed frontier"):
         parametric(fit(LAWS["power-floor"], Observations.of(points.columns, points.response), Settings(bootstrap=0)))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "tokens", "told"),
+    [
+        (np.geomspace(1e6, 1e8, 30), 20 * np.geomspace(1e6, 1e8, 30), "tokens go as parameters^1.00 in all 30 rows"),
+        (np.geomspace(1e6, 1e8, 30), np.geomspace(1e8, 1e9, 30), "tokens go as parameters^0.50 in all 30 rows"),
+        (np.full(30, 1e6), np.geomspace(1e8, 1e9, 30), "all 30 rows have the same parameters (1e+06)"),
+    ],
+)
+def test_runs_that_split_each_budget_in_one_way_have_no_frontier(parameters: Floats, tokens: Floats, told: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"compute: how to split it cannot be asked: {told}")):
+        check_split(parameters, tokens)
+
+
+def test_runs_of_one_budget_are_split_in_many_ways() -> None:
+    parameters = np.geomspace(1e6, 1e8, 30)
+    check_split(parameters, 1e15 / parameters)
+    check_split(np.repeat(parameters, 2), np.tile([1e8, 2e8], 30))

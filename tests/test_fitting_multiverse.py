@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from study.errors import InputError
 from study.fitting import compute_multiverse, shape_multiverse
 from study.fitting.compute_multiverse import QUESTION, explore
 from study.fitting.compute_optimal import frontiers, to_dict, to_text
 from study.fitting.contrasts import contrast
+from study.fitting.laws import Floats
 from study.fitting.paired import paired_difference, pooled_seed_variance
 from study.fitting.reading import Source
 from study.fitting.shape_multiverse import explore_shapes, is_about_shape
@@ -42,25 +44,38 @@ def test_every_approach_is_told_side_by_side(table: Path) -> None:
 def test_runs_of_the_same_tokens_have_no_frontier(tmp_path: Path, spread: float) -> None:
     path = one_budget(tmp_path / "runs.csv", spread)
     told = to_dict(frontiers(Source(path)))
-    reason = "tokens: all 30 rows have the same (4e+07), so flops say nothing beyond parameters"
+    reason = "compute: how to split it cannot be asked: all 30 rows have the same tokens (4e+07)"
     assert all(one == {"status": reason} for one in told.values())
 
 
-def test_the_multiverse_of_compute_refuses_universes_of_the_same_tokens(
+def test_the_multiverse_of_compute_refuses_runs_of_the_same_tokens(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"all 30 rows have the same tokens \(4e\+07\)"):
+        explore(Source(one_budget(tmp_path / "runs.csv", 0.002)), flops=("flops",))
+
+
+def test_a_multiverse_refuses_the_universes_in_which_each_budget_has_one_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    parameters, flops, loss = iso_flop_runs()
+    own = flops / (6 * parameters) / 20
+    path = table_of(tmp_path / "runs.csv", parameters, flops / (6 * parameters), loss, own=own)
     monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
-    found = explore(Source(one_budget(tmp_path / "runs.csv", 0.002)), flops=("flops",))
-    assert len(found.universes) == 8 + 1
-    assert all("have the same (4e+07), so flops say nothing" in universe.status for universe in found.universes)
+    found = explore(Source(path), parameters=("parameters", "own"), flops=("flops",))
+    refused = [universe for universe in found.universes if universe.status.startswith("refused")]
+    assert {universe.choices["parameters"] for universe in refused} == {"own"}
+    assert len(refused) == 8 + 1
+    assert all("tokens go as parameters^1.00 in all 63 rows, so each budget has one split" in one.status for one in refused)
 
 
 def one_budget(path: Path, spread: float) -> Path:
     """A table of runs of one number of tokens, up to a spread."""
     parameters = np.geomspace(1e6, 1e8, 30)
-    tokens = 4e7 * (1 + spread * np.arange(30) / 29)
-    loss = 2 + (parameters / 1e6) ** -0.3
-    data = {"parameters": parameters, "tokens": tokens, "flops": 6 * parameters * tokens, "loss": loss}
+    return table_of(path, parameters, 4e7 * (1 + spread * np.arange(30) / 29), 2 + (parameters / 1e6) ** -0.3)
+
+
+def table_of(path: Path, parameters: Floats, tokens: Floats, loss: Floats, **more: Floats) -> Path:
+    """A table of runs."""
+    data = {"parameters": parameters, "tokens": tokens, "flops": 6 * parameters * tokens, "loss": loss, **more}
     pd.DataFrame(data).to_csv(path, index=False)
     return path
 

@@ -14,7 +14,7 @@ import numpy as np
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings, fit
-from study.fitting.frontiers import check_tokens, iso_flop, parametric
+from study.fitting.frontiers import check_split, iso_flop, parametric
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, is_ledger
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations
@@ -54,9 +54,7 @@ def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str]
     given = tuple(parameters) or (LEDGER_PARAMETERS if own else ())
     first = replace(source, roles={**source.roles, **({"parameters": given[0]} if given else {})})
     points = read_observations(first, LAWS["chinchilla"])
-    if len(budgets_of_tokens := np.unique(points.columns["tokens"])) == 1:
-        here = f"here is one, {budgets_of_tokens[0]:.6g}"
-        raise InputError.at("compute", f"how to split it cannot be asked: that needs several budgets of tokens, {here}")
+    check_split(points.columns["parameters"], points.columns["tokens"])
     points.check(LAWS["chinchilla"])
     sizes = given or (points.roles["parameters"],)
     budgets = tuple(flops) or (LEDGER_FLOPS if own else ())
@@ -90,7 +88,7 @@ def _parametric(points: Observations) -> Iterator[Universe]:
     for floor, loss, space in product(_FLOORS, _LOSSES, _SPACES):
         choices = {"floor": floor, "loss": loss, "space": space}
         try:
-            check_tokens(points.columns["tokens"])
+            check_split(points.columns["parameters"], points.columns["tokens"])
             found = fit(LAWS[_FLOORS[floor]], points, replace(_SETTINGS, huber_delta=_LOSSES[loss], space=space))
         except InputError as error:
             yield Universe(choices, f"refused: {error.problems[0]}", None)
@@ -102,7 +100,7 @@ def _parametric(points: Observations) -> Iterator[Universe]:
 
 def _valley(points: Observations) -> Iterator[Universe]:
     try:
-        check_tokens(points.columns["tokens"])
+        check_split(points.columns["parameters"], points.columns["tokens"])
         found = iso_flop(points.columns["parameters"], points.budget, points.response)
         yield Universe({}, "converged", found.exponent, found.interval)
     except InputError as error:

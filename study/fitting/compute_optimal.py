@@ -10,7 +10,7 @@ from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.column_names import named_like
 from study.fitting.estimation import Settings, fit
-from study.fitting.frontiers import Frontier, check_tokens, envelope, hull, iso_flop, parametric
+from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
 from study.fitting.table_files import read_table
@@ -67,7 +67,7 @@ def _only_flops(source: Source) -> bool:
 
 def _attempt(points: Observations, way: Callable[[], Frontier]) -> Frontier | str:
     try:
-        check_tokens(points.columns["tokens"])
+        check_split(points.columns["parameters"], points.columns["tokens"])
         return way()
     except InputError as error:
         return str(error.problems[0])

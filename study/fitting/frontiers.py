@@ -27,8 +27,8 @@ Approach = Literal["envelope", "hull", "parabola", "akima", "parametric"]
 SAME_BUDGET = 0.1
 """Runs share a budget where their FLOPs are within so much of the least of them, relatively."""
 
-SAME_TOKENS = 0.01
-"""Rows have the same tokens where these are within so much of the least of them, relatively."""
+ONE_LINE = 0.01
+"""Rows lie on a line in log N and log D where they spread by no more than so much across it, relatively."""
 
 WINDOW = 1.0
 """Runs count in a parabola by exp(−x²/2) of their distance in log N from the best run, in so many e-folds."""
@@ -65,11 +65,26 @@ class Frontier:
         return float(np.exp(self.log_scale + self.exponent * np.log(flops)))
 
 
-def check_tokens(tokens: Floats) -> None:
-    """Raise InputError where all rows have the same tokens: C is then a function of N, and no budget is split."""
-    if len(tokens) > 1 and tokens.max() <= tokens.min() * (1 + SAME_TOKENS):
-        message = f"all {plural(len(tokens), 'row')} have the same ({tokens[0]:.6g}), so flops say nothing beyond parameters"
-        raise InputError.at("tokens", message)
+def check_split(parameters: Floats, tokens: Floats) -> None:
+    """Raise InputError where every budget was split in one way only, so that none says which way is best.
+
+    That is where D is the same in all rows, or N, or where D grows as a power of N, as with so many tokens a parameter.
+    """
+    if len(tokens) < 2:
+        return
+    logs = np.log([parameters, tokens])
+    across = np.linalg.eigh(np.cov(logs))[1][:, 0]
+    same_parameters, same_tokens, one_line = np.ptp([*logs, across @ logs], axis=1) <= np.log1p(ONE_LINE)
+    rows = plural(len(tokens), "row")
+    if same_tokens:
+        told = f"all {rows} have the same tokens ({tokens[0]:.6g})"
+    elif same_parameters:
+        told = f"all {rows} have the same parameters ({parameters[0]:.6g})"
+    elif one_line and across[0] * across[1] < 0:
+        told = f"tokens go as parameters^{-across[0] / across[1]:.2f} in all {rows}, so each budget has one split"
+    else:
+        return
+    raise InputError.at("compute", f"how to split it cannot be asked: {told}")
 
 
 def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:

@@ -112,7 +112,7 @@ def draw_intervals(axes: Axes, x: pd.Series, loss: pd.Series, half: pd.Series, c
     axes.errorbar(x[known], loss[known], bars, color=colour, fmt="none", capsize=4, linewidth=1.4, zorder=2)
 
 
-def legend_below(figure: Figure, entries: list[Line2D], columns: int = 4) -> None:
+def legend_below(figure: Figure, entries: Sequence[Artist], columns: int = 4) -> None:
     """One legend for all panels, under them, of at most so many columns as fit the figure's width."""
     for count in range(min(columns, len(entries)), 0, -1):
         legend = figure.legend(handles=entries, loc="outside lower center", ncols=count)
