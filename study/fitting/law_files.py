@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
+from pydantic import Field
 
 from study.architecture import Architecture
 from study.counting import parameters
@@ -16,8 +17,8 @@ from study.errors import InputError, Problem
 from study.fitting.catalogue import law_named
 from study.fitting.estimation import Settings
 from study.fitting.laws import Law
-from study.fitting.reading import Source
-from study.schema import nearest, shown
+from study.fitting.minimising import Space
+from study.schema import Count, Index, Positive, Strict, Text, nearest, shown
 
 Convention = Literal["parameters", "parameters_encoder", "parameters_non_embedding"]
 """The totals of study.counting that a law's N may count."""
@@ -86,21 +87,34 @@ class FitOptions:
     held_out: float
 
 
+class _Options(Strict):
+    """What `study fit --json` prints under `options`: the fields of a Source without its path, those of Settings, the rest."""
+
+    roles: dict[str, Text]
+    where: Text | None
+    cluster: Text | None
+    budget: Text | None
+    any_units: bool
+    bracketed_only: bool
+    huber_delta: Positive | None
+    space: Space
+    bootstrap: Index
+    seed: Index
+    starts: Count
+    held_out: Annotated[float, Field(gt=0, le=0.9)]
+
+
 def read_options(path: Path) -> FitOptions:
     """The options of a JSON file that `study fit --json` printed; raises InputError where it holds none."""
     values = _read(path)
-    options, name = values.get("options"), values.get("law")
-    if not isinstance(options, dict) or not isinstance(name, str):
+    name = values.get("law")
+    if "options" not in values or not isinstance(name, str):
         raise InputError.at(str(path), "holds no law with its options; give what study fit --json prints")
     law_named(name)
-    delta = options.get("huber_delta")
-    try:
-        settings = Settings(**{each.name: options[each.name] for each in fields(Settings) if each.name != "huber_delta"})
-        settings = replace(settings, huber_delta=np.inf if delta is None else float(delta))
-        source = {each.name: options[each.name] for each in fields(Source) if each.name != "path"}
-        return FitOptions(name, source, settings, float(options["held_out"]))
-    except KeyError as error:
-        raise InputError.at(f"{path}: options", f"lacks {error}; give what study fit --json prints") from None
+    options = _Options.parse(values["options"], f"{path}: options").model_dump()
+    held_out, delta = options.pop("held_out"), options.pop("huber_delta")
+    settings = {each.name: options.pop(each.name) for each in fields(Settings) if each.name != "huber_delta"}
+    return FitOptions(name, options, Settings(huber_delta=np.inf if delta is None else delta, **settings), held_out)
 
 
 def _read(path: Path) -> dict[str, Any]:

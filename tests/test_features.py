@@ -1,0 +1,73 @@
+"""`study features` writes an embedding for each line of a file, or says which line it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from study.folders import RunFolder
+from study.scoring.embedding import embed
+from study.scoring.pretrained import pretrained
+from study.training.execution import Execution
+from tests.small import config, trained, write_corpus
+
+LINES = ["babadab", "gila nome dabe", "kame kame kame kame"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    place = tmp_path_factory.mktemp("features")
+    return trained(place / "results" / "toy", config(write_corpus(place / "text.txt"), recipe={"budget": {"steps": 2}}))
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(LINES) + "\n")
+    return path
+
+
+def test_each_line_has_its_embedding(study: Any, run: RunFolder, texts: Path) -> None:
+    status, out, _ = study("features", run.path, texts, "--precision", "fp32", "--device", "cpu")
+    assert (status, out) == (0, f"3 embeddings of width 16: {texts.with_suffix('.npy')}\n")
+    expected = embed(pretrained(run.path), LINES, None, "mean", "fp32", Execution())
+    np.testing.assert_allclose(np.load(texts.with_suffix(".npy")), expected, atol=1e-6)
+
+
+def test_a_parquet_file_keeps_the_texts_beside_the_embeddings(study: Any, run: RunFolder, texts: Path) -> None:
+    into = texts.with_name("features.parquet")
+    options = ("--layer", 0, "--pooling", "cls", "--precision", "fp32", "--device", "cpu", "--output", into)
+    assert study("features", run.path, texts, *options)[0] == 0
+    table = pd.read_parquet(into)
+    assert table["text"].tolist() == LINES
+    expected = embed(pretrained(run.path), LINES, 0, "cls", "fp32", Execution())
+    np.testing.assert_allclose(np.stack(table["embedding"].tolist()), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "told"),
+    [
+        (b"kame\n\nkame\n", (), "texts.txt:2: is empty; remove the line, or write its text"),
+        (b"kame\xff\n", (), "texts.txt: is not UTF-8 text (byte 4)"),
+        (b"kame\n", ("--output", "features.csv"), "--output: 'features.csv' is neither .npy nor .parquet"),
+        (b"kame\n", ("--layer", 3), "--layer: 3 is not there: run {run} has layers 0 (the embeddings) to 2"),
+    ],
+)
+def test_what_cannot_be_embedded_is_refused(
+    study: Any, run: RunFolder, texts: Path, content: bytes, options: tuple[object, ...], told: str
+) -> None:
+    texts.write_bytes(content)
+    status, out, err = study("features", run.path, texts, *options)
+    assert (status, out) == (2, "")
+    assert told.format(run=run.run_id) in err
+    assert not texts.with_suffix(".npy").exists()
+
+
+def test_a_file_that_is_not_there_is_refused(study: Any, run: RunFolder, tmp_path: Path) -> None:
+    status, _, err = study("features", run.path, tmp_path / "nowhere.txt")
+    assert status == 2
+    assert "nowhere.txt: cannot be read: No such file or directory; give a file with one text a line" in err

@@ -1,0 +1,87 @@
+"""The commands of laws print what the library finds, for readers and for other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from study.fitting import compute_multiverse
+from study.fitting.catalogue import LAWS
+from tests.test_fitting_frontiers import EXPONENT, iso_flop_runs
+
+SCORE = {"chance": 0.25, "ceiling": 0.9, "k": 3.0, "L0": 2.8}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A table of iso-FLOP runs of Chinchilla's law, and the score that follows from their loss."""
+    parameters, flops, loss = iso_flop_runs(noise=0.0005)
+    score = LAWS["score-of-loss"].predict(SCORE, {"loss": loss})
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({"N": parameters, "C": flops, "loss": loss, "accuracy": score}).to_csv(path, index=False)
+    return path
+
+
+def test_frontier_tells_every_approach(study: Any, runs: Path) -> None:
+    status, out, _ = study("frontier", runs, "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found.keys() == {"envelope", "hull", "parabola", "full parabola", "akima", "parametric"}
+    assert found["parametric"]["status"] == "found"
+    assert found["parametric"]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
+    assert len(found["parabola"]["best"]) == 7
+    status, out, _ = study("frontier", runs, "--where", "C < 2e21")
+    assert status == 0
+    assert [line.split("  ")[0] for line in out.splitlines()[1:]] == list(found)
+
+
+def test_score_law_fits_through_the_loss_and_at_once(study: Any, runs: Path) -> None:
+    options = ("--tokens", "C/(6*N)", "--score", "accuracy", "--bootstrap", 20)
+    status, out, _ = study("score-law", runs, *options, "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found["two_steps"]["score"]["estimates"]["k"] == pytest.approx(SCORE["k"], rel=0.2)
+    status, out, _ = study("score-law", runs, *options)
+    assert status == 0
+    assert out.count("forecast (") == 2
+
+
+def test_multiverse_writes_its_figure_and_its_universes(
+    study: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
+    status, out, _ = study("multiverse", runs, "--tokens", "C/(6*N)", "--flops", "C", "--into", tmp_path / "figures", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found["universes"] == 8 + 1
+    kept = {file.suffix: file for file in (tmp_path / "figures").iterdir()}
+    assert kept.keys() == {".json", ".png", ".svg"}
+    assert json.loads(kept[".json"].read_text()) == found
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "does not exist; study fit --json prints what it should hold"),
+        ("[1]", "holds no keys and values"),
+        ('{"law": "chinchilla"}', "holds no law with its options; give what study fit --json prints"),
+        ('{"law": "chinchilla", "options": {}}', "fit.json: options.bootstrap: is missing and has no default"),
+        ('{"law": "chinchilla", "options": {"starts": "many"}}', "fit.json: options.starts: 'many' is not a whole number"),
+        ('{"law": "chinchila", "options": {}}', "chinchila"),
+        ("{", "is not JSON: Expecting"),
+    ],
+)
+def test_options_that_cannot_be_read_again_are_refused(
+    study: Any, runs: Path, tmp_path: Path, content: str | None, told: str
+) -> None:
+    options = tmp_path / "fit.json"
+    if content is not None:
+        options.write_text(content)
+    status, out, err = study("plot", runs, "--as", options, "--into", tmp_path / "figures")
+    assert (status, out) == (2, "")
+    assert told in err
+    assert not (tmp_path / "figures").exists()
