@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,28 +62,54 @@ def test_columns_may_be_expressions_of_columns_and_symbols(tmp_path: Path) -> No
         np.testing.assert_allclose(points.columns["tokens"], data["tok"], rtol=1e-12)
 
 
+COLUMNS = {"a": pd.Series([1.0, 2.0], name="a"), "b": pd.Series(["x", "y"], name="b")}
+
+
+def column(name: str) -> Any:
+    if name not in COLUMNS:
+        raise InputError.at("t.csv", f"has no column {name!r}")
+    return COLUMNS[name]
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "value"),
     [
-        "__import__('os').system('true')",
-        "a.__class__",
-        "(1).real",
-        "[x for x in a]",
-        "lambda: 1",
-        "a if a else a",
-        "a;b",
-        "a[0]",
+        ("-a", [-1, -2]),
+        ("(a + 1) * 3 - a/2", [5.5, 8]),
+        ("a**2 % 3", [1, 1]),
+        ("not a < 2", [False, True]),
+        ("1 <= a < 2", [True, False]),
+        ("a > 1 or b == 'x'", [True, True]),
+        ("a > 1 and b == 'x'", [False, False]),
+        ("b in ('x', 'z')", [True, False]),
+        ("b not in ['x']", [False, True]),
     ],
 )
-def test_expressions_are_arithmetic_and_nothing_else(text: str) -> None:
-    columns = {"a": pd.Series([1.0, 2.0])}
+def test_expressions_are_computed_row_by_row(text: str, value: list[float]) -> None:
+    assert list(evaluate(text, column, "--where")) == value
 
-    def column(name: str) -> Any:
-        if name not in columns:
-            raise InputError.at("t.csv", f"has no column {name!r}")
-        return columns[name]
 
-    with pytest.raises(InputError):
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("__import__('os').system('true')", "is not arithmetic or a comparison of columns"),
+        ("a.__class__", "has no column 'a.__class__'"),
+        ("(1).real", "'1' is no column"),
+        ("[x for x in a]", "is not arithmetic or a comparison of columns"),
+        ("lambda: 1", "is not arithmetic or a comparison of columns"),
+        ("a if a else a", "is not arithmetic or a comparison of columns"),
+        ("a;b", "invalid syntax"),
+        ("a[0]", "is not arithmetic or a comparison of columns"),
+        ("a is b", "`is` compares no columns"),
+        ("a in 1", "`in` needs a column and a list of values"),
+        ("a and b == 'x'", "`and`, `or` and `not` join comparisons"),
+        ("b + 1", "column 'b' holds text"),
+        ("a + 'x'", "'x' is no number"),
+        ("a+" * 600 + "a", "it is longer than 1000 characters"),
+    ],
+)
+def test_expressions_are_arithmetic_and_nothing_else(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=re.escape(reason)):
         evaluate(text, column, "--tokens")
 
 

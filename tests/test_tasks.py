@@ -149,6 +149,26 @@ def test_a_dataset_that_cannot_be_loaded_is_refused_with_a_way_out() -> None:
         load_task("qqp")
 
 
+BAD_SPECS: list[tuple[dict[str, Any], str]] = [
+    ({"metrics": []}, "needs at least one metric and one source"),
+    ({"metrics": ["entity_f1"]}, "metric 'entity_f1' does not fit the task"),
+    ({"metrics": ["pearson"]}, "metric 'pearson' does not fit the task"),
+    ({"kind": "tokens", "regression": True}, "regression is for texts and pairs of texts, not for tokens"),
+    ({"kind": "spans", "metrics": ["answer_f1"]}, "labels are for classes, which this task has not"),
+    ({"labels": ["bad", "bad"]}, "labels need at least two names, all different"),
+    ({"labels": ["bad"]}, "labels need at least two names, all different"),
+    ({"source": {"columns": {"txt": "review"}}}, "columns: 'txt' is not a role; did you mean 'text'?"),
+    ({"source": {"hub": "nyu-mll/glue"}}, "needs exactly one of 'files', 'hub' and 'embedded'"),
+    ({"source": {"files": "reviews"}}, "files 'reviews' has no {split} in it, so every split would be the same file"),
+    ({"source": {"revision": "main"}}, "'config' and 'revision' belong to a dataset of the hub"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_SPECS)
+def test_a_task_whose_parts_do_not_fit_together_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    assert message in refused(made(tmp_path, SINGLE | change, train=TEXTS, test=TEXTS))
+
+
 BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SINGLE, {"text": "  ", "label": 1}, "text is empty; fill it in or remove the row"),
     (SINGLE, {"text": None, "label": 1}, "text is None where text is needed"),
