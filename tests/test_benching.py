@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from study.architecture import Architecture
-from study.benching import probes, roofline, sharing, starting, training
+from study.benching import gate, probes, roofline, sharing, starting, training
 from study.benching.cases import Case, cases_of_models, cases_of_shapes, read_shapes
 from study.benching.command import Choice
 from study.benching.figures import failed, figure
-from study.benching.gate import Contender, ContenderError, Order, RoundTime
+from study.benching.gate import Contender, ContenderError, Gate, Order, RoundTime
 from study.benching.results import Results, read_sections
 from study.benching.rows import Rounds, median_interval, training_row
 from study.benching.step_profile import kind_of, shares_of
@@ -236,6 +236,25 @@ def test_a_contender_that_breaks_says_why(tmp_path: Path) -> None:
         broken.ready()
     with Contender("os._exit", (), place) as killed, pytest.raises(ContenderError):
         killed.round(Order(0.1))
+
+
+@pytest.mark.parametrize(("step_seconds", "lead_in", "counted"), [(0.25, 1, 4), (0.25, 3, 4), (2.5, 1, 1), (2.5, 3, 3)])
+def test_first_steps_count_only_where_they_are_as_long_as_a_round(
+    monkeypatch: pytest.MonkeyPatch, step_seconds: float, lead_in: int, counted: int
+) -> None:
+    clock = 0.0
+    monkeypatch.setattr(gate, "perf_counter", lambda: clock)
+    ours, theirs = Pipe()
+    contender = Gate(theirs, lambda: None, lambda: None)
+    ours.send(Order(1.0, lead_in=lead_in))
+    contender.step()
+    assert ours.recv() == 0.0
+    ours.send(Order(1.0))
+    while not ours.poll():
+        clock += step_seconds * (2 if clock == 0.0 else 1)
+        contender.step()
+    cold = step_seconds if counted == lead_in else 0.0
+    assert ours.recv() == RoundTime(counted, counted * step_seconds + cold)
 
 
 def test_the_command_measures_all_sides_and_prints_rows(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

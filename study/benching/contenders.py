@@ -36,7 +36,7 @@ COPIED, COPIES = 2**26, 8
 UNPROFILED, PROFILED = 3, 8
 """Steps before a profile, and in it."""
 
-MATMUL_SECONDS = 0.15
+MATMUL_SECONDS = 0.1
 """How long each product is repeated for, a round."""
 
 

@@ -24,7 +24,7 @@ class ContenderError(Exception):
 
 @dataclass(frozen=True)
 class Order:
-    """What a round asks for: at least so many steps and seconds, after steps that do not count."""
+    """What a round asks for: at least so many steps and seconds, after steps that count only where each is as long as it."""
 
     seconds: float
     least_steps: int = 1
@@ -70,7 +70,7 @@ class Gate:
     def __init__(self, channel: Connection, synchronise: Callable[[], None], release: Callable[[], None]) -> None:
         self._channel, self.synchronise, self._release = channel, synchronise, release
         self._order: Order | None = None
-        self._steps, self._started = 0, 0.0
+        self._leading_in, self._steps, self._started = False, 0, 0.0
 
     def step(self) -> None:
         """One step is done. The first one ever is the end of starting; a round that is full is reported."""
@@ -78,11 +78,12 @@ class Gate:
             self.ready()
             self._begin()
             return
-        self._steps += 1
-        if self._steps == 0:
+        order, self._steps = self._order, self._steps + 1
+        spent = perf_counter() - self._started
+        if self._leading_in and self._steps >= order.lead_in and spent < order.seconds * self._steps:
             self.synchronise()
-            self._started = perf_counter()
-        elif self._steps >= self._order.least_steps and perf_counter() - self._started >= self._order.seconds:
+            self._leading_in, self._steps, self._started = False, 0, perf_counter()
+        elif self._steps >= max(order.least_steps, order.lead_in) and spent >= order.seconds:
             self.synchronise()
             self.report(RoundTime(self._steps, perf_counter() - self._started))
             self._begin()
@@ -108,7 +109,7 @@ class Gate:
 
     def _begin(self) -> None:
         self._order = self.wait()
-        self._steps, self._started = -self._order.lead_in, perf_counter()
+        self._leading_in, self._steps, self._started = self._order.lead_in > 0, 0, perf_counter()
 
 
 class Contender:

@@ -32,8 +32,8 @@ VARIED = {
 BATCH_TOKENS: dict[Device, int] = {"cpu": 2048, "cuda": 32768}
 """Tokens a step, the same at all lengths."""
 
-ROUNDS, ROUND_SECONDS = 4, 0.5
-"""Rounds of a case, and their least length."""
+ROUNDS = 4
+"""Rounds of a case."""
 
 FALLEN = 0.75
 """A size is told, and profiled, where it reaches less than this part of the best share of the roof along its axis."""
@@ -163,7 +163,7 @@ def _step_seconds(case: Case, folder: Path) -> float | None:
     try:
         stand.start("ours")
         stand.warm_up("ours")
-        stand.rounds(ROUNDS, ROUND_SECONDS)
+        stand.rounds(ROUNDS)
     finally:
         stand.stop()
     times = stand.found.times.get("ours")

@@ -13,11 +13,12 @@ from study.benching.cases import Case
 from study.benching.gate import Contender, ContenderError, Order, load
 from study.benching.rows import PEERS, Rounds, training_row
 
-ROUND_SECONDS = 1.0
+ROUND_SECONDS = 0.5
 """How long a contender trains in a round, at least; one step may take longer."""
 
 LEAD_IN = {"cpu": 1, "cuda": 3}
-"""Steps of each round that do not count: they find caches, and pages that the kernel took while others had their turn, cold."""
+"""Steps that begin each round: they find caches, and pages that the kernel took while others had their turn, cold, and
+count only where they are as long as a round, which a cold cache does not show in."""
 
 WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
 """The round that does not count: compiling, capturing and the allocator's growth are over then."""
@@ -48,12 +49,12 @@ class Stand:
 
         self._ask(name, warm)
 
-    def rounds(self, count: int, seconds: float | None = None) -> None:
+    def rounds(self, count: int) -> None:
         """So many rounds of every contender, in turn; rounds that one of them did not live through count for none."""
         found = self.found
         for _ in range(count):
             for name in list(self._contenders):
-                order = Order(seconds or ROUND_SECONDS, lead_in=LEAD_IN[self.case.device])
+                order = Order(ROUND_SECONDS, lead_in=LEAD_IN[self.case.device])
                 what = self._ask(name, partial(Contender.round, order=order))
                 if name == "matmul" and what is not None:
                     found.matmul.append(what)
