@@ -283,7 +283,7 @@ def fingerprint_of(values: object) -> str:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds; raises InputError with line and column where it cannot be read."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=KeyLoader)
     except FileNotFoundError:
         raise InputError.at(str(path), "does not exist") from None
     except UnicodeDecodeError as error:
@@ -296,18 +296,23 @@ def read_yaml(path: Path) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise InputError.at(where, f"is not valid YAML: {getattr(error, 'problem', None) or error}") from None
+    except ValueError as error:  # of a date such as 2026-02-30
+        raise InputError.at(str(path), f"holds a value that cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise InputError.at(str(path), "is empty" if values is None else "does not hold keys and values")
     return values
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key that stands twice in one mapping (PyYAML silently takes the last)."""
+class KeyLoader(yaml.SafeLoader):
+    """SafeLoader for which the key `on` is a word and not true, and that refuses a key which stands twice in one mapping."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping of a node; PyYAML reads a plain `on` as true, and takes the last of two values silently."""
         seen: set[object] = set()
         for key_node, _ in node.value:
             key = key_node.value
+            if key_node.tag == "tag:yaml.org,2002:bool":
+                key_node.tag = "tag:yaml.org,2002:str"
             if not isinstance(key, Hashable):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be a plain word", key_node.start_mark)
             if key in seen:

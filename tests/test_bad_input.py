@@ -196,6 +196,7 @@ def test_shapes_or_a_search(command: str, text: str, message: str, here: Path, r
         (b"question: [1\nbudgets: 2\n", "x.yaml:2:8: is not valid YAML"),
         (b"question: ok\n\tbudgets: 2\n", "x.yaml:2:1: is not valid YAML"),
         (b"question: !!python/object/apply:os.system [true]\n", "x.yaml:1:11: is not valid YAML"),
+        (b"tags: [2026-02-30]\n", "x.yaml: holds a value that cannot be read: day is out of range for month"),
         (b"question: caf\xe9\n", "x.yaml: is not UTF-8 text (byte 13)"),
         (b"\x7fELF\x02\x01\x01\x00\x00", "x.yaml: is not valid YAML"),
     ],

@@ -59,3 +59,22 @@ def test_a_sweep_of_cells_ends_with_what_each_cell_asked_for() -> None:
     assert len(records) == 10 * 4
     assert proposer.waiting == 0
     assert not any(cell.wanted(records) for cell in cells(SPEC))
+
+
+def test_cells_further_along_are_asked_where_a_record_in_front_of_them_comes_back() -> None:
+    """Of three cells, each of which begins at the best of the one before, the first lacks a run and the last all of them."""
+    rates = {"recipe.learning_rate": {"low": 0.01, "high": 0.16, "trials": 5}}
+    planned = cells(sweep(shapes={"grid": {"depth": [1, 2, 4]}}, tune=rates))
+    assert [cell.neighbour and cell.neighbour.config.architecture.depth for cell in planned] == [None, 1, 2]
+
+    def ended(records: dict[str, RunRecord]) -> dict[str, RunRecord]:
+        proposer = CellProposer(planned)
+        while given := proposer.wanted(records, (), 1):
+            records[given[0].key] = record(given[0], 2 + abs(given[0].recipe.learning_rate - 0.04))
+            proposer.tell(records[given[0].key])
+        return records
+
+    whole = ended({})
+    first = next(key for key, one in whole.items() if one.config.architecture.depth == 1)
+    left = {key: one for key, one in whole.items() if one.config.architecture.depth < 4 and key != first}
+    assert ended(left).keys() == whole.keys()

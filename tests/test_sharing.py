@@ -17,7 +17,8 @@ from study.records import RunRecord
 from study.sweeping.coordinator import Coordinator, Progress
 from study.sweeping.sharing import SharedRuns
 from study.sweeping.status import status
-from tests.sweeps import sweep, sweep_values
+from study.sweeping.steering import retry
+from tests.sweeps import record, sweep, sweep_values
 from tests.test_coordinator import CORPUS, FakeExecutor, completes
 
 THREE: dict[str, Any] = {"shapes": {"grid": {"depth": [1, 2, 3]}}}
@@ -149,6 +150,25 @@ def test_a_record_that_was_there_before_it_was_shared_is_found(tmp_path: Path) -
     records = launched(tmp_path, "two", second, **FOUR).ended.values()
     assert len(second.submitted) == 2
     assert all(isinstance(record, RunRecord) for record in records)
+
+
+@pytest.mark.parametrize("asked", ["one", "two"])
+def test_a_failed_run_that_is_retried_in_one_sweep_is_not_taken_over_again_from_another(tmp_path: Path, asked: str) -> None:
+    def fails(config: RunConfig, folder: RunFolder) -> int:
+        Attempt.begin(folder)
+        assert folder.file_record(record(config, None, "FAILED", run_id=folder.run_id, reason="it failed"))
+        return 0
+
+    only: dict[str, Any] = {"shapes": {"grid": {"depth": [1]}}}
+    for name in ("one", "two", "three"):
+        launched(tmp_path, name, FakeExecutor(fails), **only)
+    (retried,) = retry(SweepFolder(tmp_path / "results" / asked))
+    again = FakeExecutor()
+    launched(tmp_path, asked, again, **only)
+    assert again.submitted == [retried.run_id]
+    for name in ("one", "two", "three"):
+        (ended,) = launched(tmp_path, name, FakeExecutor(), **only).ended.values()
+        assert ended.state == "COMPLETED"
 
 
 def test_a_run_that_died_on_another_machine_is_taken_up_once_its_lease_is_over(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from study.errors import InputError
 from study.sweeping.spec import Budgets, Dimension, Shapes, Tuned
-from tests.sweeps import RATES, sweep
+from study.sweeping.sweep_files import read_sweep
+from tests.sweeps import RATES, sweep, write_sweep
 
 
 def problems(**changes: Any) -> dict[str, str]:
@@ -116,3 +119,14 @@ def test_each_budget_keeps_its_unit() -> None:
     budgets = Budgets.parse({"tokens": [1e6], "steps": [30, 60], "flops": ["1e12"], "tokens_per_parameter": [20]})
     units = [budget.model_dump(exclude_none=True) for budget in budgets.each()]
     assert units == [{"tokens": 1e6}, {"steps": 30}, {"steps": 60}, {"flops": 1e12}, {"tokens_per_parameter": 20}]
+
+
+def test_resources_are_read_as_the_readme_writes_them(tmp_path: Path) -> None:
+    """YAML 1.1 takes the plain word `on` for true."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    (block,) = re.findall(r"```yaml\n(resources:\n.*?)```", readme, re.DOTALL)
+    path = write_sweep(tmp_path / "sweep.yaml", tmp_path / "text.txt")
+    path.write_text(path.read_text() + block)
+    resources = read_sweep(path)[0].resources
+    assert (resources.on, resources.devices, resources.slurm.partition) == ("slurm", 8, "gpu")
+    assert read_sweep(path, ("resources={on: ray}",))[0].resources.on == "ray"

@@ -29,6 +29,7 @@ class CellProposer:
         self.cells = planned
         self.trunks = trunks
         self._stale = dict.fromkeys(range(len(planned)))
+        self._tuned: set[int] = set()
         self._followers = _followers(planned)
         self._askers: defaultdict[str, set[int]] = defaultdict(set)
         self._waiting: list[tuple[float, int, str, RunConfig]] = []
@@ -55,21 +56,25 @@ class CellProposer:
         return configs
 
     def tell(self, record: RunRecord) -> None:
-        """A run has ended: the cells that asked for it, and those that begin at their best, may want others now."""
+        """A run has ended: the cells that asked for it may want others now."""
         key = record.config.key
         self._given.pop(key, None)
-        for index in sorted(self._askers.pop(key, ())):
-            self._stale.update(dict.fromkeys([index, *self._followers.get(self.cells[index].config.key, ())]))
+        self._stale.update(dict.fromkeys(sorted(self._askers.pop(key, ()))))
 
     def _ask(self, records: Mapping[str, RunRecord]) -> None:
-        """Ask the cells whose answer may have changed what they need next."""
-        for index in self._stale:
-            for config in self.cells[index].wanted(records):
+        """Ask the cells whose answer may have changed what they need next; where one has found its best, those that begin there."""
+        while self._stale:
+            index = next(iter(self._stale))
+            del self._stale[index]
+            cell = self.cells[index]
+            for config in cell.wanted(records):
                 key = config.key
                 if key not in self._askers:
                     self._line_up(key, config)
                 self._askers[key].add(index)
-        self._stale.clear()
+            if index not in self._tuned and cell.tuned(records):
+                self._tuned.add(index)
+                self._stale.update(dict.fromkeys(self._followers.get(cell.config.key, ())))
 
     def _line_up(self, key: str, config: RunConfig) -> None:
         """Put a run among those that wait for a slot, or for their trunk."""

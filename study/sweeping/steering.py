@@ -19,6 +19,9 @@ from study.sweeping.coordinator import SAVE_SECONDS, held
 RETRIED = ("FAILED", "OOM", "HUNG")
 """What a retry without names takes up; a run that diverged would diverge again, and has to be named."""
 
+_KEPT = ("COMPLETED", "PRUNED")
+"""The records that a retry leaves as they are in other sweeps: no other takes over one that a search pruned."""
+
 POLL_SECONDS = 0.2
 
 
@@ -77,11 +80,12 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
 
 
 def _put_aside(folder: SweepFolder, run_id: str, record: RunRecord) -> Retried:
-    """Move a record among the past attempts, here and where the run is trained."""
-    own, home = folder.run(run_id), folder.home(run_id)
+    """Move a record among the past attempts, here and in every sweep that shares the run and would give it back."""
+    own = folder.run(run_id)
     kept = own.put_record_aside(_signed({}))
-    if home.path != own.path and (there := home.record()) is not None and there.state != "COMPLETED":
-        home.put_record_aside(_signed({"by_sweep": folder.name}))
+    for other in runs_of_id(run_id, folder.path.parent):
+        if other.path != own.path and (there := other.record()) is not None and there.state not in _KEPT:
+            other.put_record_aside(_signed({"by_sweep": folder.name}))
     return Retried(run_id, record.state, record.reason, str(kept))
 
 

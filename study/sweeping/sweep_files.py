@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from study.architecture import Architecture
-from study.config import Masking, Recipe, read_yaml
+from study.config import KeyLoader, Masking, Recipe, read_yaml
 from study.errors import InputError, Problem
 from study.schema import nearest, number_in, shown
 from study.sweeping.spec import LARGEST, Budgets, SweepSpec
@@ -68,8 +68,8 @@ def _override(values: dict[str, Any], override: str) -> None:
     if not separator or not all(path.split(".")):
         raise InputError.at(shown(override), "is not an override; write key.path=value, as in seeds=3")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = yaml.load(text, Loader=KeyLoader)
+    except (yaml.YAMLError, ValueError):
         raise InputError.at(path, f"{shown(text)} is not a YAML value") from None
     *way, last = _keys_of(path)
     here = values
