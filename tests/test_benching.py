@@ -220,7 +220,7 @@ def test_the_operations_of_a_step_take_at_most_the_step(tmp_path: Path) -> None:
     stand = training.Stand(CASE, tmp_path / "stand")
     stand.start("ours")
     stand.warm_up("ours")
-    stand.rounds(1, 0.05)
+    stand.rounds(1)
     stand.stop()
     (time,) = stand.found.times["ours"]
     with Contender("study.benching.contenders.profiled", (CASE, tmp_path), tmp_path / "log") as contender:
@@ -294,7 +294,7 @@ def test_a_bare_loop_and_the_bandwidth_take_their_turns(tmp_path: Path) -> None:
     for name in ("bare", "bandwidth"):
         stand.start(name)
         stand.warm_up(name)
-    stand.rounds(1, 0.05)
+    stand.rounds(1)
     stand.stop()
     assert stand.found.errors == {}
     assert stand.found.times["bare"][0].steps >= 1
