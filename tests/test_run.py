@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -396,36 +397,48 @@ def test_signals_save_at_a_step_boundary_and_kill_loses_no_more_than_the_attempt
 
 
 RANK = """
-import json, sys
+import sys
 from pathlib import Path
-from study.config import RunConfig
 from study.folders import RunFolder
+from study.model.lightning import MaskedLanguageModelling
 from study.training.stopping import StopSignal
 from study.training.execution import Execution
 from study.training.run import train
-config = RunConfig.from_yaml(Path(sys.argv[1]))
-train(config, RunFolder(Path(sys.argv[2])), "test", Execution(devices=2), StopSignal())
+stop, step = StopSignal(), MaskedLanguageModelling.training_step
+def until(self, *batch):
+    if self.trainer.global_step == int(sys.argv[2]):
+        stop.set()
+    return step(self, *batch)
+MaskedLanguageModelling.training_step = until
+folder = RunFolder(Path(sys.argv[1]))
+print(train(folder.config(), folder, "test", Execution(devices=2), stop))
 """
 
 
-def test_two_ranks_and_one_give_the_same_losses(corpus: Path, tmp_path: Path) -> None:
-    import socket
-
-    wanted = config(corpus, recipe={"budget": {"steps": 60}})
-    alone = trained(tmp_path / "alone", wanted)
-    folder = run_folder(tmp_path / "together", wanted)
-    folder.write_config(wanted)
+def ranks_said(folder: RunFolder, stop_at: int = -1) -> list[str]:
+    """Train a run by two ranks that are told to stop in one step; how each says that it ended."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(folder.config_file), str(folder.path)],
+            [sys.executable, "-c", RANK, str(folder.path), str(stop_at)],
             env=os.environ | {"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for rank in range(2)
     ]
-    assert [process.wait(120) for process in processes] == [0, 0]
+    return [process.communicate(timeout=120)[0].strip() for process in processes]
+
+
+def test_two_ranks_and_one_give_the_same_losses_though_they_stopped_between_two_rows(corpus: Path, tmp_path: Path) -> None:
+    wanted = config(corpus, recipe={"budget": {"steps": 200}})
+    alone = trained(tmp_path / "alone", wanted)
+    folder = run_folder(tmp_path / "together", wanted)
+    folder.write_config(wanted)
+    assert ranks_said(folder, stop_at=24) == ["PREEMPTED", "PREEMPTED"]
+    assert ranks_said(folder) == ["COMPLETED", "COMPLETED"]
     mine, theirs = rows(folder), rows(alone)
     assert [row["trainer/step"] for row in mine] == [row["trainer/step"] for row in theirs]
     for one, other in zip(mine, theirs, strict=True):

@@ -262,8 +262,9 @@ class MaskedLanguageModelling(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the loss summed since the last logged row."""
-        checkpoint["interval"] = {"loss_sum": self._loss_sum.cpu(), "steps": self._loss_steps}
+        """Keep the loss summed since the last logged row, the mean over the ranks, which all take it up again."""
+        loss_sum = self.trainer.strategy.reduce(self._loss_sum.to(self.device, copy=True), reduce_op="mean")
+        checkpoint["interval"] = {"loss_sum": loss_sum.cpu(), "steps": self._loss_steps}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the loss summed since the last logged row."""

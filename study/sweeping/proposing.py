@@ -62,7 +62,7 @@ class CellProposer:
         self._stale.update(dict.fromkeys(sorted(self._askers.pop(key, ()))))
 
     def _ask(self, records: Mapping[str, RunRecord]) -> None:
-        """Ask the cells whose answer may have changed what they need next; where one has found its best, those that begin there."""
+        """Ask the cells whose answer may have changed what they need next, and where one has found its best its followers."""
         while self._stale:
             index = next(iter(self._stale))
             del self._stale[index]
