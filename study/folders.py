@@ -31,7 +31,6 @@ import io
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -261,6 +260,7 @@ class RunFolder:
         kept.parent.mkdir(exist_ok=True)
         write_atomically(kept.with_name(f"{number:04d}.note.json"), json.dumps(note, indent=1).encode() + b"\n")
         os.link(self.record_file, kept)
+        sync_folder(kept.parent)
         self.prune_file.unlink(missing_ok=True)
         self.record_file.unlink()
         sync_folder(self.path)
@@ -391,9 +391,7 @@ class SweepFolder:
     def write_ledger(self) -> pd.DataFrame:
         """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table."""
         table = ledger(self.records(), tuned=tuple(self.sweep().get("tune") or ()), cells=self.cells())
-        with tempfile.TemporaryDirectory(dir=self.path) as folder:
-            table.to_parquet(Path(folder) / "ledger.parquet", index=False)
-            write_atomically(self.ledger_file, (Path(folder) / "ledger.parquet").read_bytes())
+        write_atomically(self.ledger_file, table.to_parquet(None, index=False))
         write_atomically(self.ledger_file.with_suffix(".csv"), table.to_csv(index=False).encode())
         return table
 

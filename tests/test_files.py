@@ -73,6 +73,7 @@ def test_every_string_type_of_parquet_is_text(tmp_path: Path, kind: pa.DataType)
         ("a.txt", b"fine\0", r"NUL \(byte 4\)"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}', r"a.jsonl:2: is not UTF-8 text \(byte 24 of the file\)"),
         ("a.jsonl", b'{"text": "a"}\n{"text": ', r"a.jsonl:2: is not JSON: .* of the file\)"),
+        ("a.jsonl", b'{"text": "a", "n": ' + b"1" * 5000 + b"}", r"a.jsonl:1: cannot be read: Exceeds the limit"),
         ("a.jsonl", '{"text": "éé" x}'.encode(), r"is not JSON: .* \(byte 16 of the file\)"),
         ("a.jsonl", b"\xef\xbb\xbf" + '{"text": "éé" x}'.encode(), r"is not JSON: .* \(byte 19 of the file\)"),
         ("a.jsonl", b'["text"]', r"a.jsonl:1: is \['text'\] where an object"),

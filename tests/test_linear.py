@@ -218,3 +218,12 @@ def test_onednn_is_refused_before_a_sweep_in_bf16_starts(corpus: Path, tmp_path:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     with pytest.raises(InputError, match=r"--kernels onednn: is for fp32, and recipe.precision is auto, here bf16"):
         plan(as_the_device_has_it, tmp_path, asked)
+
+
+def test_compiled_kernels_are_refused_before_a_sweep_starts_where_nothing_can_build_them(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(InputError, match=r"--kernels: compiled needs a C compiler and Python's headers"):
+        plan(sweep(corpus), tmp_path, Resources(device="cpu", kernels="compiled"))

@@ -144,6 +144,21 @@ def test_a_dataset_of_the_hub_is_read_by_name(tmp_path: Path) -> None:
     assert "has no split 'tset'; did you mean 'test'?" in refused(made(tmp_path, SINGLE | {"source": source}))
 
 
+@pytest.mark.parametrize(
+    ("kind", "metric", "embedded", "message"),
+    [
+        ("single", "accuracy", "docstring-pairs", "has no column 'text'"),
+        ("single", "accuracy", "docstring-order", "docstring-order has no train, which a task of kind single needs"),
+    ],
+)
+def test_an_embedded_task_of_another_kind_is_refused(
+    tmp_path: Path, kind: str, metric: str, embedded: str, message: str
+) -> None:
+    task = {"kind": kind, "metrics": [metric], "sources": [{"embedded": embedded}]}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(task))
+    assert message in refused(str(tmp_path / "mine.yaml"))
+
+
 def test_a_dataset_that_cannot_be_loaded_is_refused_with_a_way_out() -> None:
     with pytest.raises(InputError, match=r"hub:nyu-mll/glue:qqp: cannot be loaded: .*give a folder with its files"):
         load_task("qqp")
@@ -176,6 +191,7 @@ BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SINGLE, {"text": "x", "label": None}, "has no label; fill it in or remove the row"),
     (SINGLE, {"text": "x", "label": "godo"}, "label 'godo' is not known; labels are bad, good; did you mean 'good'?"),
     (SINGLE, {"text": "x", "label": 2}, "label 2 is not known; labels are bad, good"),
+    (SINGLE, {"text": "x", "label": "--1"}, "label '--1' is not known; labels are bad, good"),
     (SINGLE, {"text": "x", "label": -1}, "labels are kept secret; report on a split that has labels"),
     (
         {"kind": "pair", "metrics": ["pearson"], "regression": True},
@@ -267,6 +283,7 @@ def test_an_id_that_stands_twice_is_refused_across_splits(tmp_path: Path) -> Non
         ("test.tsv", b"text\tlabel\n\xff\t1\n", "is not UTF-8 text (byte 11)"),
         ("test.jsonl", b"[1]\n", ":1: is [1] where an object is needed"),
         ("test.jsonl", b'{"text": "x", "label": 1}\n{"text"\n', ":2: is not JSON"),
+        ("test.jsonl", b'{"text": "x", "label": ' + b"1" * 5000 + b"}\n", ":1: is not JSON: Exceeds the limit"),
         ("test.parquet", b"PAR1 no", "is not a Parquet file, or damaged"),
         ("test.conll", b"word\n", ":1: is 'word' where a word and its tag are needed"),
     ],

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from study.benching.cases import Case
-from study.benching.gate import Contender, Order, load
+from study.benching.gate import Contender, ContenderError, Order, load
 from study.benching.rows import best_product
 from study.benching.step_profile import PRODUCTS, Shares, explained, shares_of
 from study.benching.training import Stand
@@ -134,17 +134,20 @@ def measure_roofline(device: Device, threads: int, tell: Callable[[dict[str, Any
             rows.append(roofline_row(varied, case, known[case], limits))
         profiled = [] if device == "cuda" else sorted({row for pair in fallen(rows).items() for row in pair})
         shares = {case: _shares(case, known[case], folder) for case in dict.fromkeys(all_cases[row][1] for row in profiled)}
-        spent = {row: shares[all_cases[row][1]] for row in profiled}
+        spent = {row: found for row in profiled if (found := shares[all_cases[row][1]]) is not None}
     for row in with_sentences(rows, spent):
         tell(row)
 
 
-def _shares(case: Case, step_seconds: float | None, folder: Path) -> Shares:
-    """Where a step goes, by a profile of its own."""
+def _shares(case: Case, step_seconds: float | None, folder: Path) -> Shares | None:
+    """Where a step goes, by a profile of its own; None where that fails."""
     assert step_seconds is not None
-    with Contender("study.benching.contenders.profiled", (case, folder), folder / "profile.log") as contender:
-        contender.ready()
-        return shares_of(contender.round(Order(0.0)), step_seconds)
+    try:
+        with Contender("study.benching.contenders.profiled", (case, folder), folder / "profile.log") as contender:
+            contender.ready()
+            return shares_of(contender.round(Order(0.0)), step_seconds)
+    except ContenderError:
+        return None
 
 
 def _limits(case: Case, folder: Path) -> tuple[float, float]:

@@ -106,6 +106,7 @@ def _control(arguments: list[str], variables: dict[str, str], order: str | None 
     with tempfile.TemporaryFile("w+") as said:  # a pipe would stay open for as long as the daemon lives
         try:
             environment = {**os.environ, **variables}
+            environment.pop("CUDA_VISIBLE_DEVICES", None)  # else the daemon numbers what it sees anew
             done = subprocess.run(command, input=order, env=environment, stdout=said, stderr=said, text=True, timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             raise ContenderError(f"{command[0]} has not come back in {PATIENCE:.0f} s") from None

@@ -135,6 +135,8 @@ def _text_of_row(path: Path, number: int, offset: int, line: bytes, column: str)
         raise InputError.at(place, f"is not JSON: {error.msg} (byte {byte} of the file)") from error
     except RecursionError as error:
         raise InputError.at(place, "is nested too deeply") from error
+    except ValueError as error:  # of a number of 5,000 digits
+        raise InputError.at(place, f"cannot be read: {error}") from error
     if not isinstance(row, dict):
         raise InputError.at(place, f"is {shown(row)} where an object with the key {column!r} is needed")
     check_text_column(place, column, {key: isinstance(value, str | None) for key, value in row.items()})

@@ -89,12 +89,13 @@ class Coordinator:
                 executor.close()
 
     def _submit(self, executor: Executor, futures: dict[Future[int], Job | BaselineJob]) -> None:
-        if not executor.free:
+        free = executor.free  # read once: workers end at any time
+        if not free:
             return
         scores = wanted(self.subjects, self.downstream, self.progress.ended, self.progress.running)
         jobs: list[Job | BaselineJob] = [*self._baselines, *scores]
-        starting = jobs[: executor.free]
-        self._baselines = self._baselines[executor.free :]
+        starting = jobs[:free]
+        self._baselines = self._baselines[free:]
         for job in starting:
             self.progress.running[job.score_id] = job
             futures[executor.submit(job)] = job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -38,10 +39,12 @@ def read_texts(path: Path) -> list[str]:
 
 
 def output_file(texts: Path, output: Path | None) -> Path:
-    """Where embeddings go; raises InputError for a suffix that is not known."""
+    """Where embeddings go; raises InputError for a suffix that is not known, or where nothing can be written."""
     path = output or texts.with_suffix(".npy")
     if path.suffix not in SUFFIXES:
         raise InputError.at("--output", f"{str(path)!r} is neither {' nor '.join(SUFFIXES)}; end the name in one of them")
+    if not os.access(next(parent for parent in path.absolute().parents if parent.exists()), os.W_OK):
+        raise InputError.at("--output", f"{str(path)!r} cannot be written; give another file")
     return path
 
 

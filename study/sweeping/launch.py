@@ -68,7 +68,11 @@ def _check_batches(spec: SweepSpec, devices: int) -> None:
 
 
 def _check_kernels(spec: SweepSpec, slot: Slot, here: bool) -> None:
-    """Raise InputError where kernels were asked for that are not those of a precision a run has, of `auto` if it is here."""
+    """Raise InputError where kernels cannot be built here, or are not those of a precision a run has, of `auto` if here."""
+    from study.training.execution import check_compiler
+
+    if here:
+        check_compiler(slot.kernels, slot.device, "--kernels")
     if slot.kernels != "onednn":
         return
     for asked in sorted({run.recipe.precision for run in first_runs(spec)}):

@@ -97,7 +97,11 @@ def _named_splits(spec: TaskSpec, source: Source) -> dict[str, str]:
 def _tables(spec: TaskSpec, source: Source, pattern: Path | None) -> dict[str, Table]:
     """The wanted columns of every split, by what the split is for."""
     if source.embedded is not None:
-        return embedded_tables(source.embedded)
+        tables = embedded_tables(source.embedded)
+        if missing := _named_splits(spec, source).keys() - tables.keys():
+            lacking = ", ".join(sorted(missing))
+            raise InputError.at(spec.name, f"{source.embedded} has no {lacking}, which a task of kind {spec.kind} needs")
+        return {role: pick(table, list(spec.columns(source).values())) for role, table in tables.items()}
     return {role: _table(spec, source, pattern, split) for role, split in _named_splits(spec, source).items()}
 
 

@@ -79,7 +79,7 @@ def label_name(value: object) -> str:
 
 
 def _is_whole(name: str) -> bool:
-    return name.lstrip("-").isdecimal()
+    return name.removeprefix("-").isdecimal()
 
 
 def _maker(spec: TaskSpec, index: ClassIndex) -> Callable[..., Example]:

@@ -132,7 +132,7 @@ def _object(place: str, line: bytes, first: bool) -> dict[str, Any]:
         row = json.loads(line.decode("utf-8-sig" if first else "utf-8"))
     except UnicodeDecodeError as error:
         raise InputError.at(place, f"is not UTF-8 text (byte {error.start} of the line); convert it first") from error
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of a number of 5,000 digits too
         raise InputError.at(place, f"is not JSON: {error}; put one object on each line") from error
     if not isinstance(row, dict):
         raise InputError.at(place, f"is {shown(row)} where an object is needed")

@@ -60,9 +60,14 @@ class Execution:
             raise InputError.at("kernels", "this torch was built without oneDNN; use eager or auto")
         if self.kernels == "graphed" and (self.device == "cpu" or self.devices > 1):
             raise InputError.at("kernels", "graphed runs on a single CUDA device; use compiled or eager")
-        if self.kernels in ("compiled", "graphed") and not can_compile(self.device):
-            missing = "a C compiler and Python's headers (Debian: gcc, python3-dev)"
-            raise InputError.at("kernels", f"{self.kernels} needs {missing}; install them, or use eager")
+        check_compiler(self.kernels, self.device)
+
+
+def check_compiler(kernels: str, device: str, place: str = "kernels") -> None:
+    """Raise InputError, at `place`, where kernels are built by torch.compile and nothing to build them with is here."""
+    if kernels in ("compiled", "graphed") and not can_compile(device):
+        missing = "a C compiler and Python's headers (Debian: gcc, python3-dev)"
+        raise InputError.at(place, f"{kernels} needs {missing}; install them, or use eager")
 
 
 def can_compile(device: str) -> bool:
