@@ -46,7 +46,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
 def law_findings(evidence: Evidence) -> list[str]:
     """Each law that the ledger can tell, with its status, intervals and forecast; or why there is none."""
     laws = evidence.laws
-    return [*map(law_sentence, laws.fits), *(f"No fit of {reason}." for reason in laws.reasons)]
+    return [*map(law_sentence, laws.fits), *(f"{reason}." for reason in laws.reasons)]
 
 
 def law_sentence(found: LawFit) -> str:
@@ -73,7 +73,7 @@ def forecast_words(told: Forecast | str) -> str:
     rows = plural(plain["n_held_out"], "row")
     return (
         f"forecast of the largest {rows}, up to {plain['extrapolation']:.3g} times the budget fitted "
-        f"({told.status.replace('_', ' ')}): held-out error {plain['relative_error']:.2%}, {coverage(told)}"
+        f"({told.status.replace('_', ' ')}): held-out error {told.mean_error}, {coverage(told)}"
     )
 
 
@@ -227,7 +227,7 @@ def _limits(evidence: Evidence) -> Iterator[str]:
         f"Anything beyond {span(low, high)} non-embedding parameters, {span(few, many)} tokens and this text; a larger "
         "sweep would."
     )
-    if evidence.comparisons.pairs:
+    if any(pair.depths_differ for pair in evidence.comparisons.pairs):
         yield (
             "Whether the same holds at equal total parameters: at equal non-embedding parameters the wider shape has larger "
             "embedding tables (both counts are in the table of cells)."

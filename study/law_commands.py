@@ -38,11 +38,13 @@ def role_options(command: Any) -> Any:
 @role_options
 @click.option("--where", metavar="CONDITION", help="Rows to keep, as in 'loss < 4 and dataset == \"c4\"'.")
 @click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled and held out together.")
-@click.option("--budget", metavar="COLUMN", help="What orders runs from small to large.  [default: FLOPs, else 6·N·D]")
+@click.option(
+    "--budget", metavar="COLUMN", help="What orders runs from small to large.  [default: --flops, else 6·N·D, else the sizes]"
+)
 @click.option("--huber-delta", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True)
 @click.option("--space", type=click.Choice(["log", "linear"]), default="log", show_default=True, help="Where residuals are.")
 @click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the resamples.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resamples.")
 @click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
 @click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are.")
 @as_json

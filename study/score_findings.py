@@ -62,7 +62,7 @@ def _average(found: Downstream) -> Iterator[str]:
     if found.average is not None:
         best, half = found.average.best
         metric = found.average.metric
-        yield f"On average ({metric}) {found.average.best_row['shape']} is best, {best:.3f} ± {half:.3f}."
+        yield f"On average ({metric}) {found.average.best_row['shape']} scores highest, {best:.3f} ± {half:.3f}."
     for task, reason in found.left_out.items():
         yield f"{task} is left out of the average: {reason}."
 
@@ -74,8 +74,8 @@ def trend_table(evidence: Evidence) -> str:
         return ""
     intro = (
         "The best encoder of each task beside what needs no pre-training, and Spearman's correlation of score and falling loss "
-        "over the encoders, with the interval of a normal population and the exact p. Pairs against: of lower loss, yet lower "
-        "score beyond noise (Bonferroni, 5%)."
+        "over the encoders, with the interval of a normal population and its permutation p. Pairs against: of lower loss, yet "
+        "lower score beyond noise (Bonferroni, 5%)."
     )
     header = ["task", "metric", "best", "± 95%", "of", "untrained", "commonest answer", "words without order"]
     header += ["above untrained", "rank correlation", "95% interval", "p", "encoders", "pairs against"]
@@ -100,7 +100,8 @@ def law_table(evidence: Evidence) -> str:
         return ""
     intro = (
         "Forecasts are of the largest shapes, by the law fitted to the others: at their measured loss, and at the loss that a "
-        "law of the sizes gives them. Constants of a law that its data do not pin down are not shown."
+        "law of the sizes gives them; an error is the mean of |predicted − measured|. Constants of a law that its data do "
+        "not pin down are not shown."
     )
     header = ["task", "law", "status", "constants", "held out", "error at the measured loss", "error from the sizes alone"]
     return f"{intro}\n\n{table(header, (_law_row(task) for task in found.all))}"
@@ -120,7 +121,7 @@ def _forecast(told: Forecast | str) -> str:
     """The error of a forecast, how many of its intervals covered the truth, and the status of the law it was made by."""
     if isinstance(told, str):
         return told
-    return f"{told.to_dict()['relative_error']:.1%}, {coverage(told)} ({told.status.replace('_', ' ')})"
+    return f"{told.mean_error}, {coverage(told)} ({told.status.replace('_', ' ')})"
 
 
 def score_table(evidence: Evidence) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,8 @@ class ShapeRules:
 
     def heads(self, width: int) -> int:
         """The number of heads that divides `width` and brings the head width nearest to `head_width`, the wider on a tie."""
-        divisors = (heads for heads in range(1, width + 1) if width % heads == 0)
+        small = [heads for heads in range(1, math.isqrt(width) + 1) if width % heads == 0]
+        divisors = {*small, *(width // heads for heads in small)}
         return min(divisors, key=lambda heads: (abs(width / heads - self.head_width), heads))
 
     def ffn(self, width: int) -> int:

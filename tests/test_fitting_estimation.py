@@ -139,7 +139,7 @@ def test_forecast_holds_out_the_largest_runs_and_covers_them() -> None:
     told = forecast(CHINCHILLA, observed(CHINCHILLA, noise=0.005), share=0.2)
     assert isinstance(told, Forecast)
     assert 60 <= len(told.labels) == 300 - told.n_fitted < 70
-    assert np.abs(told.relative_errors).mean() < 0.01
+    assert np.abs(told.errors).mean() < 0.01
     assert 0.85 < told.covered.mean() <= 1
 
 

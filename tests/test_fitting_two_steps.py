@@ -36,7 +36,7 @@ def test_both_ways_forecast_the_largest_scores(table: Path) -> None:
     for told in (found.two_step_forecast, found.single_step_forecast):
         assert isinstance(told, Forecast)
         assert len(told.labels) == 12
-        assert np.abs(told.relative_errors).mean() < 0.02
+        assert np.abs(told.errors).mean() < 0.02
         assert told.covered.mean() > 0.6
     plain = found.to_dict()
     assert plain["two_steps"]["score"]["status"] == "converged"

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from study.fitting import compute_multiverse
 from study.fitting.catalogue import LAWS
+from tests.points import TRUTHS
 from tests.test_fitting_frontiers import EXPONENT, iso_flop_runs
 
 SCORE = {"chance": 0.25, "ceiling": 0.9, "k": 3.0, "L0": 2.8}
@@ -85,3 +87,46 @@ def test_options_that_cannot_be_read_again_are_refused(
     assert (status, out) == (2, "")
     assert told in err
     assert not (tmp_path / "figures").exists()
+
+
+def test_a_loss_that_tokens_do_not_lower_has_no_frontier(study: Any, tmp_path: Path) -> None:
+    parameters, tokens = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e6, 1e8, 8), np.geomspace(1e8, 1e10, 8)))
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({"N": parameters, "D": tokens, "loss": 2 + (parameters / 1e5) ** -0.3}).to_csv(path, index=False)
+    status, out, _ = study("frontier", path, "--json")
+    assert status == 0
+    assert json.loads(out)["parametric"]["status"].startswith("chinchilla: its fit is on bound (")
+    status, out, _ = study("multiverse", path, "--flops", "6*N*D", "--json")
+    assert status == 0
+    found = json.loads(out)["all"]
+    assert {one["status"] for one in found if one["choices"]["approach"] == "parametric"} >= {"on_bound"}
+    assert all(one["value"] is None and one["interval"] is None for one in found if one["status"] == "on_bound")
+
+
+def test_a_convention_that_is_named_twice_is_asked_once(study: Any, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
+    twice = ("--parameters", "N", "--parameters", "N", "--flops", "C", "--flops", "C")
+    status, out, _ = study("multiverse", runs, *twice, "--tokens", "C/(6*N)", "--json")
+    assert (status, json.loads(out)["universes"]) == (0, 8 + 1)
+
+
+def test_plot_draws_what_there_is_where_every_budget_has_one_split(study: Any, tmp_path: Path) -> None:
+    parameters = np.geomspace(1e6, 1e9, 12)
+    loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], {"parameters": parameters, "tokens": 20 * parameters})
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({"N": parameters, "D": 20 * parameters, "loss": loss}).to_csv(path, index=False)
+    status, out, _ = study("plot", path, "--law", "chinchilla", "--into", tmp_path / "figures")
+    assert status == 0
+    assert {Path(line).stem for line in out.splitlines()} == {"law_fit", "forecast_against_truth"}
+
+
+def test_a_law_of_the_loss_holds_out_the_lowest_losses(study: Any, runs: Path) -> None:
+    status, out, _ = study("fit", runs, "--law", "score-of-loss", "--score", "accuracy", "--space", "linear", "--json")
+    told = json.loads(out)["forecast"]
+    assert status == 0
+    assert told["extrapolation"] > 1
+    assert "difference" in told
+    assert "relative_error" not in told
+    table = pd.read_csv(runs)
+    held = [int(row["row"].removeprefix("row ")) - 1 for row in told["rows"]]
+    assert set(held) <= set(table["loss"].nsmallest(told["n_held_out"]).index)

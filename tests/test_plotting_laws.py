@@ -65,7 +65,20 @@ def test_forecast_shows_the_rows_held_out(found: LawFit) -> None:
     data = forecast_against_truth.frame(found)
     assert len(data) == 9
     inside = (data["low"] <= data["measured"]) & (data["measured"] <= data["high"])
-    assert (data["covered"] == inside).all()
+    assert (data["interval"] == np.where(inside, "interval covers", "interval misses")).all()
+    assert "mean |error| " in data["told"].iloc[0]
+    assert data["told"].iloc[0].endswith("%, n = 9")
+
+
+def test_a_forecast_without_resamples_says_that_it_has_no_interval(tmp_path: Path) -> None:
+    parameters, flops, loss = iso_flop_runs(noise=0.001)
+    pd.DataFrame({"N": parameters, "C": flops, "loss": loss}).to_csv(tmp_path / "runs.csv", index=False)
+    source = Source(tmp_path / "runs.csv", {"tokens": "C/(6*N)"})
+    data = forecast_against_truth.frame(fit_table(source, "chinchilla", Settings(bootstrap=0)))
+    assert set(data["interval"]) == {"no interval"}
+    (legend,) = [axes.get_legend() for axes in forecast_against_truth.draw(data).axes]
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["no interval"]
 
 
 def test_valleys_have_their_minima_where_the_law_has_them() -> None:

@@ -30,10 +30,22 @@ def test_published_numbers_are_met(module: object) -> None:
 
 
 def test_page_and_json_hold_every_number_and_say_what_was_skipped(study: Any, tmp_path: Path) -> None:
-    status, out, _ = study("replicate", "--into", tmp_path, "--chinchilla", tmp_path / "nowhere.csv")
+    status, out, _ = study("replicate", "--into", tmp_path)
     page = (tmp_path / "replications.md").read_text()
     written = json.loads((tmp_path / "replications.json").read_text())
     assert (status, out.strip()) == (0, page.strip())
     assert len(written) == 5
     assert "Skipped: its points have no stated licence" in page
     assert all(number["name"] in page for study in written for number in study["numbers"])
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, "does not exist"), ("N,loss\n1,2\n", "has no column Model Size, Training FLOP")]
+)
+def test_points_that_are_not_chinchillas_are_refused(study: Any, tmp_path: Path, content: str | None, told: str) -> None:
+    path = tmp_path / "points.csv"
+    if content is not None:
+        path.write_text(content)
+    status, _, err = study("replicate", "--into", tmp_path / "into", "--chinchilla", path)
+    assert status == 2
+    assert f"points.csv: {told}" in err

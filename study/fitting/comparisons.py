@@ -22,12 +22,12 @@ from study.fitting.paired import (
 Verdict = Literal["decided", "undecided", "no_seed_replicates"]
 
 METHOD = (
-    "Loss of the deeper (at equal depth, wider) shape minus that of the other, at equal tokens and non-embedding parameters "
-    f"within {EQUAL_WITHIN:.0%} of one size. Estimate: mean over the shared validation sequences of the seed-averaged "
-    "difference per masked token. Variance: over paired sequences, plus over seeds (pooled over all cells with two seeds or "
-    "more; seeds taken as independent between shapes). 95% Student intervals with Satterthwaite's degrees of freedom, one pair "
-    "at a time; a pair is decided where Holm's adjusted p, over all pairs, is below 5%. The first seed also chose the learning "
-    "rate, which makes its loss a little too low in every cell alike."
+    "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
+    f"other, at equal tokens and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size. Estimate: mean over the "
+    "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, plus over "
+    "seeds (pooled over all cells with two seeds or more; seeds taken as independent between shapes). 95% Student intervals "
+    "with Satterthwaite's degrees of freedom, one pair at a time; a pair is decided where Holm's adjusted p, over all pairs, "
+    "is below 5%. The first seed also chose the learning rate, which makes its loss a little too low in every cell alike."
 )
 
 
@@ -116,7 +116,11 @@ def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
 
 
 def _deeper_first(one: Cell, other: Cell) -> tuple[Cell, Cell]:
-    first, second = sorted((one, other), key=lambda cell: (cell.architecture.depth, cell.architecture.width), reverse=True)
+    def size(cell: Cell) -> tuple[int, ...]:
+        shape = cell.architecture
+        return shape.depth, shape.width, shape.ffn, shape.heads
+
+    first, second = sorted((one, other), key=size, reverse=True)
     return first, second
 
 

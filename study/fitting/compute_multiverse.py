@@ -51,13 +51,13 @@ def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str]
     rows cannot tell the law.
     """
     own = is_ledger(read_table(source.path))
-    given = tuple(parameters) or (LEDGER_PARAMETERS if own else ())
+    given = tuple(dict.fromkeys(parameters)) or (LEDGER_PARAMETERS if own else ())
     first = replace(source, roles={**source.roles, **({"parameters": given[0]} if given else {})})
     points = read_observations(first, LAWS["chinchilla"])
     check_split(points.columns["parameters"], points.columns["tokens"])
     points.check(LAWS["chinchilla"])
     sizes = given or (points.roles["parameters"],)
-    budgets = tuple(flops) or (LEDGER_FLOPS if own else ())
+    budgets = tuple(dict.fromkeys(flops)) or (LEDGER_FLOPS if own else ())
     rates = ("all cells", "bracketed only") if own else ("all cells",)
     universes: list[Universe] = []
     for size, rate in product(sizes, rates):
@@ -79,6 +79,9 @@ def _universes(
     except InputError as error:
         yield Universe(about, f"refused: {error.problems[0]}", None)
         return
+    if not len(points):
+        yield Universe(about, "refused: no row is left", None)
+        return
     for trim, trimmed in _TRIMS.items():
         for universe in ask(trimmed(points)):
             yield replace(universe, choices={**about, "rows": trim, **universe.choices})
@@ -93,9 +96,11 @@ def _parametric(points: Observations) -> Iterator[Universe]:
         except InputError as error:
             yield Universe(choices, f"refused: {error.problems[0]}", None)
             continue
+        if found.status != "converged":
+            yield Universe(choices, found.status, None)
+            continue
         frontier = parametric(found)
-        sound = found.status == "converged"
-        yield Universe(choices, found.status, frontier.exponent if sound else None, frontier.interval)
+        yield Universe(choices, found.status, frontier.exponent, frontier.interval)
 
 
 def _valley(points: Observations) -> Iterator[Universe]:

@@ -9,7 +9,7 @@ from typing import Any
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.column_names import named_like
-from study.fitting.estimation import Settings, fit
+from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
@@ -33,7 +33,7 @@ def frontiers(source: Source, settings: Settings | None = None) -> Approaches:
         "parabola": lambda: iso_flop(*runs),
         "full parabola": lambda: iso_flop(*runs, window=float("inf")),
         "akima": lambda: iso_flop(*runs, valley="akima"),
-        "parametric": lambda: parametric(fit(LAWS["chinchilla"], points, settings)),
+        "parametric": lambda: _of_law(fit(LAWS["chinchilla"], points, settings)),
     }
     return {name: _attempt(points, way) for name, way in ways.items()}
 
@@ -63,6 +63,14 @@ def _only_flops(source: Source) -> bool:
     names = [str(name) for name in read_table(source.path).columns]
     flops, tokens = (role in source.roles or bool(named_like(role, names)) for role in ("flops", "tokens"))
     return flops and not tokens
+
+
+def _of_law(found: Fit) -> Frontier:
+    """The frontier of a law whose fit says what it is; raises InputError for one that ended on a bound or failed."""
+    if found.status in ("on_bound", "failed"):
+        status = found.status.replace("_", " ")
+        raise InputError.at(found.law.name, f"its fit is {status} ({'; '.join(found.reasons)})")
+    return parametric(found)
 
 
 def _attempt(points: Observations, way: Callable[[], Frontier]) -> Frontier | str:

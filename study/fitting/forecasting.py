@@ -35,9 +35,10 @@ _CELLS = 5_000_000
 class Forecast:
     """What a law fitted to the smaller runs says about the largest.
 
-    `relative_errors` are (predicted − measured)/measured. The interval of a prediction holds the estimates of the resamples and
-    the residuals of the fit: 95% of runs should fall within it; `covered` says which did. `extrapolation` is the largest budget
-    over the largest one fitted.
+    Errors of a loss are relative, (predicted − measured)/measured; those of a score or an error rate, which may be zero, are
+    differences, predicted − measured. The interval of a prediction holds the estimates of the resamples and the residuals of
+    the fit: 95% of runs should fall within it; `covered` says which did. `extrapolation` is the largest budget over the largest
+    one fitted.
     """
 
     status: Status
@@ -48,11 +49,25 @@ class Forecast:
     low: Floats
     high: Floats
     extrapolation: float
+    relative: bool
 
     @property
-    def relative_errors(self) -> Floats:
-        """(predicted − measured)/measured, one a row held out."""
-        return (self.predicted - self.measured) / self.measured
+    def errors(self) -> Floats:
+        """One a row held out: (predicted − measured)/measured of a loss, predicted − measured of a score."""
+        differences = self.predicted - self.measured
+        return differences / self.measured if self.relative else differences
+
+    @property
+    def mean_error(self) -> str:
+        """The mean of |error|, in percent of a loss, or of a score as it is."""
+        mean = float(np.mean(np.abs(self.errors)))
+        return f"{mean:.2%}" if self.relative else f"{mean:.4f}"
+
+    @property
+    def bias(self) -> str:
+        """The mean error, in percent of a loss, or of a score as it is."""
+        mean = float(np.mean(self.errors))
+        return f"{mean:+.2%}" if self.relative else f"{mean:+.4f}"
 
     @property
     def covered(self) -> NDArray[np.bool_]:
@@ -61,7 +76,7 @@ class Forecast:
 
     def to_dict(self) -> dict[str, Any]:
         """The forecast as plain values; rows beyond the twenty of the largest error are left out."""
-        errors = self.relative_errors
+        errors, error = self.errors, "relative_error" if self.relative else "difference"
         has_interval = bool(np.isfinite(self.low).all())
         worst = np.argsort(-np.abs(errors), kind="stable")[:_LISTED]
         return {
@@ -69,7 +84,7 @@ class Forecast:
             "n_fitted": self.n_fitted,
             "n_held_out": len(self.labels),
             "extrapolation": self.extrapolation,
-            "relative_error": float(np.mean(np.abs(errors))),
+            error: float(np.mean(np.abs(errors))),
             "bias": float(np.mean(errors)),
             "covered": float(np.mean(self.covered)) if has_interval else None,
             "rows": [
@@ -77,7 +92,7 @@ class Forecast:
                     "row": self.labels[row],
                     "measured": float(self.measured[row]),
                     "predicted": float(self.predicted[row]),
-                    "relative_error": float(errors[row]),
+                    error: float(errors[row]),
                     "interval": [float(self.low[row]), float(self.high[row])] if has_interval else None,
                     "covered": bool(self.covered[row]) if has_interval else None,
                 }
@@ -113,6 +128,7 @@ def predicted(fitted: Fit, unseen: Observations) -> Forecast:
         low=low,
         high=high,
         extrapolation=float(np.max(unseen.budget) / np.max(fitted.observations.budget)),
+        relative=fitted.law.predicts == "loss",
     )
 
 
@@ -141,7 +157,7 @@ def forecast_text(told: Forecast | str) -> str:
     covered = ", no interval" if plain["covered"] is None else f", interval covered {plain['covered']:.0%}"
     return (
         f"forecast ({told.status}): the largest {plural(plain['n_held_out'], 'row')}, up to {plain['extrapolation']:.3g} times "
-        f"the budget fitted: mean |error| {plain['relative_error']:.3%}, bias {plain['bias']:+.3%}{covered}"
+        f"the budget fitted: mean |error| {told.mean_error}, bias {told.bias}{covered}"
     )
 
 

@@ -142,11 +142,15 @@ def iso_flop_groups(flops: Floats) -> Iterator[np.ndarray[tuple[int], np.dtype[n
 def parametric(fit: Fit) -> Frontier:
     """Approach 3: the minimum of a fitted Chinchilla law at C = 6·N·D.
 
-    N* = (alpha·A/(beta·B))^(1/(alpha + beta))·(C/6)^(beta/(alpha + beta)). Raises InputError for any other law.
+    N* = (alpha·A/(beta·B))^(1/(alpha + beta))·(C/6)^(beta/(alpha + beta)). Raises InputError for any other law, and where a
+    term is not there, so that no split is best.
     """
     if not {"A", "B", "alpha", "beta"} <= set(fit.law.parameters) or set(fit.law.variables) != {"parameters", "tokens"}:
         raise InputError.at(fit.law.name, "has no closed frontier; fit chinchilla")
     a, b, alpha, beta = (fit.estimates[name] for name in ("A", "B", "alpha", "beta"))
+    if min(a, b, alpha, beta) <= 0:
+        lost = ", ".join(name for name in ("A", "B", "alpha", "beta") if fit.estimates[name] <= 0)
+        raise InputError.at(fit.law.name, f"has no best split: {lost} is zero")
     exponent = beta / (alpha + beta)
     places = [fit.law.parameters.index(name) for name in ("alpha", "beta")]
     of_size, of_data = fit.resampled[:, places].T

@@ -67,7 +67,8 @@ def read_law(path: Path) -> FittedLaw:
     for parameter in law.parameters:
         if not isinstance(known.get(parameter), int | float) or isinstance(known[parameter], bool):
             problems.append(Problem(f"{path}: estimates.{parameter}", f"is {shown(known.get(parameter))}, not a number"))
-    convention = (values.get("columns") or {}).get("parameters", "parameters")
+    columns = values.get("columns") or {}
+    convention: Any = columns.get("parameters", "parameters") if isinstance(columns, dict) else columns
     if "parameters" in law.variables and convention not in get_args(Convention):
         choices = list(get_args(Convention))
         message = f"{shown(convention)} is none of {', '.join(choices)}; {nearest(str(convention), choices)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -97,7 +97,7 @@ class Observations:
 
 
 def budget_of(columns: Mapping[str, Floats]) -> Floats:
-    """What orders runs from small to large: their FLOPs, else 6·N·D, else whichever size is there, else the product of all."""
+    """What orders runs from small to large, as budget_name says; a law of the loss alone takes lower losses as larger."""
     if "flops" in columns:
         return columns["flops"]
     if "tokens" in columns and "parameters" in columns:
@@ -105,4 +105,15 @@ def budget_of(columns: Mapping[str, Floats]) -> Floats:
     for name in ("parameters", "tokens"):
         if name in columns:
             return columns[name]
-    return np.asarray(np.exp(sum(np.log(np.maximum(values, 1e-300)) for values in columns.values())))
+    product = np.asarray(np.exp(sum(np.log(np.maximum(values, 1e-300)) for values in columns.values())))
+    return 1 / product if set(columns) == {"loss"} else product
+
+
+def budget_name(columns: Collection[str]) -> str:
+    """What budget_of takes: FLOPs, else 6·N·D, else whichever size is there, else the product of all, of a loss its inverse."""
+    if "flops" in columns:
+        return "flops"
+    if {"tokens", "parameters"} <= set(columns):
+        return "6·N·D"
+    sizes = [name for name in ("parameters", "tokens") if name in columns]
+    return sizes[0] if sizes else "1/loss" if set(columns) == {"loss"} else "·".join(columns)

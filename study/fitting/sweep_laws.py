@@ -33,17 +33,18 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame) -> SweepLaws:
     at one budget the law in the sizes of the shape, where these are not tied to each other.
     """
     if ledger.empty:
-        return SweepLaws((), ("no run has ended",))
+        return SweepLaws((), ("No law is fitted: no run has ended",))
     used = ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger)))]
     names = _candidates(used)
     if not names:
-        return SweepLaws((), ("neither parameters nor tokens vary between the usable runs",))
+        return SweepLaws((), ("No law is fitted: neither parameters nor tokens vary between the usable runs",))
     fits, reasons = [], []
     for name in names:
         try:
             fits.append(fit_table(Source(folder), name, _SETTINGS))
         except InputError as error:
-            reasons += [str(problem) if problem.place == name else f"{name}: {problem}" for problem in error.problems]
+            problems = (problem if problem.place == name else f"{name}: {problem}" for problem in error.problems)
+            reasons += [f"No fit of {problem}" for problem in problems]
     return SweepLaws(tuple(fits), tuple(reasons))
 
 

@@ -127,6 +127,7 @@ def two_step_forecast(
         low=low,
         high=high,
         extrapolation=float(np.max(unseen.budget) / np.max(known.budget)),
+        relative=False,
     )
 
 

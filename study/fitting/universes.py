@@ -106,6 +106,13 @@ class Multiverse:
             ],
         }
 
+    def _reference(self) -> str:
+        """What the others are compared with, in words: the usual conventions, the first ones, where these have an answer."""
+        if self.universes[0].value is not None:
+            return "the usual conventions"
+        choices = ", ".join(f"{axis} {option}" for axis, option in self.answered[0].choices.items())
+        return f"the first conventions with an answer ({choices}; the usual ones: {self.universes[0].status})"
+
     def to_text(self) -> str:
         """The multiverse for readers."""
         told = self.to_dict()
@@ -115,7 +122,7 @@ class Multiverse:
         low, middle, high = told["values"]
         lines = [
             self.question.text,
-            f"{told['answer']}, say the usual conventions and {told['agreement']:.0%} of the {told['answered']} universes "
+            f"{told['answer']}, say {self._reference()} and {told['agreement']:.0%} of the {told['answered']} universes "
             f"with an answer (of {told['universes']}); in {told['decided']} the 95% interval leaves out the other answer.",
             f"{self.question.quantity}: {low:.3f} to {high:.3f}, median {middle:.3f}.",
             *self._flip_lines(told["flips"], told["agreement_by_choice"]),

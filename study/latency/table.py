@@ -79,6 +79,6 @@ def read_table(path: Path) -> pd.DataFrame:
         raise InputError.at(str(found[0]), f"is no latency table: {error}") from None
     if missing:
         raise InputError.at(str(found[0]), f"is no latency table: it has no column {', '.join(missing)}")
-    if table.empty or not (table[list(TIMES)] > 0).all(axis=None):
+    if table.empty or not (table[list(TIMES)].apply(pd.to_numeric, errors="coerce") > 0).all(axis=None):
         raise InputError.at(str(found[0]), "has no rows, or times that are not above zero; measure again with study latency")
     return table

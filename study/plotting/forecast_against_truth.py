@@ -11,6 +11,8 @@ from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
 from study.plotting.style import MANY, panels, theme
 
+COVERS, MISSES, NO_INTERVAL = "interval covers", "interval misses", "no interval"
+
 
 def frame(found: LawFit) -> pd.DataFrame:
     """One row a row held out, at most MANY, with the law and its status; empty where there is no forecast."""
@@ -24,10 +26,10 @@ def frame(found: LawFit) -> pd.DataFrame:
             "predicted": told.predicted,
             "low": told.low,
             "high": told.high,
-            "covered": told.covered,
+            "interval": np.where(np.isnan(told.low), NO_INTERVAL, np.where(told.covered, COVERS, MISSES)),
             "predicts": found.fit.law.predicts,
             "law": found.fit.law.name,
-            "status": told.status,
+            "told": f"{told.status.replace('_', ' ')}; mean |error| {told.mean_error}, n = {len(told.labels)}",
         }
     )
     return data.iloc[np.unique(np.linspace(0, len(data) - 1, MANY).astype(int))].reset_index(drop=True)
@@ -35,20 +37,17 @@ def frame(found: LawFit) -> pd.DataFrame:
 
 def draw(data: pd.DataFrame) -> Figure:
     """Predictions with their 95% intervals over measured values; on the diagonal they agree."""
-    covered, missed = sns.color_palette("colorblind", 2).as_hex()
-    kind, law, status = data.loc[0, ["predicts", "law", "status"]]
+    kind, law, told = data.loc[0, ["predicts", "law", "told"]]
     with theme():
         figure, (axes,) = panels([""], f"measured {kind}", f"predicted {kind}", size=(8.0, 5.0))
         ends = [data[["measured", "predicted"]].min().min(), data[["measured", "predicted"]].max().max()]
         axes.plot(ends, ends, color="black", linewidth=1)
-        for part, colour in ((True, covered), (False, missed)):
-            rows = data[data["covered"] == part]
+        for part, colour in zip((COVERS, MISSES, NO_INTERVAL), sns.color_palette("colorblind", 3).as_hex(), strict=True):
+            rows = data[data["interval"] == part]
+            if rows.empty:
+                continue
             away = [(rows["predicted"] - rows["low"]).clip(lower=0), (rows["high"] - rows["predicted"]).clip(lower=0)]
-            label = "interval covers" if part else "interval misses"
-            axes.errorbar(
-                rows["measured"], rows["predicted"], away, fmt="o", color=colour, markersize=5, capsize=3, label=label
-            )
+            axes.errorbar(rows["measured"], rows["predicted"], away, fmt="o", color=colour, markersize=5, capsize=3, label=part)
         axes.legend()
-        error = (data["predicted"] / data["measured"] - 1).abs().mean()
-        figure.suptitle(f"{law}: forecast of the largest runs ({status}; mean |error| {error:.2%}, n = {len(data)})")
+        figure.suptitle(f"{law}: forecast of the largest runs ({told})")
     return figure

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from study.errors import InputError
 from study.fitting.compute_multiverse import explore
 from study.fitting.estimation import Settings
 from study.fitting.forecasting import HELD_OUT
@@ -34,8 +35,11 @@ def draw_all(source: Source, law: str, into: Path, settings: Settings | None = N
 
 
 def _exponents(found: LawFit) -> pd.DataFrame:
-    """The multiverse of the same table, where the law is one of loss in parameters and tokens."""
+    """The multiverse of the same table; empty where the law is not one of loss in N and D, or the question cannot be asked."""
     if not {"parameters", "tokens"} <= set(found.fit.law.variables) or found.fit.law.predicts != "loss":
         return pd.DataFrame()
     sizes = (found.source.roles["parameters"],) if "parameters" in found.source.roles else ()
-    return answer_by_convention.frame(explore(found.source, sizes))
+    try:
+        return answer_by_convention.frame(explore(found.source, sizes))
+    except InputError:
+        return pd.DataFrame()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from study.fitting.forecasting import largest_runs, predicted
 from study.fitting.law_fits import LawFit
+from study.fitting.observations import budget_name
 from study.plotting.style import MANY, legend_below, log_ticks, theme, title_above
 
 BUDGET, HELD = "budget", "held out"
@@ -34,7 +35,7 @@ def frame(found: LawFit) -> pd.DataFrame:
         pd.DataFrame(
             {
                 "variable": name,
-                "axis": _axis(name, roles),
+                "axis": _axis(name, roles, found.fit.law.variables),
                 "size": values,
                 "measured": points.response,
                 "law": told.predicted,
@@ -51,11 +52,11 @@ def frame(found: LawFit) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def _axis(name: str, roles: Mapping[str, str]) -> str:
+def _axis(name: str, roles: Mapping[str, str], variables: Sequence[str]) -> str:
     """A variable with the column or expression that it was read from; the budget says what orders the runs."""
     column = roles.get("budget" if name == BUDGET else name)
     if name == BUDGET and column is None:
-        column = roles.get("flops", "6·N·D")
+        column = roles.get("flops", budget_name(variables))
     return name if column in (None, name) else f"{name} ({column})"
 
 

@@ -32,7 +32,7 @@ _WIDTHS = 48
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row a usable cell (`kind` cell: depth, width, mean loss over seeds), and the points of each contour.
 
-    Of cells that differ in heads or FFN alone it is the one of the lowest loss, as the label then says.
+    Of cells of one depth and width it is the one of the lowest loss, and the label says over what.
     Contours are of equal non-embedding parameters, counted, with the FFN as wide beside the width as in the median cell; empty
     for fewer than two depths or widths. Each panel is a budget, the smallest first.
     """
@@ -47,7 +47,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         return pd.DataFrame()
     cells = pd.DataFrame(rows)
     lowest = _lowest(cells)
-    label = LOSS if len(lowest) == len(cells) else f"{LOSS}, lowest over heads and FFN"
+    others = "settings, heads and FFN" if any(cell.setting for cell in usable) else "heads and FFN"
+    label = LOSS if len(lowest) == len(cells) else f"{LOSS}, lowest over {others}"
     example = usable[0].architecture
     ratio = float(np.median([cell.architecture.ffn / cell.architecture.width for cell in usable]))
     return _with_contours(lowest, lambda depth, width: _non_embedding(example, ratio, depth, width), label)

@@ -18,7 +18,7 @@ _LOOK = {"decided": ("#0173b2", "o"), "undecided": ("#de8f05", "s"), "no_seed_re
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a pair: the deeper shape minus the other, its 95% interval, n and status."""
+    """One row a pair: the deeper shape minus the other (see METHOD), its 95% interval, n and status."""
     rows = [
         {
             "family": pair.family,
@@ -29,6 +29,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "n_sequences": pair.difference.n_sequences,
             "n_seeds": "+".join(map(str, pair.difference.n_seeds)),
             "status": pair.status,
+            "depths_differ": pair.depths_differ,
         }
         for pair in evidence.comparisons.pairs
     ]
@@ -36,7 +37,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A row a pair under its family's name; left of zero the deeper shape is better."""
+    """A row a pair under its family's name; left of zero the first, deeper shape is better."""
+    first, second = ("deeper", "shallower") if data["depths_differ"].all() else ("first", "second")
     with theme():
         names = data["family"].unique()
         figure = Figure(figsize=(10, 1.7 + 0.33 * (len(data) + len(names))), layout="constrained")
@@ -57,9 +59,9 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.set_xlabel(
-            "difference of validation loss (nats per masked token)\n← deeper is better        shallower is better →"
+            f"difference of validation loss (nats per masked token)\n← {first} is better        {second} is better →"
         )
-        figure.suptitle(f"Deeper minus shallower at equal parameters ({len(data)} pairs, 95% intervals)")
+        figure.suptitle(f"{first.capitalize()} minus {second} at equal parameters ({len(data)} pairs, 95% intervals)")
         seen = [status for status in _LOOK if status in set(data["status"])]
         legend_below(figure, [_key(status) for status in seen])
     return figure

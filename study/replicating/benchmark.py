@@ -33,7 +33,7 @@ def objective(theta: Floats, sizes: tuple[Floats, Floats], losses: Floats) -> tu
 
 
 def scipy_seconds(points: Observations, start: Floats) -> float:
-    """Seconds a refit by SciPy's BFGS from the published estimate, the objective scaled so that it converges."""
+    """Seconds a refit by SciPy's BFGS from our estimate, the objective scaled so that it converges."""
     random = np.random.default_rng(0)
     began = perf_counter()
     for _ in range(SCIPY_REFITS):

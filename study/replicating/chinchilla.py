@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
+from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.observations import Observations
+from study.fitting.table_files import read_table
 from study.replicating.comparison import Number, Study
 
 TITLE = "Chinchilla, by Epoch"
@@ -25,8 +25,11 @@ OBJECTIVE = 0.0010182741
 
 
 def observations(path: Path) -> Observations:
-    """The 240 points."""
-    table = pd.read_csv(path).sort_values("loss", kind="stable").iloc[:-5].sort_index()
+    """The 240 points; raises InputError where the file does not hold them."""
+    table = read_table(path)
+    if missing := [name for name in ("Model Size", "Training FLOP", "loss") if name not in table]:
+        raise InputError.at(str(path), f"has no column {', '.join(missing)}; give Epoch's svg_extracted_data.csv")
+    table = table.sort_values("loss", kind="stable").iloc[:-5].sort_index()
     parameters = table["Model Size"].to_numpy(dtype=float)
     tokens = table["Training FLOP"].to_numpy(dtype=float) / (6 * parameters)
     return Observations.of({"parameters": parameters, "tokens": tokens}, table["loss"].to_numpy(dtype=float))
@@ -39,7 +42,7 @@ def estimate(path: Path, bootstrap: int = 4000) -> Fit:
 
 def study(path: Path | None) -> Study:
     """The published numbers beside ours; skipped where the points are not at hand."""
-    if path is None or not path.exists():
+    if path is None:
         return Study(TITLE, SOURCE, METHOD, skipped="its points have no stated licence and are not here; give --chinchilla")
     found = estimate(path)
     numbers = [Number(name, value, found.estimates[name], 0.005) for name, value in ESTIMATES.items()]

@@ -47,6 +47,6 @@ def study() -> Study:
         told = predicted(found, points.where(np.arange(len(points)) == len(points) - 1))
         statuses.append(f"{name}: {found.status}, interval {told.low[0]:.3f} to {told.high[0]:.3f}")
         numbers.append(Number(f"{name}, forecast", value, float(told.predicted[0]), 1e-4 / value))
-        numbers.append(Number(f"{name}, relative error", error, float(told.relative_errors[0]), 1e-4, absolute=True))
+        numbers.append(Number(f"{name}, relative error", error, float(told.errors[0]), 1e-4, absolute=True))
         numbers.append(Number(f"{name}, fit error", fit_error, float(np.mean(np.abs(np.expm1(found.residuals)))), 0.01))
     return Study(TITLE, SOURCE, METHOD, "; ".join(statuses), tuple(numbers))
