@@ -52,9 +52,9 @@ class Environment(Strict):
 class RunRecord(Strict):
     """The one row that a finished or failed run leaves; what was not reached is None, never zero.
 
-    `tokens` were trained on, of `train_tokens` that the corpus has: more means that text was repeated. Losses are nats per
-    masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the
-    standard error over its sequences. `train_flops` and its namesakes are totals over the steps done, by the conventions of
+    `tokens` were trained on, with the [CLS] of each sequence; `train_tokens` are those of the corpus, without. Losses are nats
+    per masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the standard error over its
+    sequences. `train_flops` and its namesakes are totals over the steps done, by the conventions of
     study.counting. `wall_seconds` sums the attempts' training time, validation included.
 
     A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers

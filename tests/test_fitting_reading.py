@@ -18,7 +18,7 @@ from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast, forecast
 from study.fitting.ledgers import runs_of, unusable
 from study.fitting.observations import Observations
-from study.fitting.reading import Source, read_observations
+from study.fitting.reading import Source, read_columns, read_observations
 from study.fitting.text_numbers import read_text_numbers
 from tests.points import TRUTHS, columns_of
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
@@ -384,3 +384,11 @@ def test_a_ledger_that_tunes_another_knob_only_leaves_out_its_worse_values(tmp_p
     add_run(folder, run_config(1, 128, weight_decay=0.1), Law(seed_deviation=0, curvature=5, best_rate=1e-3))
     ledger = folder.write_ledger()
     assert left_out(ledger) == {(0.1, 3e-3): "not at the best recipe.weight_decay of its cell"}
+
+
+def test_a_ledgers_unique_tokens_are_counted_as_trained_ones_are(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made_up", seeds=1)
+    folder.write_ledger().assign(train_tokens=6_300_000).to_parquet(folder.ledger_file)
+    assert set(folder.read_ledger()["data.sequence_length"]) == {64}
+    found = read_columns(Source(folder.path), ("parameters", "tokens", "unique_tokens"), "loss").columns["unique_tokens"]
+    np.testing.assert_allclose(found, 6_400_000)

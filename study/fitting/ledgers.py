@@ -17,9 +17,12 @@ LEDGER_COLUMNS = {
     "width": "architecture.width",
     "heads": "architecture.heads",
     "ffn": "architecture.ffn",
-    "unique_tokens": "train_tokens",
+    "unique_tokens": "train_tokens*data.sequence_length/(data.sequence_length - 1)",
 }
-"""What a ledger calls the variables of laws; parameters are all unique tensors, FLOPs those of the products that run."""
+"""What a ledger calls the variables of laws; parameters are all unique tensors, FLOPs those of the products that run.
+
+Unique tokens are counted as trained ones are, with the [CLS] that begins each sequence.
+"""
 
 LEDGER_PARAMETERS = ("parameters", "parameters_encoder", "parameters_non_embedding")
 """The ledger's counts of parameters."""
