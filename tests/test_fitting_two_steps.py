@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
-from study.fitting.estimation import Settings
+from study.fitting.estimation import Settings, fit
 from study.fitting.forecasting import Forecast
 from study.fitting.reading import Source, read_observations
 from study.fitting.two_steps import fit_score
@@ -64,6 +65,19 @@ def test_scores_in_percent_are_asked_about(table: Path) -> None:
         fit_score(Source(table))
     with pytest.raises(InputError, match=r"Then give --score '\(2\*acc/3\)/100'"):
         fit_score(Source(table, {"score": "2*acc/3"}))
+
+
+def test_a_score_of_zero_is_fitted_as_it_is_and_refused_in_logarithms(table: Path) -> None:
+    data = pd.read_csv(table)
+    data.loc[[4, 7], "accuracy %"] = 0.0
+    data.to_csv(table, index=False)
+    source = Source(table, {"score": "`accuracy %`/100"})
+    found = fit_score(source, Settings(bootstrap=20))
+    assert found.two_steps.score.n == 120
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["two_steps"]["forecast"]["n_held_out"] == 12
+    told = r"score: is zero or below in 2 rows \(row 5, row 8\), which has no logarithm; give --space linear"
+    with pytest.raises(InputError, match=told):
+        fit(LAWS["score-of-loss"], read_observations(source, LAWS["score-of-loss"]), Settings(bootstrap=0))
 
 
 @pytest.mark.parametrize(("law", "role"), [("score-of-loss", "score"), ("error-of-loss", "error")])

@@ -13,7 +13,9 @@ from study.fitting.laws import Columns, Floats, Law
 from study.fitting.minimising import Minima, Objective, Space, minimise
 from study.fitting.observations import Exclusion, Observations
 from study.fitting.uncertainty import Bootstrap, Profile, bootstrap, condition_number, covariance, percentile_interval, profile
+from study.fitting.units import SHOWN
 from study.fitting.verdicts import REGAIN, Status, bounds_met, failures, weaknesses
+from study.quantities import plural
 
 STARTS = 128
 """Starts tried by default; the best quarter of them is followed to its end."""
@@ -128,10 +130,14 @@ def fit(law: Law, observations: Observations, settings: Settings | None = None) 
     """Estimate a law from observations.
 
     Many starts are followed to their minima, the best of which is restarted until it gains nothing. Raises InputError where
-    there are too few points or a variable has a single value.
+    there are too few points, a variable has a single value, or a value has no logarithm and residuals are to be in logarithms.
     """
     settings = settings or Settings()
     observations.check(law)
+    if settings.space == "log" and (bad := observations.response <= 0).any():
+        rows = ", ".join(np.array(observations.labels)[bad][:SHOWN])
+        message = f"is zero or below in {plural(int(bad.sum()), 'row')} ({rows}), which has no logarithm; give --space linear"
+        raise InputError.at(law.predicts, message)
     objective = _objective(law, observations, settings)
     found, regained = _best(law, objective, observations, settings)
     theta = found.theta[0]

@@ -40,9 +40,9 @@ class Values:
 
 
 def not_positive(found: Values) -> list[Problem]:
-    """Values that no logarithm has."""
+    """Sizes and losses that no logarithm has; a score or an error rate may be zero, where it is fitted as it is."""
     bad = found.values <= 0
-    if not bad.any():
+    if found.role in _SHARES or not bad.any():
         return []
     message = f"must be positive, but is not in {found.shown(bad)}; mend these rows or leave them out with --where"
     return [Problem(_place(found), message)]
