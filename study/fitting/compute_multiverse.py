@@ -13,14 +13,14 @@ import numpy as np
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
-from study.fitting.estimation import Settings, fit
+from study.fitting.estimation import fit
 from study.fitting.frontiers import check_split, iso_flop, parametric
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, is_ledger
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
 from study.fitting.table_files import read_table
-from study.fitting.universes import Multiverse, Question, Universe
+from study.fitting.universes import LOSSES, SETTINGS, Multiverse, Question, Universe
 
 QUESTION = Question(
     "Should parameters grow faster than tokens with compute (exponent of N* above 0.5)?",
@@ -40,8 +40,6 @@ _TRIMS: dict[str, Callable[[Observations], Observations]] = {
     "without the smallest 10% of budgets": lambda points: points.where(points.budget >= np.quantile(points.budget, 0.1)),
 }
 _FLOORS = {"with floor": "chinchilla", "without floor": "chinchilla-no-floor"}
-_SETTINGS = Settings(bootstrap=100, starts=32)
-_LOSSES = {"huber": 1e-3, "least squares": float("inf")}
 
 
 def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str] = ()) -> Multiverse:
@@ -88,11 +86,11 @@ def _universes(
 
 
 def _parametric(points: Observations) -> Iterator[Universe]:
-    for floor, loss, space in product(_FLOORS, _LOSSES, _SPACES):
+    for floor, loss, space in product(_FLOORS, LOSSES, _SPACES):
         choices = {"floor": floor, "loss": loss, "space": space}
         try:
             check_split(points.columns["parameters"], points.columns["tokens"])
-            found = fit(LAWS[_FLOORS[floor]], points, replace(_SETTINGS, huber_delta=_LOSSES[loss], space=space))
+            found = fit(LAWS[_FLOORS[floor]], points, replace(SETTINGS, huber_delta=LOSSES[loss], space=space))
         except InputError as error:
             yield Universe(choices, f"refused: {error.problems[0]}", None)
             continue

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from study.fitting.curves import CurvedSurface, Pairs
-from study.fitting.laws import Columns, Floats, Law
-from study.fitting.repetition import LOG_WORTHS, STEEPEST, Saturation, effective, unique_and_repeats
+from study.fitting.laws import STEEPEST, Columns, Floats, Law
+from study.fitting.repetition import LOG_WORTHS, Saturation, effective, unique_and_repeats
 
 _FLATTEST = 1e-3
 _LOG_COEFFICIENTS = (-30.0, 30.0)

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
 
+STEEPEST = 10.0
+"""The largest exponent that a fit may end on; the steepest in the literature are below 2."""
+
 
 @dataclass(frozen=True)
 class Derivatives:

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from study.fitting.curves import CurvedSurface, Pairs
-from study.fitting.laws import Columns, Floats, Law
+from study.fitting.laws import STEEPEST, Columns, Floats, Law
 
 LOG_WORTHS = (-3.0, 7.0)
 """The range of log R, how many repeats are in the limit worth as much as new."""
-
-STEEPEST = 10.0
-"""The largest exponent that a fit may end on."""
 
 
 @dataclass(frozen=True)

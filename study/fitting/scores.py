@@ -9,9 +9,7 @@ import numpy as np
 from scipy.special import expit
 
 from study.fitting.curves import CurvedSurface, Pairs
-from study.fitting.laws import Columns, Floats, Law
-
-_STEEPEST = 10.0
+from study.fitting.laws import STEEPEST, Columns, Floats, Law
 
 
 class _LogisticSurface(CurvedSurface):
@@ -172,7 +170,7 @@ class _ScoreOfSizesSurface(_LogisticSurface):
     def bounds(self) -> tuple[Floats, Floats]:
         """Chance and ceiling are between 0 and 1, M between −50 and 50, coefficients and exponents 0 or more."""
         low = np.array([0.0, 0.0, -50.0, 0.0, 0.0, 0.0, 0.0])
-        return low, np.array([1.0, 1.0, 50.0, np.inf, np.inf, _STEEPEST, _STEEPEST])
+        return low, np.array([1.0, 1.0, 50.0, np.inf, np.inf, STEEPEST, STEEPEST])
 
     def depth(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
         """A·N^−alpha + B·D^−beta − M."""

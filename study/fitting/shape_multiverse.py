@@ -18,7 +18,7 @@ import pandas as pd
 from study.errors import InputError, Problem
 from study.fitting.cells import EQUAL_WITHIN, Cell
 from study.fitting.contrasts import contrast, slope_weights
-from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.estimation import Fit, fit
 from study.fitting.evidence import gather
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
 from study.fitting.minimising import Space
@@ -26,7 +26,7 @@ from study.fitting.paired import pooled_seed_variance
 from study.fitting.reading import Source, read_columns
 from study.fitting.sums import SumOfTerms, Term
 from study.fitting.uncertainty import percentile_interval
-from study.fitting.universes import Multiverse, Question, Universe
+from study.fitting.universes import LOSSES, SETTINGS, Multiverse, Question, Universe
 from study.folders import SweepFolder
 
 QUESTION = Question(
@@ -44,8 +44,6 @@ _SEEDS = ("all seeds", "without the seed that chose the rate")
 _BUDGETS = ("all budgets", "largest budget only")
 _SPACES: tuple[Space, ...] = ("linear", "log")
 _FLOORS = ("with floor", "without floor")
-_LOSSES = {"huber": 1e-3, "least squares": float("inf")}
-_SETTINGS = Settings(bootstrap=100, starts=32)
 
 
 def is_about_shape(folder: Path) -> bool:
@@ -135,9 +133,9 @@ def _fitted(folder: Path, size: str, rates: str, tokens: bool) -> Iterator[Unive
     except InputError as error:
         yield Universe(about, f"refused: {error.problems[0]}", None)
         return
-    for floor, loss, space in product(_FLOORS, _LOSSES, _SPACES):
+    for floor, loss, space in product(_FLOORS, LOSSES, _SPACES):
         choices = {**about, "space": space, "floor": floor, "loss": loss}
-        settings = replace(_SETTINGS, huber_delta=_LOSSES[loss], space=space)
+        settings = replace(SETTINGS, huber_delta=LOSSES[loss], space=space)
         try:
             found = fit(_law(floor == "with floor", tokens), points, settings)
         except InputError as error:

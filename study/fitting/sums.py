@@ -11,10 +11,7 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.stats import qmc
 
-from study.fitting.laws import Columns, Derivatives, Floats, Law, Surface
-
-STEEPEST = 10.0
-"""The largest exponent of a power that a fit may end on; the steepest in the literature are below 2."""
+from study.fitting.laws import STEEPEST, Columns, Derivatives, Floats, Law, Surface
 
 _LARGEST_LOGARITHM = 600.0
 

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from study.fitting.estimation import Settings
 from study.quantities import plural
+
+LOSSES = {"huber": 1e-3, "least squares": float("inf")}
+"""The losses that a law is fitted by, and where Huber's turns from squares to sizes."""
+
+SETTINGS = Settings(bootstrap=100, starts=32)
+"""How a law is fitted in each universe."""
 
 
 @dataclass(frozen=True)
