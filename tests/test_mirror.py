@@ -17,6 +17,7 @@ from study.folders import SweepFolder
 from study.sweeping.mirror import mirror_sweep, retry_seconds
 from study.sweeping.mirror_state import left_behind
 from study.sweeping.mirror_wandb import batch_seconds, run_name, tracked_config
+from study.sweeping.steering import exclude, include
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.fake_wandb_server import SECRET, Listener, Server
 from tests.synthetic import environment
@@ -108,6 +109,24 @@ def test_sync_can_be_repeated_and_rebuilds_what_was_deleted(folder: SweepFolder)
     shutil.rmtree(folder.wandb)
     assert mirror_sweep(folder).mirrored == 2
     assert_all_there(folder, ended)
+
+
+def test_what_a_person_excludes_and_includes_again_is_mirrored_so(folder: SweepFolder) -> None:
+    run = FakeRun(folder)
+    run.write(5)
+    run.end()
+    assert mirror_sweep(folder).mirrored == 1
+    exclude(run.folder.run_id, folder.path.parent, "broken GPU")
+    assert mirror_sweep(folder).mirrored == 1
+    held = Held(folder, run)
+    assert list(held.runs[-1].tags)[-1] == "excluded"
+    assert "broken GPU" in held.summary["exclusion"]
+    assert mirror_sweep(folder).already == 1
+    include(run.folder.run_id, folder.path.parent)
+    assert mirror_sweep(folder).mirrored == 1
+    held = Held(folder, run)
+    assert "excluded" not in list(held.runs[-1].tags)
+    assert "exclusion" not in held.summary
 
 
 def test_a_line_torn_by_a_kill_is_not_mirrored_over_and_over(folder: SweepFolder) -> None:

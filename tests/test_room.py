@@ -52,6 +52,13 @@ def test_cpu_ranks_share_the_ram_and_gpu_ranks_do_not() -> None:
     assert needs["cuda", 2] < 2 * needs["cuda", 1]
 
 
+def test_eager_and_compiled_kernels_need_no_memory_of_a_graph() -> None:
+    run = config(Path("x"))
+    needs = {kernels: needed_bytes(run, "cuda", kernels=kernels) for kernels in ("auto", "graphed", "compiled", "eager")}
+    assert needs["auto"] == needs["graphed"]
+    assert needs["eager"] == needs["compiled"] < needs["graphed"]
+
+
 def test_the_ram_is_shared_among_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "available_memory_bytes", lambda: 8_000_000_000)
     room = room_of([Slot("cpu", (0,), 1)] * 4)

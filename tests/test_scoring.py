@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from study.errors import PREEMPTED_EXIT
+from study.errors import PREEMPTED_EXIT, InputError
 from study.folders import RunFolder, SweepFolder
 from study.score_config import Downstream, ScoreConfig
 from study.score_records import ScoreRecord, baseline, scores_of
@@ -292,6 +292,21 @@ def test_the_grid_runs_at_the_first_seed_and_its_best_at_the_others(subject: Sub
     once_more = Fake(lambda _: 0.0)
     Coordinator([subject], [], asked).run(once_more, lambda _: None, 0.01)
     assert once_more.submitted == []
+
+
+def test_workers_are_stopped_where_a_score_cannot_be_filed(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4]})
+    told: list[str] = []
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Coordinator, "_ended", full)
+    for order in ("interrupt", "kill", "close"):
+        monkeypatch.setattr(Fake, order, lambda _, order=order: told.append(order))
+    with pytest.raises(InputError, match=r"study score: scoring had to stop: .*No space left.*the same command goes on"):
+        Coordinator([subject], [], asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+    assert told == ["interrupt", "kill", "close"]
 
 
 def test_a_score_whose_worker_dies_again_and_again_is_filed_as_failed(subject: Subject) -> None:

@@ -130,3 +130,8 @@ def test_resources_are_read_as_the_readme_writes_them(tmp_path: Path) -> None:
     resources = read_sweep(path)[0].resources
     assert (resources.on, resources.devices, resources.slurm.partition) == ("slurm", 8, "gpu")
     assert read_sweep(path, ("resources={on: ray}",))[0].resources.on == "ray"
+
+
+@pytest.mark.parametrize(("low", "high", "step", "top"), [(64, 100, 32, 96), (64, 96, 32, 96), (1, 3, None, 3)])
+def test_the_largest_value_of_a_dimension_is_one_that_can_be_tried(low: int, high: int, step: int | None, top: int) -> None:
+    assert Dimension.parse({"low": low, "high": high, "step": step}).top() == top

@@ -138,6 +138,24 @@ def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: 
         exclude("nowhere", folder.path.parent, "why not")
 
 
+def test_runs_beyond_the_range_of_rates_leave_what_was_planned_to_be_done(tmp_path: Path) -> None:
+    """The best of three rates is the highest: a fourth, beyond the range, is tried before the second seed at the best."""
+
+    def falls(config: RunConfig, folder: RunFolder) -> int:
+        if config.seed:
+            raise KeyboardInterrupt
+        Attempt.begin(folder)
+        assert folder.file_record(record(config, 2 - config.recipe.learning_rate, run_id=folder.run_id))
+        return 0
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, FakeExecutor(falls, slots=1), seeds=2, **TUNED)
+    state = status(sweep_at(tmp_path))
+    assert (state.planned_runs, state.count("COMPLETED")) == (4, 4)
+    (last,) = {one.train_flops for one in state.runs if one.state == "COMPLETED"}
+    assert state.remaining_flops == pytest.approx(last)
+
+
 def test_a_damaged_exclusion_is_named(tmp_path: Path) -> None:
     run(tmp_path, FakeExecutor())
     one = sweep_at(tmp_path).runs()[0]

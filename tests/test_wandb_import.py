@@ -14,7 +14,7 @@ from study.errors import InputError
 from study.fitting.ledgers import is_ledger
 from study.folders import SweepFolder
 from study.sweeping.mirror import mirror_sweep
-from study.sweeping.wandb_import import import_wandb, offline_runs
+from study.sweeping.wandb_import import import_wandb, offline_runs, write_table
 from tests.fake_runs import FakeRun, empty_sweep
 
 RATE = ("recipe.learning_rate",)
@@ -103,3 +103,12 @@ def test_runs_of_strangers_come_whole_from_a_server(tmp_path: Path, monkeypatch:
     assert not [name for name in table.columns if name.startswith("_")]
     with pytest.raises(InputError, match="give a folder of offline runs, or entity/project after `wandb login`"):
         import_wandb("them/nothing", tmp_path, "small", ())
+
+
+def test_what_some_runs_lack_is_missing_and_what_is_of_several_kinds_is_text(tmp_path: Path) -> None:
+    table = pd.DataFrame({"stuck": [True, float("nan"), False], "list": [[1], None, "x"], "loss": [1.0, 2.0, float("nan")]})
+    write_table(table, tmp_path)
+    found = pd.read_parquet(tmp_path / "ledger.parquet")
+    kept = {name: [None if pd.isna(value) else value for value in found[name]] for name in ("stuck", "list")}
+    assert kept == {"stuck": [True, None, False], "list": ["[1]", None, "x"]}
+    assert found["loss"].tolist()[:2] == [1.0, 2.0]

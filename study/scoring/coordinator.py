@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from study.errors import PREEMPTED_EXIT
+from study.errors import PREEMPTED_EXIT, InputError
 from study.records import timestamp
 from study.score_config import Downstream
 from study.score_records import ScoreRecord, scores_of
@@ -79,11 +79,14 @@ class Coordinator:
                         break
                     for future in wait(futures, refresh_seconds, FIRST_COMPLETED).done:
                         self._ended(futures.pop(future), future.result())
-            except KeyboardInterrupt:
+            except BaseException as error:  # workers that were left alone would keep this process from ending
                 executor.interrupt()
                 unsaved = wait(futures, SAVE_SECONDS).not_done
                 executor.kill()
                 wait(unsaved)
+                if isinstance(error, OSError):
+                    message = f"scoring had to stop: {error}; the same command goes on from here"
+                    raise InputError.at("study score", message) from error
                 raise
             finally:
                 executor.close()

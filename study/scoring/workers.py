@@ -91,6 +91,9 @@ class Workers:
             worker.pipe.send(job)
             status = worker.pipe.recv()
             place: Worker | Slot = worker
+            if status == PREEMPTED_EXIT:  # told to stop, it ends
+                worker.process.join()
+                place = worker.slot
         except (EOFError, OSError):
             worker.process.join()
             status, place = worker.process.exitcode or 1, worker.slot

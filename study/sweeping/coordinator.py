@@ -184,7 +184,7 @@ class Coordinator:
                         self._ended(futures.pop(future), future.result())
                     if self.folder.stop_file.exists():
                         raise KeyboardInterrupt
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, InputError):
                 self._stop(executor, futures)
                 raise
             except OSError as error:
@@ -197,7 +197,7 @@ class Coordinator:
         executor.interrupt()
         unsaved = wait(futures, SAVE_SECONDS).not_done
         executor.kill()
-        wait(unsaved)
+        wait(unsaved, SAVE_SECONDS)  # not for ever: a Slurm that does not answer tells nobody how its jobs ended
         for config in futures.values():
             self._ended(config, PREEMPTED_EXIT)
 

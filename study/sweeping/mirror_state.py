@@ -22,10 +22,13 @@ logger = logging.getLogger(__name__)
 
 
 class Mirrored(Strict):
-    """What W&B holds of one run: its metrics file up to a size, whether its record too, in which mode, in which W&B folder."""
+    """What W&B holds of one run: its metrics file up to a size, whether its record too and why a person leaves it out of fits,
+    in which mode, in which W&B folder.
+    """
 
     metrics_bytes: Index
     finished: bool
+    excluded: str | None = None
     mode: Tracked
     wandb_folder: str
 
@@ -33,7 +36,9 @@ class Mirrored(Strict):
         """Whether that is all that the run wrote; online is also good enough for offline, but not the reverse."""
         if (mode == "online" and self.mode == "offline") or self.finished != run.record_file.exists():
             return False
-        return self.finished or self.metrics_bytes == size_of(run.metrics_file)
+        if self.finished:
+            return self.excluded == run.excluded()
+        return self.metrics_bytes == size_of(run.metrics_file)
 
 
 def state_file(folder: SweepFolder, run: RunFolder) -> Path:

@@ -33,6 +33,9 @@ REQUESTS_PER_MINUTE = 100
 BATCH_SECONDS = 15.0
 """How long wandb collects rows before it sends them, at least."""
 
+EXCLUDED_TAG = "excluded"
+"""What W&B shows at a run that fits leave out."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -151,6 +154,7 @@ class WandbRun:
         state = Mirrored(
             metrics_bytes=self.rows.bytes_seen,
             finished=record is not None,
+            excluded=None if record is None else record.excluded,
             mode=self._mode,
             wandb_folder=self._folder.name,
         )
@@ -162,11 +166,14 @@ class WandbRun:
         self._run.finish(exit_code=1)
 
     def _file(self, record: RunRecord) -> None:
-        self._run.summary.update(tracked_summary(record))
+        """Show a record; of an earlier one, which a retried run had, nothing stays."""
+        before = {name: None for name in ("reason", "exclusion", "excluded") if self._run.summary.get(name) is not None}
+        self._run.summary.update(before | tracked_summary(record))
         if record.environment is not None:
-            self._run.config.update(flatten(record.environment.model_dump(exclude_none=True), "environment"))
-        if record.exclusion is not None:
-            self._run.tags = (*self._run.tags, "excluded")
+            environment = flatten(record.environment.model_dump(exclude_none=True), "environment")
+            self._run.config.update(environment, allow_val_change=True)
+        tags = tuple(tag for tag in self._run.tags or () if tag != EXCLUDED_TAG)
+        self._run.tags = tags if record.exclusion is None else (*tags, EXCLUDED_TAG)
 
 
 def batch_seconds(runs: int) -> float:

@@ -36,15 +36,15 @@ class Room:
 
 def check_room(spec: SweepSpec, slots: Sequence[Slot]) -> None:
     """Raise InputError with every shape of a sweep whose training memory is above the room of a slot, and by how much."""
-    refuse_too_large(first_runs(spec), room_of(slots), len(slots[0].indices))
+    refuse_too_large(first_runs(spec), room_of(slots), len(slots[0].indices), slots[0].kernels)
 
 
-def refuse_too_large(runs: Iterable[RunConfig], room: Room, ranks: int = 1) -> None:
+def refuse_too_large(runs: Iterable[RunConfig], room: Room, ranks: int = 1, kernels: str = "auto") -> None:
     """Raise InputError with every shape among `runs` that needs more than the room; of each the largest run is told."""
     needs: dict[str, int] = {}
     for run in runs:
         name = run.architecture.shape_name
-        needs[name] = max(needs.get(name, 0), needed_bytes(run, room.device, ranks))
+        needs[name] = max(needs.get(name, 0), needed_bytes(run, room.device, ranks, kernels))
     problems = [
         Problem(
             f"shape {name}",
@@ -58,11 +58,11 @@ def refuse_too_large(runs: Iterable[RunConfig], room: Room, ranks: int = 1) -> N
         raise InputError(problems)
 
 
-def needed_bytes(config: RunConfig, device: Device, ranks: int = 1) -> int:
+def needed_bytes(config: RunConfig, device: Device, ranks: int = 1, kernels: str = "auto") -> int:
     """Bytes that a run needs of one slot's room: its tensors and its process, of all ranks where they share the RAM."""
     from study.training.execution import resolve_precision
 
-    graphed = device == "cuda" and ranks == 1
+    graphed = device == "cuda" and ranks == 1 and kernels in ("auto", "graphed")
     memory = run_memory(config, resolve_precision(config.recipe.precision, device), device, ranks, graphed)
     return (memory.total + PROCESS_BYTES[device]) * (ranks if device == "cpu" else 1)
 

@@ -234,11 +234,12 @@ class Dimension(Strict):
         return self.low is not None and self.high is not None and self.low.is_integer() and self.high.is_integer()
 
     def top(self) -> int | float | str | bool:
-        """The high end, or the last choice."""
+        """The highest value there is: the high end or the last step below it, or the last choice."""
         if self.choices is not None:
             return self.choices[-1]
+        assert self.low is not None
         assert self.high is not None
-        return int(self.high) if self.whole else self.high
+        return int(self.high - (self.high - self.low) % (self.step or 1)) if self.whole else self.high
 
 
 class Prune(Strict):

@@ -187,7 +187,13 @@ def _planned(folder: SweepFolder, runs: Sequence[RunStatus]) -> tuple[int | None
     except InputError:
         return None, None, False
     begun = sum(run.train_flops for run in runs if run.state not in get_args(State))
-    ended = [(run.shape, run.target_tokens) for run in runs if run.state in get_args(State)]
+    tuned = spec.tune.get("recipe.learning_rate")
+    rates = None if tuned is None else set(tuned.values())
+
+    def is_planned(run: RunStatus) -> bool:
+        return rates is None or run.seed != spec.first_seed or run.learning_rate in rates
+
+    ended = [(run.shape, run.target_tokens) for run in runs if run.state in get_args(State) and is_planned(run)]
     if spec.search is not None:  # one row, of the largest run that the search may try
         left = sum(row.train_flops * max(0, row.runs - len(ended)) for row in planned.rows)
     else:

@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
     for run in runs:
         text = "".join(f"{json.dumps(row)}\n" for row in run.rows)
         write_atomically(into / "runs" / run.run_id / "history.jsonl", text.encode())
-    _write_table(ledger_of(runs, tuned), into)
+    write_table(ledger_of(runs, tuned), into)
     return Imported(len(runs), sum(len(run.rows) for run in runs), into / "ledger.parquet")
 
 
@@ -108,13 +108,14 @@ def _cell(row: Mapping[str, Any], config: Mapping[str, Any], tuned: tuple[str, .
     return fingerprint_of({key: value for key, value in config.items() if key not in tuned and key.split(".")[-1] != "seed"})
 
 
-def _write_table(table: pd.DataFrame, into: Path) -> None:
-    mixed = [name for name in table.columns if table[name].map(type).nunique() > 1 and table[name].dtype == object]
-    for name in mixed:
+def write_table(table: pd.DataFrame, into: Path) -> None:
+    """Write the ledger; a column of several kinds of value becomes text, what is missing stays missing."""
+    objects = [name for name in table.columns if table[name].dtype == object]
+    for name in objects:
+        table[name] = table[name].map(lambda value: None if isinstance(value, float) and math.isnan(value) else value)
+    for name in (name for name in objects if table[name].dropna().map(type).nunique() > 1):
         table[name] = table[name].map(lambda value: value if value is None or isinstance(value, str) else json.dumps(value))
-    with tempfile.TemporaryDirectory(dir=into) as folder:
-        table.to_parquet(Path(folder) / "ledger.parquet", index=False)
-        write_atomically(into / "ledger.parquet", (Path(folder) / "ledger.parquet").read_bytes())
+    write_atomically(into / "ledger.parquet", table.to_parquet(None, index=False))
     write_atomically(into / "ledger.csv", table.to_csv(index=False).encode())
 
 
