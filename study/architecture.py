@@ -187,5 +187,6 @@ def unbuildable(architecture: Architecture) -> str | None:
         if name not in NOT_IN_MLM:
             default = Architecture.model_fields[name].default
             plain = "as BERT has it" if default is None else f"{name} {default}"
-            return f"{name} {value} can be counted but not trained; what can be built has {plain}, and any {', '.join(BUILT)}"
+            built = f"{plain}, and any {', '.join(BUILT)}"
+            return f"{name} {value} can be counted but not trained or timed; what can be built has {built}"
     return None

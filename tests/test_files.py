@@ -73,6 +73,7 @@ def test_every_string_type_of_parquet_is_text(tmp_path: Path, kind: pa.DataType)
         ("a.txt", b"fine\0", r"NUL \(byte 4\)"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}', r"a.jsonl:2: is not UTF-8 text \(byte 24 of the file\)"),
         ("a.jsonl", b'{"text": "a"}\n{"text": ', r"a.jsonl:2: is not JSON: .* of the file\)"),
+        ("a.jsonl", b'\xef\xbb\xbf{"text":"\xff"}', r"is not UTF-8 text \(byte 12 of the file\)"),
         ("a.jsonl", b'{"text": "a", "n": ' + b"1" * 5000 + b"}", r"a.jsonl:1: cannot be read: Exceeds the limit"),
         ("a.jsonl", '{"text": "éé" x}'.encode(), r"is not JSON: .* \(byte 16 of the file\)"),
         ("a.jsonl", b"\xef\xbb\xbf" + '{"text": "éé" x}'.encode(), r"is not JSON: .* \(byte 19 of the file\)"),
@@ -114,10 +115,11 @@ def test_a_corpus_that_is_not_there_is_refused(tmp_path: Path) -> None:
         "a.csv": "unknown suffix; known: .parquet, .jsonl, .txt",
         "empty.txt": "is empty",
         "folder": "holds no .parquet, .jsonl, .txt file",
+        "a" * 300 + ".txt": "cannot be read: .*File name too long",
     }.items():
         if name == "folder":
             (tmp_path / name).mkdir()
-        elif name != "none.txt":
+        elif name in ("a.csv", "empty.txt"):
             written(tmp_path / name, "x" if name == "a.csv" else "")
         with pytest.raises(InputError, match=message):
             corpus_files(str(tmp_path / name))

@@ -183,6 +183,7 @@ def test_a_machine_that_others_use_is_noticed() -> None:
     [
         ([], "--models"),
         (["--models", "bert-tinny"], "--models bert-tinny"),
+        (["--models", "albert-base"], "--models albert-base"),
         (["--shapes", "2by128"], "--shapes"),
         (["--shapes", "2x128", "--sequence-length", "513"], "--sequence-length"),
         (["--shapes", "2x128", "--batch", "many"], "--batch"),

@@ -16,7 +16,7 @@ from tests.test_model import randomised, small
 from tests.test_scoring_encoding import SPECIAL, TOKENIZER
 
 RUN: Any = SimpleNamespace(tokenizer=TOKENIZER, special=SPECIAL, max_length=lambda asked: asked or 24)
-SENTENCES = ["abc d efg", "a b c", "a b d", "h", "abcd ef ?"]
+SENTENCES = ["abc d efg", "a b c", "a b d", "h", "abcd ef ?", "\u200b"]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from study.scoring.baselines import BAG_OF_WORDS, BIGRAM, MAJORITY, baseline_predictions, baselines, nearest_run
 from study.scoring.bigrams import Bigrams
 from study.scoring.metrics import measure
-from study.tasks.examples import MinimalPair, SpanExample, TaskData, TextExample
+from study.tasks.examples import MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.loading import load_task
 from tests.made_tasks import tagged, task, texts
 
@@ -50,6 +50,14 @@ def test_a_bag_of_words_learns_what_words_tell_and_no_order() -> None:
     found = [TextExample(row, f"{('awful', 'lovely')[row % 2]} film {row % 7}", None, row % 2) for row in range(60)]
     scores = baselines(task("single", ["accuracy"], found, ["bad", "good"]))
     assert scores == {MAJORITY: {"accuracy": 0.5}, BAG_OF_WORDS: {"accuracy": 1.0}}
+
+
+def test_the_commonest_tag_is_counted_once_a_word() -> None:
+    found = [
+        TokensExample(row, ("Anna", "met", "Bob", "and", "Carl", "was", "glad"), (1, 0, 1, 0, 1, 0, 0)) for row in range(20)
+    ]
+    scores = baselines(task("tokens", ["accuracy"], found, ["O", "PER"]))
+    assert scores[MAJORITY]["accuracy"] == pytest.approx(4 / 7)
 
 
 def test_a_bag_of_words_of_pairs_sees_what_they_share() -> None:

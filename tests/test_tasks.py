@@ -283,6 +283,8 @@ def test_an_id_that_stands_twice_is_refused_across_splits(tmp_path: Path) -> Non
         ("test.tsv", b"text\tlabel\n\xff\t1\n", "is not UTF-8 text (byte 11)"),
         ("test.jsonl", b"[1]\n", ":1: is [1] where an object is needed"),
         ("test.jsonl", b'{"text": "x", "label": 1}\n{"text"\n', ":2: is not JSON"),
+        ("test.csv", b"text,text,label\na,b,1\n", ":1: names the column 'text' twice; rename one of them"),
+        ("test.csv", b"text,label\n" + b"x,1\n" * 9000 + b"\xff,1\n", "is not UTF-8 text (byte 36011)"),
         ("test.jsonl", b'{"text": "x", "label": ' + b"1" * 5000 + b"}\n", ":1: is not JSON: Exceeds the limit"),
         ("test.parquet", b"PAR1 no", "is not a Parquet file, or damaged"),
         ("test.conll", b"word\n", ":1: is 'word' where a word and its tag are needed"),

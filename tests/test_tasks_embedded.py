@@ -12,7 +12,7 @@ from study.data.corpora import split_of
 from study.data.docstrings import read_docstrings
 from study.errors import InputError
 from study.tasks import embedded
-from study.tasks.embedded import MAKERS, Rows, embedded_tables, tagged
+from study.tasks.embedded import MAKERS, Rows, embedded_tables, following, tagged
 from study.tasks.passages import ROLE_OF_SPLIT, Passages, documents, line_key, order, paragraphs
 from study.tasks.spec import ROLES, read_spec
 
@@ -92,6 +92,18 @@ def test_half_of_the_pairs_follow_and_paragraphs_tell_nothing_alone(passages: li
         assert all(((first, second) in following) == (label == "follows") for first, second, label in pairs)
         paragraph_counts = Counter(text for first, second, _ in pairs for text in (first, second))
         assert paragraph_counts.most_common(1)[0][1] <= 2
+
+
+def test_paragraphs_that_do_not_follow_are_of_two_documents_where_there_are_few() -> None:
+    def document(name: str) -> Passages:
+        lines = tuple(f"Say {name} {number} and then some more words of this one." for number in range(6))
+        return Passages("dev", "package", (lines,))
+
+    found = following([document("one"), document("two"), document("three")])["dev"]
+    assert len(found) == 6
+    assert [label for *_, label in found].count("follows") * 2 == len(found)
+    for first, second, label in found:
+        assert (str(first).split()[1] == str(second).split()[1]) == (label == "follows")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from study.data.cache import sha256_of
 from study.data.docstrings import docstrings_identity, read_docstrings
 from study.data.files import corpus_files, pieces, read_file
 from study.data.hub import PREFIX, hub_identity, read_hub
+from study.errors import InputError
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -67,7 +68,10 @@ def corpus_identity(data: DataConfig) -> object:
     if data.corpus.startswith(PREFIX):
         return {"hub": hub_identity(data.corpus), "text_column": data.text_column}
     files = corpus_files(data.corpus)
-    identity: dict[str, object] = {"files": [[path.suffix.lower(), sha256_of(path)] for path in files]}
+    try:
+        identity: dict[str, object] = {"files": [[path.suffix.lower(), sha256_of(path)] for path in files]}
+    except OSError as error:
+        raise InputError.at("data.corpus", f"{str(error.filename)!r} cannot be read: {error.strerror}") from error
     if any(path.suffix.lower() != ".txt" for path in files):
         identity["text_column"] = data.text_column
     return identity

@@ -31,7 +31,11 @@ def corpus_files(corpus: str) -> list[Path]:
 
     Raises InputError where nothing is there, the suffix is unknown, a file is empty, or a folder holds no known kind.
     """
-    path = Path(corpus).expanduser()
+    try:
+        path = Path(corpus).expanduser()
+        path.is_file()
+    except (OSError, RuntimeError) as error:  # a name too long, a home that is nobody's
+        raise InputError.at("data.corpus", f"{shown(corpus)} cannot be read: {error}") from error
     kinds = ", ".join(_READERS)
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _READERS and file.is_file())
@@ -128,7 +132,8 @@ def _text_of_row(path: Path, number: int, offset: int, line: bytes, column: str)
     try:
         row = json.loads(line.decode("utf-8-sig" if offset == 0 else "utf-8"))
     except UnicodeDecodeError as error:
-        raise InputError.at(place, f"is not UTF-8 text (byte {offset + error.start} of the file)") from error
+        before = len(line) - len(error.object)  # a byte order mark
+        raise InputError.at(place, f"is not UTF-8 text (byte {offset + before + error.start} of the file)") from error
     except json.JSONDecodeError as error:
         before = len(line.decode("utf-8")) - len(error.doc)  # a byte order mark
         byte = offset + len(line.decode("utf-8")[: before + error.pos].encode())
@@ -150,7 +155,7 @@ def _read_text(path: Path, _: str) -> Iterator[str]:
         with path.open(encoding="utf-8-sig") as file:
             while line := file.readline(MAX_CHARACTERS):
                 if "\0" in line:
-                    raise InputError.at(str(path), f"holds a NUL (byte {_first_bad_byte(path)}), so it is not text")
+                    raise InputError.at(str(path), f"holds a NUL (byte {first_bad_byte(path)}), so it is not text")
                 if not line.isspace():
                     document.append(line)
                     length += len(line)
@@ -162,12 +167,12 @@ def _read_text(path: Path, _: str) -> Iterator[str]:
                     yield from full
                     document, length = [rest], len(rest)
     except UnicodeDecodeError as error:
-        raise InputError.at(str(path), f"is not UTF-8 text (byte {_first_bad_byte(path)}); convert it first") from error
+        raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); convert it first") from error
     if document:
         yield "".join(document)
 
 
-def _first_bad_byte(path: Path) -> int:
+def first_bad_byte(path: Path) -> int:
     """The offset of the first byte of a file that is NUL or not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = 0

@@ -74,7 +74,8 @@ def read_table(path: Path) -> pd.DataFrame:
         raise InputError.at(str(path), f"holds {len(found)} latency tables; give one of {', '.join(map(str, found))}")
     try:
         table = pd.read_csv(found[0])
-        missing = [name for name in (*KEY, "depth", "width", "heads", "ffn", *TIMES) if name not in table]
+        sizes = ("depth", "width", "heads", "ffn", "positions", "segments")
+        missing = [name for name in (*KEY, *sizes, *TIMES) if name not in table]
     except (ValueError, pd.errors.ParserError) as error:
         raise InputError.at(str(found[0]), f"is no latency table: {error}") from None
     if missing:

@@ -130,7 +130,8 @@ def _of_words(task: TaskData) -> Predictions:
             tags[token][label] += 1
             if token.lower() != token:
                 tags[token.lower()][label] += 1
-    commonest = sum(tags.values(), Counter[int]()).most_common(1)[0][0]
+    labels = Counter(label for example in task.train if isinstance(example, TokensExample) for label in example.labels)
+    commonest = labels.most_common(1)[0][0]
     of_word = {token: counts.most_common(1)[0][0] for token, counts in tags.items()}
     test = [example for example in task.test if isinstance(example, TokensExample)]
     return {

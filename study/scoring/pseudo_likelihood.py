@@ -115,6 +115,7 @@ def masked_inputs(run: Pretrained, sentences: Sequence[str], room: int) -> dict[
     for number, encoding in enumerate(run.tokenizer.encode_batch(list(sentences), add_special_tokens=False)):
         ids, words = encoding.ids[:room], encoding.word_ids[:room]
         groups.setdefault(len(ids), []).append((number, ids, words))
+    groups.pop(0, None)  # of a sentence without a token nothing is asked, and its score is 0
     for length, group in groups.items():
         ids_MxT = np.array([ids for _, ids, _ in group], dtype=np.int64).reshape(len(group), length)
         words_MxT = np.array([words for _, _, words in group], dtype=np.int64).reshape(len(group), length)

@@ -40,7 +40,7 @@ MOST_A_DOCUMENT = 3
 
 MOST_PAIRS_A_PARADIGM = 500
 
-_VERSION = 1
+_VERSION = 2
 _MOST_WORDS = 60
 _PACKAGE_WORDS = 30
 _FEWEST_WORDS = 8
@@ -96,8 +96,8 @@ def following(passages: list[Passages]) -> Rows:
     second paragraphs, and each paragraph stands once. The first couples of all documents come before the second ones, so
     that neighbours are of two documents.
     """
-    couples: dict[tuple[str, str], list[tuple[int, str, str]]] = defaultdict(list)
-    for document in passages:
+    couples: dict[tuple[str, str], list[tuple[int, int, str, str]]] = defaultdict(list)
+    for number, document in enumerate(passages):
         found = [
             (first, second)
             for run in document.runs
@@ -105,15 +105,15 @@ def following(passages: list[Passages]) -> Rows:
             if min(len(first.split()), len(second.split())) >= _FEWEST_WORDS
         ]
         for turn, couple in enumerate(found[::2][:MOST_A_DOCUMENT]):
-            couples[document.role, document.package].append((turn, *couple))
+            couples[document.role, document.package].append((turn, number, *couple))
     rows: Rows = defaultdict(list)
     for (role, _), turns in couples.items():
-        pairs = [(first, second) for _, first, second in sorted(turns, key=lambda couple: couple[0])]
+        pairs = [couple[1:] for couple in sorted(turns, key=lambda couple: couple[0])]
         kept = pairs[: len(pairs) // 4 * 4]
         true, torn = kept[::2], kept[1::2]
-        seconds = [second for _, second in torn[1:] + torn[:1]]
-        rows[role] += [(first, second, "follows") for first, second in true]
-        rows[role] += [(first, second, "does_not_follow") for (first, _), second in zip(torn, seconds, strict=True)]
+        apart = [(one[1], other[2]) for one, other in zip(torn, torn[1:] + torn[:1], strict=True) if one[0] != other[0]]
+        rows[role] += [(first, second, "follows") for _, first, second in true[: len(apart)]]
+        rows[role] += [(first, second, "does_not_follow") for first, second in apart]
     return _capped({role: sorted(found, key=lambda row: order(str(row[0]))) for role, found in rows.items()})
 
 

@@ -12,7 +12,7 @@ from study.schema import nearest
 from study.tasks.embedded import embedded_tables
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.hub import read_hub_split
-from study.tasks.parsing import label_name, parse
+from study.tasks.parsing import label_name, parse, several
 from study.tasks.reading import Table, pick, read_table, split_file, splits_there
 from study.tasks.spec import Source, TaskSpec, read_spec
 
@@ -125,7 +125,7 @@ def _labels(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> tuple[s
         return tuple(table.classes[column])
     values: list[Any] = list(table.columns[column])
     if spec.kind == "tokens":
-        values = [label for tags in values for label in (tags.split() if isinstance(tags, str) else tags or ())]
+        values = [label for tags in values for label in several(tags)]
     names = {label_name(value) for value in values} - {""}
     if len(names) < 2:
         raise InputError.at(table.place, f"column {column!r} holds {len(names)} kinds of label; a task needs at least two")
@@ -136,14 +136,12 @@ def _refuse_repeated_ids(spec: TaskSpec, source: Source, tables: dict[str, Table
     column = spec.columns(source).get("id")
     if column is None:
         return
-    seen: dict[object, str] = {}
+    seen: dict[str, str] = {}
     problems = []
     for table in tables.values():
         for row, value in enumerate(table.columns[column]):
-            if value in seen:
-                problems.append(
-                    Problem(table.where(row), f"id {value!r} stands at {seen[value]} already; remove one of the two")
-                )
-            seen.setdefault(value, table.where(row))
+            if (key := repr(value)) in seen:
+                problems.append(Problem(table.where(row), f"id {key} stands at {seen[key]} already; remove one of the two"))
+            seen.setdefault(key, table.where(row))
     if problems:
         raise InputError(problems[:8])

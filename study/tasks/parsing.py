@@ -100,8 +100,8 @@ def _maker(spec: TaskSpec, index: ClassIndex) -> Callable[..., Example]:
 
 
 def _tagged(row: int, tokens: object, tags: object, index: ClassIndex) -> TokensExample:
-    words = [_text("token", word) for word in _several(tokens)]
-    labels = _several(tags)
+    words = [_text("token", word) for word in several(tokens)]
+    labels = several(tags)
     if not words:
         _refuse("has no tokens; remove the row")
     if len(words) != len(labels):
@@ -111,7 +111,7 @@ def _tagged(row: int, tokens: object, tags: object, index: ClassIndex) -> Tokens
 
 def _span(row: int, context: object, question: object, answers: object, starts: object) -> SpanExample:
     text = _text("context", context)
-    texts = [answers] if isinstance(answers, str) else _several(answers)
+    texts = [answers] if isinstance(answers, str) else several(answers)
     places: list[Any] = list(starts) if isinstance(starts, list | tuple) else [starts]
     if not texts:
         _refuse("has no answer; leave questions without an answer out")
@@ -134,7 +134,7 @@ def _check_answer(context: str, answer: str, start: Any) -> None:
     _refuse(f"answer {shown(answer)} is not at character {place} of the context, where {shown(there)} is; {remedy}")
 
 
-def _several(value: object) -> list[Any]:
+def several(value: object) -> list[Any]:
     """A list as it is, and text at white space, as delimited files hold lists."""
     if isinstance(value, list | tuple):
         return list(value)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from study.data.files import first_bad_byte
 from study.errors import InputError
 from study.schema import nearest, shown
 
@@ -148,6 +150,8 @@ def _read_delimited(path: Path, delimiter: str) -> Table:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
             header = next(reader, [])
+            if twice := [name for name, count in Counter(header).items() if count > 1]:
+                raise InputError.at(f"{path}:1", f"names the column {twice[0]!r} twice; rename one of them")
             for row in _filled(reader):
                 if len(row) != len(header):
                     message = f"has {len(row)} fields where the header has {len(header)}; quote or escape its delimiters"
@@ -155,7 +159,7 @@ def _read_delimited(path: Path, delimiter: str) -> Table:
                 rows.append(row)
                 lines.append(reader.line_num)
     except UnicodeDecodeError as error:
-        raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start}); convert it first") from error
+        raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); convert it first") from error
     except csv.Error as error:
         raise InputError.at(f"{path}:{reader.line_num}", f"{error}; write the file again as RFC 4180 has it") from error
     return Table(str(path), {name: [row[place] for row in rows] for place, name in enumerate(header)}, lines)
@@ -181,7 +185,7 @@ def _read_conll(path: Path) -> Table:
                     tags.append([])
                     lines.append(number)
     except UnicodeDecodeError as error:
-        raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start}); convert it first") from error
+        raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); convert it first") from error
     there = len(tokens) if tokens[-1] else len(tokens) - 1
     return Table(str(path), {"tokens": tokens[:there], "tags": tags[:there]}, lines[:there])
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from study.architecture import Architecture
+from study.architecture import Architecture, unbuildable
 from study.counting import parameters
 from study.errors import InputError, Problem
 from study.memory import Device, Precision
@@ -188,9 +188,13 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int) ->
     problems: list[Problem] = []
     for name in filter(None, (part.strip() for part in names.split(","))):
         try:
-            found[name.lower()] = architecture_of(name, {})
+            architecture = architecture_of(name, {})
         except InputError as error:
             problems += [Problem(f"--models {problem.place}", problem.message) for problem in error.problems]
+            continue
+        if reason := unbuildable(architecture):
+            problems.append(Problem(f"--models {name}", reason))
+        found[name.lower()] = architecture
     for shape in filter(None, (part.strip() for part in shapes.split(","))):
         sizes = re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,5})", shape)
         if sizes is None:
