@@ -84,6 +84,20 @@ def test_after_a_restart_only_what_is_missing_is_asked_and_begun_runs_first() ->
     assert wanted == rest[:3]
 
 
+def test_a_genetic_search_goes_on_with_its_generations_after_a_restart() -> None:
+    def generations(search: OptunaSearch) -> list[int]:
+        trials = search.study.get_trials(deepcopy=False)
+        return [value for trial in trials for key, value in trial.system_attrs.items() if key.endswith(":generation")]
+
+    spec, records = search_sweep(trials=70, sampler="nsga2"), dict[str, RunRecord]()
+    run_to_the_end(OptunaSearch(spec), records, slots=1)
+    again = OptunaSearch(search_sweep(trials=71, sampler="nsga2"))
+    again.restore(records.values(), begun=[])
+    assert generations(again) == [0] * 50 + [1] * (len(records) - 50)
+    again.wanted(records, {}, 1)
+    assert generations(again)[len(records)] == 1
+
+
 def test_a_run_that_stopped_without_a_record_is_asked_again() -> None:
     search = OptunaSearch(search_sweep())
     first = search.wanted({}, {}, 2)

@@ -50,10 +50,12 @@ class OptunaSearch:
         `checked` gives what a run reported before its end, which pruning compares others with. The sampler is seeded anew by
         how many there are; with its first seed it would draw the points of the first start again.
         """
-        self.study.sampler = RandomSampler()  # asked for nothing: trials that are replayed have their points
+        genetic = self.search.sampler == "nsga2"  # which knows its population by what it noted at each trial
+        if not genetic:
+            self.study.sampler = RandomSampler()  # asked for nothing: trials that are replayed have their points
         for record in sorted(ended, key=lambda record: (record.finished_at, record.run_id)):
             if self._point(record.config) is not None:
-                if self.search.prune is not None:
+                if genetic or self.search.prune is not None:
                     self._replay(record, checked(record.config))
                 self.tell(record)
         for config in begun:
@@ -63,9 +65,10 @@ class OptunaSearch:
         self.study.sampler = _sampler(self.search.sampler, self.spec.first_seed + len(self.study.get_trials(deepcopy=False)))
 
     def _replay(self, record: RunRecord, checked: Checks) -> None:
-        """Ask for the trial of an ended run and report what it did, so that the pruner knows all that it knew before."""
+        """Ask for the trial of an ended run and report what it did, so that pruner and sampler know what they knew before."""
         self.study.enqueue_trial(self._point(record.config) or {})
         trial = self.study.ask(self._distributions)
+        _ = trial.relative_params  # the point is there already; nsga2 notes the trial's generation as it draws one
         self._asked[record.config.key] = (trial, record.config)
         for check, loss in checked.items():
             trial.report(loss, check)
