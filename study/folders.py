@@ -380,6 +380,10 @@ class SweepFolder:
         home = SweepFolder(self.path.parent / Path(os.readlink(link)).parts[1])
         return home.run(run_id) if home.name != self.name else self.run(run_id)
 
+    def siblings(self) -> list[SweepFolder]:
+        """The other sweeps under the same results folder."""
+        return [SweepFolder(path.parent) for path in self.path.parent.glob("[!.]*/runs") if path.parent != self.path]
+
     def runs(self) -> list[RunFolder]:
         """The runs that were started or only planned here, by id."""
         return [RunFolder(file.parent) for file in sorted((self.path / "runs").glob("*/config.yaml"))]

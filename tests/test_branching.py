@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ from study.config import RunConfig
 from study.folders import Orders, RunFolder
 from study.sweeping.trunks import adopt
 from study.training.checkpoints import checkpoints_in
+from tests.ranks import ranks_said
 from tests.small import config, run_folder, stop_after, trained, write_corpus
 
 TIMINGS = ("perf/tokens_per_second",)
@@ -147,32 +144,6 @@ def test_a_branch_outlives_its_trunk(corpus: Path, tmp_path: Path) -> None:
     assert list(run_folder(tmp_path / "later", short).checkpoints.iterdir()) == []
 
 
-RANK = """
-import sys
-from pathlib import Path
-from study.config import RunConfig
-from study.folders import Orders, RunFolder
-from study.training.stopping import StopSignal
-from study.training.execution import Execution
-from study.training.run import train
-folder = RunFolder(Path(sys.argv[1]))
-train(folder.config(), folder, "test", Execution(devices=2), StopSignal())
-"""
-
-
-def train_on_two_ranks(*folders: RunFolder) -> None:
-    """Train runs one after the other, each by two processes."""
-    for folder in folders:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-        ranks = [
-            subprocess.Popen([sys.executable, "-c", RANK, folder.path], env=os.environ | shared | {"LOCAL_RANK": str(rank)})
-            for rank in range(2)
-        ]
-        assert [process.wait(120) for process in ranks] == [0, 0]
-
-
 @pytest.mark.slow
 def test_a_branch_on_two_ranks_equals_a_run_alone_on_two(corpus: Path, tmp_path: Path) -> None:
     short, long = with_budget(corpus, 35, dropout=0.1), with_budget(corpus, 70, dropout=0.1)
@@ -181,9 +152,10 @@ def test_a_branch_on_two_ranks_equals_a_run_alone_on_two(corpus: Path, tmp_path:
     for folder, wanted in ((trunk, long), (branch, short), (alone, short)):
         folder.write_config(wanted)
     trunk.write_orders(Orders(branch_steps=(28,)))
-    train_on_two_ranks(trunk)
+    assert ranks_said(trunk) == ["COMPLETED", "COMPLETED"]
     adopt(trunk, next(iter(trunk.branch(28).glob("*.ckpt"))), branch)
-    train_on_two_ranks(branch, alone)
+    for folder in (branch, alone):
+        assert ranks_said(folder) == ["COMPLETED", "COMPLETED"]
     assert_same(branch, alone)
     record = branch.record()
     assert record is not None

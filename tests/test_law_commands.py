@@ -14,15 +14,14 @@ from study.fitting import compute_multiverse
 from study.fitting.catalogue import LAWS
 from tests.points import TRUTHS
 from tests.test_fitting_frontiers import EXPONENT, iso_flop_runs
-
-SCORE = {"chance": 0.25, "ceiling": 0.9, "k": 3.0, "L0": 2.8}
+from tests.test_fitting_two_steps import TRUE_SCORE
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     """A table of iso-FLOP runs of Chinchilla's law, and the score that follows from their loss."""
     parameters, flops, loss = iso_flop_runs(noise=0.0005)
-    score = LAWS["score-of-loss"].predict(SCORE, {"loss": loss})
+    score = LAWS["score-of-loss"].predict(TRUE_SCORE, {"loss": loss})
     path = tmp_path / "runs.csv"
     pd.DataFrame({"N": parameters, "C": flops, "loss": loss, "accuracy": score}).to_csv(path, index=False)
     return path
@@ -46,7 +45,7 @@ def test_score_law_fits_through_the_loss_and_at_once(study: Any, runs: Path) -> 
     status, out, _ = study("score-law", runs, *options, "--json")
     found = json.loads(out)
     assert status == 0
-    assert found["two_steps"]["score"]["estimates"]["k"] == pytest.approx(SCORE["k"], rel=0.2)
+    assert found["two_steps"]["score"]["estimates"]["k"] == pytest.approx(TRUE_SCORE["k"], rel=0.2)
     status, out, _ = study("score-law", runs, *options)
     assert status == 0
     assert out.count("forecast (") == 2

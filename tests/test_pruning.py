@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,7 @@ from study.sweeping.executors.slots import Slot
 from study.sweeping.pruning import checks_in
 from study.sweeping.search import OptunaSearch
 from study.sweeping.spec import Prune
+from tests.ranks import ranks_said
 from tests.small import config, run_folder, trained, write_corpus
 from tests.sweeps import record, sweep, sweep_values, write_topics
 
@@ -239,37 +237,13 @@ def test_a_real_search_stops_its_losers_early(tmp_path: Path) -> None:
         assert ended.reason.startswith("median: ")
 
 
-TOLD = """
-import sys
-from pathlib import Path
-from study.folders import RunFolder
-from study.training.stopping import StopSignal
-from study.training.execution import Execution
-from study.training.run import train
-folder = RunFolder(Path(sys.argv[1]))
-print(train(folder.config(), folder, "test", Execution(devices=2), StopSignal()))
-"""
-
-
 @pytest.mark.slow
 def test_all_ranks_stop_at_one_step(corpus: Path, tmp_path: Path) -> None:
     wanted = config(corpus, recipe={"budget": {"steps": 100}})
     run = run_folder(tmp_path, wanted)
     run.write_config(wanted)
     run.write_prune("median: 6.1 nats")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", TOLD, run.path],
-            env=os.environ | shared | {"LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    assert [rank.communicate(timeout=200)[0].split() for rank in ranks] == [["PRUNED"], ["PRUNED"]]
+    assert ranks_said(run) == ["PRUNED", "PRUNED"]
     ended = run.record()
     assert ended is not None
     assert (ended.state, ended.steps) == ("PRUNED", 2)

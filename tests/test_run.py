@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ from study.training.callbacks import Checkpointer
 from study.training.checkpoints import DurableCheckpointIO, checkpoints_in, newest_whole_checkpoint
 from study.training.stopping import StopSignal
 from tests.launching import has_rows
+from tests.ranks import ranks_said
 from tests.small import config, run_folder, stop_after, trained, write_corpus
 from tests.waiting import until
 
@@ -394,42 +394,6 @@ def test_signals_save_at_a_step_boundary_and_kill_loses_no_more_than_the_attempt
     record = folder.record()
     assert record is not None
     assert (record.state, record.steps, record.attempts) == ("COMPLETED", 1200, 2)
-
-
-RANK = """
-import sys
-from pathlib import Path
-from study.folders import RunFolder
-from study.model.lightning import MaskedLanguageModelling
-from study.training.stopping import StopSignal
-from study.training.execution import Execution
-from study.training.run import train
-stop, step = StopSignal(), MaskedLanguageModelling.training_step
-def until(self, *batch):
-    if self.trainer.global_step == int(sys.argv[2]):
-        stop.set()
-    return step(self, *batch)
-MaskedLanguageModelling.training_step = until
-folder = RunFolder(Path(sys.argv[1]))
-print(train(folder.config(), folder, "test", Execution(devices=2), stop))
-"""
-
-
-def ranks_said(folder: RunFolder, stop_at: int = -1) -> list[str]:
-    """Train a run by two ranks that are told to stop in one step; how each says that it ended."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(folder.path), str(stop_at)],
-            env=os.environ | {"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    return [process.communicate(timeout=120)[0].strip() for process in processes]
 
 
 def test_two_ranks_and_one_give_the_same_losses_though_they_stopped_between_two_rows(corpus: Path, tmp_path: Path) -> None:

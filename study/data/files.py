@@ -129,14 +129,13 @@ def _read_jsonl(path: Path, column: str) -> Iterator[str]:
 
 def _text_of_row(path: Path, number: int, offset: int, line: bytes, column: str) -> str:
     place = f"{path}:{number}"
+    mark = len(codecs.BOM_UTF8) if offset == 0 and line.startswith(codecs.BOM_UTF8) else 0
     try:
-        row = json.loads(line.decode("utf-8-sig" if offset == 0 else "utf-8"))
+        row = json.loads(line[mark:].decode("utf-8"))
     except UnicodeDecodeError as error:
-        before = len(line) - len(error.object)  # a byte order mark
-        raise InputError.at(place, f"is not UTF-8 text (byte {offset + before + error.start} of the file)") from error
+        raise InputError.at(place, f"is not UTF-8 text (byte {offset + mark + error.start} of the file)") from error
     except json.JSONDecodeError as error:
-        before = len(line.decode("utf-8")) - len(error.doc)  # a byte order mark
-        byte = offset + len(line.decode("utf-8")[: before + error.pos].encode())
+        byte = offset + mark + len(error.doc[: error.pos].encode())
         raise InputError.at(place, f"is not JSON: {error.msg} (byte {byte} of the file)") from error
     except RecursionError as error:
         raise InputError.at(place, "is nested too deeply") from error

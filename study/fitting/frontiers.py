@@ -148,9 +148,8 @@ def parametric(fit: Fit) -> Frontier:
     if not {"A", "B", "alpha", "beta"} <= set(fit.law.parameters) or set(fit.law.variables) != {"parameters", "tokens"}:
         raise InputError.at(fit.law.name, "has no closed frontier; fit chinchilla")
     a, b, alpha, beta = (fit.estimates[name] for name in ("A", "B", "alpha", "beta"))
-    if min(a, b, alpha, beta) <= 0:
-        lost = ", ".join(name for name in ("A", "B", "alpha", "beta") if fit.estimates[name] <= 0)
-        raise InputError.at(fit.law.name, f"has no best split: {lost} is zero")
+    if lost := [name for name in ("A", "B", "alpha", "beta") if fit.estimates[name] <= 0]:
+        raise InputError.at(fit.law.name, f"has no best split: {', '.join(lost)} is zero")
     exponent = beta / (alpha + beta)
     places = [fit.law.parameters.index(name) for name in ("alpha", "beta")]
     of_size, of_data = fit.resampled[:, places].T

@@ -97,20 +97,19 @@ class Observations:
 
 
 def budget_of(columns: Mapping[str, Floats]) -> Floats:
-    """What orders runs from small to large, as budget_name says; a law of the loss alone takes lower losses as larger."""
-    if "flops" in columns:
-        return columns["flops"]
-    if "tokens" in columns and "parameters" in columns:
-        return 6.0 * columns["parameters"] * columns["tokens"]
-    for name in ("parameters", "tokens"):
-        if name in columns:
+    """What orders runs from small to large, as budget_name says; of a law of the loss alone the lower losses are the larger."""
+    match budget_name(columns):
+        case "6·N·D":
+            return 6.0 * columns["parameters"] * columns["tokens"]
+        case "1/loss":
+            return 1 / columns["loss"]
+        case "flops" | "parameters" | "tokens" as name:
             return columns[name]
-    product = np.asarray(np.exp(sum(np.log(np.maximum(values, 1e-300)) for values in columns.values())))
-    return 1 / product if set(columns) == {"loss"} else product
+    return np.asarray(np.exp(sum(np.log(np.maximum(values, 1e-300)) for values in columns.values())))
 
 
 def budget_name(columns: Collection[str]) -> str:
-    """What budget_of takes: FLOPs, else 6·N·D, else whichever size is there, else the product of all, of a loss its inverse."""
+    """What budget_of takes: FLOPs, else 6·N·D, else whichever size is there, of a loss its inverse, else the product of all."""
     if "flops" in columns:
         return "flops"
     if {"tokens", "parameters"} <= set(columns):

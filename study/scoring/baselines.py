@@ -123,14 +123,14 @@ class Bag:
 
 
 def _of_words(task: TaskData) -> Predictions:
-    tags: dict[str, Counter[int]] = defaultdict(Counter)
+    labels, tags = Counter[int](), defaultdict[str, Counter[int]](Counter)
     for example in task.train:
         assert isinstance(example, TokensExample)
+        labels.update(example.labels)
         for token, label in zip(example.tokens, example.labels, strict=True):
             tags[token][label] += 1
             if token.lower() != token:
                 tags[token.lower()][label] += 1
-    labels = Counter(label for example in task.train if isinstance(example, TokensExample) for label in example.labels)
     commonest = labels.most_common(1)[0][0]
     of_word = {token: counts.most_common(1)[0][0] for token, counts in tags.items()}
     test = [example for example in task.test if isinstance(example, TokensExample)]

@@ -28,7 +28,7 @@ class SharedRuns:
     def __init__(self, folder: SweepFolder) -> None:
         self.folder = folder
         folder.homes.mkdir(exist_ok=True)
-        self._siblings = [SweepFolder(path.parent) for path in folder.path.parent.glob("*/runs") if path.parent != folder.path]
+        self._siblings = folder.siblings()
         self._watches: dict[str, Watch] = {}
 
     def home(self, run_id: str) -> RunFolder:

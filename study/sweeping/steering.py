@@ -59,7 +59,8 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
     sweep is being run, or a named run has no record of a failure.
     """
     with held(folder):
-        return [_put_aside(folder, run_id, record) for run_id, record in _failed(folder, run_ids).items()]
+        siblings = folder.siblings()
+        return [_put_aside(folder, siblings, run_id, record) for run_id, record in _failed(folder, run_ids).items()]
 
 
 def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]:
@@ -79,13 +80,12 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
     return found
 
 
-def _put_aside(folder: SweepFolder, run_id: str, record: RunRecord) -> Retried:
+def _put_aside(folder: SweepFolder, siblings: Sequence[SweepFolder], run_id: str, record: RunRecord) -> Retried:
     """Move a record among the past attempts, here and in every sweep that shares the run and would give it back."""
-    own = folder.run(run_id)
-    kept = own.put_record_aside(_signed({}))
-    for other in runs_of_id(run_id, folder.path.parent):
-        if other.path != own.path and (there := other.record()) is not None and there.state not in _KEPT:
-            other.put_record_aside(_signed({"by_sweep": folder.name}))
+    kept = folder.run(run_id).put_record_aside(_signed({}))
+    for sibling in siblings:
+        if (there := sibling.run(run_id).record()) is not None and there.state not in _KEPT:
+            sibling.run(run_id).put_record_aside(_signed({"by_sweep": folder.name}))
     return Retried(run_id, record.state, record.reason, str(kept))
 
 
