@@ -94,11 +94,13 @@ def verdict(pairs: tuple[Comparison, ...]) -> str:
         return f"Not decided: none of {n} at equal parameters differs beyond chance (Holm, 5%)."
     by_depth = [pair for pair in decided if pair.depths_differ]
     deeper = sum(pair.lower == pair.first for pair in by_depth)
-    counts = f"the deeper shape is lower in {deeper}, the shallower (wider) in {len(by_depth) - deeper}"
+    wider = all(pair.shallower_is_wider for pair in by_depth)
+    shallower = "the shallower (wider)" if wider else "the shallower"
+    counts = f"the deeper shape is lower in {deeper}, {shallower} in {len(by_depth) - deeper}"
     if alike := len(decided) - len(by_depth):
         counts += f", {alike} of equal depth decided"
     words = f"at equal parameters and tokens, of {n} {counts}, undecided {len(pairs) - len(decided)} (Holm, 5%)."
-    if len(by_depth) == len(pairs) and deeper in (0, len(pairs)):
+    if len(by_depth) == len(pairs) and (deeper == len(pairs) or (wider and not deeper)):
         return f"{'Depth' if deeper else 'Width'} lowers loss more in every pair: {words}"
     return words[0].upper() + words[1:]
 
@@ -136,17 +138,16 @@ def _family_sentence(name: str, pairs: list[Comparison]) -> str:
 
 
 def _best(evidence: Evidence) -> Iterator[str]:
-    """The best cell of each budget, the front, and the steps that bought most loss for their parameters."""
-    for family in evidence.families:
-        cells = [(loss, cell) for cell in family.cells if (loss := cell.loss_nats) is not None]
-        if cells and not family.equal_parameters:
-            loss, cell = min(cells, key=lambda found: found[0])
-            yield f"Lowest loss at {family.budget}: {_named(cell)}, {loss:.4f} nats ({compact(cell.parameters)} parameters)."
-    if evidence.front:
-        shown = "; ".join(
-            f"{cell.architecture.shape_name} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in evidence.front
-        )
-        yield f"Front of loss (nats) against parameters: {shown}."
+    """The front of each budget and validation set, and the steps that bought most loss for their parameters."""
+    fronts: dict[tuple[str, str], list[Cell]] = {}
+    for cell in evidence.front:
+        fronts.setdefault((cell.budget, cell.validation), []).append(cell)
+    for (budget, _), cells in fronts.items():
+        best = cells[-1]
+        yield f"Lowest loss at {budget}: {_named(best)}, {best.loss_nats:.4f} nats ({compact(best.parameters)} parameters)."
+        if len(cells) > 1:
+            shown = "; ".join(f"{_named(cell)} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in cells)
+            yield f"Front of loss (nats) against parameters at {budget}: {shown}."
     yield from (_gain_sentence(gain) for gain in evidence.gains[:GAINS_TOLD])
 
 
@@ -170,7 +171,7 @@ def _open_runs(evidence: Evidence) -> Iterator[str]:
 
 def _open_pairs(evidence: Evidence) -> Iterator[str]:
     pairs = evidence.comparisons.pairs
-    if any(pair.status == "no_seed_replicates" for pair in pairs):
+    if evidence.comparisons.seed_variance is None and sum(cell.usable for cell in evidence.cells) > 1:
         yield "Whether any difference exceeds chance between seeds; two seeds a cell or more would show it."
     families: dict[str, list[str]] = {}
     for pair in pairs:
@@ -196,12 +197,22 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
     compared = [cell for family in families for cell in family.cells if cell.name not in gone]
     if names := ", ".join(_named(cell) for cell in compared if not cell.rates.bracketed):
         yield f"How much of the comparisons is the learning rate's doing: cells that are not bracketed were let in: {names}."
+    elif not families:
+        yield from _open_rates_of_fronts([cell for cell in evidence.cells if cell.usable])
     reasons: dict[str, list[LeftOut]] = {}
     for cell in evidence.comparisons.left_out:
         reasons.setdefault(cell.reason, []).append(cell)
     for reason, cells in reasons.items():
         names = ", ".join(f"{cell.shape} at {cell.family}" for cell in cells)
         yield f"Left out of the comparisons ({reason}): {names}."
+
+
+def _open_rates_of_fronts(cells: list[Cell]) -> Iterator[str]:
+    """The cells of fronts and steps, which need no bracket, whose learning rate may be far from its best."""
+    loose = [cell for cell in cells if not cell.rates.bracketed]
+    if len(cells) > 1 and loose:
+        names = "all cells" if len(loose) == len(cells) else ", ".join(f"{_named(cell)} at {cell.budget}" for cell in loose)
+        yield f"How much is the learning rate's doing: the best one tried does not lie between worse ones in {names}."
 
 
 def _mixed_precision(evidence: Evidence) -> Iterator[str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from study.findings import loss_findings, undecided, verdict
 from study.fitting.evidence import Evidence, gather, save_fits
+from study.fitting.rankings import gains_of
 from study.folders import SweepFolder
 from tests.synthetic import (
     SEQUENCES,
@@ -121,6 +124,54 @@ def test_grid_has_no_comparisons_but_gains_and_a_front(tmp_path: Path) -> None:
     sizes = [cell.parameters for cell in found.front]
     assert sizes == sorted(sizes)
     assert losses == sorted(losses, key=lambda loss: -(loss or 0))
+
+
+def test_fronts_and_steps_say_what_chance_and_the_rate_may_have_done(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, rates=(4e-3, 8e-3), shapes=((1, 64), (1, 128)))
+    chance, rate, _ = undecided(evidence_of(folder))
+    assert "chance between seeds" in chance
+    assert "in all cells" in rate
+    tuned = evidence_of(depth_or_width(tmp_path / "t", shapes=((1, 64), (1, 128))))
+    assert not [line for line in undecided(tuned) if "rate" in line]
+
+
+def test_depth_that_adds_no_parameters_is_no_step(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 128), (2, 128)))
+    found = evidence_of(folder)
+    shared = [replace(cell, parameters_encoder=found.cells[0].parameters_encoder) for cell in found.cells]
+    assert len(gains_of(found.cells, None)) == 1
+    assert gains_of(shared, None) == ()
+
+
+def test_a_front_is_of_one_budget_and_one_validation_set(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for tokens in (2.5e5, 1e6):
+        for width in (64, 128):
+            add_run(folder, run_config(1, width, tokens=tokens))
+    other = run_config(1, 64, tokens=1e6)
+    add_run(folder, other.model_copy(update={"masking": other.masking.model_copy(update={"rate": 0.4})}))
+    found = evidence_of(folder)
+    assert [cell.budget for cell in found.front] == ["250.0k tokens"] * 2 + ["1.0M tokens"] * 3
+    fronts = [line for line in loss_findings(found) if line.startswith("Front")]
+    assert [line.split(":")[0].split(" at ")[1] for line in fronts] == ["250.0k tokens", "1.0M tokens"]
+    assert all(line.count("L1-") == 2 for line in fronts)
+    lowest = [line for line in loss_findings(found) if line.startswith("Lowest")]
+    assert len(lowest) == 3
+    assert "masking.rate=0.4" in lowest[-1] + lowest[-2]
+
+
+@pytest.mark.parametrize(("ffn", "words"), [(512, "Width lowers loss more"), (920, "the shallower in 1")])
+def test_only_a_wider_shape_speaks_for_width(tmp_path: Path, ffn: int, words: str) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for seed in (0, 1):
+        add_run(folder, run_config(2, 92, seed=seed), Law(depth_effect=0.5))
+        add_run(folder, reshaped(run_config(1, 128 if ffn == 512 else 92, seed=seed), ffn=ffn), Law(depth_effect=0.5))
+    found = evidence_of(folder, include_unbracketed=True)
+    (pair,) = found.comparisons.pairs
+    assert pair.status == "decided"
+    sentence = verdict(found.comparisons.pairs)
+    assert words in sentence
+    assert ("wide" in sentence) == (ffn == 512)
 
 
 @pytest.mark.parametrize(

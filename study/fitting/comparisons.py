@@ -35,8 +35,9 @@ METHOD = (
 class Comparison:
     """One pair of shapes: the first minus the second, and whether the sign of the difference is settled.
 
-    `decided` needs Holm's adjusted p-value below 5%, so a single interval that leaves out zero may still be undecided. The
-    last two fields say what would decide an undecided pair if its estimate were the truth; None where that alone would not.
+    `decided` needs Holm's adjusted p-value below 5%, so a single interval that leaves out zero may still be undecided. Where
+    depths differ the first is the deeper, and `shallower_is_wider` says whether the second is wider than it. The last two
+    fields say what would decide an undecided pair if its estimate were the truth; None where that alone would not.
     """
 
     family: str
@@ -45,6 +46,7 @@ class Comparison:
     first_cell: str
     second_cell: str
     depths_differ: bool
+    shallower_is_wider: bool
     difference: Difference
     status: Verdict
     p_value_holm: float | None = None
@@ -125,13 +127,16 @@ def _deeper_first(one: Cell, other: Cell) -> tuple[Cell, Cell]:
 
 
 def _compare(family: str, first: Cell, second: Cell, seeds: SeedVariance | None) -> Comparison:
+    deeper, shallower = first.architecture, second.architecture
+    depths_differ = deeper.depth != shallower.depth
     return Comparison(
         family=family,
-        first=first.architecture.shape_name,
-        second=second.architecture.shape_name,
+        first=deeper.shape_name,
+        second=shallower.shape_name,
         first_cell=first.name,
         second_cell=second.name,
-        depths_differ=first.architecture.depth != second.architecture.depth,
+        depths_differ=depths_differ,
+        shallower_is_wider=depths_differ and shallower.width > deeper.width,
         difference=paired_difference(first.losses, second.losses, seeds),
         status="no_seed_replicates",
     )

@@ -42,21 +42,23 @@ def gains_of(cells: Sequence[Cell], seeds: SeedVariance | None) -> tuple[Gain, .
     """Every step to the next larger depth, width or FFN, all else equal, ranked by loss lowered per added parameter.
 
     With the width the FFN grows in proportion, and the heads follow it as the shapes have them; where a width was tried with
-    several numbers of heads, they are a size of their own, and steps in width are between equal heads.
+    several numbers of heads, they are a size of their own, and steps in width are between equal heads. A step that adds no
+    parameters, as depth does where layers are shared, buys nothing that can be ranked so.
     """
     usable = [cell for cell in cells if cell.usable and cell.losses.shape[1] > 1]
     gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, usable)]
+    gains = [gain for gain in gains if gain.parameters_added > 0]
     return tuple(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
 
 
 def front_of(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """The cells that no other of the same budget and validation set beats: as small in `parameters` with lower loss.
 
-    Ordered by budget, then by parameters; along one budget the loss falls.
+    Ordered by tokens, then by parameters; along one budget and validation set the loss falls.
     """
     front: list[Cell] = []
     lowest: dict[tuple[str, str], float] = {}
-    usable = [(cell.budget, cell.parameters, loss, cell) for cell in cells if (loss := cell.loss_nats) is not None]
+    usable = [(cell.tokens, cell.parameters, loss, cell) for cell in cells if (loss := cell.loss_nats) is not None]
     for *_, loss, cell in sorted(usable, key=lambda row: row[:3]):
         if loss < lowest.get((cell.budget, cell.validation), float("inf")):
             lowest[cell.budget, cell.validation] = loss
