@@ -89,8 +89,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     Stored, with P parameters and N = B·S tokens, in bytes (a = 4 in fp32, 2 in bf16 autocast): weights 4P, gradients 4P,
     two moments 8P, activations (see `activation_bytes`), and in bf16 the copies 2P of the products' weights. With M = B·K
     masked positions the moments are
-    - loss: all that is stored, the last step's gradients among it, with the encoder's output 4NH, and logits and (log-)
-      probabilities: 8MV, in bf16 10MV;
+    - loss: all that is stored, the last step's gradients among it, with the encoder's output 4NH (on CUDA aNH), and logits
+      and (log-)probabilities: 8MV, in bf16 10MV;
     - gradient of the loss (on CUDA; on a CPU it takes the place of the probabilities): the old gradients are gone,
       log-probabilities and two gradients of them 12MV;
     - last block's backward: activations, the decoder's gradient 4VH, and gradients on their way through the block;
@@ -108,8 +108,9 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     logits = FLOAT * step.batch * step.predictions * architecture.vocabulary
     table = FLOAT * architecture.vocabulary * architecture.width
     bf16_logits = logits // 2 if step.precision == "bf16" else 0
+    output = (step.item if step.device == "cuda" else FLOAT) * step.tokens * architecture.width
     moments = {
-        "loss": fixed + gradients + copies + kept + FLOAT * step.tokens * architecture.width + 2 * logits + bf16_logits,
+        "loss": fixed + gradients + copies + kept + output + 2 * logits + bf16_logits,
         "gradient of the loss": fixed + copies + kept + (3 if step.device == "cuda" else 1) * logits,
         "backward pass of the last block": fixed + copies + kept + table + _block_backward(architecture, step),
         "gradient of the token table": fixed + gradients + (2 * table if architecture.tied_decoder else 0),

@@ -18,6 +18,7 @@ from study.folders import RunFolder
 from study.records import Kernels
 from study.training.execution import Execution, can_compile, resolve_kernels
 from study.training.stopping import StopSignal
+from study.training.trainer import compile_on
 from tests.small import config, run_folder, trained, write_corpus
 from tests.test_branching import trunk_and_branch, with_budget
 
@@ -78,6 +79,18 @@ def test_compiling_needs_a_compiler_and_says_so(corpus: Path, monkeypatch: pytes
         Execution("cpu", kernels="compiled").check(config(corpus))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert resolve_kernels(Execution("cuda"), "bf16") == "eager"
+
+
+def test_torch_compile_builds_on_the_threads_of_a_run_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.config as inductor
+
+    monkeypatch.setattr(inductor, "compile_threads", 16)
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "16")
+    compile_on(3)
+    assert inductor.compile_threads == 16
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
+    compile_on(3)
+    assert inductor.compile_threads == 3
 
 
 @pytest.mark.slow

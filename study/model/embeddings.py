@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from study.architecture import Architecture
 from study.model.dropout import Dropout
-
-LAYER_NORM_EPSILON = 1e-12
-"""BERT's, under every LayerNorm."""
+from study.model.norm import LayerNorm
 
 
 class Embeddings(nn.Module):
@@ -22,7 +20,7 @@ class Embeddings(nn.Module):
         self.token = nn.Embedding(a.vocabulary, a.width)
         self.position = nn.Embedding(a.positions, a.width)
         self.segment = nn.Embedding(a.segments, a.width) if a.segments else None
-        self.norm = nn.LayerNorm(a.width, eps=LAYER_NORM_EPSILON) if a.norm == "post" else nn.Identity()
+        self.norm = LayerNorm(a.width) if a.norm == "post" else nn.Identity()
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S H"]:

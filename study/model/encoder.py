@@ -12,8 +12,9 @@ from torch.autograd.function import once_differentiable
 
 from study.architecture import Architecture
 from study.model.dropout import Dropout, drop
-from study.model.embeddings import LAYER_NORM_EPSILON, Embeddings, padding_mask
+from study.model.embeddings import Embeddings, padding_mask
 from study.model.linear import Linear
+from study.model.norm import LayerNorm
 
 
 class Attention(nn.Module):
@@ -117,9 +118,9 @@ class Block(nn.Module):
         super().__init__()
         self.pre_norm = architecture.norm == "pre"
         self.attention = Attention(architecture, dropout)
-        self.attention_norm = nn.LayerNorm(architecture.width, eps=LAYER_NORM_EPSILON)
+        self.attention_norm = LayerNorm(architecture.width)
         self.feed_forward = FeedForward(architecture)
-        self.feed_forward_norm = nn.LayerNorm(architecture.width, eps=LAYER_NORM_EPSILON)
+        self.feed_forward_norm = LayerNorm(architecture.width)
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BxSxH: Float[Tensor, "B S H"], mask: Bool[Tensor, "B 1 1 S"] | None) -> Float[Tensor, "B S H"]:
@@ -128,8 +129,8 @@ class Block(nn.Module):
             x_BxSxH = x_BxSxH + self.dropout(self.attention(self.attention_norm(x_BxSxH), mask))
             x_BxSxH = x_BxSxH + self.dropout(self.feed_forward(self.feed_forward_norm(x_BxSxH)))
         else:
-            x_BxSxH = self.attention_norm(x_BxSxH + self.dropout(self.attention(x_BxSxH, mask)))
-            x_BxSxH = self.feed_forward_norm(x_BxSxH + self.dropout(self.feed_forward(x_BxSxH)))
+            x_BxSxH = self.attention_norm(x_BxSxH, self.dropout(self.attention(x_BxSxH, mask)))
+            x_BxSxH = self.feed_forward_norm(x_BxSxH, self.dropout(self.feed_forward(x_BxSxH)))
         return x_BxSxH
 
     def forward_at(
@@ -143,8 +144,8 @@ class Block(nn.Module):
             at_BxKxH = at_BxKxH + self.dropout(self.attention.attend_from(queries_BxKxH, normed_BxSxH, mask))
             y_BxKxH: Tensor = at_BxKxH + self.dropout(self.feed_forward(self.feed_forward_norm(at_BxKxH)))
         else:
-            at_BxKxH = self.attention_norm(at_BxKxH + self.dropout(self.attention.attend_from(at_BxKxH, x_BxSxH, mask)))
-            y_BxKxH = self.feed_forward_norm(at_BxKxH + self.dropout(self.feed_forward(at_BxKxH)))
+            at_BxKxH = self.attention_norm(at_BxKxH, self.dropout(self.attention.attend_from(at_BxKxH, x_BxSxH, mask)))
+            y_BxKxH = self.feed_forward_norm(at_BxKxH, self.dropout(self.feed_forward(at_BxKxH)))
         return y_BxKxH
 
 
@@ -157,7 +158,7 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(architecture, dropout)
         self.blocks = nn.ModuleList(Block(architecture, dropout) for _ in range(architecture.depth))
         pre_norm = architecture.norm == "pre"
-        self.final_norm = nn.LayerNorm(architecture.width, eps=LAYER_NORM_EPSILON) if pre_norm else nn.Identity()
+        self.final_norm = LayerNorm(architecture.width) if pre_norm else nn.Identity()
 
     def forward(
         self,

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from study.architecture import Architecture
-from study.model.embeddings import LAYER_NORM_EPSILON
 from study.model.linear import Linear
+from study.model.norm import LayerNorm
 
 
 class MaskedLanguageModelHead(nn.Module):
@@ -18,7 +18,7 @@ class MaskedLanguageModelHead(nn.Module):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.transform = Linear(architecture.width, architecture.width)
-        self.norm = nn.LayerNorm(architecture.width, eps=LAYER_NORM_EPSILON)
+        self.norm = LayerNorm(architecture.width)
         self.bias = nn.Parameter(torch.zeros(architecture.vocabulary))
         self.decoder = None if architecture.tied_decoder else Linear(architecture.width, architecture.vocabulary, bias=False)
 

@@ -65,13 +65,14 @@ def fit(
     torch.set_num_threads(execution.threads)
     if execution.device == "cpu":
         keep_freed_memory()
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(execution.threads))
     masker = masker_of(config, prepared)
     clock = Clock(folder.run_id)
     precision = precision_of(config.recipe.precision, checkpoint, execution.device)
     log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
     kernels = resolve_kernels(execution, precision)
     module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision), kernels)
+    if module.fused:
+        compile_on(execution.threads)
     batches = PackedBatches(config, prepared, masker, pinned=execution.device == "cuda")
     metrics = None
     if rank() == 0:
@@ -135,6 +136,14 @@ def validations_of(config: RunConfig) -> int:
     """
     cost = config.data.validation_sequences * config.data.sequence_length / 3
     return max(1, min(10, int(VALIDATION_SHARE * config.tokens / cost)))
+
+
+def compile_on(threads: int) -> None:
+    """Let torch.compile build with so many processes, where TORCHINDUCTOR_COMPILE_THREADS does not say how many."""
+    import torch._inductor.config as inductor
+
+    if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:
+        inductor.compile_threads = threads
 
 
 def rank() -> int:
