@@ -93,6 +93,19 @@ def test_profile_of_least_squares_is_the_likelihood_interval() -> None:
     assert low < fitted.estimates["alpha"] < high
 
 
+def test_profiles_of_few_rows_cover_the_truth_as_often_as_they_say() -> None:
+    law, truth = LAWS["power-floor"], TRUTHS["power-floor"]
+    columns = {"parameters": np.geomspace(1e6, 1e9, 10)}
+    exact = law.predict(truth, columns)
+    covered = []
+    for seed in range(80):
+        noise = np.random.default_rng(seed).normal(0, 0.002, 10)
+        fitted = fit(law, Observations.of(columns, exact * np.exp(noise)), Settings(huber_delta=np.inf, bootstrap=0, starts=16))
+        low, high = fitted.profile("alpha").interval
+        covered.append(low <= truth["alpha"] <= high)
+    assert 0.9 <= np.mean(covered) <= 0.99
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("delta", [1e-3, np.inf])
 def test_a_law_that_is_zero_somewhere_is_infinitely_wrong_in_logarithms(delta: float) -> None:

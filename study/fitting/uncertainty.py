@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
+from scipy.stats import f
 
 from study.fitting.laws import Floats, Law
 from study.fitting.minimising import Objective, minimise
@@ -112,8 +112,9 @@ class Profile:
 def profile(law: Law, objective: Objective, observations: Observations, theta: Floats, parameter: str) -> Profile:
     """The profile of an exponent and its 95% interval, by the robust likelihood ratio.
 
-    The interval holds the values whose objective exceeds the least by at most χ²₁/2 · E[ψ²]/E[ψ′] (Heritier and Ronchetti
-    1994); for least squares this is the usual likelihood ratio with the residual variance. An interval that leaves the range
+    The interval holds the values whose objective exceeds the least by at most F(1, n − p)/2 · E[ψ²]/E[ψ′] · n/(n − p): the
+    ratio of Heritier and Ronchetti 1994 at the size of the sample, for least squares that of Bates and Watts 1988 (§6.1).
+    Where delta is small against the noise and rows are few, E[ψ′] is hardly known and the interval is too narrow. An interval that leaves the range
     tried, 5 standard errors either way and within the bounds, ends at its edge. Rows count as independent.
     """
     place = law.parameters.index(parameter)
@@ -132,8 +133,9 @@ def _allowance(objective: Objective, theta: Floats) -> float:
     residuals = objective.residuals(theta[None])[0]
     slopes = objective.slopes(theta)
     mean_slope = np.trace(_bread(objective, theta)) / max(np.trace(slopes.T @ slopes), 1e-300)
-    spread = np.mean(np.clip(residuals, -objective.delta, objective.delta) ** 2)
-    return float(0.5 * chi2.ppf(CONFIDENCE, 1) * spread / max(mean_slope, 1e-300))
+    spare = max(1, len(residuals) - len(theta))
+    spread = np.sum(np.clip(residuals, -objective.delta, objective.delta) ** 2) / spare
+    return float(0.5 * f.ppf(CONFIDENCE, 1, spare) * spread / max(mean_slope, 1e-300))
 
 
 def _within(values: Floats, objective: Floats, level: float) -> tuple[float, float]:
