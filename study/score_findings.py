@@ -19,6 +19,13 @@ _WORDS: dict[Verdict, str] = {
 }
 
 
+NOISE = (
+    "Noise is over examples and, where a task has several seeds, between seeds; encoders share the examples, which makes what "
+    "is said of two of them cautious."
+)
+"""What the intervals of scores are over."""
+
+
 def score_findings(evidence: Evidence) -> list[str]:
     """Which tasks follow the loss, where pre-training shows, and the best on average; none where nothing was scored."""
     found = evidence.downstream
@@ -75,7 +82,7 @@ def trend_table(evidence: Evidence) -> str:
     intro = (
         "The best encoder of each task beside what needs no pre-training, and Spearman's correlation of score and falling loss "
         "over the encoders, with the interval of a normal population and its permutation p. Pairs against: of lower loss, yet "
-        "lower score beyond noise (Bonferroni, 5%)."
+        f"lower score beyond noise (Bonferroni, 5%). {NOISE}"
     )
     header = ["task", "metric", "best", "± 95%", "of", "untrained", "commonest answer", "words without order"]
     header += ["above untrained", "rank correlation", "95% interval", "p", "encoders", "pairs against"]
@@ -90,7 +97,7 @@ def _trend_row(task: TaskScores) -> list[object]:
     if told is not None:
         interval = f"{told.low:+.2f} to {told.high:+.2f}"
         correlation = [f"{told.correlation:+.2f}", interval, f"{told.p_value:.2g}", told.n, len(told.reversals)]
-    return [task.task, task.metric, f"{best:.4f}", f"{half:.4f}", row["shape"], *beside, _above(task), *correlation]
+    return [task.task, task.metric, f"{best:.4f}", _number(half), row["shape"], *beside, _above(task), *correlation]
 
 
 def law_table(evidence: Evidence) -> str:
@@ -129,6 +136,7 @@ def score_table(evidence: Evidence) -> str:
     found = evidence.downstream
     if found is None:
         return ""
+    intro = f"Each encoder's mean over seeds, beside what needs no pre-training. {NOISE}"
     header = ["task", "metric", "shape", "parameters", "loss (nats)", "score", "± 95%", "seeds"]
     header += ["untrained", "commonest answer", "words without order"]
     rows = [
@@ -146,7 +154,7 @@ def score_table(evidence: Evidence) -> str:
         for task in found.tasks
         for _, row in task.points.iterrows()
     ]
-    return table(header, rows)
+    return f"{intro}\n\n{table(header, rows)}"
 
 
 def _number(value: float) -> str | None:

@@ -26,7 +26,7 @@ from study.fitting.score_trends import rank_interval, trend
 from study.folders import SweepFolder
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
 from study.score_findings import law_table, score_findings, score_table, trend_table
-from study.score_records import scores_of
+from study.score_records import interval_of_mean, mean_noise, scores_of
 from tests.synthetic import depth_or_width
 from tests.synthetic_scores import TASKS, add_scores
 
@@ -62,14 +62,38 @@ def test_a_score_stands_beside_the_loss_of_its_own_run(scored: SweepFolder, evid
     assert list(sst2.points["loss_nats"]) == sorted(sst2.points["loss_nats"], reverse=True)
 
 
-def test_the_error_over_seeds_is_pooled_over_encoders(evidence: Evidence) -> None:
+def test_the_error_is_over_examples_and_over_seeds_pooled_over_encoders(evidence: Evidence) -> None:
     assert evidence.downstream is not None
     for task in evidence.downstream.tasks:
         law = TASKS[task.task]
-        expected = law.deviation if law.zero_shot else law.deviation / np.sqrt(3)
-        assert task.points["error"].to_numpy(dtype=float) == pytest.approx(np.full(6, expected), rel=0.35)
-        widening = 1.96 if law.zero_shot else t.ppf(0.975, 6 * 2)
-        assert (task.points["half"] / task.points["error"]).to_numpy() == pytest.approx(np.full(6, widening), rel=1e-3)
+        examples, seeds = law.deviation, 0 if law.zero_shot else law.deviation / np.sqrt(3)
+        error = task.points["error"].to_numpy(dtype=float)
+        assert error == pytest.approx(np.full(6, np.hypot(examples, seeds)), rel=0.15)
+        freedom = np.full(6, np.inf) if law.zero_shot else 12 * (error**2 / (error**2 - examples**2)) ** 2
+        assert task.points["freedom"].to_numpy(dtype=float) == pytest.approx(freedom)
+        assert (task.points["half"] / error).to_numpy() == pytest.approx(t.ppf(0.975, freedom), rel=1e-3)
+
+
+@pytest.mark.parametrize(("of_seeds", "of_examples"), [(0.02, 0.0), (0.01, 0.02), (0.02, 0.005)])
+def test_the_interval_of_a_score_covers_that_of_new_seeds_and_examples(of_seeds: float, of_examples: float) -> None:
+    random, covered = np.random.default_rng(0), []
+    for _ in range(2000):
+        scores = 0.7 + random.normal(0, of_examples) + random.normal(0, of_seeds, 3)
+        low, high = interval_of_mean(scores.tolist(), of_examples) or (0.0, 0.0)
+        covered.append(low <= 0.7 <= high)
+    assert 0.91 <= np.mean(covered) <= 0.97
+
+
+def test_equal_encoders_of_few_seeds_are_seldom_called_reversed() -> None:
+    random, found = np.random.default_rng(0), []
+    loss, encoders, seeds = np.array([4.0, 3.8, 3.6]), 3, 2
+    for _ in range(2000):
+        scores = random.normal(0.7, 0.01, (encoders, seeds))
+        noise = mean_noise(float(np.sqrt(scores.var(axis=1, ddof=1).mean())), encoders, seeds, 0.0)
+        told = trend(loss, scores.mean(axis=1), np.full(3, noise.error), np.full(3, noise.freedom))
+        assert told is not None
+        found.append(bool(told.reversals))
+    assert np.mean(found) < 0.06
 
 
 def test_seeds_of_untrained_weights_say_nothing_of_pre_trained_ones(tmp_path: Path) -> None:
@@ -158,10 +182,10 @@ def test_the_title_and_legend_of_one_task_fit_the_figure(tmp_path: Path, figure:
 
 def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> None:
     data = score_against_flops.frame(evidence)
-    assert "over seeds, over examples where" in score_against_flops.draw(data).get_suptitle().replace("\n", " ")
+    assert "over examples, and seeds where" in score_against_flops.draw(data).get_suptitle().replace("\n", " ")
     seeded = data[data["task"] != "blimp"]
     drawn = score_against_flops.draw(seeded)
-    assert drawn.get_suptitle().endswith("bars: 95% over seeds")
+    assert drawn.get_suptitle().endswith("bars: 95% over seeds and examples")
     assert any("held out" in text.get_text() for text in drawn.legends[0].get_texts())
 
 
@@ -195,25 +219,25 @@ def test_a_sweep_without_scores_says_nothing_of_them(tmp_path: Path) -> None:
 def test_a_rank_correlation_needs_both_its_interval_and_enough_encoders() -> None:
     loss = np.array([4.0, 3.8, 3.6, 3.4, 3.2, 3.0])
     rising = np.array([0.5, 0.55, 0.6, 0.65, 0.7, 0.75])
-    quiet, loud = np.full(6, 0.005), np.full(6, 0.1)
-    found = trend(loss, rising, quiet)
+    quiet, loud, known = np.full(6, 0.005), np.full(6, 0.1), np.full(6, np.inf)
+    found = trend(loss, rising, quiet, known)
     assert found is not None
     assert (found.correlation, found.verdict, found.reversals) == (1.0, "monotone", ())
     assert found.p_value == pytest.approx(2 / 720)
-    three = trend(loss[:3], rising[:3], quiet[:3])
+    three = trend(loss[:3], rising[:3], quiet[:3], known[:3])
     assert three is not None
     assert three.verdict == "undecided", "one order in three is too likely by chance"
     swapped = rising[[0, 1, 2, 3, 5, 4]]
-    clear, noisy = trend(loss, swapped, quiet), trend(loss, swapped, loud)
+    clear, noisy = trend(loss, swapped, quiet, known), trend(loss, swapped, loud, known)
     assert clear is not None
     assert noisy is not None
     assert clear.reversals == ((5, 4),)
     assert noisy.reversals == ()
-    falling = trend(loss, rising[::-1].copy(), quiet)
+    falling = trend(loss, rising[::-1].copy(), quiet, known)
     assert falling is not None
     assert falling.verdict == "falls"
-    assert trend(loss, np.full(6, 0.5), quiet) is None
-    assert trend(loss[:2], rising[:2], quiet[:2]) is None
+    assert trend(loss, np.full(6, 0.5), quiet, known) is None
+    assert trend(loss[:2], rising[:2], quiet[:2], known[:2]) is None
 
 
 def test_the_interval_of_a_rank_correlation_covers_that_of_the_population() -> None:

@@ -62,7 +62,12 @@ def test_columns_may_be_expressions_of_columns_and_symbols(tmp_path: Path) -> No
         np.testing.assert_allclose(points.columns["tokens"], data["tok"], rtol=1e-12)
 
 
-COLUMNS = {"a": pd.Series([1.0, 2.0], name="a"), "b": pd.Series(["x", "y"], name="b")}
+COLUMNS = {
+    "a": pd.Series([1.0, 2.0], name="a"),
+    "b": pd.Series(["x", "y"], name="b"),
+    "two words": pd.Series(["two words", "c"]),
+    "part": pd.Series([1.0, np.nan]),
+}
 
 
 def column(name: str) -> Any:
@@ -83,10 +88,24 @@ def column(name: str) -> Any:
         ("a > 1 and b == 'x'", [False, False]),
         ("b in ('x', 'z')", [True, False]),
         ("b not in ['x']", [False, True]),
+        ("1 < 2 < a + 1", [False, True]),
+        ("two words == 'two words' or `two words` == \"b\"", [True, False]),
     ],
 )
 def test_expressions_are_computed_row_by_row(text: str, value: list[float]) -> None:
-    assert list(evaluate(text, column, "--where")) == value
+    assert list(evaluate(text, column, "--where", COLUMNS)) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["part > 0", "part != 2", "not part == 2", "part not in [2]", "part in [1]", "not not part < 2"]
+)
+def test_what_is_compared_with_a_missing_value_is_not_true(text: str) -> None:
+    assert list(evaluate(text, column, "--where").fillna(False)) == [True, False]
+
+
+def test_of_two_conditions_one_may_be_enough_where_the_other_is_missing() -> None:
+    assert list(evaluate("part == 1 or a == 2", column, "--where")) == [True, True]
+    assert list(evaluate("not (part == 1 and a == 3)", column, "--where")) == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +138,14 @@ def test_conditions_keep_rows(tmp_path: Path) -> None:
     kept = (data["final/loss"] < 2.5) & (data["run"] != "run 3")
     assert len(points) == kept.sum()
     assert {gone.reason for gone in points.excluded} == {"left out by `final/loss` < 2.5 and run != 'run 3'"}
+
+
+def test_a_row_that_where_leaves_out_is_called_missing_only_where_it_is(tmp_path: Path) -> None:
+    data = table().astype({"final/loss": object})
+    data.loc[2, "final/loss"], data.loc[4, "final/loss"] = "crashed", None
+    points = read(tmp_path, data, where="`final/loss` != 'crashed'")
+    reasons = {gone.row: gone.reason for gone in points.excluded}
+    assert reasons == {"row 3": "left out by `final/loss` != 'crashed'", "row 5": "final/loss is missing"}
 
 
 def test_missing_infinite_and_repeated_rows_are_left_out_with_reasons(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def test_a_default_spelled_out_renames_no_score_and_a_knob_does() -> None:
 
 
 def test_the_interval_is_students() -> None:
-    assert interval_of_mean([0.5]) is None
-    low, high = interval_of_mean([0.4, 0.6]) or (0, 0)
+    assert interval_of_mean([0.5], 0.1) is None
+    low, high = interval_of_mean([0.4, 0.6], 0.0) or (0, 0)
     assert (low, high) == pytest.approx((0.5 - 1.2706, 0.5 + 1.2706), abs=1e-4)
 
 

@@ -138,3 +138,9 @@ def test_the_interval_of_an_accuracy_is_that_of_the_binomial() -> None:
 def test_the_interval_of_a_metric_that_is_certain_is_a_point() -> None:
     made = task("single", ["matthews"], texts([0, 1] * 50), ["no", "yes"])
     assert interval(made, "test", [0, 1] * 50).low == pytest.approx(1.0)
+
+
+def test_a_resample_that_misses_a_small_paradigm_does_not_count_it_as_wrong() -> None:
+    made = task("minimal_pairs", ["paradigm_accuracy"], pairs([f"p{number // 3}" for number in range(30)]))
+    found = interval(made, "test", [True] * 30)
+    assert (found.low, found.high) == (1.0, 1.0)

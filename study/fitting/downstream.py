@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
@@ -14,6 +15,7 @@ from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.forecasting import Forecast, forecast, largest_runs
 from study.fitting.laws import Floats, Law
 from study.fitting.observations import Observations
+from study.fitting.paired import CONFIDENCE
 from study.fitting.score_points import score_points
 from study.fitting.score_trends import Trend, trend
 from study.fitting.scores import ScoreBetween
@@ -60,7 +62,7 @@ class TaskScores:
     def beats_random(self) -> tuple[int, int]:
         """How many encoders score above the same architecture untrained, beyond noise at 95%, of how many compared."""
         known = self.points.dropna(subset=["random"])
-        noise = np.hypot(known["half"].fillna(0), known["random_half"].fillna(0))
+        noise = np.hypot(known["half"], known["random_half"])
         return int((known["score"] - known["random"] > np.maximum(noise, 1e-12)).sum()), len(known)
 
     @property
@@ -70,9 +72,9 @@ class TaskScores:
 
     @property
     def best(self) -> tuple[float, float]:
-        """The highest score and half its 95% interval, 0 where that is not known."""
+        """The highest score and half its 95% interval."""
         row = self.best_row
-        return float(row["score"]), float(np.nan_to_num(row["half"]))
+        return float(row["score"]), float(row["half"])
 
     @property
     def tells(self) -> bool:
@@ -82,11 +84,12 @@ class TaskScores:
 
     @property
     def normalised(self) -> pd.DataFrame:
-        """(score − chance)/(best − chance) of each run with its `error` and `half`, by the run's id."""
+        """(score − chance)/(best − chance) of each run with its `error` and the `freedom` of that, by the run's id."""
         assert self.chance is not None
         width = self.best[0] - self.chance
-        noise = {name: self.points[name] / width for name in ("error", "half")}
-        return pd.DataFrame({"score": (self.points["score"] - self.chance) / width} | noise).set_axis(self.points["run_id"])
+        score, error = (self.points["score"] - self.chance) / width, self.points["error"] / width
+        found = pd.DataFrame({"score": score, "error": error, "freedom": self.points["freedom"]})
+        return found.set_axis(self.points["run_id"])
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values that JSON can hold."""
@@ -94,7 +97,8 @@ class TaskScores:
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
         said = {name: getattr(self, name) for name in ("forecast", "forecast_from_sizes")}
         forecasts = {name: one.to_dict() if isinstance(one, Forecast) else {"status": one} for name, one in said.items()}
-        rows = self.points.astype(object).where(self.points.notna(), None).to_dict("records")
+        shown = self.points.drop(columns="freedom")
+        rows = shown.astype(object).where(shown.notna(), None).to_dict("records")
         beats, compared = self.beats_random
         return {
             "task": self.task,
@@ -144,7 +148,8 @@ def _task(name: str, points: pd.DataFrame) -> TaskScores:
 
 def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) -> TaskScores:
     points = points.reset_index(drop=True)
-    loss, score, error = (points[column].to_numpy(dtype=float) for column in ("loss_nats", "score", "error"))
+    columns = ("loss_nats", "score", "error", "freedom")
+    loss, score, error, freedom = (points[column].to_numpy(dtype=float) for column in columns)
     law = LAWS["score-of-loss"] if points["shape"].nunique() >= FREE_FROM else between(chance or 0.0)
     observations = observed(points)
     held = largest_runs(observations, HELD_OUT)
@@ -159,7 +164,7 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
         chance=chance,
         points=points,
         held_out=tuple(held.tolist()),
-        trend=trend(loss, score, error),
+        trend=trend(loss, score, error, freedom),
         law=told,
         forecast=forecast(law, replace(observations, columns={"loss": loss}), _SETTINGS, HELD_OUT),
         forecast_from_sizes=two_step_forecast(observations, HELD_OUT, _LOSS_SETTINGS, (_law_of_loss(points[~held]), law)),
@@ -207,11 +212,14 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
     if scores.empty:
         return None, reasons
     facts = used[0].points.set_index("run_id").loc[scores.index]
+    error, freedom = _of_mean([task.normalised.loc[scores.index] for task in used])
     points = facts.reset_index().assign(
         task=AVERAGE,
         metric=f"mean of {len(used)} tasks, 0 chance, 1 best",
         score=scores.mean(axis=1).to_numpy(),
-        **{name: _root_sum([task.normalised[name].loc[scores.index] for task in used]) for name in ("error", "half")},
+        error=error,
+        freedom=freedom,
+        half=t.ppf((1 + CONFIDENCE) / 2, freedom) * error,
         random=np.nan,
         random_half=np.nan,
         majority=0.0,
@@ -221,6 +229,10 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
     return _told(AVERAGE, str(points["metric"].iloc[0]), 0.0, ordered), reasons
 
 
-def _root_sum(parts: list[pd.Series]) -> Floats:
-    """The noise of a mean from those of its parts."""
-    return np.asarray(np.sqrt(sum(part.to_numpy(dtype=float) ** 2 for part in parts)) / len(parts))
+def _of_mean(parts: list[pd.DataFrame]) -> tuple[Floats, Floats]:
+    """The standard error of a mean over tasks, with Satterthwaite's degrees of freedom."""
+    variances = np.array([part["error"].to_numpy(dtype=float) ** 2 for part in parts])
+    freedoms = np.array([part["freedom"].to_numpy(dtype=float) for part in parts])
+    total, spread = variances.sum(axis=0), (variances**2 / freedoms).sum(axis=0)
+    freedom = np.divide(total**2, spread, out=np.full(len(total), np.inf), where=spread > 0)
+    return np.sqrt(total) / len(parts), freedom

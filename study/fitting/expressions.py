@@ -1,7 +1,8 @@
 """Arithmetic over the columns of a table, from text that a stranger may have written: parsed, never evaluated as Python.
 
 The grammar is numbers, strings, columns, + − * / ** %, comparisons (also chained, and `in` a tuple), `and`, `or`, `not` and
-brackets. A column stands by its name, dotted names included (recipe.learning_rate). Names with spaces may stand as they are
+brackets. What is compared with a missing value is neither true nor false, and `and`, `or` and `not` know three values, as in
+SQL. A column stands by its name, dotted names included (recipe.learning_rate). Names with spaces may stand as they are
 (Model Size/1e6) or, like any other name that Python would not take, in backticks (`loss-c4`).
 """
 
@@ -11,6 +12,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -51,12 +53,14 @@ def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ())
     quoted: dict[str, str] = {}
 
     def stand_in(match: re.Match[str]) -> str:
+        if match[0][0] in "'\"":
+            return match[0]
         name = f"_column_{len(quoted)}"
         quoted[name] = match[0].strip("`")
         return name
 
     spaced = sorted((name for name in names if " " in name), key=len, reverse=True)
-    pattern = "|".join(["`[^`]+`", *map(re.escape, spaced)])
+    pattern = "|".join(["`[^`]+`", "'[^']*'", '"[^"]*"', *map(re.escape, spaced)])
 
     try:
         if len(text) > _LONGEST:
@@ -85,8 +89,7 @@ def _value(node: ast.expr, columns: Columns) -> Any:
             return _ARITHMETIC[type(node.op)](_number(_value(node.left, columns)), _number(_value(node.right, columns)))
         case ast.BoolOp():
             parts = [_truth(_value(part, columns)) for part in node.values]
-            combine = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-            return combine.reduce(parts)
+            return reduce(operator.and_ if isinstance(node.op, ast.And) else operator.or_, parts)
         case ast.Compare():
             return _compare(node, columns)
     raise ValueError(f"{ast.unparse(node)!r} is not arithmetic or a comparison of columns")
@@ -112,11 +115,10 @@ def _number(value: Any) -> Any:
     raise ValueError(f"{value!r} is no number")
 
 
-def _truth(value: Any) -> Any:
-    if isinstance(value, pd.Series) and value.dtype == bool:
-        return value.to_numpy()
-    if isinstance(value, (bool, np.ndarray)):
-        return np.asarray(value)
+def _truth(value: Any) -> pd.Series[Any]:
+    """True, false or missing, row by row."""
+    if isinstance(value, pd.Series) and pd.api.types.is_bool_dtype(value):
+        return value.astype("boolean")
     raise ValueError("`and`, `or` and `not` join comparisons")
 
 
@@ -128,5 +130,7 @@ def _compare(node: ast.Compare, columns: Columns) -> Any:
             raise ValueError("`is` compares no columns")
         if isinstance(kind, (ast.In, ast.NotIn)) and not (isinstance(left, pd.Series) and isinstance(right, list)):
             raise ValueError("`in` needs a column and a list of values")
-        parts.append(np.asarray(_COMPARISONS[type(kind)](left, right)))
-    return np.logical_and.reduce(parts)
+        found = _COMPARISONS[type(kind)](left, right)
+        known = [one.notna() for one in (left, right) if isinstance(one, pd.Series)]
+        parts.append(found.astype("boolean").where(reduce(operator.and_, known)) if known else found)
+    return reduce(operator.and_, parts)

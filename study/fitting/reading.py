@@ -120,9 +120,9 @@ class _Reading:
         if not self.source.where:
             return np.ones(len(self.table), dtype=bool)
         found = evaluate(self.source.where, self.column, "--where", self.table.columns)
-        if not isinstance(found, np.ndarray) or found.dtype != bool or found.shape != (len(self.table),):
+        if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found):
             raise InputError.at("--where", f"{self.source.where!r} is no comparison of columns")
-        return found
+        return np.asarray(found.fillna(False), dtype=bool)
 
     def column(self, name: str) -> pd.Series[Any]:
         """A column by its name, or by its role or symbol where the table has none of that name."""
@@ -191,7 +191,7 @@ class _Reading:
             count = "a value that is no number" if len(text) == 1 else f"{len(text)} values that are no numbers"
             raise InputError.at(str(raw.name), f"holds {count} ({rows}); mend these rows or leave them out with --where")
         for row in np.flatnonzero(~np.isfinite(values)).tolist():
-            if gone.get(row, self._by_condition) == self._by_condition:
+            if row not in gone or (gone[row] == self._by_condition and pd.isna(raw.iloc[row])):
                 gone[row] = f"{raw.name} is {'missing' if np.isnan(values[row]) else 'infinite'}"
         return values
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 from scipy.optimize import bisect
-from scipy.stats import norm, rankdata
+from scipy.stats import rankdata, t
 
 from study.fitting.laws import Floats
 from study.fitting.paired import CONFIDENCE
@@ -26,8 +26,8 @@ class Trend:
     """Spearman's correlation of a score with the falling loss, over n encoders.
 
     The interval is that of `rank_interval`. `p_value` is the chance of so high a correlation in either direction if all orders
-    were alike. `reversals` are pairs of rows, the first with the lower loss and, beyond noise (Bonferroni, 5% over all pairs),
-    with the lower score.
+    were alike. `reversals` are pairs of rows, the first with the lower loss and, beyond noise (Student's t at Bonferroni's 5%
+    over all pairs), with the lower score.
     """
 
     n: int
@@ -47,13 +47,16 @@ class Trend:
         return "rises" if self.reversals else "monotone"
 
 
-def trend(loss: Floats, score: Floats, error: Floats, seed: int = 0) -> Trend | None:
-    """The trend of scores, with their standard errors, over losses; None for fewer than three encoders or scores all alike."""
+def trend(loss: Floats, score: Floats, error: Floats, freedom: Floats, seed: int = 0) -> Trend | None:
+    """The trend of scores over losses; None for fewer than three encoders or scores all alike.
+
+    `error` is the standard error of each score, and `freedom` the degrees of freedom of that.
+    """
     if len(score) < 3 or np.ptp(score) == 0 or np.ptp(loss) == 0:
         return None
     correlation = float(_spearman(-loss[None], score[None])[0])
     low, high = rank_interval(correlation, len(score))
-    reversals = _reversals(loss, score, np.nan_to_num(error))
+    reversals = _reversals(loss, score, error, freedom)
     return Trend(len(score), correlation, low, high, _p_value(loss, score, np.random.default_rng(seed)), reversals)
 
 
@@ -112,9 +115,12 @@ def _p_value(loss: Floats, score: Floats, random: np.random.Generator) -> float:
     return float(np.mean(found >= abs(_spearman(-loss[None], score[None])[0]) - 1e-12))
 
 
-def _reversals(loss: Floats, score: Floats, noise: Floats) -> tuple[tuple[int, int], ...]:
+def _reversals(loss: Floats, score: Floats, error: Floats, freedom: Floats) -> tuple[tuple[int, int], ...]:
     pairs = [(one, two) for one in range(len(loss)) for two in range(len(loss)) if loss[one] < loss[two]]
-    beyond = norm.ppf(1 - (1 - CONFIDENCE) / max(1, len(pairs)))
-    return tuple(
-        (one, two) for one, two in pairs if score[two] - score[one] > max(beyond * np.hypot(noise[one], noise[two]), 1e-12)
-    )
+
+    def beyond(one: int, two: int) -> float:
+        """What a difference must exceed, by the fewer degrees of freedom of the two."""
+        quantile = float(t.ppf(1 - (1 - CONFIDENCE) / len(pairs), min(freedom[one], freedom[two])))
+        return max(quantile * float(np.hypot(error[one], error[two])), 1e-12)
+
+    return tuple((one, two) for one, two in pairs if score[two] - score[one] > beyond(one, two))

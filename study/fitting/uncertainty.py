@@ -114,8 +114,8 @@ def profile(law: Law, objective: Objective, observations: Observations, theta: F
 
     The interval holds the values whose objective exceeds the least by at most F(1, n − p)/2 · E[ψ²]/E[ψ′] · n/(n − p): the
     ratio of Heritier and Ronchetti 1994 at the size of the sample, for least squares that of Bates and Watts 1988 (§6.1).
-    Where delta is small against the noise and rows are few, E[ψ′] is hardly known and the interval is too narrow. An interval that leaves the range
-    tried, 5 standard errors either way and within the bounds, ends at its edge. Rows count as independent.
+    Where delta is small against the noise and rows are few, E[ψ′] is hardly known and the interval is too narrow. One that
+    leaves the range tried, 5 standard errors either way and within the bounds, ends at its edge. Rows count as independent.
     """
     place = law.parameters.index(parameter)
     low, high = objective.surface.bounds

@@ -25,7 +25,7 @@ _UNTRAINED = "tab:gray"
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
     """One row an encoder and task, the average last: the score against the column `x`, and what it is worth.
 
-    `half` is half the 95% interval of the score `over` seeds, or over examples where no encoder of the task has two seeds;
+    `half` is half the 95% interval of the score `over` seeds and examples, over examples alone where no encoder has two seeds;
     `held_out` marks encoders that a forecast holds out.
     """
     if evidence.downstream is None:
@@ -41,7 +41,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
                 "half": task.points["half"],
                 "depth": task.points["depth"],
                 "label": task.points["shape"],
-                "over": "seeds" if task.points["seeds"].max() > 1 else "examples",
+                "over": "seeds and examples" if task.points["seeds"].max() > 1 else "examples",
                 "held_out": [held and _is_forecast(task) for held in task.held_out],
                 **{name: task.points[name] for name in ("random", "majority", "bag_of_words")},
             }
@@ -103,7 +103,7 @@ def _bars(points: pd.DataFrame) -> str:
         return ""
     if over.nunique() == 1:
         return f"; bars: 95% over {over.iloc[0]}"
-    return "; bars: 95% over seeds, over examples where a task has one seed an encoder"
+    return "; bars: 95% over examples, and seeds where a task has several"
 
 
 def _name(points: pd.DataFrame, task: str) -> str:

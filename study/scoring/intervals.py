@@ -101,7 +101,9 @@ def _paradigms(pairs: Sequence[MinimalPair], predictions: Sequence[Any]) -> Part
     won = counts * np.asarray(predictions, dtype=np.float64)[:, None]
 
     def combine(sums: Floats) -> Floats:
-        found: Floats = np.mean(sums[..., : len(names)] / np.maximum(sums[..., len(names) :], 1), axis=-1)
+        """The mean over the paradigms that are there; a resample may miss a small one."""
+        right, drawn = sums[..., : len(names)], sums[..., len(names) :]
+        found: Floats = np.sum(right / np.maximum(drawn, 1), axis=-1) / np.count_nonzero(drawn, axis=-1)
         return found
 
     return Parts(np.concatenate([won, counts], axis=1), combine)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
@@ -21,7 +23,7 @@ from study.terminal import narrow_table, printable
 
 @dataclass(frozen=True)
 class Measured:
-    """A mean over seeds with its 95% interval: over seeds by Student's t, of one seed over examples by the bootstrap."""
+    """A mean over seeds with its 95% interval: over seeds and examples, of one seed over examples by the bootstrap."""
 
     score: float
     interval: tuple[float, float] | None
@@ -78,7 +80,7 @@ def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ..
         beside = (_number(kept.get("majority")), _number(kept.get("bag_of_words")))
         pretrained = (*_shown(found), str(found.seeds), rate)
         table.add_row(row.task, names[row.run_id], row.metric, *pretrained, *_shown(row.random_weights), *beside)
-    note = "Mean over seeds on the split reported on, ± half its 95% interval (over seeds; of one seed, over examples)."
+    note = "Mean over seeds on the split reported on, ± half its 95% interval (over seeds and examples)."
     more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
     lines = [note, more, *_failures(scored, downstream), f"All scores: {scored.target.sweep.scores_file.with_suffix('.csv')}"]
     return table, "\n".join(lines)
@@ -96,9 +98,10 @@ def _measured(subject: Subject, downstream: Downstream, records: Mapping[str, Sc
         return None
     best = chosen(ended)
     values = [record.test for record in best if record.test is not None]
-    interval = interval_of_mean(values) or best[0].test_interval
+    errors = [record.test_standard_error for record in best if record.test_standard_error is not None]
+    interval = interval_of_mean(values, fmean(errors) if errors else math.nan) or best[0].test_interval
     rate = best[0].config.knobs.learning_rate if best[0].steps else None
-    return Measured(sum(values) / len(values), interval, len(values), rate)
+    return Measured(fmean(values), interval, len(values), rate)
 
 
 def _failures(scored: Scored, downstream: Downstream) -> list[str]:
