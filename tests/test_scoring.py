@@ -24,6 +24,7 @@ from study.scoring.job import Job, score
 from study.scoring.launch import names_of, slots_for
 from study.scoring.planning import Subject, subjects
 from study.scoring.pretrained import Pretrained, pretrained
+from study.scoring.probes import STRENGTHS, _best_strength, _fitted
 from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
 from study.scoring.training import task_model
 from study.scoring.workers import Workers
@@ -101,7 +102,8 @@ def made(asked: Job, stop: StopSignal | None = None) -> ScoreRecord:
 
 @pytest.mark.parametrize("task", list(TASKS))
 def test_every_kind_of_task_is_scored(run: RunFolder, task: str) -> None:
-    record = made(job(run, task))
+    asked = job(run, task)
+    record = made(asked)
     assert record.test is not None
     assert record.test_examples == 20
     assert record.test_interval is not None
@@ -109,7 +111,9 @@ def test_every_kind_of_task_is_scored(run: RunFolder, task: str) -> None:
     if task != "order":
         assert record.chosen_on == "dev"
         assert record.steps == 3 * 8
-        assert record.best_epoch in (1, 2, 3)
+        logged = dev_logged(asked)
+        assert len(logged) == 3
+        assert (record.best_epoch, record.dev) == (1 + logged.index(max(logged)), max(logged))
         assert record.tokens is not None
 
 
@@ -121,7 +125,27 @@ def test_features_of_a_frozen_encoder_are_scored(run: RunFolder, task: str) -> N
         assert record.steps
     else:
         assert {probe.layer for probe in record.probes} == {0, 1, 2}
-        assert max(probe.dev for probe in record.probes) == record.dev
+        chosen = max(record.probes, key=lambda probe: probe.dev)
+        assert (record.dev, record.test) == (chosen.dev, chosen.test)
+
+
+def test_the_strength_of_a_probe_is_the_one_that_dev_likes_best(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = job(run, "alike", protocol="frozen", update="head")
+    data = task_inputs(loaded_task(asked.task, None), pretrained(run.path), asked.config.knobs)
+    on_dev = dict(zip(STRENGTHS, (0.2, 0.9, 0.5), strict=True))
+    monkeypatch.setattr("study.scoring.probes._fitted", lambda *of: of[3])
+    monkeypatch.setattr("study.scoring.probes._predicted", lambda *of: [of[2]])
+    monkeypatch.setattr("study.scoring.probes.measure", lambda *of: {"spearman": on_dev[of[2][0]]})
+    features = {split: np.zeros((60, 1), np.float32) for split in ("train", "dev", "test")}
+    assert _best_strength(asked.config, data, features) == (STRENGTHS[1], {"spearman": 0.9}, [STRENGTHS[1]])
+
+
+def test_strengths_of_probes_are_inverse_penalties(run: RunFolder) -> None:
+    features = np.eye(4, dtype=np.float32)
+    for task, name, penalty in (("alike", "alpha", 100.0), ("first", "C", 0.01)):
+        asked = job(run, task, protocol="frozen", update="head")
+        data = task_inputs(loaded_task(asked.task, None), pretrained(run.path), asked.config.knobs)
+        assert getattr(_fitted(data, features, np.array([0, 1, 0, 1]), 0.01), name) == penalty
 
 
 class StopAfter(StopSignal):
@@ -180,6 +204,28 @@ def test_a_score_resumed_on_another_processor_keeps_its_precision(
 
 def losses_logged(asked: Job) -> list[float]:
     return [row["train/loss"] for row in asked.folder.metrics() if "train/loss" in row]
+
+
+def dev_logged(asked: Job) -> list[float]:
+    name = f"downstream/{asked.config.task}/{asked.config.metric}"
+    return [row[name] for row in asked.folder.metrics() if name in row]
+
+
+def test_test_is_predicted_with_the_weights_that_dev_chose(run: RunFolder) -> None:
+    asked, encoder = job(run), pretrained(run.path)
+    data = task_inputs(loaded_task(asked.task, None), encoder, asked.config.knobs)
+    module = FineTuning(asked.config, data, task_model(asked.config, encoder, data))
+    last = {name: value.clone() for name, value in module.model.state_dict().items()}
+    for label, bias in enumerate(100 * torch.eye(2)):
+        module.best["weights"] = last | {"head.output.bias": bias}
+        assert module.predict_test("fp32") == [label] * 20
+
+
+@pytest.mark.parametrize("patience", [1, 3])
+def test_training_stops_once_dev_has_not_risen_for_so_many_epochs(run: RunFolder, patience: int) -> None:
+    knobs = {"learning_rate": 1e-12, "epochs": 6, "batch_examples": 8, "precision": "fp32", "patience": patience}
+    record = made(job(run, knobs=knobs))
+    assert (record.best_epoch, record.epochs) == (1, 1 + patience)
 
 
 def test_a_score_is_made_once(run: RunFolder) -> None:

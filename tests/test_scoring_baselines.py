@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from study.scoring.baselines import BAG_OF_WORDS, BIGRAM, MAJORITY, baseline_predictions, baselines, nearest_run
+from study.scoring.baselines import BAG_OF_WORDS, BIGRAM, MAJORITY, _regression, baseline_predictions, baselines, nearest_run
 from study.scoring.bigrams import Bigrams
 from study.scoring.metrics import measure
 from study.tasks.examples import MinimalPair, SpanExample, TaskData, TextExample, TokensExample
@@ -82,6 +83,32 @@ def test_the_strength_is_chosen_on_dev_and_never_on_test(monkeypatch: pytest.Mon
     monkeypatch.setattr("study.scoring.baselines.measure", noted)
     baseline_predictions(task("single", ["accuracy"], texts([0, 1] * 20), ["bad", "good"]))
     assert set(asked) == {"dev"}
+
+
+class Constant:
+    """A regression that says its strength of every text."""
+
+    def __init__(self, strength: float) -> None:
+        self.strength = strength
+
+    def fit(self, *_: object) -> Constant:
+        return self
+
+    def predict(self, features: Any) -> Any:
+        return np.full(features.shape[0], self.strength)
+
+
+def test_the_strength_that_dev_likes_best_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_dev = {0.1: 0.2, 1.0: 0.9, 10.0: 0.5, 100.0: 0.4}
+    monkeypatch.setattr("study.scoring.baselines._regression", lambda _, strength: Constant(strength))
+    monkeypatch.setattr("study.scoring.baselines.measure", lambda *of: {"pearson": on_dev[of[2][0]]})
+    made = task("single", ["pearson"], texts([0.0, 1.0, 2.0]), regression=True)
+    assert baseline_predictions(made)[BAG_OF_WORDS] == [1.0] * 3
+
+
+def test_the_strengths_are_inverse_penalties_of_both_regressions() -> None:
+    assert _regression(task("single", ["pearson"], [], regression=True), 100.0).alpha == 0.01
+    assert _regression(task("single", ["accuracy"], [], ["bad", "good"]), 100.0).C == 100.0
 
 
 def test_words_get_the_tag_that_they_have_most_often() -> None:

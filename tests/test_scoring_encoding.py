@@ -34,9 +34,10 @@ def test_a_text_loses_its_end_and_is_counted() -> None:
 
 
 def test_a_pair_loses_the_end_of_its_longer_text() -> None:
-    inputs = encoder(9).encode([TextExample(0, "a b c d e f", "g h", 1)])
+    inputs = encoder(9).encode([TextExample(0, "a b c d e f", "g h", 1), TextExample(1, "a b c", "d e f", 1)])
     assert pieces(inputs.tokens[0]) == ["[CLS]", *"abcd", "[SEP]", "g", "h", "[SEP]"]
-    assert inputs.second.tolist() == [6]
+    assert inputs.second.tolist() == [6, 5]
+    assert inputs.truncated == 1
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(2, 60))
