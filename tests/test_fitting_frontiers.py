@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,13 +12,15 @@ import pytest
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings, fit
-from study.fitting.frontiers import check_split, envelope, hull, iso_flop, parametric
+from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
 from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from tests.points import TRUTHS, observed
 
 LAW, TRUTH = LAWS["chinchilla"], TRUTHS["chinchilla"]
 EXPONENT = TRUTH["beta"] / (TRUTH["alpha"] + TRUTH["beta"])
+
+Approach = Callable[[Floats, Floats, Floats], Frontier]
 
 
 def best(flops: Floats | float) -> Floats:
@@ -55,6 +59,53 @@ def test_a_narrow_window_is_nearer_than_the_full_range_where_valleys_lean() -> N
     assert abs(np.log(near.parameters(1e20) / truth)) < abs(np.log(far.parameters(1e20) / truth))
 
 
+def test_a_parabola_weighs_squared_residuals_by_a_bell_of_the_window() -> None:
+    x, loss = np.array([-2.0, -1.0, 0.0, 1.5, 2.5]), np.array([3.0, 2.2, 2.0, 2.4, 3.5])
+    design = np.vander(x, 3)
+    for window in (1.0, 2.0):
+        weighted = design.T * np.exp(-((x / window) ** 2) / 2)
+        square, slope, level = np.linalg.solve(weighted @ design, weighted @ loss)
+        first, _ = two_budgets(x, loss, window).best
+        assert np.log(first.parameters) == pytest.approx(-slope / (2 * square))
+        assert first.loss == pytest.approx(level - slope**2 / (4 * square))
+
+
+def test_a_budget_whose_parabola_opens_downwards_has_its_best_run() -> None:
+    first, _ = two_budgets(np.array([-2.0, -0.5, 0.0, 0.5, 2.0]), np.array([1.1, 2.0, 1.0, 2.0, 1.3])).best
+    assert (first.parameters, first.loss, first.inside) == (1.0, 1.0, True)
+
+
+def two_budgets(x: Floats, loss: Floats, window: float = 1.0) -> Frontier:
+    """The same losses at two budgets, over log N that is x in the first."""
+    parameters = np.exp(np.concatenate([x, x + 1]))
+    return iso_flop(parameters, np.repeat([1e18, 1e20], len(x)), np.tile(loss, 2), window=window)
+
+
+@pytest.mark.parametrize("valley", ["parabola", "akima"])
+def test_a_size_counts_by_the_mean_of_its_runs(valley: Literal["parabola", "akima"]) -> None:
+    parameters, flops, loss = iso_flop_runs(noise=0.001)
+    runs = np.repeat(np.arange(63), 1 + np.arange(63) % 3)
+    losses = loss[runs] + np.random.default_rng(1).normal(0, 0.01, len(runs))
+    means = np.bincount(runs, losses) / np.bincount(runs)
+    found, expected = iso_flop(parameters[runs], flops[runs], losses, valley), iso_flop(parameters, flops, means, valley)
+    assert [one.loss for one in found.best] == pytest.approx([one.loss for one in expected.best])
+    assert found.exponent == pytest.approx(expected.exponent)
+
+
+@pytest.mark.parametrize(("valley", "fewest"), [("parabola", 3), ("akima", 5)])
+def test_a_budget_of_too_few_sizes_has_no_minimum(valley: Literal["parabola", "akima"], fewest: int) -> None:
+    assert len(iso_flop(*iso_flop_runs(sizes=fewest), valley).best) == 7
+    with pytest.raises(InputError, match="two budgets or more, here are 0"):
+        iso_flop(*iso_flop_runs(sizes=fewest - 1), valley)
+
+
+def test_the_interval_of_a_line_is_student_s() -> None:
+    """The residuals from slope 1 are -0.1, 0.2 and -0.1, and Student's 97.5% point of one degree of freedom is 12.706."""
+    found = envelope(np.exp([0.0, 1.3, 2.0]), np.exp([0.0, 1.0, 2.0]), np.array([3.0, 2.0, 1.0]))
+    half = 12.7062 * np.sqrt(0.06 / 1 / 2)
+    assert found.interval == pytest.approx((1 - half, 1 + half), rel=1e-5)
+
+
 def test_a_best_model_at_the_edge_is_no_minimum() -> None:
     parameters, flops, loss = iso_flop_runs()
     small = parameters < 0.9 * best(flops)
@@ -63,14 +114,21 @@ def test_a_best_model_at_the_edge_is_no_minimum() -> None:
 
 
 @pytest.mark.parametrize("approach", [envelope, hull])
-def test_envelope_and_hull_find_the_frontier(approach: object) -> None:
+def test_envelope_and_hull_find_the_frontier(approach: Approach) -> None:
     sizes, tokens = np.geomspace(1e7, 1e11, 60), np.geomspace(1e8, 1e13, 200)
     parameters, seen = (axis.ravel() for axis in np.meshgrid(sizes, tokens))
     loss = LAW.predict(TRUTH, {"parameters": parameters, "tokens": seen})
     flops = 6 * parameters * seen
     middle = (flops > 1e18) & (flops < 1e22)
-    found = approach(parameters[middle], flops[middle], loss[middle])  # type: ignore[operator]
+    found = approach(parameters[middle], flops[middle], loss[middle])
     assert found.exponent == pytest.approx(EXPONENT, abs=0.02)
+
+
+@pytest.mark.parametrize("approach", [envelope, hull])
+def test_a_run_of_more_flops_than_the_lowest_loss_is_on_no_frontier(approach: Approach) -> None:
+    flops, loss = np.geomspace(1e18, 1e22, 5), np.array([4.0, 3.4, 3.0, 2.8, 2.9])
+    found = approach(best(flops), flops, loss)
+    assert [one.loss for one in found.best] == [4.0, 3.4, 3.0, 2.8]
 
 
 def test_parametric_frontier_is_the_closed_form() -> None:

@@ -57,6 +57,13 @@ def test_status(runs: list[tuple[float, float | None, str | None]], status: str,
     assert found.bracketed == (status == "bracketed")
 
 
+def test_a_rate_whose_run_a_person_excluded_was_not_tried() -> None:
+    runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 3.9, "stuck"))
+    runs["excluded_by_hand"] = [None, None, "a bad disk"]
+    found = search_rates(runs)
+    assert (found.status, found.chosen) == ("highest_tried", 2e-3)
+
+
 def test_excluded_neighbour_brackets_but_gives_no_parabola() -> None:
     found = search_rates(rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, None, "DIVERGED: NaN")))
     assert found.bracketed

@@ -94,6 +94,26 @@ def test_plan_to_decide_names_what_limits() -> None:
     assert stricter > wanted
 
 
+def test_as_many_seeds_as_would_decide_decide_and_one_less_does_not() -> None:
+    first, second = (
+        cell - cell.mean() + mean
+        for cell, mean in zip(simulated(np.random.default_rng(4), [4.0, 4.0], 2, 400, 0.0), (4.02, 4.0), strict=True)
+    )
+    seeds = SeedVariance(variance=0.02**2, degrees_of_freedom=4, cells=4)
+    wanted = seeds_that_would_decide(paired_difference(first, second, seeds), seeds, comparisons=1)
+    assert wanted is not None
+    assert wanted > 3
+
+    def p_value(count: int) -> float:
+        of_count = SeedVariance(seeds.variance, seeds.cells * (count - 1), seeds.cells)
+        one, other = (np.tile(cell.mean(axis=0), (count, 1)) for cell in (first, second))
+        found = paired_difference(one, other, of_count).p_value
+        assert found is not None
+        return found
+
+    assert p_value(wanted) < 0.05 <= p_value(wanted - 1)
+
+
 def test_more_sequences_decide_where_sequences_are_the_limit() -> None:
     cells = simulated(np.random.default_rng(5), [4.004, 4.0, 4.0, 4.0], 3, 50, 1e-5)
     first, second = (cell - cell.mean() + mean for cell, mean in zip(cells, (4.004, 4.0), strict=False))
