@@ -19,6 +19,7 @@ from study.counting import (
     flops_per_sequence,
     flops_per_token,
     formulas,
+    masked_positions,
     pairs_within,
     parameters,
     what_doubling_adds,
@@ -58,6 +59,22 @@ def test_bert_base_has_its_published_parameters() -> None:
     assert count.parameters == count.parameters_mlm_tied == 109_514_298
     assert count.parameters_mlm_untied == 132_985_716
     assert count.parameters_non_embedding == 85_056_000
+
+
+def test_the_decoder_and_its_biases_are_counted_as_transformers_has_them() -> None:
+    tied = named("bert-base")
+    untied, single = (changed(tied, {name: False}) for name in ("tied_decoder", "second_output_bias"))
+    assert parameters(untied).parameters_mlm_tied == 109_514_298
+    assert parameters(untied).parameters == 132_985_716 - 30_522
+    assert parameters(single).parameters_mlm_untied == 132_985_716 - 30_522
+
+
+def test_a_pooler_without_biases_is_a_matrix() -> None:
+    assert parameters(changed(named("bert-base"), {"biases": "none"})).parameters_pooler == 768**2
+
+
+def test_masked_positions_are_rounded() -> None:
+    assert [masked_positions(length, 0.15) for length in (64, 128, 512)] == [10, 19, 77]
 
 
 def test_doubling_the_width_of_bert_base_adds_three_times_what_doubling_its_depth_adds() -> None:
@@ -194,6 +211,12 @@ def test_windows_save_flops_only_beyond_their_reach() -> None:
 def test_a_head_on_every_position_costs_the_dense_head() -> None:
     flops = flops_per_sequence(named("bert-tiny"), 128, 128)
     assert flops.train_flops == flops.train_flops_dense_head
+
+
+def test_flops_of_6n_are_six_per_published_parameter_and_token() -> None:
+    flops = flops_per_sequence(named("bert-base"), 128, 19)
+    assert flops.train_flops_6n == 6 * 128 * 109_514_298
+    assert flops.train_flops_6n_non_embedding == 6 * 128 * 85_056_000
 
 
 @pytest.mark.parametrize(("name", "apart"), [("bert-tiny", 11), ("bert-large", 1.1)])

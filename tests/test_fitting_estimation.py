@@ -12,13 +12,14 @@ import pytest
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.forecasting import Forecast, forecast, largest_runs
-from study.fitting.minimising import Objective, minimise
+from study.fitting.forecasting import Forecast, forecast, interval_of, largest_runs
+from study.fitting.minimising import Objective, Space, minimise
 from study.fitting.observations import Observations
 from study.fitting.uncertainty import replicate_noise
 from tests.points import TRUTHS, columns_of, observed
 
 CHINCHILLA = LAWS["chinchilla"]
+SPACES: tuple[Space, ...] = ("linear", "log")
 
 
 @pytest.fixture(scope="session")
@@ -162,6 +163,27 @@ def test_seeds_and_models_of_one_budget_are_held_out_together() -> None:
     assert largest_runs(points, 0.1).sum() == 6
     alike = Observations.of({"parameters": sizes * 0 + 1e6}, points.response)
     assert largest_runs(alike, 0.1).sum() == 15
+    near = Observations.of({"parameters": np.array([9.2e5, 9.4e5, 9.6e5, 1e6])}, np.full(4, 3.0))
+    assert largest_runs(near, 0.1).tolist() == [False, False, False, True]
+
+
+def test_residuals_of_a_forecast_are_widened_by_what_the_parameters_took() -> None:
+    """Six parameters of eight rows leave a quarter of the residuals' variance; what was measured is predicted less residual."""
+    residuals, centres = np.full(8, 0.1), np.full((50, 2), 3.0)
+    linear, log = (interval_of(centres, residuals, 6, space, 0) for space in SPACES)
+    np.testing.assert_allclose(linear, 3.0 - 0.2)
+    np.testing.assert_allclose(log, 3.0 * np.exp(-0.2))
+
+
+@pytest.mark.parametrize(("relative", "errors", "mean"), [(True, [0.1, -0.2], "15.00%"), (False, [0.2, -0.8], "0.5000")])
+def test_errors_of_a_forecast_are_shares_of_what_was_measured_or_differences(
+    relative: bool, errors: list[float], mean: str
+) -> None:
+    none = np.full(2, np.nan)
+    told = Forecast("converged", 9, ("a", "b"), np.array([2.0, 4.0]), np.array([2.2, 3.2]), none, none, 2.0, relative)
+    np.testing.assert_allclose(told.errors, errors)
+    assert told.mean_error == mean
+    assert not told.covered.any()
 
 
 def test_forecast_of_too_few_points_says_so() -> None:

@@ -1,0 +1,44 @@
+"""Which cells count as shapes of one size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from study.architecture import Architecture
+from study.fitting.cells import EQUAL_WITHIN, Cell, families_of
+from study.fitting.learning_rates import RateSearch
+
+
+def cell(depth: int, size: int) -> Cell:
+    """A cell without runs; its architecture does not have that size."""
+    return Cell(
+        name=f"{depth}",
+        setting="",
+        budget="1.0M tokens",
+        architecture=Architecture.parse({"depth": depth, "width": 64, "heads": 2, "ffn": 256, "vocabulary": 9, "positions": 8}),
+        parameters=size,
+        parameters_encoder=size,
+        parameters_non_embedding=size,
+        tokens=10**6,
+        train_flops=1e12,
+        validation="same",
+        unigram_entropy_nats=None,
+        rates=RateSearch((), "none_usable"),
+        runs=(),
+        losses=np.empty((0, 0)),
+    )
+
+
+@pytest.mark.parametrize(("largest", "families"), [(1_049_999, [3, 1]), (1_050_001, [2, 2])])
+def test_cells_within_five_percent_of_one_size_have_equal_parameters(largest: int, families: list[int]) -> None:
+    assert EQUAL_WITHIN == 0.05
+    sizes = [950_000, 1_000_000, largest, 1_100_000]
+    found = families_of(tuple(cell(depth, size) for depth, size in enumerate(sizes, start=1)))
+    assert [len(family.cells) for family in found] == families
+    assert all(family.equal_parameters for family in found)
+
+
+def test_cells_of_no_two_equal_sizes_are_one_family_a_budget() -> None:
+    (family,) = families_of((cell(1, 950_000), cell(2, 1_050_001)))
+    assert (len(family.cells), family.equal_parameters) == (2, False)

@@ -1,0 +1,64 @@
+"""What a fit must show to be called converged, and what a reader is told where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from study.fitting import estimation
+from study.fitting.catalogue import LAWS
+from study.fitting.estimation import Settings, fit
+from study.fitting.minimising import Minima, Objective
+from study.fitting.uncertainty import Bootstrap
+from study.fitting.verdicts import failures, weaknesses
+from tests.points import observed
+
+LAW = LAWS["power-floor"]
+
+
+def test_a_restart_that_gains_a_hundred_millionth_shows_a_failed_fit() -> None:
+    assert failures(True, 0.9e-8) == []
+    assert failures(True, 1.1e-8) == ["restarting at the answer lowered the objective by 1.1e-08 of itself"]
+    assert failures(False, 0.0) == ["the minimiser stopped before its last step gained nothing"]
+
+
+@pytest.mark.parametrize(
+    ("sound", "weak", "told"),
+    [
+        ({"condition": 0.9e8}, {"condition": 1.1e8}, "the condition number is 1.1e+08"),
+        ({"rows": 5}, {"rows": 4}, "4 different points leave 1 degree of freedom for 3 parameters"),
+        ({"alpha": (0.1, 0.9)}, {"alpha": (0.1, 1.1)}, "the interval of alpha spans a factor of 11"),
+        ({}, {"alpha": (0.0, 0.5)}, "the interval of alpha reaches 0"),
+        ({"failed": 5}, {"failed": 6}, "6 of 100 resamples did not converge"),
+    ],
+)
+def test_rows_that_hardly_tell_the_parameters_are_named(sound: dict[str, Any], weak: dict[str, Any], told: str) -> None:
+    assert weaknesses_of(**sound) == []
+    assert weaknesses_of(**weak) == [told]
+
+
+def weaknesses_of(
+    condition: float = 1.0, rows: int = 20, alpha: tuple[float, float] = (0.2, 0.4), failed: int = 0
+) -> list[str]:
+    points = observed(LAW, rows=rows)
+    objective = Objective(LAW.at(points.columns), points.response, 1e-3, "log")
+    resamples = Bootstrap("refit", np.ones((100 - failed, 3)), np.arange(100 - failed), failed=failed)
+    return weaknesses(LAW, points, objective, condition, {"alpha": alpha}, resamples)
+
+
+def test_a_fit_that_did_not_converge_has_failed_whatever_else_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, settings = observed(LAWS["power"], noise=0.0), Settings(bootstrap=0)
+    assert fit(LAW, points, settings).status == "on_bound"
+    best = estimation._best
+
+    def unfinished(*of: Any) -> tuple[Minima, float]:
+        found, regained = best(*of)
+        return replace(found, converged=~found.converged), regained
+
+    monkeypatch.setattr(estimation, "_best", unfinished)
+    found = fit(LAW, points, settings)
+    assert found.status == "failed"
+    assert found.reasons[:2] == ("the minimiser stopped before its last step gained nothing", "E is on its bound")
