@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,9 @@ def right_size(
         for place, quantity, text, reader in read
         if text is not None
     ]
-    return _solved(goals, setting, quantities, model, under or len(goals) > 1, tolerance)
+    solved = _solved(goals, setting, quantities, model, under or len(goals) > 1, tolerance)
+    weak = () if fitted is None or fitted.note is None else (f"loss: {fitted.note}",)
+    return replace(solved, notes=(*solved.notes, *weak))
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,16 @@ def test_too_few_cells_for_a_law_say_so(tmp_path: Path) -> None:
     assert not (folder.fits / "chinchilla.json").exists()
 
 
+def test_runs_that_were_validated_on_different_masks_share_no_law(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for width in (32, 48, 64, 96, 128):
+        for rate in (0.15, 0.4):
+            plain = run_config(1, width)
+            add_run(folder, plain.model_copy(update={"masking": plain.masking.model_copy(update={"rate": rate})}))
+    (told,) = checked(folder).to_dict()["findings"]["laws"]
+    assert told.startswith("No law is fitted: the losses of runs that differ in masking.rate are not comparable; fit some with")
+
+
 def test_depth_can_win(tmp_path: Path) -> None:
     answer = checked(depth_or_width(tmp_path / "s", Law(depth_effect=-0.08), budgets=(1e6,), shapes=SMALL))
     assert "Depth lowers loss more in every pair" in answer.headline
@@ -128,6 +138,7 @@ def test_all_stuck(tmp_path: Path) -> None:
             add_run(folder, run_config(depth, width, rate), stuck=True)
     answer = checked(folder)
     assert "says nothing about loss yet" in answer.headline
+    assert answer.to_dict()["findings"]["laws"] == ["No law is fitted: no run can be used."]
     assert answer.to_markdown().count("stuck at the unigram entropy") == 4
 
 

@@ -40,6 +40,16 @@ def test_frontier_tells_every_approach(study: Any, runs: Path) -> None:
     assert [line.split("  ")[0] for line in out.splitlines()[1:]] == list(found)
 
 
+def test_a_frontier_says_how_compute_was_counted(study: Any, runs: Path) -> None:
+    status, out, _ = study("frontier", runs, "--flops", "1.2*C", "--tokens", "C/(6*N)", "--json")
+    assert status == 0
+    found = {name: one["compute"] for name, one in json.loads(out).items()}
+    assert found.pop("parametric") == "6·N·D"
+    assert set(found.values()) == {"1.2*C"}
+    status, out, _ = study("frontier", runs, "--flops", "1.2*C", "--tokens", "C/(6*N)")
+    assert [line.split()[-1] for line in out.splitlines()[1:]] == ["1.2*C"] * 5 + ["6·N·D"]
+
+
 def test_score_law_fits_through_the_loss_and_at_once(study: Any, runs: Path) -> None:
     options = ("--tokens", "C/(6*N)", "--score", "accuracy", "--bootstrap", 20)
     status, out, _ = study("score-law", runs, *options, "--json")

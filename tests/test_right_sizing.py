@@ -148,6 +148,15 @@ def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
     assert loss == pytest.approx(1.7 + 400 * count**-0.34 + 410 * 1e9**-0.28, rel=1e-4)
 
 
+def test_a_law_that_is_weakly_identified_is_used_with_a_note(tmp_path: Path) -> None:
+    found = {"law": "power", "estimates": {"A": 2, "alpha": 0.3}, "status": "weakly_identified", "reasons": ["alpha is wide"]}
+    (tmp_path / "y.json").write_text(json.dumps(found))
+    notes = right_size(parameters="10M", law=tmp_path / "y.json").notes
+    assert "loss: power is weakly identified (alpha is wide)" in notes
+    (tmp_path / "y.json").write_text(json.dumps(found | {"status": "converged"}))
+    assert not any(note.startswith("loss:") for note in right_size(parameters="10M", law=tmp_path / "y.json").notes)
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -158,6 +167,14 @@ def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
         ('{"law": "power", "estimates": {"A": "much", "alpha": 0.3}}', "estimates.A: is 'much', not a number"),
         ('{"law": "flops", "estimates": {"C": 2, "gamma": 0.3}}', "flops needs flops, which a shape does not have"),
         ('{"law": "score-of-loss", "estimates": {}}', "predicts the score, not the loss"),
+        (
+            '{"law": "power", "estimates": {"A": 2, "alpha": 0.3}, "status": "failed", "reasons": ["no fit met another"]}',
+            "holds a fit of power that failed (no fit met another); fit another law, or more runs",
+        ),
+        (
+            '{"law": "power", "estimates": {"A": 2, "alpha": 0.3}, "status": "on_bound", "reasons": ["alpha is 0"]}',
+            "holds a fit of power that ended on a bound (alpha is 0)",
+        ),
         (
             '{"law": "power", "columns": {"parameters": "Model Size"}, "estimates": {"A": 2, "alpha": 0.3}}',
             "columns.parameters: 'Model Size' is none of parameters, parameters_encoder, parameters_non_embedding",

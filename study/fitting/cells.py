@@ -109,7 +109,7 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
     if ledger.empty:
         return ()
     tuned = tuple(folder.sweep().get("tune") or ())
-    varied = _varied_columns(ledger, (*SHAPE, *tuned, "seed"))
+    varied = varied_columns(ledger, (*SHAPE, *tuned, "seed"))
     found = [_cell(folder, str(name), runs[off_best(runs) == ""], varied) for name, runs in ledger.groupby("cell")]
     return tuple(
         sorted(found, key=lambda cell: (cell.parameters_non_embedding, cell.architecture.depth, cell.tokens, cell.name))
@@ -148,7 +148,7 @@ def _family(cells: list[Cell], budget: str, setting: str) -> Family:
     return Family(f"{size}, {setting}" if setting else size, budget, tuple(ordered))
 
 
-def _varied_columns(ledger: pd.DataFrame, apart_from: tuple[str, ...]) -> list[str]:
+def varied_columns(ledger: pd.DataFrame, apart_from: tuple[str, ...]) -> list[str]:
     """The configuration columns that differ between runs, but for the given ones and the budget."""
     configuration = [
         name

@@ -21,18 +21,20 @@ Approaches = dict[str, Frontier | str]
 def frontiers(source: Source, settings: Settings | None = None) -> Approaches:
     """The frontier by every approach, or in words why there is none.
 
-    Tokens are C/(6·N) where the source or its table has FLOPs but no tokens. Raises InputError where the table cannot be read.
+    Tokens are C/(6·N) where the source or its table has FLOPs but no tokens. C is what orders the runs, but for the parametric
+    approach, whose minimum has a closed form at 6·N·D alone. Raises InputError where the table cannot be read.
     """
     if _only_flops(source):
         source = replace(source, roles={**source.roles, "tokens": "C/(6*N)"})
     points = read_observations(source, LAWS["chinchilla"])
     runs = points.columns["parameters"], points.budget, points.response
+    compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
     ways: dict[str, Callable[[], Frontier]] = {
-        "envelope": lambda: envelope(*runs),
-        "hull": lambda: hull(*runs),
-        "parabola": lambda: iso_flop(*runs),
-        "full parabola": lambda: iso_flop(*runs, window=float("inf")),
-        "akima": lambda: iso_flop(*runs, valley="akima"),
+        "envelope": lambda: replace(envelope(*runs), compute=compute),
+        "hull": lambda: replace(hull(*runs), compute=compute),
+        "parabola": lambda: replace(iso_flop(*runs), compute=compute),
+        "full parabola": lambda: replace(iso_flop(*runs, window=float("inf")), compute=compute),
+        "akima": lambda: replace(iso_flop(*runs, valley="akima"), compute=compute),
         "parametric": lambda: _of_law(fit(LAWS["chinchilla"], points, settings)),
     }
     return {name: _attempt(points, way) for name, way in ways.items()}
@@ -47,14 +49,14 @@ def to_dict(found: Approaches) -> dict[str, Any]:
 
 def to_text(found: Approaches) -> str:
     """The frontiers for readers."""
-    lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}best models"]
+    lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
     for name, one in found.items():
         if isinstance(one, str):
             lines.append(f"{name:16}{'–':>14}   {one}")
             continue
         interval = "none" if one.interval is None else f"{one.interval[0]:.4f} to {one.interval[1]:.4f}"
         inside = sum(best.inside for best in one.best)
-        lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'}")
+        lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
     return "\n".join(lines)
 
 

@@ -48,7 +48,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Frontier:
-    """N* = exp(log_scale)·C^exponent and the best models that it goes through.
+    """N* = exp(log_scale)·C^exponent and the best models that it goes through; `compute` says how C was counted.
 
     The 95% interval of the exponent is Student's for a line through them, or from the resamples of a parametric fit; None for
     fewer than three of them or without resamples.
@@ -59,6 +59,7 @@ class Frontier:
     log_scale: float
     interval: tuple[float, float] | None
     best: tuple[Best, ...]
+    compute: str = "6·N·D"
 
     def parameters(self, flops: float) -> float:
         """The best number of parameters at a budget."""

@@ -29,11 +29,15 @@ SIZES = ("depth", "width", "heads", "ffn")
 
 @dataclass(frozen=True)
 class FittedLaw:
-    """A law of loss with its estimates; `convention` says which total its variable `parameters` counts."""
+    """A law of loss with its estimates; `convention` says which total its variable `parameters` counts.
+
+    `note` says what is weak about its fit, None where nothing is, or where the file does not say.
+    """
 
     law: Law
     estimates: Mapping[str, float]
     convention: Convention
+    note: str | None = None
 
     def loss_nats(self, architecture: Architecture, tokens: float | None) -> float:
         """The loss that the law predicts for a shape after so many tokens; raises InputError where it needs tokens."""
@@ -48,7 +52,8 @@ class FittedLaw:
 def read_law(path: Path) -> FittedLaw:
     """The law of a JSON file: `law`, `estimates`, and under `columns` which total `parameters` counts where the law has it.
 
-    Raises InputError, with every problem, where the file holds no law of loss in the sizes of a shape and tokens.
+    Raises InputError, with every problem, where the file holds no law of loss in the sizes of a shape and tokens, and where it
+    says that the fit failed or ended on a bound.
     """
     values = _read(path)
     name = values.get("law")
@@ -73,9 +78,14 @@ def read_law(path: Path) -> FittedLaw:
         choices = list(get_args(Convention))
         message = f"{shown(convention)} is none of {', '.join(choices)}; {nearest(str(convention), choices)}"
         problems.append(Problem(f"{path}: columns.parameters", message))
+    status, reasons = values.get("status"), "; ".join(map(str, values.get("reasons") or ()))
+    if status in ("failed", "on_bound"):
+        message = f"holds a fit of {name} that {'failed' if status == 'failed' else 'ended on a bound'} ({reasons}); "
+        problems.append(Problem(str(path), f"{message}fit another law, or more runs"))
     if problems:
         raise InputError(problems)
-    return FittedLaw(law, {name: float(known[name]) for name in law.parameters}, convention)
+    note = f"{name} is weakly identified ({reasons})" if status == "weakly_identified" else None
+    return FittedLaw(law, {name: float(known[name]) for name in law.parameters}, convention, note)
 
 
 @dataclass(frozen=True)

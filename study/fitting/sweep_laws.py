@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from study.errors import InputError
+from study.fitting.cells import varied_columns
 from study.fitting.estimation import Settings
 from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.ledgers import LEDGER_COLUMNS, unusable
@@ -16,6 +17,9 @@ from study.fitting.reading import Source
 
 _SHAPE = ("depth", "width", "heads", "ffn")
 _SETTINGS = Settings(bootstrap=400)
+
+VALIDATION = ("data.", "data_fingerprint", "masking.")
+"""What the ledger's columns begin with that say what a loss was validated on."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +34,18 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame) -> SweepLaws:
     """Fit the laws whose variables a sweep varies, to its usable runs at the best knobs of their cells.
 
     Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
-    at one budget the law in the sizes of the shape, where these are not tied to each other.
+    at one budget the law in the sizes of the shape, where these are not tied to each other. None is fitted to runs whose losses
+    are of different validation sets or masks.
     """
     if ledger.empty:
         return SweepLaws((), ("No law is fitted: no run has ended",))
     used = ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger)))]
+    if used.empty:
+        return SweepLaws((), ("No law is fitted: no run can be used",))
+    apart = [name for name in varied_columns(used, ()) if name.startswith(VALIDATION)]
+    if apart:
+        differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
+        return SweepLaws((), (f'No law is fitted: {differ}; fit some with study fit {folder} --where "{apart[0]} == …"',))
     names = _candidates(used)
     if not names:
         return SweepLaws((), ("No law is fitted: neither parameters nor tokens vary between the usable runs",))
