@@ -78,3 +78,16 @@ def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> StopSignal:
 
     monkeypatch.setattr(MaskedLanguageModelling, "training_step", training_step)
     return stop
+
+
+def overflow_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a weight become infinite in a step whose own loss is finite."""
+    original = MaskedLanguageModelling.training_step
+
+    def training_step(self: MaskedLanguageModelling, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        loss = original(self, batch, batch_idx)
+        if self.trainer.global_step == step - 1:
+            self.model.head.bias.data[0] = float("inf")
+        return loss
+
+    monkeypatch.setattr(MaskedLanguageModelling, "training_step", training_step)

@@ -15,9 +15,10 @@ import torch
 from study.config import RunConfig
 from study.folders import Orders, RunFolder
 from study.sweeping.trunks import adopt
+from study.training.callbacks import Clock
 from study.training.checkpoints import checkpoints_in
 from tests.ranks import ranks_said
-from tests.small import config, run_folder, stop_after, trained, write_corpus
+from tests.small import config, overflow_at, run_folder, stop_after, trained, write_corpus
 
 TIMINGS = ("perf/tokens_per_second",)
 
@@ -142,6 +143,30 @@ def test_a_branch_outlives_its_trunk(corpus: Path, tmp_path: Path) -> None:
     assert (record.state, record.trunk, record.spent_tokens) == ("COMPLETED", trunk.run_id, 7 * 128)
     adopt(trunk, state, run_folder(tmp_path / "later", short))
     assert list(run_folder(tmp_path / "later", short).checkpoints.iterdir()) == []
+
+
+def test_a_trunk_that_diverges_where_it_is_left_leaves_no_state(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = with_budget(corpus, 70)
+    trunk = run_folder(tmp_path, long)
+    trunk.write_config(long)
+    trunk.write_orders(Orders(branch_steps=(28,)))
+    overflow_at(28, monkeypatch)
+    record = trained(tmp_path, long).record()
+    assert record is not None
+    assert (record.state, record.reason) == ("DIVERGED", "a weight is not finite after step 28")
+    assert not list(trunk.branch(28).glob("*"))
+
+
+def test_the_seconds_of_a_trunk_are_not_those_of_its_branch() -> None:
+    saved = Clock("trunk").state_dict() | {"seconds": 1e6}
+    spent = {}
+    for run_id in ("trunk", "branch"):
+        clock = Clock(run_id)
+        clock.load_state_dict(saved)
+        spent[run_id] = clock.seconds
+    assert spent["branch"] < 1e6 < spent["trunk"]
 
 
 @pytest.mark.slow

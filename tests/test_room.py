@@ -87,6 +87,20 @@ def test_available_memory_is_some_of_this_machine() -> None:
     assert 10_000_000 < available_memory_bytes() < 10**14
 
 
+@pytest.mark.parametrize(
+    ("group", "limit", "use"),
+    [(".", "memory.max", "memory.current"), ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes")],
+)
+def test_a_container_has_what_its_limit_leaves_and_the_file_cache_that_can_be_dropped(
+    group: str, limit: str, use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rooms, "CONTROL_GROUP", tmp_path)
+    (tmp_path / group).mkdir(exist_ok=True)
+    for name, content in ((limit, "1000000000"), (use, "600000000"), ("memory.stat", "anon 7\ninactive_file 100000000")):
+        (tmp_path / group / name).write_text(f"{content}\n")
+    assert available_memory_bytes() == 500_000_000
+
+
 def test_a_sweep_is_checked_run_by_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = SweepSpec.parse(
         {

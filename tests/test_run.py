@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,15 +19,16 @@ import safetensors.torch
 import torch
 
 from study.config import RunConfig
+from study.durable_files import PATIENCE_SECONDS
 from study.folders import RunFolder
 from study.model.lightning import MaskedLanguageModelling
 from study.model.linear import Linear
 from study.training.callbacks import Checkpointer
-from study.training.checkpoints import DurableCheckpointIO, checkpoints_in, newest_whole_checkpoint
+from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, checkpoints_in, newest_whole_checkpoint
 from study.training.stopping import StopSignal
 from tests.launching import has_rows
 from tests.ranks import ranks_said
-from tests.small import config, run_folder, stop_after, trained, write_corpus
+from tests.small import config, overflow_at, run_folder, stop_after, trained, write_corpus
 from tests.waiting import until
 
 TIMINGS = ("perf/tokens_per_second",)
@@ -210,6 +213,36 @@ def test_two_checkpoints_are_kept_and_a_failed_write_leaves_them(tmp_path: Path,
     assert newest_whole_checkpoint(tmp_path) == kept[-1]
 
 
+def test_a_checkpoint_is_postponed_while_its_folder_is_out_of_reach_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, now = DurableCheckpointIO(), 1000.0
+    monkeypatch.setattr("study.training.checkpoints.time.monotonic", lambda: now)
+
+    def save() -> None:
+        writer.save_checkpoint({"global_step": 1, "x": torch.ones(3)}, tmp_path / "next.ckpt", POSTPONABLE)
+
+    def out_of_reach(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", out_of_reach)
+            for pause in (0, PATIENCE_SECONDS):
+                now += pause
+                with pytest.warns(UserWarning, match="the checkpoint of step 1 is postponed"):
+                    save()
+                assert not writer.saved
+        save()
+        assert writer.saved
+    monkeypatch.setattr(os, "fsync", out_of_reach)
+    with pytest.warns(UserWarning, match="is postponed"):
+        save()
+    now += PATIENCE_SECONDS + 1
+    with pytest.raises(OSError, match="Input/output error"):
+        save()
+
+
 def test_a_torn_row_is_repaired_and_later_rows_are_not_kept(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,9 +307,21 @@ def test_a_run_whose_loss_is_not_finite_is_diverged(rate: float, corpus: Path, t
     record = folder.record()
     assert record is not None
     assert record.state == "DIVERGED"
-    assert "training loss is nan" in (record.reason or "") or "inf" in (record.reason or "")
+    assert re.fullmatch(rf"the training loss is (nan|inf) in the 1 steps to {record.steps + 1}", record.reason or "")
     assert record.loss_nats is None
     assert record.steps < 30
+
+
+def test_a_run_that_is_told_to_stop_where_a_weight_is_infinite_is_diverged_and_saves_nothing(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overflow_at(6, monkeypatch)
+    monkeypatch.setattr(
+        DurableCheckpointIO, "save_checkpoint", lambda *_, **__: pytest.fail("saved a state that is not finite")
+    )
+    record = trained(tmp_path, config(corpus), stop_after(6, monkeypatch)).record()
+    assert record is not None
+    assert (record.state, record.reason) == ("DIVERGED", "a weight is not finite after step 6")
 
 
 @pytest.mark.parametrize(

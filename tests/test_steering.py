@@ -18,7 +18,7 @@ from study.folders import RunFolder, SweepFolder
 from study.ownership import Attempt, turn
 from study.records import ledger
 from study.sweeping.coordinator import Progress, held
-from study.sweeping.liveness import Signs, seconds_per_row
+from study.sweeping.liveness import Signs, seconds_per_row, signs_of
 from study.sweeping.plan import cells
 from study.sweeping.status import status
 from study.sweeping.steering import exclude, include, retry, stop
@@ -104,6 +104,14 @@ def test_stop_lets_the_runs_save_wherever_the_coordinator_is(tmp_path: Path) -> 
     assert executor.told == ["interrupt", "kill"]
     assert not folder.stop_file.exists()
     assert len(run(tmp_path, FakeExecutor()).ended) == 2
+
+
+def test_an_order_to_stop_that_nobody_took_is_not_for_the_next_launch(tmp_path: Path) -> None:
+    folder = sweep_at(tmp_path)
+    folder.path.mkdir(parents=True)
+    folder.stop_file.write_text("{}")  # its coordinator was killed
+    with held(folder):
+        assert not folder.stop_file.exists()
 
 
 def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: Path) -> None:
@@ -225,6 +233,14 @@ def test_a_running_run_that_fell_silent_is_marked(tmp_path: Path, study: Any, ca
         assert "; no sign of its process for 4 min" in study("status", folder.path)[1]
     (stopped,) = status(folder).runs
     assert (stopped.state, stopped.silent, stopped.signs) == ("stopped", False, None)
+
+
+def test_a_run_that_has_just_begun_again_is_not_silent(tmp_path: Path) -> None:
+    one = RunFolder(tmp_path / "run")
+    Attempt.begin(one)
+    one.metrics_file.write_text("")
+    past(one.metrics_file, 1000)
+    assert not signs_of(one, []).silent
 
 
 def past(file: Path, seconds: float) -> None:

@@ -16,7 +16,7 @@ import yaml
 from study.config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.folders import RunFolder, SweepFolder
-from study.ownership import turn
+from study.ownership import Attempt, turn
 from study.records import RunRecord
 from study.sweeping.bill import bill
 from study.sweeping.coordinator import Coordinator
@@ -178,6 +178,34 @@ def test_a_run_starts_as_soon_as_its_state_is_there_and_alone_when_its_trunk_fai
     records[long.key] = record(long, None, "FAILED", reason="no luck")
     rest = everything - {long.key}
     assert [trunks.blocked(config, rest, records) for config in (short, middle)] == [False, False]
+
+
+def test_a_run_waits_for_a_longer_cell_that_may_still_come_to_want_its_rate() -> None:
+    short, long = planned = cells(sweep(**WSD | {"budgets": {"steps": [40, 80]}}, tune=RATES))
+    trunks, records = Trunks(planned, lambda config: RunFolder(Path("nowhere") / config.key)), dict[str, RunRecord]()
+    (config, *_) = short.trials()
+    assert trunks.blocked(config, (), records)
+    while wanted := long.wanted(records):
+        records |= {one.key: record(one, at_the_middle(one)) for one in wanted}
+    assert not trunks.blocked(config, (), records)
+
+
+def test_a_branch_that_was_stopped_keeps_its_rows(tmp_path: Path) -> None:
+    planned, folder = cells(sweep(**WSD | {"budgets": {"steps": [40, 80]}})), SweepFolder(tmp_path / "toy")
+    trunks = Trunks(planned, lambda config: folder.run(config.fingerprint("data")))
+    short, long = (cell.config for cell in planned)
+    branch, trunk = (folder.run(config.fingerprint("data")) for config in (short, long))
+    state = trunk.branch(32) / "step-0000000032-0.ckpt"
+    state.parent.mkdir(parents=True)
+    state.write_bytes(b"state")
+    trunk.metrics_file.write_text('{"trainer/step": 32}\n')
+    branch.write_config(short)
+    trunks.begin(short, {})
+    Attempt.begin(branch)
+    with branch.metrics_file.open("a") as file:
+        file.write('{"trainer/step": 34}\n')
+    trunks.begin(short, {})
+    assert [row["trainer/step"] for row in branch.metrics()] == [32, 34]
 
 
 def test_one_trunk_costs_little_more_than_the_largest_budget_and_its_records_say_so(tmp_path: Path) -> None:

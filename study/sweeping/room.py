@@ -25,6 +25,10 @@ PROCESS_BYTES: dict[Device, int] = {"cpu": 150_000_000, "cuda": 800_000_000}
 (50 to 110 MB measured), on a GPU the CUDA context, cuBLAS's workspaces and the allocator's rounding (an allowance)."""
 
 
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""Where Linux tells the control group of this machine, or of the container that it is."""
+
+
 @dataclass(frozen=True)
 class Room:
     """Memory for one run on one slot, and what it is a share of."""
@@ -122,8 +126,8 @@ def available_memory_bytes() -> int:
 def _left_in_control_groups() -> Iterator[int]:
     """The limit of this machine's control group less its use, file cache that can be dropped not counted (cgroup 2, then 1)."""
     for folder, limit, use in (
-        (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
-        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        (CONTROL_GROUP, "memory.max", "memory.current"),
+        (CONTROL_GROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
         with contextlib.suppress(OSError, ValueError, KeyError):
             statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
