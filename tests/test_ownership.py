@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,15 +18,49 @@ from study import ownership
 from study.errors import InputError
 from study.folders import RunFolder
 from study.ownership import Attempt, Fenced, Held, Watch, is_locked, pulse_of, turn
+from tests.waiting import until
 
 ELSEWHERE = "another machine"
 
 
+class Clock:
+    """Time that passes where a watcher sleeps, and waits there for an owner's next beat, however slow the machine is."""
+
+    def __init__(self) -> None:
+        self.now, self.beats = 0.0, 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        before = self.beats
+        until(lambda: self.beats > before or all(thread.name != "lease" for thread in threading.enumerate()))
+
+
+class Quick(threading.Event):
+    """An event whose waiting takes a hundredth of what is asked for."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(None if timeout is None else timeout / 100)
+
+
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(ownership, "LEASE_SECONDS", 0.5)
-    monkeypatch.setattr(ownership, "POLL_SECONDS", 0.01)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock, beat = Clock(), Attempt._beat
+
+    def counted(self: Attempt, beats: str) -> None:
+        beat(self, beats)
+        clock.beats += 1
+
+    monkeypatch.setattr(Attempt, "_beat", counted)
+    monkeypatch.setattr(ownership, "time", clock)
+    monkeypatch.setattr(ownership, "threading", SimpleNamespace(Event=Quick, Thread=threading.Thread))
+    monkeypatch.setattr(ownership, "POLL_SECONDS", ownership.BEAT_SECONDS)
+    return clock
 
 
 @pytest.fixture
@@ -68,8 +103,9 @@ def test_the_later_attempt_owns_the_run(folder: RunFolder) -> None:
         first.check()
 
 
-def test_an_owner_that_renews_its_lease_keeps_the_run_and_is_named(folder: RunFolder) -> None:
+def test_an_owner_that_renews_its_lease_keeps_the_run_and_is_named(folder: RunFolder, clock: Clock) -> None:
     with locked(folder), Attempt.begin(folder).renewed():
+        until(lambda: clock.beats > 0)
         with pytest.raises(Held, match=r"is being trained by process \d+ on .* since 20"), turn(folder):
             pytest.fail("two had their turn")
         assert Watch(folder).holder() is not None
@@ -80,12 +116,11 @@ def test_an_owner_that_renews_its_lease_keeps_the_run_and_is_named(folder: RunFo
     assert issubclass(Held, InputError)
 
 
-def test_an_owner_that_is_silent_loses_the_run_though_it_has_the_lock(folder: RunFolder) -> None:
+def test_an_owner_that_is_silent_loses_the_run_though_it_has_the_lock(folder: RunFolder, clock: Clock) -> None:
     with locked(folder):
         stopped = Attempt.begin(folder)
-        begin = time.monotonic()
         with turn(folder) as with_lock:
-            assert time.monotonic() - begin > ownership.LEASE_SECONDS
+            assert clock.now > ownership.LEASE_SECONDS
             assert not with_lock
             second = Attempt.begin(folder, with_lock)
         with pytest.raises(Fenced):
@@ -94,47 +129,45 @@ def test_an_owner_that_is_silent_loses_the_run_though_it_has_the_lock(folder: Ru
         pytest.fail("two had their turn")
 
 
-def test_where_there_are_no_locks_the_lease_decides(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_are_no_locks_the_lease_decides(folder: RunFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    begin = time.monotonic()
     with turn(folder) as locked:
-        assert time.monotonic() - begin < ownership.LEASE_SECONDS / 2
+        assert clock.now == 0
         with Attempt.begin(folder, locked).renewed(), pytest.raises(Held), turn(folder):
             pytest.fail("two had their turn")
     with turn(folder):
         pass
     Attempt.begin(folder, locked)
-    begin = time.monotonic()
+    begin = clock.now
     with turn(folder):
-        assert time.monotonic() - begin > ownership.LEASE_SECONDS
+        assert clock.now - begin > ownership.LEASE_SECONDS
 
 
-def test_on_one_machine_the_lock_of_a_dead_owner_is_free_at_once(folder: RunFolder) -> None:
+def test_on_one_machine_the_lock_of_a_dead_owner_is_free_at_once(folder: RunFolder, clock: Clock) -> None:
     Attempt.begin(folder)
-    begin = time.monotonic()
     with turn(folder):
-        assert time.monotonic() - begin < ownership.LEASE_SECONDS / 2
+        assert clock.now == 0
 
 
-def test_on_another_machine_an_owner_must_be_silent_whatever_the_lock_says(folder: RunFolder) -> None:
+def test_on_another_machine_an_owner_must_be_silent_whatever_the_lock_says(folder: RunFolder, clock: Clock) -> None:
     with on_another_machine(Attempt.begin(folder)).renewed(), pytest.raises(Held), turn(folder):
         pytest.fail("two had their turn")
     with turn(folder):
         pass
     on_another_machine(Attempt.begin(folder))
-    begin = time.monotonic()
+    begin = clock.now
     with turn(folder):
-        assert time.monotonic() - begin > ownership.LEASE_SECONDS
+        assert clock.now - begin > ownership.LEASE_SECONDS
 
 
 def test_no_clock_of_another_machine_is_believed(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wall clocks that are off by half a minute either way change nothing: the lease is a number that grows."""
-    for offset in (-30.0, 30.0):
-        real = time.time
-        monkeypatch.setattr(time, "time", lambda real=real, offset=offset: real() + offset)
+    """Wall clocks that are off by an hour either way change nothing: the lease is a number that grows."""
+    real = time.time
+    for offset in (-3600.0, 3600.0):
+        monkeypatch.setattr(time, "time", lambda offset=offset: real() + offset)
         with on_another_machine(Attempt.begin(folder)).renewed(), pytest.raises(Held), turn(folder):
             pytest.fail("two had their turn")
 
