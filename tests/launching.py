@@ -65,8 +65,7 @@ class Place:
         mark, found = f"STUDY_TEST_PLACE={self.path}\0".encode(), []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
-                alive = (entry / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-                if alive and mark in (entry / "environ").read_bytes() + b"\0":
+                if is_alive(entry) and mark in (entry / "environ").read_bytes() + b"\0":
                     found.append(int(entry.name))
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue  # it ended while it was looked at, or is another user's
@@ -80,6 +79,14 @@ class Place:
         """SIGKILL the process that mirrors the sweep."""
         (pid,) = [pid for pid in self.processes() if b"study.sweeping.mirror" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         os.kill(pid, signal.SIGKILL)
+
+
+def is_alive(process: Path) -> bool:
+    """Whether a process, given as its folder in /proc, has not ended."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def has_rows(run: RunFolder) -> bool:

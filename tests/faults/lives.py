@@ -123,8 +123,8 @@ class Lives:
     def signalled(self, config: RunConfig, folder: RunFolder, number: int, draw: random.Random, **circumstances: Any) -> int:
         """Begin an attempt, signal it at some moment of its training, and return its exit status."""
         process = self.start(config, folder, **circumstances)
-        before = size_of(folder.path / MASKS)
-        while size_of(folder.path / MASKS) - before < draw.randrange(40, 800) and process.is_alive():
+        enough = size_of(folder.path / MASKS) + draw.randrange(40, 800)
+        while size_of(folder.path / MASKS) < enough and process.is_alive():
             time.sleep(0.002)
         if process.is_alive():
             assert process.pid is not None
