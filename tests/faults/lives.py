@@ -123,9 +123,10 @@ class Lives:
     def signalled(self, config: RunConfig, folder: RunFolder, number: int, draw: random.Random, **circumstances: Any) -> int:
         """Begin an attempt, signal it at some moment of its training, and return its exit status."""
         process = self.start(config, folder, **circumstances)
-        enough = size_of(folder.path / MASKS) + draw.randrange(40, 800)
+        enough, later = size_of(folder.path / MASKS) + draw.randrange(40, 800), draw.uniform(0, 0.05)
         while size_of(folder.path / MASKS) < enough and process.is_alive():
             time.sleep(0.002)
+        time.sleep(later)  # the file grows where a step begins; saving comes after it
         if process.is_alive():
             assert process.pid is not None
             os.kill(process.pid, number)
