@@ -83,7 +83,7 @@ class Answer:
     def headline(self) -> str:
         """The answer in three lines of plain text, for a terminal."""
         name, evidence = self.evidence.folder.name, self.evidence
-        loss, parameters = loss_findings(evidence)[0], parameter_findings(evidence)[0]
+        loss, parameters = loss_findings(evidence)[0], parameter_findings(evidence)[-1]
         return f"{name}: {run_count(evidence)}\nLoss: {loss}\nParameters: {parameters}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Answer:
             "Excluded runs": tables.excluded_runs(evidence),
             "Figures": "\n\n".join(_figure(name) for name in self.figures),
             "Conventions": "\n".join(f"- {line}" for line in CONVENTIONS),
-            "How to regenerate": _regenerate(evidence.folder.name),
+            "How to regenerate": _regenerate(evidence.folder),
         }
         body = (f"## {title}\n\n{text}" for title, text in sections.items() if text)
         return "\n\n".join([f"# {escape(evidence.folder.name)}", _question(evidence), *body]) + "\n"
@@ -187,8 +187,9 @@ def _figure(name: str) -> str:
     return f"![{caption}](figures/{name}.svg)\n\n*{caption}* ([PNG](figures/{name}.png))"
 
 
-def _regenerate(name: str) -> str:
+def _regenerate(folder: SweepFolder) -> str:
+    name, values = folder.name, folder.sweep_file.name
     return (
         f"`study report results/{name}` rebuilds this page, `ledger.parquet`, `fits/` and `figures/` from the run folders, "
-        f"without torch, a GPU or an account; `study launch sweeps/{name}.yaml` trains what is missing."
+        f"without torch, a GPU or an account; `study launch` of {name}.yaml (see {values}) trains what is missing."
     )

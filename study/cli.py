@@ -41,8 +41,8 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # who read this has enough; say nothing at exit either
         sys.exit(1)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped; the same command goes on from here", err=True)
+    except (click.Abort, KeyboardInterrupt) as stopped:
+        click.echo("; ".join(["stopped", *map(str, stopped.args)]), err=True)
         sys.exit(INTERRUPTED_EXIT)
 
 

@@ -11,6 +11,9 @@ PREEMPTED_EXIT = 75
 OOM_EXIT = 71
 """Exit status by which an executor tells that a run was killed for want of memory (EX_OSERR)."""
 
+GOES_ON = "the same command goes on from here"
+"""What is said of work that stopped and kept what it had done."""
+
 
 @dataclass(frozen=True)
 class Problem:

@@ -35,12 +35,21 @@ def parameter_findings(evidence: Evidence) -> list[str]:
 def loss_findings(evidence: Evidence) -> list[str]:
     """What the ledger says about loss: the verdict over all pairs, then each family, or else the best cells."""
     if not any(cell.usable for cell in evidence.cells):
-        return [f"No run that comparisons can use: {run_count(evidence)}. The ledger says nothing about loss yet."]
+        return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
     pairs = evidence.comparisons.pairs
     if not pairs:
         return [f"No comparison at equal parameters: {evidence.comparisons.reason}.", *_best(evidence)]
     families = dict.fromkeys(pair.family for pair in pairs)
     return [verdict(pairs), *(_family_sentence(name, [pair for pair in pairs if pair.family == name]) for name in families)]
+
+
+def _why_excluded(evidence: Evidence) -> str:
+    """Why runs are left out, the commonest reason first, and what may help."""
+    if evidence.excluded.empty:
+        return "; the ledger says nothing about loss yet"
+    reasons = evidence.excluded["exclusion"].str.partition(" (")[0].value_counts()
+    told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+    return f" ({told}). The ledger says nothing about loss yet; a larger budget or other learning rates may"
 
 
 def law_findings(evidence: Evidence) -> list[str]:

@@ -34,7 +34,7 @@ def role_options(command: Any) -> Any:
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@click.option("--law", required=True, help="chinchilla, power-floor, …; an unknown name lists them all.")
+@click.option("--law", help="chinchilla, power-floor, …; without it all are listed.")
 @role_options
 @click.option("--where", metavar="CONDITION", help="Rows to keep, as in 'loss < 4 and dataset == \"c4\"'.")
 @click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled and held out together.")
@@ -48,20 +48,22 @@ def role_options(command: Any) -> Any:
 @click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
 @click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are.")
 @as_json
-def fit(table: Path, law: str, as_json: bool, **options: Any) -> None:
+def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     """Fit a scaling law to any TABLE (csv, jsonl, parquet) or results folder, and forecast its largest runs.
 
     COLUMN is a name or arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
     """
+    from study.fitting.catalogue import law_named
     from study.fitting.estimation import Settings
     from study.fitting.law_fits import fit_table
     from study.fitting.reading import Source
 
-    choices = {name: options.pop(name) for name in ("huber_delta", "space", "bootstrap", "seed")}
+    name = law_named(law).name
+    choices = {each: options.pop(each) for each in ("huber_delta", "space", "bootstrap", "seed")}
     held_out = options.pop("held_out")
     selection = {name: options.pop(name) for name in ("where", "cluster", "budget", "any_units")}
     roles = {role: text for role, text in options.items() if text is not None}
-    found = fit_table(Source(table, roles, **selection), law, Settings(**choices), held_out)
+    found = fit_table(Source(table, roles, **selection), name, Settings(**choices), held_out)
     click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
 
 

@@ -32,6 +32,8 @@ def subject(name: str, results: Path) -> Subject:
         return Subject(name, _in_file(path))
     if path.is_dir():
         return Subject(name, _in_file(path / "config.yaml"))
+    if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and path.parent.is_dir()):
+        raise InputError.at(name, "does not exist, and is no model's name")
     if run := _run(name, results):
         return Subject(name, _in_file(run))
     raise unknown(name, f" (nor is it a file, or a run in {results})")

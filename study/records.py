@@ -112,7 +112,8 @@ class RunRecord(Strict):
         if self.state != "COMPLETED":
             return f"{self.state}: {self.reason}" if self.reason else self.state
         if self.stuck_at_unigram:
-            return f"stuck at the unigram entropy ({self.loss_nats:.2f} of {self.unigram_entropy_nats:.2f} nats)"
+            losses = f"loss {self.loss_nats:.2f}, entropy {self.unigram_entropy_nats:.2f} nats"
+            return f"stuck at the unigram entropy or above ({losses})"
         return None
 
 

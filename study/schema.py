@@ -64,8 +64,8 @@ ModelT = TypeVar("ModelT", bound=Strict)
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """The clause that names the nearest known word, or all of them where none is near."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    """The clause that names the nearest known word, one that differs in case before all others, or all where none is near."""
+    near = [one for one in known if one.lower() == word.lower()] or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if near:
         return f"did you mean {near[0]!r}?"
     return "known: " + ", ".join(sorted(known)) if known else "nothing can stand here"

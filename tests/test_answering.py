@@ -29,7 +29,8 @@ def checked(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
     for name in answer.figures:
         assert (folder.figures / f"{name}.svg").stat().st_size > 1000
         assert f"figures/{name}.svg" in answer.to_markdown()
-    assert "85.1M" in answer.headline
+    assert "doubling" in answer.headline
+    assert "85.1M" in answer.to_markdown()
     return answer
 
 
@@ -138,8 +139,9 @@ def test_all_stuck(tmp_path: Path) -> None:
             add_run(folder, run_config(depth, width, rate), stuck=True)
     answer = checked(folder)
     assert "says nothing about loss yet" in answer.headline
+    assert "4 excluded (4 stuck at the unigram entropy or above)" in answer.headline
     assert answer.to_dict()["findings"]["laws"] == ["No law is fitted: no run can be used."]
-    assert answer.to_markdown().count("stuck at the unigram entropy") == 4
+    assert answer.to_markdown().count("stuck at the unigram entropy or above (") == 4
 
 
 def test_all_failed_with_hostile_reasons(tmp_path: Path) -> None:

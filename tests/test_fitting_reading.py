@@ -19,6 +19,7 @@ from study.fitting.forecasting import Forecast, forecast
 from study.fitting.ledgers import runs_of, unusable
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_columns, read_observations
+from study.fitting.table_files import read_table
 from study.fitting.text_numbers import read_text_numbers
 from tests.points import TRUTHS, columns_of
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
@@ -419,3 +420,11 @@ def test_a_ledgers_unique_tokens_are_counted_as_trained_ones_are(tmp_path: Path)
     assert set(folder.read_ledger()["data.sequence_length"]) == {64}
     found = read_columns(Source(folder.path), ("parameters", "tokens", "unique_tokens"), "loss").columns["unique_tokens"]
     np.testing.assert_allclose(found, 6_400_000)
+
+
+@pytest.mark.parametrize("header", ["N,loss,loss", "N; loss;loss", 'N,"loss",loss '])
+def test_two_columns_of_one_name_are_refused_and_not_renamed(tmp_path: Path, header: str) -> None:
+    mark = ";" if ";" in header else ","
+    (tmp_path / "t.csv").write_text(f"{header}\n" + mark.join(["1", "2", "3"]) + "\n")
+    with pytest.raises(InputError, match="has more than one column named loss"):
+        read_table(tmp_path / "t.csv")

@@ -142,3 +142,7 @@ def test_flattened_values_can_be_set_back(values: dict[str, Any]) -> None:
 def test_whole_changes_the_type_and_never_the_value(value: float) -> None:
     assert whole(value) == value or math.isnan(value)
     assert isinstance(whole(value), int) == (value.is_integer() and abs(value) < 2**53)
+
+
+def test_a_name_that_differs_in_case_alone_is_the_nearest() -> None:
+    assert nearest("n", ["run", "N", "D"]) == "did you mean 'N'?"

@@ -168,8 +168,9 @@ LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES)}
 """Every law by its name."""
 
 
-def law_named(name: str) -> Law:
+def law_named(name: str | None) -> Law:
     """The law of this name; raises InputError with the known ones."""
-    if name not in LAWS:
-        raise InputError.at("--law", f"{name!r} is no known law; known: {', '.join(LAWS)}")
+    if name is None or name not in LAWS:
+        found = "is missing" if name is None else f"{name!r} is no known law"
+        raise InputError.at("--law", f"{found}; known: {', '.join(LAWS)}")
     return LAWS[name]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,8 @@ def read_table(path: Path) -> pd.DataFrame:
     except (ValueError, OSError) as error:
         raise InputError.at(str(path), f"cannot be read as {kind}: {' '.join(str(error).split())[:200]}") from None
     table.columns = [str(name).strip() for name in table.columns]
-    twice = sorted({name for name in table.columns if list(table.columns).count(name) > 1})
+    names = _names(path) if kind == "csv" else list(table.columns)
+    twice = sorted(name for name, count in Counter(names).items() if count > 1 and name)
     if twice:
         raise InputError.at(str(path), f"has more than one column named {', '.join(twice)}")
     if table.empty:
@@ -99,6 +102,12 @@ def _comments(path: Path) -> int:
 def _header(path: Path) -> str:
     with path.open(encoding="utf-8-sig") as lines:
         return next((line for line in lines if line.strip() and not line.startswith("#")), "")
+
+
+def _names(path: Path) -> list[str]:
+    """What the header of a csv file calls its columns; pandas renames one whose name another has."""
+    header = _header(path)
+    return [name.strip() for name in next(csv.reader([header], delimiter=_separator(header)))]
 
 
 def _separator(header: str) -> str:

@@ -17,6 +17,8 @@ from study.quantities import plural
 LEFT_OUT = "diverged or stuck"
 _BAND = 0.24
 """The share of a panel's height that runs without a comparable loss have for themselves, at its top."""
+_ALONE = 0.85
+"""That share where no run has a comparable loss."""
 
 _STROKES = ("-", "--", ":", "-.")
 _EDGE = "#d55e00"
@@ -62,7 +64,8 @@ def _lines(data: pd.DataFrame) -> pd.Series[str]:
 def draw(data: pd.DataFrame) -> Figure:
     """A panel a family, a line a cell; a ring is a bracketed choice, a square one at the edge.
 
-    A cross is a run left out: it stands in a band above all losses, at a height that says nothing.
+    A cross is a run left out: it stands in a band above all losses, at a height that says nothing. The first cross of a line
+    is labelled by what tells it from others of its depth.
     """
     with theme():
         names = data["panel"].unique()
@@ -106,8 +109,9 @@ def _draw_cell(axes: Axes, cell: pd.DataFrame, style: dict[str, Any]) -> None:
 def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[str, Any]]) -> None:
     """A cross a run left out, above a line that lies above all losses; the axis has no ticks there."""
     low, high = axes[0].get_ylim()
-    ticks = [tick for tick in axes[0].get_yticks() if low <= tick <= high] if data["exclusion"].isna().any() else []
-    axes[0].set_ylim(low, high + (high - low) * _BAND / (1 - _BAND))
+    learned = data["exclusion"].isna().any()
+    band, ticks = (_BAND, [tick for tick in axes[0].get_yticks() if low <= tick <= high]) if learned else (_ALONE, [])
+    axes[0].set_ylim(low, high + (high - low) * band / (1 - band))
     axes[0].yaxis.set_major_locator(FixedLocator(ticks))
     out = data[data["exclusion"].notna()]
     lines = [line for line in styles if line in set(out["line"])]
@@ -117,12 +121,14 @@ def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[
         text = f"{LEFT_OUT}: above this line, not to scale"
         panel.annotate(text, (0.01, high), (0, 3), xycoords=across, textcoords="offset points", fontsize="small", color="grey")
         for rate, line in out.loc[out["panel"] == name, ["learning_rate", "line"]].itertuples(index=False):
-            height = 1 - _BAND * (0.12 + 0.4 * (lines.index(line) + 0.5) / len(lines))
+            height = 1 - band * (0.08 + 0.6 * (lines.index(line) + 0.5) / len(lines))
             up = panel.get_xaxis_transform()
-            panel.plot(rate, height, "x", color=styles[line]["color"], markersize=8, mew=2, transform=up)
-            if told := line.partition(", ")[2]:
-                style: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": "x-small", "color": styles[line]["color"]}
-                panel.annotate(told, (rate, height), (-8, 0), xycoords=up, textcoords="offset points", **style)
+            panel.plot(rate, height, "x", color=styles[line]["color"], markersize=7, mew=2, transform=up)
+            told = line.partition(", ")[2]
+            if told and rate == out.loc[(out["panel"] == name) & (out["line"] == line), "learning_rate"].min():
+                side, away = ("right", -6) if rate == data["learning_rate"].max() else ("left", 6)
+                style: dict[str, Any] = {"ha": side, "va": "center", "fontsize": "x-small", "color": styles[line]["color"]}
+                panel.annotate(told, (rate, height), (away, 0), xycoords=up, textcoords="offset points", **style)
 
 
 def _key(data: pd.DataFrame) -> list[Line2D]:

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from study.errors import PREEMPTED_EXIT, InputError
+from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.records import timestamp
 from study.score_config import Downstream
 from study.score_records import ScoreRecord, scores_of
@@ -85,8 +85,10 @@ class Coordinator:
                 executor.kill()
                 wait(unsaved)
                 if isinstance(error, OSError):
-                    message = f"scoring had to stop: {error}; the same command goes on from here"
+                    message = f"scoring had to stop: {error}; {GOES_ON}"
                     raise InputError.at("study score", message) from error
+                if isinstance(error, KeyboardInterrupt):
+                    raise KeyboardInterrupt(GOES_ON) from None
                 raise
             finally:
                 executor.close()

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from study.config import RunConfig
 from study.durable_files import patiently, write_atomically
-from study.errors import PREEMPTED_EXIT, InputError
+from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.folders import RunFolder, SweepFolder
 from study.records import RunRecord, cell_of, counts_of, timestamp
 from study.sweeping.deaths import Deaths, GivenUp
@@ -184,12 +184,15 @@ class Coordinator:
                         self._ended(futures.pop(future), future.result())
                     if self.folder.stop_file.exists():
                         raise KeyboardInterrupt
-            except (KeyboardInterrupt, InputError):
+            except KeyboardInterrupt:
+                self._stop(executor, futures)
+                raise KeyboardInterrupt(GOES_ON) from None
+            except InputError:
                 self._stop(executor, futures)
                 raise
             except OSError as error:
                 self._stop(executor, futures)
-                message = f"the sweep had to stop: {error}; the same command goes on from here"
+                message = f"the sweep had to stop: {error}; {GOES_ON}"
                 raise InputError.at(str(self.folder.path), message) from error
 
     def _stop(self, executor: Executor, futures: dict[Future[int], RunConfig]) -> None:
