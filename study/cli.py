@@ -42,7 +42,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # who read this has enough; say nothing at exit either
         sys.exit(1)
     except (click.Abort, KeyboardInterrupt) as stopped:
-        click.echo("; ".join(["stopped", *map(str, stopped.args)]), err=True)
+        told = (stopped.__cause__ or stopped).args  # click turns an interrupt into an Abort
+        click.echo("; ".join(["stopped", *map(str, told)]), err=True)
         sys.exit(INTERRUPTED_EXIT)
 
 
