@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from study.memory import Precision
 
 INTERRUPTED_EXIT = 130
+FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+"""What a folder answers that cannot be written to or is full; any other error of the system is shown whole."""
 
 CONVENTIONS = ("parameters", "parameters_encoder", "parameters_non_embedding")
 
@@ -34,6 +37,11 @@ def main() -> None:
     except InputError as error:
         for problem in error.problems:
             click.echo(f"error: {problem}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in FOLDER_ERRORS or error.filename is None:
+            raise
+        click.echo(f"error: {error.filename}: {error.strerror}", err=True)
         sys.exit(2)
     except click.ClickException as error:
         error.show()

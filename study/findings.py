@@ -10,6 +10,7 @@ from study.fitting.comparisons import Comparison, LeftOut
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
+from study.fitting.learning_rates import RATE
 from study.fitting.paired import Difference
 from study.fitting.rankings import Gain
 from study.plotting.what_doubling_adds import shapes_shown
@@ -116,7 +117,7 @@ def verdict(pairs: tuple[Comparison, ...]) -> str:
 
 def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
-    parts = (_open_runs, _open_pairs, _open_rates, _mixed_precision, _limits)
+    parts = (_open_runs, _open_seeds, _open_pairs, _open_rates, _mixed_precision, _limits)
     return [line for part in parts for line in part(evidence)]
 
 
@@ -176,6 +177,18 @@ def _open_runs(evidence: Evidence) -> Iterator[str]:
     missing = evidence.runs_started - len(evidence.ledger)
     if missing:
         yield f"{plural(missing, 'run')} begun but not ended; study launch goes on from there."
+
+
+def _open_seeds(evidence: Evidence) -> Iterator[str]:
+    """The cells whose mean is of some seeds only, the others having diverged or not learnt at the same rate."""
+    partial = []
+    for cell in evidence.cells:
+        runs = evidence.ledger[evidence.ledger["cell"] == cell.name]
+        lost = (runs[RATE] == cell.rates.chosen) & (runs["state"].eq("DIVERGED") | runs["stuck_at_unigram"].eq(True))
+        if cell.usable and lost.any():
+            partial.append(f"{_named(cell)} at {cell.budget} ({len(cell.runs)} of {len(cell.runs) + lost.sum()})")
+    if partial:
+        yield f"How much lower the means are for leaving out seeds that did not learn: {', '.join(partial)}."
 
 
 def _open_pairs(evidence: Evidence) -> Iterator[str]:

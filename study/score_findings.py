@@ -128,6 +128,8 @@ def _forecast(told: Forecast | str) -> str:
     """The error of a forecast, how many of its intervals covered the truth, and the status of the law it was made by."""
     if isinstance(told, str):
         return told
+    if told.status == "failed":
+        return "none: the law's fit to the others failed"
     return f"{told.mean_error}, {coverage(told)} ({told.status.replace('_', ' ')})"
 
 

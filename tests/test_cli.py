@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from importlib.metadata import version
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 
 from study.cli import commands
 from study.fitting.catalogue import LAWS
+from study.folders import SweepFolder
 from tests.points import TRUTHS, columns_of
-from tests.synthetic import depth_or_width
+from tests.synthetic import depth_or_width, sweep_folder
 
 CONVENTIONS = {"train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding"}
 
@@ -136,3 +138,13 @@ def test_fit_prints_json_with_its_status_and_forecast(study: Any, tmp_path: Path
     assert status == 0
     assert "status: converged" in out
     assert "forecast (converged): the largest " in out
+
+
+def test_a_folder_that_cannot_be_written_is_named(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "ledger.csv"))
+
+    monkeypatch.setattr(SweepFolder, "write_ledger", full)
+    status, _, errors = study("report", sweep_folder(tmp_path / "s").path)
+    assert status == 2
+    assert errors == f"error: {tmp_path / 'ledger.csv'}: No space left on device\n"

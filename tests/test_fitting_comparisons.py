@@ -135,6 +135,17 @@ def test_fronts_and_steps_say_what_chance_and_the_rate_may_have_done(tmp_path: P
     assert not [line for line in undecided(tuned) if "rate" in line]
 
 
+def test_a_mean_without_the_seeds_that_did_not_learn_is_told(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, shapes=((1, 64), (1, 128)))
+    assert not [line for line in undecided(evidence_of(folder)) if "did not learn" in line]
+    chosen = evidence_of(folder).cells[0].rates.chosen
+    assert chosen is not None
+    add_run(folder, run_config(1, 64, chosen, seed=1), stuck=True)
+    add_run(folder, run_config(1, 128, 8e-3, seed=1), stuck=True)
+    (told,) = [line for line in undecided(evidence_of(folder)) if "did not learn" in line]
+    assert told.endswith("did not learn: L1-H64-A2-F256 at 1.0M tokens (1 of 2).")
+
+
 def test_depth_that_adds_no_parameters_is_no_step(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 128), (2, 128)))
     found = evidence_of(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ def test_law_fit_shows_every_row_at_every_variable(found: LawFit) -> None:
     assert data.groupby("variable").size().to_dict() == {"parameters": 63, "tokens": 63, "budget": 63}
     one = data[data["variable"] == "tokens"]
     assert one["held_out"].sum() == 9  # all of the largest budget
+    without = law_fit.frame(replace(found, forecast="none: too few rows"))
+    assert not without["held_out"].any()
     np.testing.assert_allclose(np.log(one["law"] / one["measured"]), one["residual"], rtol=1e-9, atol=1e-12)
     assert ((one["low"] <= one["law"]) & (one["law"] <= one["high"])).all()
 

@@ -10,7 +10,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from study.fitting.forecasting import largest_runs, predicted
+from study.fitting.forecasting import Forecast, largest_runs, predicted
 from study.fitting.law_fits import LawFit
 from study.fitting.observations import budget_name
 from study.plotting.style import MANY, legend_below, log_ticks, theme, title_above
@@ -24,7 +24,9 @@ def frame(found: LawFit) -> pd.DataFrame:
     `held_out` marks the rows that the forecast holds out; the law drawn here was fitted to all. `residual` is in the fit's
     space. `title` and the names of the axes stand in every row.
     """
-    held = largest_runs(found.fit.observations, found.held_out)
+    held = np.zeros(found.fit.n, dtype=bool)
+    if isinstance(found.forecast, Forecast):
+        held = largest_runs(found.fit.observations, found.held_out)
     title = f"{found.fit.law.name}: {found.fit.law.formula} ({found.fit.status}, n = {found.fit.n})"
     roles = found.fit.observations.roles
     everything = replace(found.fit.observations, columns={**found.fit.observations.columns, HELD: held.astype(float)})

@@ -19,7 +19,7 @@ _LAW = "tab:blue"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """The scores (see study.plotting.score_panels), and rows of kind `law`: the law of each task with its 95% interval."""
+    """The scores (see study.plotting.score_panels), and rows of kind `law`: each law that is found, with its 95% interval."""
     data = measured(evidence, "loss_nats")
     if data.empty or evidence.downstream is None:
         return data
@@ -27,7 +27,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def _law(task: TaskScores) -> pd.DataFrame:
-    if isinstance(task.law, str):
+    if isinstance(task.law, str) or task.law.status not in ("converged", "weakly_identified"):
         return pd.DataFrame()
     loss = task.points["loss_nats"].astype(float)
     losses = np.linspace(loss.min(), loss.max(), _POINTS)

@@ -80,7 +80,9 @@ def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ..
         beside = (_number(kept.get("majority")), _number(kept.get("bag_of_words")))
         pretrained = (*_shown(found), str(found.seeds), rate)
         table.add_row(row.task, names[row.run_id], row.metric, *pretrained, *_shown(row.random_weights), *beside)
-    note = "Mean over seeds on the split reported on, ± half its 95% interval (over seeds and examples)."
+    note = (
+        "Mean over seeds on the split reported on, ± half its 95% interval: over examples, and seeds where there are several."
+    )
     more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
     lines = [note, more, *_failures(scored, downstream), f"All scores: {scored.target.sweep.scores_file.with_suffix('.csv')}"]
     return table, "\n".join(lines)
