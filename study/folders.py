@@ -7,7 +7,7 @@ results/<sweep>/
         metrics.jsonl           one line a logged step, during
         attempts/0001.json      one file a start of the run's process; the latest start owns the run (study.ownership)
         attempts/0001.record.json   the record of that start, where a person had the run tried again
-        checkpoints/            kept until the run is completed
+        checkpoints/step-<step>-<sha256>.ckpt   kept until the run is completed
         orders.json             what its sweep asks of a run beside its configuration; nothing that moves its numbers
         prune.json              why the search that the run belongs to wants it to stop
         branch-<step>/          its state where a shorter budget leaves it, until that one has it
@@ -15,6 +15,7 @@ results/<sweep>/
         validation_losses.npy   nats summed over the masked tokens of each validation sequence, float64
         weights.safetensors     the final weights
         log.txt                 what the run's processes printed
+        rank-<rank>.json        what stopped a rank that does not lead, until the next start
         record.json             written last, once, by linking a finished file into place
         exclusion.json          why a person leaves the run out of fits, where one does
         scores/<score id>/      downstream scores of the run, see study.score_records
@@ -112,6 +113,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def sweep(self) -> SweepFolder:
+        """The sweep under which the run lies."""
+        return SweepFolder(self.path.parent.parent)
+
+    @property
     def orders_file(self) -> Path:
         """What its sweep asks of the run."""
         return self.path / "orders.json"
@@ -203,8 +209,16 @@ class RunFolder:
 
     def remove_leftovers(self) -> None:
         """Remove what killed attempts had not finished writing; only the owner of the run may."""
-        for file in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp"), *self.path.glob("rank-*.json")):
+        for file in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp"), *self.rank_files()):
             file.unlink(missing_ok=True)
+
+    def rank_file(self, rank: int) -> Path:
+        """What stopped a rank that does not lead, for the leader to file."""
+        return self.path / f"rank-{rank}.json"
+
+    def rank_files(self) -> Iterator[Path]:
+        """The files of all ranks that left one."""
+        return self.path.glob("rank-*.json")
 
     def attempt_file(self, number: int) -> Path:
         """What an attempt says of itself: its process, where it runs, and since when."""
@@ -394,10 +408,13 @@ class SweepFolder:
 
     def write_ledger(self) -> pd.DataFrame:
         """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table."""
-        table = ledger(self.records(), tuned=tuple(self.sweep().get("tune") or ()), cells=self.cells())
-        write_atomically(self.ledger_file, table.to_parquet(None, index=False))
-        write_atomically(self.ledger_file.with_suffix(".csv"), table.to_csv(index=False).encode())
+        table = ledger(self.records(), tuned=self.tuned(), cells=self.cells())
+        write_table(self.ledger_file, table)
         return table
+
+    def tuned(self) -> tuple[str, ...]:
+        """The knobs that the sweep tunes; raises InputError where there is no sweep.yaml."""
+        return tuple(self.sweep().get("tune") or ())
 
     def tags(self) -> tuple[str, ...]:
         """The tags that the sweep gives its runs in W&B."""
@@ -418,6 +435,29 @@ class SweepFolder:
     def sweep(self) -> dict[str, Any]:
         """The resolved sweep as plain values."""
         return read_yaml(self.sweep_file)
+
+
+def write_table(file: Path, table: pd.DataFrame) -> None:
+    """Write a table as `file`, which is Parquet, and as csv beside it; a kill leaves no older Parquet beside a newer csv."""
+    parquet, csv = table.to_parquet(None, index=False), table.to_csv(index=False)
+    file.unlink(missing_ok=True)
+    write_atomically(file.with_suffix(".csv"), csv.encode())
+    write_atomically(file, parquet)
+
+
+def checkpoint_name(step: int, digest: str) -> str:
+    """The name of the checkpoint of a step, which tells its SHA-256."""
+    return f"step-{step:010d}-{digest}.ckpt"
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, oldest first."""
+    return sorted(folder.glob("step-*.ckpt"))
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint was saved after."""
+    return int(checkpoint.name.split("-")[1])
 
 
 def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:

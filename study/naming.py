@@ -31,7 +31,9 @@ def subject(name: str, results: Path) -> Subject:
     if path.is_file():
         return Subject(name, _in_file(path))
     if path.is_dir():
-        return Subject(name, _in_file(path / "config.yaml"))
+        from study.folders import RunFolder
+
+        return Subject(name, _in_file(RunFolder(path).config_file))
     if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and path.parent.is_dir()):
         raise InputError.at(name, "does not exist, and is no model's name")
     if run := _run(name, results):

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from study.durable_files import write_atomically, write_once
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders import RunFolder, SweepFolder, write_table
 from study.records import Environment, State
 from study.schema import Strict, Text
 from study.score_config import TUNED, ScoreConfig
@@ -162,9 +162,7 @@ def baseline(folder: SweepFolder, task: str, task_fingerprint: str) -> BaselineR
 def write_scores(folder: SweepFolder) -> pd.DataFrame:
     """Rebuild `scores.parquet` and `scores.csv` of a sweep from the records and return the table of `scores`."""
     table = scores(record for run in folder.runs() for record in scores_of(run))
-    folder.scores_file.unlink(missing_ok=True)
-    write_atomically(folder.scores_file.with_suffix(".csv"), table.to_csv(index=False).encode())
-    write_atomically(folder.scores_file, table.to_parquet(None, index=False))
+    write_table(folder.scores_file, table)
     return table
 
 

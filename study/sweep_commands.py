@@ -137,8 +137,7 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
         return
     what = "counts again" if reason is None else "is left out"
     for each in found:
-        sweep = each.path.parent.parent
-        click.echo(f"{each.run_id} {what} in {sweep.name}; to write its answer anew: study report {sweep}")
+        click.echo(f"{each.run_id} {what} in {each.sweep.name}; to write its answer anew: study report {each.sweep.path}")
 
 
 SWEEP_COMMANDS = (status, stop, retry, exclude)

@@ -13,10 +13,9 @@ import safetensors.torch
 import torch
 
 from study.config import RunConfig
-from study.folders import Orders, RunFolder
+from study.folders import Orders, RunFolder, checkpoints_in
 from study.sweeping.trunks import adopt
 from study.training.callbacks import Clock
-from study.training.checkpoints import checkpoints_in
 from tests.ranks import ranks_said
 from tests.small import config, overflow_at, run_folder, stop_after, trained, write_corpus
 

@@ -14,8 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from study.folders import SweepFolder
-from study.training.checkpoints import checkpoints_in
+from study.folders import SweepFolder, checkpoints_in
 from tests.launching import Place, has_rows, numbers, written
 from tests.sweeps import write_sweep, write_topics
 from tests.waiting import until

@@ -16,12 +16,11 @@ import torch
 from study.config import RunConfig
 from study.data.prepared import prepare
 from study.errors import OOM_EXIT, InputError
-from study.folders import RunFolder
+from study.folders import RunFolder, checkpoints_in
 from study.records import RunRecord
 from study.sweeping.executors import processes
 from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot, local_slots
-from study.training.checkpoints import checkpoints_in
 from tests.launching import has_rows
 from tests.small import config, run_folder
 from tests.sweeps import write_topics

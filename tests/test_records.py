@@ -225,6 +225,28 @@ def test_an_empty_sweep_has_an_empty_ledger(tmp_path: Path) -> None:
     assert "run_id" in folder.read_ledger().columns
 
 
+@pytest.mark.parametrize("writes", [0, 1])
+def test_a_kill_while_the_ledger_is_written_leaves_no_older_parquet_beside_a_newer_csv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    folder = sweep_folder(tmp_path / "sweep")
+    folder.write_ledger()
+    add_run(folder, run_config(1, 64))
+    written: list[Path] = []
+
+    def killed(file: Path, content: bytes) -> None:
+        if len(written) == writes:
+            raise KeyboardInterrupt
+        written.append(file)
+        write_atomically(file, content)
+
+    monkeypatch.setattr("study.folders.write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        folder.write_ledger()
+    assert not folder.ledger_file.exists()
+    assert written == [folder.ledger_file.with_suffix(".csv")][:writes]
+
+
 def test_the_ledger_names_its_axes_by_their_convention(tmp_path: Path) -> None:
     table = depth_or_width(tmp_path / "sweep", shapes=((1, 64),), budgets=(1e6,)).write_ledger()
     run = run_config(1, 64)

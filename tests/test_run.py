@@ -20,11 +20,11 @@ import torch
 
 from study.config import RunConfig
 from study.durable_files import PATIENCE_SECONDS
-from study.folders import RunFolder
+from study.folders import RunFolder, checkpoints_in
 from study.model.lightning import MaskedLanguageModelling
 from study.model.linear import Linear
 from study.training.callbacks import Checkpointer
-from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, checkpoints_in, newest_whole_checkpoint
+from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint
 from study.training.stopping import StopSignal
 from tests.launching import has_rows
 from tests.ranks import ranks_said
@@ -405,7 +405,7 @@ SIGNALLED = """
 import sys
 from pathlib import Path
 from study.config import RunConfig
-from study.folders import RunFolder
+from study.folders import RunFolder, checkpoints_in
 from study.training.stopping import StopSignal
 from study.training.execution import Execution
 from study.training.run import train

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from study.folders import checkpoints_in, step_of
 from study.sweeping.status import newest_values
-from study.training.checkpoints import checkpoints_in, step_of
 from tests.conftest import Figure
 from tests.launching import Place, has_rows, until_in
 from tests.slurm_cluster import SlurmCluster, why_not

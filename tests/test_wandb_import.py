@@ -12,9 +12,9 @@ import pytest
 
 from study.errors import InputError
 from study.fitting.ledgers import is_ledger
-from study.folders import SweepFolder
+from study.folders import SweepFolder, write_table
 from study.sweeping.mirror import mirror_sweep
-from study.sweeping.wandb_import import import_wandb, offline_runs, write_table
+from study.sweeping.wandb_import import import_wandb, of_one_kind, offline_runs
 from tests.fake_runs import FakeRun, empty_sweep
 
 RATE = ("recipe.learning_rate",)
@@ -107,7 +107,7 @@ def test_runs_of_strangers_come_whole_from_a_server(tmp_path: Path, monkeypatch:
 
 def test_what_some_runs_lack_is_missing_and_what_is_of_several_kinds_is_text(tmp_path: Path) -> None:
     table = pd.DataFrame({"stuck": [True, float("nan"), False], "list": [[1], None, "x"], "loss": [1.0, 2.0, float("nan")]})
-    write_table(table, tmp_path)
+    write_table(tmp_path / "ledger.parquet", of_one_kind(table))
     found = pd.read_parquet(tmp_path / "ledger.parquet")
     kept = {name: [None if pd.isna(value) else value for value in found[name]] for name in ("stuck", "list")}
     assert kept == {"stuck": [True, None, False], "list": ["[1]", None, "x"]}

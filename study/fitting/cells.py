@@ -108,8 +108,7 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
     """The cells of a sweep by size, depth, tokens and setting; empty for an empty ledger."""
     if ledger.empty:
         return ()
-    tuned = tuple(folder.sweep().get("tune") or ())
-    varied = varied_columns(ledger, (*SHAPE, *tuned, "seed"))
+    varied = varied_columns(ledger, (*SHAPE, *folder.tuned(), "seed"))
     found = [_cell(folder, str(name), runs[off_best(runs) == ""], varied) for name, runs in ledger.groupby("cell")]
     return tuple(
         sorted(found, key=lambda cell: (cell.parameters_non_embedding, cell.architecture.depth, cell.tokens, cell.name))

@@ -48,7 +48,7 @@ _FLOORS = ("with floor", "without floor")
 
 def is_about_shape(folder: Path) -> bool:
     """Whether a folder is a sweep's that compares depths at equal parameters."""
-    if not (folder / "sweep.yaml").exists():
+    if not SweepFolder(folder).sweep_file.exists():
         return False
     families = gather(SweepFolder(folder)).families
     return any(family.equal_parameters and len({cell.architecture.depth for cell in family.cells}) > 1 for family in families)
@@ -56,7 +56,7 @@ def is_about_shape(folder: Path) -> bool:
 
 def why_not_shape(folder: Path) -> list[Problem]:
     """Why a sweep's folder cannot be asked for shape; nothing of what is no sweep's folder, or can be."""
-    if not (folder / "sweep.yaml").exists() or is_about_shape(folder):
+    if not SweepFolder(folder).sweep_file.exists() or is_about_shape(folder):
         return []
     return [Problem("shape", "depth or width cannot be asked: no two depths were trained at equal parameters")]
 

@@ -56,14 +56,14 @@ def target(path: Path) -> Target:
     """
     run = RunFolder(path.resolve())
     if run.config_file.exists():
-        sweep, runs = SweepFolder(run.path.parent.parent), [run]
+        sweep, runs = run.sweep, [run]
     else:
         sweep = SweepFolder(path.resolve())
         runs = sweep.runs()
     if not runs:
         raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
-    tuned = () if run.config_file.exists() else _tuned(sweep)
-    completed = at_best_knobs(runs, tuned)
+    alone = run.config_file.exists() or not sweep.sweep_file.exists()  # a run, or runs of which no sweep was kept
+    completed = at_best_knobs(runs, () if alone else sweep.tuned())
     if not completed:
         raise InputError.at(str(path), "has no completed run to score; study launch completes them")
     problems = [
@@ -96,11 +96,6 @@ def at_best_knobs(runs: Iterable[RunFolder], tuned: tuple[str, ...]) -> list[Run
         knobs = {path: flatten(best.config.to_dict())[path] for path in tuned}
         found += [run for _, run, record in members if knobs.items() <= flatten(record.config.to_dict()).items()]
     return found
-
-
-def _tuned(sweep: SweepFolder) -> tuple[str, ...]:
-    """The knobs that a sweep tunes; none where nothing but runs was kept of it."""
-    return tuple(sweep.sweep().get("tune") or ()) if sweep.sweep_file.exists() else ()
 
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:

@@ -11,6 +11,7 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
+from study.folders import step_of
 from study.memory import Precision
 from study.model.task_model import TaskModel
 from study.score_config import ScoreConfig
@@ -21,7 +22,7 @@ from study.scoring.predictions import head_of
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import TaskInputs
 from study.training.callbacks import Checkpointer, Clock
-from study.training.checkpoints import DurableCheckpointIO, step_of
+from study.training.checkpoints import DurableCheckpointIO
 from study.training.execution import LIGHTNING_PRECISION, Execution
 from study.training.metrics import MetricsFile
 from study.training.stopping import StopSignal

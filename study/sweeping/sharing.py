@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
@@ -17,9 +18,6 @@ from study.durable_files import patiently
 from study.folders import RunFolder, SweepFolder
 from study.ownership import Watch
 from study.records import RunRecord
-
-TAKEN_OVER = ("metrics.jsonl", "validation_losses.npy", "weights.safetensors", "exclusion.json")
-"""What a run leaves beside its record; each is only ever replaced, never changed, so that a second name does no harm."""
 
 
 class SharedRuns:
@@ -64,13 +62,13 @@ class SharedRuns:
             if not watch.silent:  # of one that fell silent it is remembered
                 del self._watches[run_id]
             return None
-        home = watch.folder.path.parent.parent.name
+        home = watch.folder.sweep.name
         return who if home == self.folder.name else f"the sweep {home!r}, {who}"
 
     def record(self, run_id: str) -> RunRecord | None:
         """The record of a run, taken over where another sweep has it; None where no sweep has."""
         own, home = self.folder.run(run_id), self.home(run_id)
-        others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != home.path.parent.parent.name]
+        others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != home.sweep.name]
         for other in (home, *others):
             if other.path != own.path and other.record_file.exists() and not _is_pruned(other):
                 _link_files(other, own)
@@ -86,11 +84,16 @@ def _is_pruned(run: RunFolder) -> bool:
 
 def _link_files(ended: RunFolder, into: RunFolder) -> None:
     """Give the files of a run that has ended a second name, the record's last."""
-    for name in TAKEN_OVER:
-        if (ended.path / name).exists():
-            patiently(lambda name=name: _link(ended.path / name, into.path / name))  # type: ignore[misc]
+    for existing, new in zip(_beside_record(ended), _beside_record(into), strict=True):
+        if existing.exists():
+            patiently(partial(_link, existing, new))
     with contextlib.suppress(FileExistsError):
         patiently(lambda: os.link(ended.record_file, into.record_file))
+
+
+def _beside_record(run: RunFolder) -> tuple[Path, ...]:
+    """What a run leaves beside its record; each is only ever replaced, never changed, so that a second name does no harm."""
+    return run.metrics_file, run.validation_losses_file, run.weights_file, run.exclusion_file
 
 
 def _link(existing: Path, new: Path) -> None:

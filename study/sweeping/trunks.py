@@ -15,7 +15,7 @@ from pathlib import Path
 
 from study.config import RunConfig
 from study.durable_files import sync_folder, write_atomically
-from study.folders import Orders, RunFolder, Trunk
+from study.folders import Orders, RunFolder, Trunk, checkpoints_in, step_of
 from study.records import RunRecord
 from study.sweeping.cell import Cell, family_name
 
@@ -72,7 +72,7 @@ class Trunks:
         for twin in self._twins_of(config):
             if twin.steps > config.steps and config.branch_step is not None:
                 run = self._folder_of(twin)
-                if states := sorted(run.branch(config.branch_step).glob("step-*.ckpt")):
+                if states := checkpoints_in(run.branch(config.branch_step)):
                     return run, states[-1]
         return None
 
@@ -114,7 +114,7 @@ def branch_steps(shared: Iterable[Sequence[Cell]]) -> dict[str, int]:
 
 def adopt(trunk: RunFolder, state: Path, run: RunFolder) -> None:
     """Let a run that never started go on from a trunk's state: its rows so far, whose they are, and the state last."""
-    step = int(state.name.split("-")[1])
+    step = step_of(state)
     rows = [json.dumps(row) for row in trunk.metrics() if row["trainer/step"] <= step]
     write_atomically(run.metrics_file, "".join(f"{row}\n" for row in rows).encode())
     run.write_trunk(Trunk(run_id=trunk.run_id, step=step))

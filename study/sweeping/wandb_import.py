@@ -22,6 +22,7 @@ from wandb.proto import wandb_internal_pb2
 from study.config import RunConfig, fingerprint_of
 from study.durable_files import write_atomically
 from study.errors import InputError
+from study.folders import SweepFolder, write_table
 from study.records import cell_of
 from study.schema import flatten, set_path
 
@@ -69,8 +70,9 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
     for run in runs:
         text = "".join(f"{json.dumps(row)}\n" for row in run.rows)
         write_atomically(into / "runs" / run.run_id / "history.jsonl", text.encode())
-    write_table(ledger_of(runs, tuned), into)
-    return Imported(len(runs), sum(len(run.rows) for run in runs), into / "ledger.parquet")
+    file = SweepFolder(into).ledger_file
+    write_table(file, of_one_kind(ledger_of(runs, tuned)))
+    return Imported(len(runs), sum(len(run.rows) for run in runs), file)
 
 
 def ledger_of(runs: Iterable[WandbHistory], tuned: tuple[str, ...]) -> pd.DataFrame:
@@ -108,15 +110,15 @@ def _cell(row: Mapping[str, Any], config: Mapping[str, Any], tuned: tuple[str, .
     return fingerprint_of({key: value for key, value in config.items() if key not in tuned and key.split(".")[-1] != "seed"})
 
 
-def write_table(table: pd.DataFrame, into: Path) -> None:
-    """Write the ledger; a column of several kinds of value becomes text, what is missing stays missing."""
+def of_one_kind(table: pd.DataFrame) -> pd.DataFrame:
+    """A ledger whose columns of several kinds of value have become text; what is missing stays missing."""
+    table = table.copy()
     objects = [name for name in table.columns if table[name].dtype == object]
     for name in objects:
         table[name] = table[name].map(lambda value: None if isinstance(value, float) and math.isnan(value) else value)
     for name in (name for name in objects if table[name].dropna().map(type).nunique() > 1):
         table[name] = table[name].map(lambda value: value if value is None or isinstance(value, str) else json.dumps(value))
-    write_atomically(into / "ledger.parquet", table.to_parquet(None, index=False))
-    write_atomically(into / "ledger.csv", table.to_csv(index=False).encode())
+    return table
 
 
 def online_runs(project: str, group: str | None) -> Iterator[WandbHistory]:

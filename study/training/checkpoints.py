@@ -16,6 +16,7 @@ import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
 from study.durable_files import OUT_OF_REACH, PATIENCE_SECONDS, patiently, sync_folder
+from study.folders import checkpoint_name, checkpoints_in
 from study.memory import Precision
 from study.training.execution import LIGHTNING_PRECISION, resolve_precision
 
@@ -71,7 +72,7 @@ class DurableCheckpointIO(CheckpointIO):
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             if self._check is not None:
                 self._check()
-            os.replace(temporary, folder / f"step-{checkpoint['global_step']:010d}-{digest}.ckpt")
+            os.replace(temporary, folder / checkpoint_name(checkpoint["global_step"], digest))
         except BaseException:
             with contextlib.suppress(FileNotFoundError):  # whoever took the run over may have removed it
                 os.unlink(temporary)
@@ -102,16 +103,6 @@ def _serialise(checkpoint: dict[str, Any], file: Any) -> None:
         if isinstance(error.__context__, OSError):
             raise error.__context__ from None
         raise
-
-
-def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, oldest first."""
-    return sorted(folder.glob("step-*.ckpt"))
-
-
-def step_of(checkpoint: Path) -> int:
-    """The step that a checkpoint was saved after."""
-    return int(checkpoint.name.split("-")[1])
 
 
 def precision_of(asked: str, checkpoint: Path | None, device: str) -> Precision:

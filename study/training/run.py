@@ -92,7 +92,7 @@ def _follow(
     outcome = _attempt(config, prepared, folder, execution, stop, watchdog, None, checkpoint)
     if outcome.state not in ("COMPLETED", "PREEMPTED", "PRUNED"):
         said = json.dumps({"state": outcome.state, "reason": f"rank {rank()}: {outcome.reason}"})
-        write_atomically(folder.path / f"rank-{rank()}.json", said.encode())
+        write_atomically(folder.rank_file(rank()), said.encode())
     return outcome.state
 
 
@@ -138,7 +138,7 @@ def _said_by_peer(folder: RunFolder, error: Exception) -> Outcome:
     """How the rank that is gone says it ended; raises PeerLost where it had no time to say anything."""
     end = time.monotonic() + PEER_SECONDS
     while rank() == 0 and time.monotonic() < end:
-        for file in folder.path.glob("rank-*.json"):
+        for file in folder.rank_files():
             return Outcome(**json.loads(file.read_bytes()))
         time.sleep(0.1)
     raise PeerLost(f"another rank is gone ({str(error).splitlines()[0]})") from error

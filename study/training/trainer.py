@@ -17,12 +17,12 @@ from study.config import RunConfig
 from study.data.batches import PackedBatches
 from study.data.masking import Masker
 from study.data.prepared import PreparedData
-from study.folders import RunFolder
+from study.folders import RunFolder, step_of
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock
-from study.training.checkpoints import DurableCheckpointIO, precision_of, step_of
+from study.training.checkpoints import DurableCheckpointIO, precision_of
 from study.training.execution import LIGHTNING_PRECISION, Execution, peak_flops_per_second, resolve_kernels
 from study.training.metrics import MetricsFile
 from study.training.pruning import PruneOrder

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from study.data.prepared import data_fingerprint, prepare
-from study.training.checkpoints import checkpoints_in, newest_whole_checkpoint, step_of
+from study.folders import checkpoints_in, step_of
+from study.training.checkpoints import newest_whole_checkpoint
 from tests.conftest import Figure
 from tests.faults.lives import MASKS, Lives, assert_same_bits, ended, recorded, size_of, whole_step
 from tests.small import config, run_folder, write_corpus
