@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -127,18 +127,24 @@ def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
 
 
 def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:
-    """Cells of one setting and budget, from the smallest on, as many as have equal parameters."""
+    """Cells of one setting and budget that have equal parameters, from the smallest on."""
 
     def condition(cell: Cell) -> tuple[str, int, str]:
         return cell.setting, cell.tokens, cell.budget
 
     for (setting, _, budget), members in groupby(sorted(cells, key=condition), condition):
-        rest = sorted(members, key=lambda cell: cell.parameters_non_embedding)
-        while rest:
-            most = rest[0].parameters_non_embedding * (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
-            family = [cell for cell in rest if cell.parameters_non_embedding <= most]
+        for family in of_equal_size(members, lambda cell: cell.parameters_non_embedding):
             yield _family(family, budget, setting)
-            rest = rest[len(family) :]
+
+
+def of_equal_size(cells: Iterable[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:
+    """The cells from the smallest on, together as many as are of equal size within EQUAL_WITHIN."""
+    rest = sorted(cells, key=size)
+    while rest:
+        most = size(rest[0]) * (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
+        equal = [cell for cell in rest if size(cell) <= most]
+        yield equal
+        rest = rest[len(equal) :]
 
 
 def _family(cells: list[Cell], budget: str, setting: str) -> Family:

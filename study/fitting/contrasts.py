@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.fitting.paired import CONFIDENCE, SeedVariance, satterthwaite
+from study.fitting.paired import CONFIDENCE, SeedVariance, variances_of_sum
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,10 @@ def contrast(weights: NDArray[np.float64], cells: Sequence[NDArray[np.float64]],
     Satterthwaite's degrees of freedom. With the weights 1 and −1 this is study.fitting.paired.paired_difference.
     """
     summed = weights @ np.stack([losses.mean(axis=0) for losses in cells])
-    estimate, n = float(summed.mean()), len(summed)
+    estimate = float(summed.mean())
     if seeds is None:
         return Contrast(estimate, None)
-    over_sequences = float(summed.var(ddof=1)) / n
-    over_seeds = seeds.variance * float(np.sum(weights**2 / [len(losses) for losses in cells]))
-    freedom = satterthwaite(over_sequences, n - 1, over_seeds, seeds.degrees_of_freedom)
+    over_sequences, over_seeds, freedom = variances_of_sum(summed, weights, [len(losses) for losses in cells], seeds)
     half = float(stats.t.isf((1 - CONFIDENCE) / 2, freedom)) * (over_sequences + over_seeds) ** 0.5
     return Contrast(estimate, (estimate - half, estimate + half))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from study.fitting.learning_rates import RATE, off_best, search_rates
@@ -66,3 +67,8 @@ def unusable(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[int, st
             if knobs:
                 gone.setdefault(int(place), f"not at the best {knobs} of its cell")
     return gone
+
+
+def usable(ledger: pd.DataFrame) -> pd.DataFrame:
+    """The rows that a law does not leave out."""
+    return ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger)))]

@@ -75,11 +75,10 @@ def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64], s
     """
     differences = first.mean(axis=0) - second.mean(axis=0)
     n, n_seeds = len(differences), (len(first), len(second))
-    estimate, over_sequences = float(differences.mean()), float(differences.var(ddof=1)) / n
+    estimate = float(differences.mean())
     if seeds is None:
-        return Difference(estimate, over_sequences**0.5, n, n_seeds)
-    over_seeds = seeds.variance * (1 / n_seeds[0] + 1 / n_seeds[1])
-    freedom = satterthwaite(over_sequences, n - 1, over_seeds, seeds.degrees_of_freedom)
+        return Difference(estimate, variance_over_sequences(differences) ** 0.5, n, n_seeds)
+    over_sequences, over_seeds, freedom = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds)
     error = (over_sequences + over_seeds) ** 0.5
     student = stats.t(freedom, loc=estimate, scale=error)
     low, high = student.interval(CONFIDENCE)
@@ -95,6 +94,24 @@ def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64], s
         high_nats=float(high),
         p_value=float(2 * stats.t.sf(abs(estimate) / error, freedom)),
     )
+
+
+def variances_of_sum(
+    summed: NDArray[np.float64], weights: NDArray[np.float64], n_seeds: Sequence[int], seeds: SeedVariance
+) -> tuple[float, float, float]:
+    """The variance of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and Satterthwaite's degrees of freedom of the two.
+
+    `summed` holds the sum for each sequence; over seeds the variance is s²(seeds)·Σ wᵢ²/kᵢ.
+    """
+    over_sequences = variance_over_sequences(summed)
+    over_seeds = seeds.variance * float(np.sum(weights**2 / n_seeds))
+    freedom = satterthwaite(over_sequences, len(summed) - 1, over_seeds, seeds.degrees_of_freedom)
+    return over_sequences, over_seeds, freedom
+
+
+def variance_over_sequences(summed: NDArray[np.float64]) -> float:
+    """The variance of a mean over sequences, s²/n."""
+    return float(summed.var(ddof=1)) / len(summed)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 
-from study.fitting.ledgers import unusable
+from study.fitting.ledgers import usable
 from study.folders import SweepFolder
 from study.score_records import BaselineRecord, MeanNoise, baseline, mean_noise
 
@@ -48,12 +48,12 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     runs = ledger.set_index("run_id")[list(_OF_RUN.values())].set_axis(list(_OF_RUN), axis=1)
     scores = scores[_OF_SCORE].join(runs, on="run_id", how="inner")
     scores["series"] = scores["task"] + np.where(scores["update"] == "head", FROZEN, "")
-    usable = set(ledger["run_id"][~np.isin(np.arange(len(ledger)), list(unusable(ledger)))])
+    used = set(usable(ledger)["run_id"])
     untrained = scores["protocol"] == "random_init"
     rows = []
     for _, of_task in scores.groupby("series", sort=True):
         is_untrained = untrained.loc[of_task.index]
-        without, trained = of_task[is_untrained], of_task[~is_untrained & of_task["run_id"].isin(usable)]
+        without, trained = of_task[is_untrained], of_task[~is_untrained & of_task["run_id"].isin(used)]
         random = {str(shape): _mean(found, _between(without)) for shape, found in without.groupby("shape")}
         between, known = _between(trained), _baselines(folder, of_task)
         rows += [_row(found, between, random, known) for _, found in trained.groupby("run_id")]

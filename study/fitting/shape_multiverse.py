@@ -7,16 +7,15 @@ tokens: above zero the wider shape has the lower loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from study.errors import InputError, Problem
-from study.fitting.cells import EQUAL_WITHIN, Cell
+from study.fitting.cells import EQUAL_WITHIN, Cell, of_equal_size
 from study.fitting.contrasts import contrast, slope_weights
 from study.fitting.estimation import Fit, fit
 from study.fitting.evidence import gather
@@ -90,7 +89,7 @@ def _compared(
     used = [cell for cell in cells if _serves(cell, rates, skipped)]
     if budget == _BUDGETS[1]:
         used = [cell for cell in used if cell.tokens == max(each.tokens for each in used)]
-    families = list(_families(used, [sizes[cell.runs[0]] for cell in used]))
+    families = list(_families(used, lambda cell: sizes[cell.runs[0]]))
     if not families:
         return Universe(choices, f"no two depths are within {EQUAL_WITHIN:.0%} of one size", None)
     cells = [cell for family in families for cell in family]
@@ -110,16 +109,14 @@ def _serves(cell: Cell, rates: str, skipped: int) -> bool:
     return enough and (rates == "all cells" or cell.rates.bracketed)
 
 
-def _families(cells: Sequence[Cell], sizes: Sequence[float]) -> Iterator[list[Cell]]:
+def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:
     """Cells of two depths or more, equal in size, budget, setting and validation set."""
-    table = pd.DataFrame({"cell": list(cells), "size": sizes})
-    alike = [(cell.setting, cell.budget, cell.validation) for cell in cells]
-    for _, group in table.groupby(pd.Series(alike, dtype=object)) if len(table) else ():
-        rest = group.sort_values("size", kind="stable")
-        while len(rest):
-            near = rest["size"] <= rest["size"].iloc[0] * (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
-            family: list[Cell] = rest.loc[near, "cell"].tolist()
-            rest = rest[~near]
+
+    def alike(cell: Cell) -> tuple[str, str, str]:
+        return cell.setting, cell.budget, cell.validation
+
+    for _, members in groupby(sorted(cells, key=alike), alike):
+        for family in of_equal_size(members, size):
             if len({cell.architecture.depth for cell in family}) > 1:
                 yield family
 

@@ -12,7 +12,7 @@ from study.errors import InputError
 from study.fitting.cells import varied_columns
 from study.fitting.estimation import Settings
 from study.fitting.law_fits import LawFit, fit_table
-from study.fitting.ledgers import LEDGER_COLUMNS, unusable
+from study.fitting.ledgers import LEDGER_COLUMNS, usable
 from study.fitting.reading import Source
 
 _SHAPE = ("depth", "width", "heads", "ffn")
@@ -39,7 +39,7 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame) -> SweepLaws:
     """
     if ledger.empty:
         return SweepLaws((), ("No law is fitted: no run has ended",))
-    used = ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger)))]
+    used = usable(ledger)
     if used.empty:
         return SweepLaws((), ("No law is fitted: no run can be used",))
     apart = [name for name in varied_columns(used, ()) if name.startswith(VALIDATION)]
