@@ -51,6 +51,13 @@ def read_whole_numbers(place: str, text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
+def read_shape(place: str, text: str) -> tuple[int, int]:
+    """Depth and width of a shape, `2x128`."""
+    if not (found := re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,5})", text)):
+        raise InputError.at(place, f"{text!r} is not depth x width; write shapes as 2x128,4x256")
+    return int(found[1]), int(found[2])
+
+
 def count_text(number: float) -> str:
     """A count with three digits and its prefix, 10.4M."""
     return _written(number, {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}, "")

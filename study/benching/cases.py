@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
@@ -14,6 +13,7 @@ from study.counting import MASKING_RATE, flops_per_sequence, masked_positions
 from study.errors import InputError, Problem
 from study.memory import Device, Precision
 from study.named_models import architecture_of, changed
+from study.quantities import read_shape
 
 SHAPES = "2x128,4x256,4x512"
 VOCABULARIES = (30522, 8192)
@@ -106,13 +106,16 @@ class Case:
 
 def read_shapes(text: str) -> list[tuple[int, int]]:
     """Depths and widths from `2x128,4x256`; raises InputError with every part that is none."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    found = [re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,5})", part) for part in parts]
-    wrong = [part for part, sizes in zip(parts, found, strict=True) if sizes is None]
-    if wrong or not parts:
-        message = "{!r} is not depth x width; write shapes as 2x128,4x256"
-        raise InputError(Problem("--shapes", message.format(part)) for part in wrong or [text])
-    return [(int(sizes[1]), int(sizes[2])) for sizes in found if sizes is not None]
+    shapes: list[tuple[int, int]] = []
+    problems: list[Problem] = []
+    for part in [part.strip() for part in text.split(",") if part.strip()] or [text]:
+        try:
+            shapes.append(read_shape("--shapes", part))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return shapes
 
 
 def cases_of_shapes(

@@ -51,8 +51,7 @@ class Results:
 
     def __init__(self, folder: Path, device: Device, threads: int) -> None:
         self.environment = environment(device, threads)
-        hardware = self.environment["processor"] if device == "cpu" else self.environment["device"]
-        self.file = folder / f"{hardware_name(str(hardware))}.json"
+        self.file = folder / f"{hardware_name(self.environment)}.json"
         self.sections: dict[str, Any] = read_sections(self.file) if self.file.exists() else {}
 
     def put(self, section: str, rows: list[dict[str, Any]]) -> None:

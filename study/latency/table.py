@@ -27,7 +27,7 @@ def check_environment(environment: Mapping[str, Any], root: Path) -> Path:
     Raises InputError where it holds the table of another environment (another torch, Python or system): times of both in one
     table could not be compared.
     """
-    folder = root / hardware_name(str(environment["processor"] if environment["device"] == "cpu" else environment["device"]))
+    folder = root / hardware_name(environment)
     facts = folder / "environment.json"
     if facts.exists() and (before := json.loads(facts.read_bytes())) != dict(environment):
         changed = [name for name in environment if before.get(name) != environment[name]]
@@ -54,9 +54,10 @@ def write_table(rows: pd.DataFrame, environment: Mapping[str, Any], root: Path) 
     return table
 
 
-def hardware_name(hardware: str) -> str:
-    """A processor's or GPU's name as a folder: lower case, all but letters and digits as dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", hardware.lower()).strip("-") or "unknown"
+def hardware_name(environment: Mapping[str, Any]) -> str:
+    """The processor on a CPU, else the device, by name as a folder: lower case, all but letters and digits as dashes."""
+    hardware = environment["processor"] if environment["device"] == "cpu" else environment["device"]
+    return re.sub(r"[^a-z0-9]+", "-", str(hardware).lower()).strip("-") or "unknown"
 
 
 def read_table(path: Path) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, NullFormatter, NullLocator
 
+from study.plotting.bench_sections import read_section
 from study.plotting.style import save_in, series_styles, theme
 
 COLUMNS = ["varied", "value", "flops_per_second", "roof", "product_rate", "share_of_roof", "sentence"]
@@ -58,11 +58,9 @@ def _panel(axes: Axes, data: pd.DataFrame, colours: dict[str, str]) -> None:
 
 def draw_file(results: Path) -> list[Path]:
     """Draw the roofline section of a results file beside it, as `<hardware>-roofline`; nothing where it has none."""
-    section = json.loads(results.read_bytes())["sections"].get("roofline")
-    data = frame(section["rows"]) if section else pd.DataFrame()
+    rows, where = read_section(results, "roofline")
+    data = frame(rows)
     if data.empty:
         return []
-    place = section["environment"]
-    where = place["device"] if place["device"] != "cpu" else f"{place['processor']}, {place['threads']} threads"
-    dtype = section["rows"][0]["dtype"]
-    return save_in(draw(data, f"Training against the roofline of {where}, {dtype}"), results.parent, f"{results.stem}-roofline")
+    title = f"Training against the roofline of {where}, {rows[0]['dtype']}"
+    return save_in(draw(data, title), results.parent, f"{results.stem}-roofline")

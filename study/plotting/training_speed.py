@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +9,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from study.plotting.bench_sections import read_section
 from study.plotting.style import save_in, theme
 from study.quantities import count_text
 
@@ -64,11 +64,8 @@ def _bars(axes: Axes, data: pd.DataFrame, label: str, form: str) -> None:
 
 def draw_file(results: Path) -> list[Path]:
     """Draw the training section of a results file beside it; nothing where it has none."""
-    content = json.loads(results.read_bytes())
-    section = content["sections"].get("train")
-    data = frame(section["rows"]) if section else pd.DataFrame()
+    rows, where = read_section(results, "train")
+    data = frame(rows)
     if data.empty:
         return []
-    place = section["environment"]
-    where = place["device"] if place["device"] != "cpu" else f"{place['processor']}, {place['threads']} threads"
     return save_in(draw(data, f"Training speed on {where}"), results.parent, results.stem)

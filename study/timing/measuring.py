@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import platform
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from study.architecture import Architecture, unbuildable
 from study.counting import parameters
 from study.errors import InputError, Problem
 from study.memory import Device, Precision
+from study.quantities import read_shape
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,7 +152,6 @@ def _timed(call: Callable[[], object]) -> float:
 def _row(case: Case, setting: Setting, seconds: list[float]) -> dict[str, Any]:
     """One row of the table: the architecture, the case, the setting and what was measured."""
     a, ordered = case.architecture, sorted(seconds)
-    middle = len(ordered) // 2
     return {
         "model": case.model,
         "shape": a.shape_name,
@@ -163,7 +163,7 @@ def _row(case: Case, setting: Setting, seconds: list[float]) -> dict[str, Any]:
         "device": setting.device,
         "threads": setting.threads,
         "n": len(ordered),
-        "median_seconds": (ordered[middle] + ordered[-middle - 1]) / 2,
+        "median_seconds": median(ordered),
         "p95_seconds": ordered[math.ceil(0.95 * len(ordered)) - 1],
         "fastest_seconds": ordered[0],
     }
@@ -196,11 +196,12 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int) ->
             problems.append(Problem(f"--models {name}", reason))
         found[name.lower()] = architecture
     for shape in filter(None, (part.strip() for part in shapes.split(","))):
-        sizes = re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,5})", shape)
-        if sizes is None:
-            problems.append(Problem("--shapes", f"{shape!r} is not depth x width; write shapes as 2x128,4x256"))
+        try:
+            depth, width = read_shape("--shapes", shape)
+        except InputError as error:
+            problems += error.problems
             continue
-        rest = {"depth": int(sizes[1]), "width": int(sizes[2]), "vocabulary": vocabulary, "positions": positions}
+        rest = {"depth": depth, "width": width, "vocabulary": vocabulary, "positions": positions}
         architecture = architecture_of(None, rest)
         found[architecture.shape_name] = architecture
     if not found and not problems:
