@@ -29,7 +29,7 @@ from study.plotting import (
     what_doubling_adds,
 )
 from study.plotting.of_law import OfLaw
-from study.plotting.style import save
+from study.plotting.style import save_in
 from study.score_findings import law_table, score_findings, score_table, trend_table
 from study.score_records import write_scores
 from study.wording import escape
@@ -158,7 +158,7 @@ def _drawn(evidence: Evidence, name: str) -> bool:
         for kind in ("svg", "png"):
             (evidence.folder.figures / f"{name}.{kind}").unlink(missing_ok=True)
         return False
-    save(module.draw(data), evidence.folder, name)
+    save_in(module.draw(data), evidence.folder.figures, name)
     return True
 
 

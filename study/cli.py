@@ -20,6 +20,7 @@ from study.sweep_commands import SWEEP_COMMANDS, sweep_folder
 from study.tracker_commands import TRACKER_COMMANDS
 
 if TYPE_CHECKING:
+    from study.folders import SweepFolder
     from study.latency.prediction import LatencyModel
     from study.memory import Precision
 
@@ -297,7 +298,7 @@ def launch(
     if spec.downstream is not None:
         table = score_launched(folder.path, spec.downstream, spec.resources.overridden(**resources), console)
         show(*(() if as_json else table))
-    _report(folder.path, as_json)
+    _report(folder, as_json)
 
 
 @commands.command()
@@ -308,7 +309,7 @@ def launch(
 @as_json
 def report(folder: Path, include_unbracketed: bool, as_json: bool) -> None:
     """Rebuild ledger, fits, figures and answer from the records in FOLDER; needs no GPU, no account and no torch."""
-    _report(sweep_folder(folder).path, as_json, include_unbracketed)
+    _report(sweep_folder(folder), as_json, include_unbracketed)
 
 
 @commands.command()
@@ -417,11 +418,9 @@ def _latency_model(table: Path | None, precision: Precision, setting: tuple[int,
     return fit_latency(read_table(table), precision, setting=setting)
 
 
-def _report(path: Path, as_json: bool, include_unbracketed: bool = False) -> None:
+def _report(folder: SweepFolder, as_json: bool, include_unbracketed: bool = False) -> None:
     from study.answering import report as report_on
-    from study.folders import SweepFolder
 
-    folder = SweepFolder(path)
     answer = report_on(folder, include_unbracketed)
     if as_json:
         click.echo(json.dumps(answer.to_dict(), indent=1))

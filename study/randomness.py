@@ -8,13 +8,12 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """What a random number is for; two streams of one seed share nothing."""
+    """What a random number is for; two streams of one seed share nothing. A number makes seeds: none is given out again."""
 
     INITIALISATION = 0
     DATA_ORDER = 1
     MASKS = 2
     DROPOUT = 3
-    VALIDATION_SEQUENCES = 4
     VALIDATION_MASKS = 5
     HEAD_INITIALISATION = 6
     TASK_ORDER = 7

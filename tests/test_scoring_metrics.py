@@ -125,7 +125,7 @@ def test_a_metric_is_a_function_of_sums_over_examples(made: TaskData, predicted:
     assert parts.value == pytest.approx(METRICS[metric](made, made.test, predicted), abs=1e-6)
     found = interval(made, "test", predicted, metric)
     assert found.low < parts.value < found.high
-    assert found == interval(made, "test", predicted, metric), "the same seed gives the same interval"
+    assert found == interval(made, "test", predicted, metric), "the same predictions give the same interval"
 
 
 def test_the_interval_of_an_accuracy_is_that_of_the_binomial() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.column_names import named_like
-from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.estimation import Fit, fit
 from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
@@ -18,7 +18,7 @@ from study.fitting.table_files import read_table
 Approaches = dict[str, Frontier | str]
 
 
-def frontiers(source: Source, settings: Settings | None = None) -> Approaches:
+def frontiers(source: Source) -> Approaches:
     """The frontier by every approach, or in words why there is none.
 
     Tokens are C/(6·N) where the source or its table has FLOPs but no tokens. C is what orders the runs, but for the parametric
@@ -35,7 +35,7 @@ def frontiers(source: Source, settings: Settings | None = None) -> Approaches:
         "parabola": lambda: replace(iso_flop(*runs), compute=compute),
         "full parabola": lambda: replace(iso_flop(*runs, window=float("inf")), compute=compute),
         "akima": lambda: replace(iso_flop(*runs, valley="akima"), compute=compute),
-        "parametric": lambda: _of_law(fit(LAWS["chinchilla"], points, settings)),
+        "parametric": lambda: _of_law(fit(LAWS["chinchilla"], points)),
     }
     return {name: _attempt(points, way) for name, way in ways.items()}
 

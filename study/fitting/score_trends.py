@@ -47,7 +47,7 @@ class Trend:
         return "rises" if self.reversals else "monotone"
 
 
-def trend(loss: Floats, score: Floats, error: Floats, freedom: Floats, seed: int = 0) -> Trend | None:
+def trend(loss: Floats, score: Floats, error: Floats, freedom: Floats) -> Trend | None:
     """The trend of scores over losses; None for fewer than three encoders or scores all alike.
 
     `error` is the standard error of each score, and `freedom` the degrees of freedom of that.
@@ -56,8 +56,7 @@ def trend(loss: Floats, score: Floats, error: Floats, freedom: Floats, seed: int
         return None
     correlation = float(_spearman(-loss[None], score[None])[0])
     low, high = rank_interval(correlation, len(score))
-    reversals = _reversals(loss, score, error, freedom)
-    return Trend(len(score), correlation, low, high, _p_value(loss, score, np.random.default_rng(seed)), reversals)
+    return Trend(len(score), correlation, low, high, _p_value(loss, score), _reversals(loss, score, error, freedom))
 
 
 @lru_cache(maxsize=256)
@@ -103,13 +102,13 @@ def _correlation(a: Floats, b: Floats) -> Floats:
     return np.asarray(np.divide((a * b).sum(axis=1), spread, out=np.full(len(a), np.nan), where=spread > 0))
 
 
-def _p_value(loss: Floats, score: Floats, random: np.random.Generator) -> float:
-    """Two-sided, over all orders of up to 8 encoders, else over random ones."""
+def _p_value(loss: Floats, score: Floats) -> float:
+    """Two-sided, over all orders of up to 8 encoders, else over random ones, which are always the same."""
     count = len(score)
     orders = (
         np.array(list(permutations(range(count))))
         if count <= _EXACT
-        else np.vstack([np.arange(count), random.permuted(np.tile(np.arange(count), (_DRAWS, 1)), axis=1)])
+        else np.vstack([np.arange(count), np.random.default_rng(0).permuted(np.tile(np.arange(count), (_DRAWS, 1)), axis=1)])
     )
     found = np.abs(_spearman(np.tile(-loss, (len(orders), 1)), score[orders]))
     return float(np.mean(found >= abs(_spearman(-loss[None], score[None])[0]) - 1e-12))

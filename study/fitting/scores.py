@@ -87,10 +87,9 @@ class _ScoreOfLossSurface(_LogisticSurface):
 
 @dataclass(frozen=True)
 class ScoreBetween(Law):
-    """chance + (ceiling − chance)/(1 + exp(k·(L − L0))) between ends that are known, for which three encoders suffice."""
+    """chance + (1 − chance)/(1 + exp(k·(L − L0))) from a chance that is known to 1, for which three encoders suffice."""
 
     chance: float = 0.0
-    ceiling: float = 1.0
 
     variables = ("loss",)
     parameters = ("k", "L0")
@@ -98,7 +97,7 @@ class ScoreBetween(Law):
 
     def at(self, columns: Columns) -> CurvedSurface:
         """The law at the rows of a table."""
-        return _ScoreBetweenSurface(columns["loss"], (self.chance, self.ceiling))
+        return _ScoreBetweenSurface(columns["loss"], (self.chance, 1.0))
 
     def values(self, parameters: Floats, columns: Columns) -> Floats:
         """The formula at many sets of parameters (B × p) and all rows, B × n."""

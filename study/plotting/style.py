@@ -20,7 +20,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from study.durable_files import write_atomically
-from study.folders import SweepFolder
 
 LOSS = "validation loss (nats per masked token)"
 FLOPS = "training FLOPs (train_flops: products that run)"
@@ -155,11 +154,6 @@ def finish_cells(figure: Figure, axes: Axes, data: pd.DataFrame, title: str, x_m
     log_ticks(axes)
     mark_plateau(axes, data["unigram_entropy_nats"])
     figure.suptitle(f"{title} ({len(data)} cells, {data['seeds'].sum()} runs; bars: 95% over seeds)")
-
-
-def save(figure: Figure, folder: SweepFolder, name: str) -> None:
-    """Write a sweep's `figures/<name>.svg` and `.png`."""
-    save_in(figure, folder.figures, name)
 
 
 def save_in(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -35,9 +35,9 @@ def observations(path: Path) -> Observations:
     return Observations.of({"parameters": parameters, "tokens": tokens}, table["loss"].to_numpy(dtype=float))
 
 
-def estimate(path: Path, bootstrap: int = 4000) -> Fit:
+def estimate(path: Path) -> Fit:
     """Chinchilla's law fitted to the 240 points."""
-    return fit(LAWS["chinchilla"], observations(path), Settings(bootstrap=bootstrap))
+    return fit(LAWS["chinchilla"], observations(path), Settings(bootstrap=4000))
 
 
 def study(path: Path | None) -> Study:

@@ -33,10 +33,10 @@ def observations(column: str) -> Observations:
     return Observations.of(sizes, table[column].to_numpy(dtype=float))
 
 
-def estimate(column: str, bootstrap: int = 1000) -> Fit:
+def estimate(column: str) -> Fit:
     """Chinchilla's law fitted to the ladder."""
     points = observations(column)
-    return fit(LAWS["chinchilla"], points.where(np.arange(len(points)) < len(points) - 1), Settings(bootstrap=bootstrap))
+    return fit(LAWS["chinchilla"], points.where(np.arange(len(points)) < len(points) - 1), Settings(bootstrap=1000))
 
 
 def study() -> Study:

@@ -46,14 +46,14 @@ class Parts:
 
 
 def interval(
-    task: TaskData, split: str, predictions: Sequence[Any], metric: Metric | None = None, draws: int = 1000, seed: int = 0
+    task: TaskData, split: str, predictions: Sequence[Any], metric: Metric | None = None, draws: int = 1000
 ) -> Interval:
     """The bootstrap interval of a metric, the task's headline by default, over the examples of a split.
 
-    Ranks stay as they are in all examples. The same predictions and seed give the same interval.
+    Ranks stay as they are in all examples. The same predictions give the same interval.
     """
     parts = parts_of(task, task.splits[split], predictions, metric or task.spec.headline)
-    values = parts.combine(resampled_sums(parts.of_examples, draws, np.random.default_rng(seed)))
+    values = parts.combine(resampled_sums(parts.of_examples, draws, np.random.default_rng(0)))
     low, high = np.quantile(values, [0.025, 0.975])
     return Interval(float(low), float(high), float(values.std(ddof=1)))
 

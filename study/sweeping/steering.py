@@ -24,6 +24,9 @@ _KEPT = ("COMPLETED", "PRUNED")
 
 POLL_SECONDS = 0.2
 
+STOP_SECONDS = SAVE_SECONDS + 30
+"""How long whoever runs a sweep may take to let it save and stop."""
+
 
 @dataclass(frozen=True)
 class Retried:
@@ -35,7 +38,7 @@ class Retried:
     kept: str
 
 
-def stop(folder: SweepFolder, patience_seconds: float = SAVE_SECONDS + 30) -> bool:
+def stop(folder: SweepFolder) -> bool:
     """Ask whoever runs a sweep to let its runs save and to stop, and wait for it; False where nobody ran it.
 
     Raises InputError where it has not stopped in time.
@@ -43,10 +46,10 @@ def stop(folder: SweepFolder, patience_seconds: float = SAVE_SECONDS + 30) -> bo
     if not is_locked(folder.lock_file):
         return False
     write_atomically(folder.stop_file, json.dumps(_signed({})).encode())
-    end = time.monotonic() + patience_seconds
+    end = time.monotonic() + STOP_SECONDS
     while is_locked(folder.lock_file):
         if time.monotonic() > end:
-            raise InputError.at(str(folder.path), f"has not stopped within {patience_seconds:.0f} s; see {folder.holder_file}")
+            raise InputError.at(str(folder.path), f"has not stopped within {STOP_SECONDS:.0f} s; see {folder.holder_file}")
         time.sleep(POLL_SECONDS)
     folder.stop_file.unlink(missing_ok=True)
     return True
