@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pandas as pd
+
 from study.findings import coverage
-from study.fitting.downstream import Downstream, TaskScores
+from study.fitting.downstream import AVERAGE, Downstream, TaskScores
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
 from study.fitting.score_trends import Verdict
@@ -92,7 +94,7 @@ def trend_table(evidence: Evidence) -> str:
 def _trend_row(task: TaskScores) -> list[object]:
     row, told = task.best_row, task.trend
     best, half = task.best
-    beside = [None if task.task == "average" else _number(row[name]) for name in ("random", "majority", "bag_of_words")]
+    beside = [None if task.task == AVERAGE else _number(row[name]) for name in ("random", "majority", "bag_of_words")]
     correlation: list[object] = [None] * 5
     if told is not None:
         interval = f"{told.low:+.2f} to {told.high:+.2f}"
@@ -160,4 +162,4 @@ def score_table(evidence: Evidence) -> str:
 
 
 def _number(value: float) -> str | None:
-    return f"{value:.4f}" if value == value else None
+    return f"{value:.4f}" if pd.notna(value) else None

@@ -1,4 +1,4 @@
-"""The tables of an answer, as Markdown: differences, gains, cells and excluded runs."""
+"""The tables of an answer, as Markdown: differences, gains, laws, cells and excluded runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the ledger says: chosen learning rates, paired differences and rankings; reads results, never torch."""
+"""What ledgers and tables say: learning rates, differences, rankings, laws, forecasts, frontiers and scores; never torch."""

@@ -12,7 +12,7 @@ from scipy.stats import t
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.forecasting import Forecast, forecast, largest_runs
+from study.fitting.forecasting import Forecast, forecast, forecast_dict, largest_runs
 from study.fitting.laws import Floats, Law
 from study.fitting.observations import Observations
 from study.fitting.paired import CONFIDENCE
@@ -95,8 +95,6 @@ class TaskScores:
         """All of it as plain values that JSON can hold."""
         told = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
-        said = {name: getattr(self, name) for name in ("forecast", "forecast_from_sizes")}
-        forecasts = {name: one.to_dict() if isinstance(one, Forecast) else {"status": one} for name, one in said.items()}
         shown = self.points.drop(columns="freedom")
         rows = shown.astype(object).where(shown.notna(), None).to_dict("records")
         beats, compared = self.beats_random
@@ -107,7 +105,8 @@ class TaskScores:
             "trend": told,
             "beats_random_weights": {"encoders": beats, "of": compared},
             "law": law,
-            **forecasts,
+            "forecast": forecast_dict(self.forecast),
+            "forecast_from_sizes": forecast_dict(self.forecast_from_sizes),
             "scores": rows,
         }
 

@@ -149,6 +149,11 @@ def interval_of(centres: Floats, residuals: Floats, parameters: int, space: Spac
     return percentile_interval(centres * np.exp(-drawn) if space == "log" else centres - drawn)
 
 
+def forecast_dict(told: Forecast | str) -> dict[str, Any]:
+    """A forecast as plain values; where there is none, its status is the words that say why."""
+    return {"status": told} if isinstance(told, str) else told.to_dict()
+
+
 def forecast_text(told: Forecast | str) -> str:
     """A forecast in one line: its status, what was held out, the error, and whether the interval covered."""
     if isinstance(told, str):

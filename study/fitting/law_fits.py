@@ -9,7 +9,7 @@ import numpy as np
 
 from study.fitting.catalogue import law_named
 from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.forecasting import HELD_OUT, Forecast, forecast, forecast_text
+from study.fitting.forecasting import HELD_OUT, Forecast, forecast, forecast_dict, forecast_text
 from study.fitting.reading import Source, read_observations
 from study.fitting.uncertainty import ReplicateNoise, replicate_noise
 from study.quantities import plural
@@ -34,8 +34,7 @@ class LawFit:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values that JSON can hold."""
-        told = self.forecast.to_dict() if isinstance(self.forecast, Forecast) else {"status": self.forecast}
-        noise = None if self.noise is None else vars(self.noise)
+        told, noise = forecast_dict(self.forecast), None if self.noise is None else vars(self.noise)
         profiles = {name: list(interval) for name, interval in self.profiles.items()}
         more = {"profile_intervals": profiles, "replicate_noise": noise, "forecast": told, "options": self._options()}
         return self.fit.to_dict() | more

@@ -55,7 +55,7 @@ class Surface(ABC):
 
     @abstractmethod
     def starts(self, response: Floats, count: int) -> Floats:
-        """About `count` θ to start a fit from, count × p."""
+        """θ to start a fit from, one a row: `count` of them, or a grid of the law's own, however long."""
 
 
 @dataclass(frozen=True)

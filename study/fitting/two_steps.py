@@ -10,7 +10,16 @@ import numpy as np
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.forecasting import FORECAST_RESAMPLES, HELD_OUT, Forecast, forecast, forecast_text, interval_of, largest_runs
+from study.fitting.forecasting import (
+    FORECAST_RESAMPLES,
+    HELD_OUT,
+    Forecast,
+    forecast,
+    forecast_dict,
+    forecast_text,
+    interval_of,
+    largest_runs,
+)
 from study.fitting.laws import Columns, Floats, Law
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_columns
@@ -49,15 +58,13 @@ class ScoreFit:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values."""
-        told = {"two_steps": self.two_step_forecast, "single_step": self.single_step_forecast}
-        plain = {name: one.to_dict() if isinstance(one, Forecast) else {"status": one} for name, one in told.items()}
         return {
             "two_steps": {
                 "loss": self.two_steps.loss.to_dict(),
                 "score": self.two_steps.score.to_dict(),
-                "forecast": plain["two_steps"],
+                "forecast": forecast_dict(self.two_step_forecast),
             },
-            "single_step": self.single_step.to_dict() | {"forecast": plain["single_step"]},
+            "single_step": self.single_step.to_dict() | {"forecast": forecast_dict(self.single_step_forecast)},
         }
 
     def to_text(self) -> str:
