@@ -18,6 +18,7 @@ from study.benching.cases import (
     cases_of_shapes,
     read_shapes,
 )
+from study.benching.figures import Tell
 from study.benching.results import Results
 from study.benching.roofline import measure_roofline
 from study.benching.sharing import measure_sharing
@@ -26,8 +27,6 @@ from study.benching.surroundings import measure_data, measure_overhead, measure_
 from study.benching.training import measure_training
 from study.errors import InputError
 from study.memory import Device, Precision
-
-Tell = Callable[[dict[str, Any]], None]
 
 BY_DEVICE: dict[Device, tuple[str, ...]] = {
     "cpu": ("train", "finetune", "overhead", "start", "data", "validation", "laws", "roofline"),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+Tell = Callable[[dict[str, Any]], None]
+"""Told each row when it is finished."""
 
 
 def figure(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from study.benching.cases import Case
+from study.benching.figures import Tell
 from study.benching.gate import Contender, ContenderError, Order, load
 from study.benching.rows import best_product
 from study.benching.step_profile import PRODUCTS, Shares, explained, shares_of
@@ -120,7 +121,7 @@ def _profiled(row: Mapping[str, Any]) -> tuple[Shares, float]:
     return row["spent"], row["flops_per_second"] / row["spent"][PRODUCTS] / row["product_rate"]
 
 
-def measure_roofline(device: Device, threads: int, tell: Callable[[dict[str, Any]], None]) -> None:
+def measure_roofline(device: Device, threads: int, tell: Tell) -> None:
     """Time every case, profile those that fall off the roof and the best of their axes (on a CPU), and tell all rows."""
     load()
     with tempfile.TemporaryDirectory(prefix="study-bench-") as name:

@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from study.benching.cases import Case
+from study.benching.figures import Tell
 from study.benching.gate import Contender, ContenderError, Order, RoundTime, load
 from study.benching.training import WARM_UP
 from study.memory import Device, Precision
@@ -27,7 +28,7 @@ PATIENCE = 30.0
 """Seconds that MPS may take to start or to end."""
 
 
-def measure_sharing(device: Device, tell: Callable[[dict[str, Any]], None]) -> None:
+def measure_sharing(device: Device, tell: Tell) -> None:
     """Throughput of k runs together, for each model and, where its daemon is installed, once more under MPS."""
     load()
     for model in MODELS:

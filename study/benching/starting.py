@@ -13,7 +13,6 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
@@ -21,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from study.benching.figures import failed, figure
+from study.benching.figures import Tell, failed, figure
 
 CALLS, RUNS, SWEPT = 7, 8, 100
 """How often a command is called; runs that are started one after the other; runs of the sweep."""
@@ -35,7 +34,7 @@ START_SECONDS, RUN_SECONDS = 1.0, 0.3
 CODE = "import sys; from study.cli import main; sys.argv[0] = 'study'; main()"
 
 
-def measure_starting(tell: Callable[[dict[str, Any]], None]) -> None:
+def measure_starting(tell: Tell) -> None:
     """Time the commands, a start of a run, and a sweep of 100 runs of one step each."""
     for arguments, limit in COMMANDS:
         seconds = median(_process_seconds(arguments) for _ in range(CALLS))

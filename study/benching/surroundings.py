@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -11,11 +10,9 @@ from typing import Any
 
 from study.architecture import Architecture
 from study.benching.cases import Case
-from study.benching.figures import failed, figure
+from study.benching.figures import Tell, failed, figure
 from study.benching.gate import Contender, ContenderError, load
 from study.benching.training import Stand
-
-Tell = Callable[[dict[str, Any]], None]
 
 SMALL = Architecture(depth=2, width=128, heads=2, ffn=512, vocabulary=2048)
 """A model whose step of 8 x 128 tokens takes about 25 ms on two idle cores."""
@@ -71,9 +68,9 @@ def measure_data(threads: int, tell: Tell) -> None:
     from study.config import DataConfig
     from study.data.corpora import read_corpus
     from study.data.packing import write_tokens
-    from study.data.tokenizing import train_tokenizer
+    from study.data.tokenizing import first_characters, train_tokenizer
 
-    texts = list(_first(CHARACTERS, (document.text for document in read_corpus(DataConfig()))))
+    texts = list(first_characters((document.text for document in read_corpus(DataConfig())), CHARACTERS))
     tokenizer = train_tokenizer(texts, 8192)
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
         started = perf_counter()
@@ -88,15 +85,6 @@ def measure_data(threads: int, tell: Tell) -> None:
         return
     tell(figure("loading a batch of 32 x 128", found["loading_seconds"], "s"))
     tell(figure("loading, of a step", found["loading_seconds"] / found["step_seconds"], "share", at_most=LOADING_SHARE))
-
-
-def _first(characters: int, texts: Iterable[str]) -> Iterator[str]:
-    seen = 0
-    for text in texts:
-        yield text
-        seen += len(text)
-        if seen >= characters:
-            return
 
 
 def measure_validation(threads: int, tell: Tell) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from study.benching.cases import Case
+from study.benching.figures import Tell
 from study.benching.gate import Contender, ContenderError, Order, load
 from study.benching.rows import PEERS, Rounds, training_row
 
@@ -22,9 +23,6 @@ count only where they are as long as a round, which a cold cache does not show i
 
 WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
 """The round that does not count: compiling, capturing and the allocator's growth are over then."""
-
-Tell = Callable[[dict[str, Any]], None]
-"""Told each row when it is finished."""
 
 
 class Stand:

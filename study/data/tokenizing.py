@@ -69,7 +69,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
     Raises InputError where the texts are empty or yield too few pieces.
     """
-    sample = list(_first_characters(texts, _TRAINING_CHARACTERS))
+    sample = list(first_characters(texts, _TRAINING_CHARACTERS))
     if not any(sample):
         raise InputError.at("data.corpus", "its train split holds no text to learn a vocabulary from; give more text")
     alphabet = _alphabet(sample, min(_LARGEST_ALPHABET, int(vocabulary * _ALPHABET_SHARE)))
@@ -89,6 +89,16 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
         found = f"this corpus yields only {len(pieces):,}; ask for fewer or give more text"
         raise InputError.at(f"{_PLACE}.vocabulary", f"{vocabulary:,} pieces are asked for, but {found}")
     return bert_tokenizer(pieces)
+
+
+def first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
+    """Texts until `limit` characters are reached."""
+    size = 0
+    for text in texts:
+        yield text
+        size += len(text)
+        if size >= limit:
+            return
 
 
 def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
@@ -136,16 +146,6 @@ def bert_tokenizer(pieces: dict[str, int]) -> Tokenizer:
         tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
         tokenizer.add_special_tokens(list(SPECIAL_PIECES))
     return tokenizer
-
-
-def _first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
-    """Texts until `limit` characters are reached."""
-    size = 0
-    for text in texts:
-        yield text
-        size += len(text)
-        if size >= limit:
-            return
 
 
 def _alphabet(texts: list[str], limit: int) -> list[str]:

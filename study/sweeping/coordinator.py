@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import yaml
 from filelock import FileLock, Timeout
 
+from study import garbage
 from study.config import RunConfig
 from study.durable_files import patiently, write_atomically
 from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
@@ -127,7 +127,7 @@ class Coordinator:
         names = {cell_of(cell.config, tuple(spec.tune), data_fingerprint) for cell in planned}
         write_atomically(folder.cells_file, json.dumps(sorted(names), indent=1).encode())
         self._shared = SharedRuns(folder)
-        with _garbage_kept():
+        with garbage.paused():  # each collection would walk all records read so far, and none of them is garbage
             begun = self._load()
         self.trunks = Trunks(planned, self._home)
         self.pruning: Pruning | None = None
@@ -291,16 +291,6 @@ def _taken(ended: SimpleQueue[Future[int]], seconds: float) -> Iterator[Future[i
         yield ended.get(timeout=seconds)
         while True:
             yield ended.get_nowait()
-
-
-@contextmanager
-def _garbage_kept() -> Iterator[None]:
-    """Within, nothing is collected: each collection would walk all records read so far, and none of them is garbage."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @contextmanager

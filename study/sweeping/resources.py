@@ -18,7 +18,7 @@ UNITS = {"s": 1 / 60, "m": 1.0, "min": 1.0, "h": 60.0, "d": 1440.0}
 SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-|(?=\d+:))(?P<parts>\d{1,4}(?::\d{2}){0,2})")
 """How Slurm writes a limit, but for a bare number: minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
 
-DISTRIBUTED_FLAGS = ("partition", "time", "array", "nodes")
+SLURM_FLAGS = ("partition", "time", "array", "nodes")
 """What the command line sets in the `slurm` part."""
 
 
@@ -109,7 +109,7 @@ class Resources(Strict):
     def overridden(self, **flags: Any) -> Resources:
         """These resources with the command line's flags put over them, None where a flag was not given."""
         given = {name: value for name, value in flags.items() if value is not None}
-        slurm = {name: given.pop(name) for name in DISTRIBUTED_FLAGS if name in given}
+        slurm = {name: given.pop(name) for name in SLURM_FLAGS if name in given}
         on = given.get("on", self.on)
         if slurm and on != "slurm":
             raise InputError(Problem(f"--{name}", "is for --on slurm") for name in slurm)

@@ -124,7 +124,7 @@ def masker_of(config: RunConfig, prepared: PreparedData) -> Masker:
         masking=config.masking,
         predictions=config.predictions,
         mask_token=special.mask,
-        special_tokens=(special.pad, special.unk, special.cls, special.sep, special.mask),
+        special_tokens=special.all,
         vocabulary=config.architecture.vocabulary,
     )
 
