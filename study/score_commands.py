@@ -66,22 +66,20 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
 @click.option("--output", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 def features(
-    folder: Path, texts: Path, layer: int | None, pooling: Any, precision: str | None, output: Path | None, device: Any
+    folder: Path, texts: Path, layer: int | None, pooling: Any, precision: Any, output: Path | None, device: Any
 ) -> None:
     """Write the embedding of each line of TEXTS by one layer of a completed RUN."""
     from study.errors import InputError
     from study.scoring.embedding import embed, output_file, read_texts, write_embeddings
     from study.scoring.launch import target
     from study.sweeping.executors.slots import local_slots
-    from study.training.execution import Execution
 
     lines, into = read_texts(texts), output_file(texts, output)
     runs = target(folder).runs
     if len(runs) > 1:
         raise InputError.at(str(folder), f"holds {len(runs)} completed runs; give the folder of one, as runs/{runs[0].run_id}")
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
-    execution = Execution(slot.device, 1, slot.threads, kernels="eager")
-    found = embed(runs[0], lines, layer, pooling, precision or "auto", execution)
+    found = embed(runs[0], lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
     write_embeddings(into, found, lines)
     click.echo(f"{len(lines)} embeddings of width {found.shape[1]}: {into}")
 

@@ -20,6 +20,7 @@ from study.benching.synthetic import drawn_data
 from study.data.batches import DataOrder
 from study.folders import RunFolder
 from study.memory import Device, Precision
+from study.model.autocast import autocast
 from study.model.linear import multiply_through_onednn, onednn_product
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, clip_gradients, schedule
@@ -129,7 +130,7 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
     while True:
         generator.manual_seed(stream_seed(Stream.MASKS, config.seed, step))
         masked = masker(torch.from_numpy(sequences.take(order.at(step))), generator)
-        with torch.autocast(case.device, torch.bfloat16, enabled=case.dtype == "bf16"):
+        with autocast(case.device, case.dtype):
             loss = model.predicted_loss(model.encoder(masked.tokens), masked.positions, masked.labels)
         optimizer.zero_grad()
         torch.autograd.backward(loss)

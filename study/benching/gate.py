@@ -14,6 +14,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Self
 
+from study.sweeping.executors.processes import log_into
+
 PATIENCE_SECONDS = 300.0
 """How long a contender may take over its start or over one round."""
 
@@ -189,9 +191,7 @@ def _run(target: str, arguments: tuple[Any, ...], channel: Connection, log: Path
     """The life of a contender's process."""
     os.environ.update(environment)
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # Trainer takes all it sees
-    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
+    log_into(log)
     module, _, name = target.rpartition(".")
     try:
         getattr(importlib.import_module(module), name)(*arguments, channel)

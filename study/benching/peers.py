@@ -24,6 +24,7 @@ from study.benching.contenders import gate_of
 from study.benching.gate import Gate
 from study.benching.synthetic import SEQUENCES, drawn_data, drawn_tokenizer
 from study.counting import MASKING_RATE
+from study.model.autocast import autocast
 from study.model.optimization import adamw
 
 LOOP_BATCHES = 8
@@ -78,7 +79,7 @@ def loop(case: Case, folder: Path, channel: Connection) -> None:
     step = 0
     while True:
         batch = {name: values.to(case.device, non_blocking=True) for name, values in batches[step % LOOP_BATCHES].items()}
-        with torch.autocast(case.device, torch.bfloat16, enabled=case.dtype == "bf16"):
+        with autocast(case.device, case.dtype):
             loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.gradient_clip_norm or float("inf"))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from study.durable_files import write_atomically
 from study.errors import InputError, Problem
+from study.memory import Precision
 from study.scoring.batches import Collator
 from study.scoring.encoding import TaskEncoder
 from study.scoring.features import layer_features
@@ -49,7 +50,12 @@ def output_file(texts: Path, output: Path | None) -> Path:
 
 
 def embed(
-    run: Pretrained, texts: list[str], layer: int | None, pooling: Literal["cls", "mean"], precision: str, execution: Execution
+    run: Pretrained,
+    texts: list[str],
+    layer: int | None,
+    pooling: Literal["cls", "mean"],
+    precision: Precision | Literal["auto"],
+    execution: Execution,
 ) -> NDArray[np.float32]:
     """The embedding of each text, (texts, H); layer 0 is the embeddings, without one the last is taken.
 

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from study.memory import Precision
+from study.model.autocast import autocast
 from study.model.encoder import Encoder
 from study.scoring.batches import Collator, EvaluatedSplit, TaskBatch
 from study.scoring.encoding import Inputs
@@ -37,7 +39,7 @@ def layer_features(
     encoder: Encoder,
     collate: Collator,
     poolings: tuple[Pooling, ...],
-    precision: str,
+    precision: Precision,
     stop: StopSignal,
     layers: Callable[[int], bool] = lambda _: True,
 ) -> dict[tuple[int, Pooling], NDArray[np.float32]]:
@@ -53,7 +55,7 @@ def layer_features(
         if stop.received:
             raise Preempted
         batch = moved(on_cpu, device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        with autocast(device.type, precision):
             outputs = encoder.layers(batch.tokens, batch.segments, batch.attended)
         for layer, output_BxSxH in enumerate(outputs):
             for pooling in poolings if layers(layer) else ():

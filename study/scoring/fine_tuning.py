@@ -14,6 +14,8 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
 from study.config import Budget, Recipe
+from study.memory import Precision
+from study.model.autocast import autocast
 from study.model.dropout import seed_dropout
 from study.model.optimization import adamw, clip_gradients, schedule
 from study.model.task_model import TaskModel
@@ -126,7 +128,7 @@ class FineTuning(pl.LightningModule):
         self._resumed = time.perf_counter()
 
     @torch.inference_mode()
-    def predict_test(self, precision: str) -> list[Any]:
+    def predict_test(self, precision: Precision) -> list[Any]:
         """The predictions for test with the weights of the best epoch; leaves the module with those."""
         self.model.load_state_dict(self.best["weights"])
         self.model.eval()
@@ -134,7 +136,7 @@ class FineTuning(pl.LightningModule):
         logits: Logits = []
         for batch in EvaluatedSplit(self.data.collator("test")):
             moved = self.transfer_batch_to_device(batch, device, 0)
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            with autocast(device.type, precision):
                 logits += split_logits(self(moved), moved, self.data.splits["test"])
         return self._predictions("test", logits)
 

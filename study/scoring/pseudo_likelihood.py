@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from study.data.tokenizing import SpecialTokens
 from study.memory import Device, Precision
+from study.model.autocast import autocast
 from study.model.masked_language_model import MaskedLanguageModel
 from study.score_config import ScoreConfig
 from study.scoring.metrics import by_paradigm
@@ -53,7 +54,7 @@ def score_pairs(
 class PseudoLikelihood:
     """Scores sentences; masked inputs that are alike are encoded once, and only the masked place meets the head."""
 
-    def __init__(self, model: MaskedLanguageModel, run: Pretrained, precision: str, max_length: int | None) -> None:
+    def __init__(self, model: MaskedLanguageModel, run: Pretrained, precision: Precision, max_length: int | None) -> None:
         self.model, self.run, self.precision = model, run, precision
         self.room = run.max_length(max_length) - 2
         self.device = next(model.parameters()).device
@@ -64,7 +65,7 @@ class PseudoLikelihood:
         tokens = 0
         for begin in range(0, len(sentences), SENTENCES):
             part = sentences[begin : begin + SENTENCES]
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            with autocast(self.device.type, self.precision):
                 for inputs in masked_inputs(self.run, part, self.room).values():
                     np.add.at(scores, begin + inputs.sentence, self._nats(inputs, stop))
                     tokens += inputs.unique.size

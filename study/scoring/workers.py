@@ -11,11 +11,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import PREEMPTED_EXIT
-from study.sweeping.executors.processes import start_forkserver, stop_when_orphaned
+from study.sweeping.executors.processes import log_into, start_forkserver, stop_when_orphaned
 from study.sweeping.executors.slots import Slot, rank_environments
 
 if TYPE_CHECKING:
@@ -107,7 +106,6 @@ def work(pipe: Connection, slot: Slot, environment: dict[str, str]) -> None:
     from threadpoolctl import threadpool_limits
 
     from study.scoring.job import BaselineJob, make_baselines, score
-    from study.training.execution import Execution
     from study.training.stopping import StopSignal
 
     os.setsid()
@@ -115,26 +113,17 @@ def work(pipe: Connection, slot: Slot, environment: dict[str, str]) -> None:
     stop = StopSignal()
     threading.Thread(target=stop_when_orphaned, args=(stop.set,), daemon=True).start()
     threadpool_limits(slot.threads, user_api="blas")
-    execution = Execution(slot.device, len(slot.indices), slot.threads, kernels="eager", sharing=slot.sharing)
+    execution = slot.execution(kernels="eager")
     while not stop.received:
         stop.install()
         try:
             job: Job | BaselineJob = pipe.recv()
         except EOFError:
             return
-        _log_into(job.log_file)
+        log_into(job.log_file)
         if isinstance(job, BaselineJob):
             make_baselines(job)
             pipe.send(0)
         else:
             state = score(job, execution, stop)
             pipe.send(PREEMPTED_EXIT if state == "PREEMPTED" else 0)
-
-
-def _log_into(file: Path) -> None:
-    """Send what this process prints into a log."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    log = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)

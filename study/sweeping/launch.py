@@ -11,7 +11,7 @@ from rich.console import Console
 from study.data.prepared import check_files, prepare
 from study.errors import InputError
 from study.folders import SweepFolder
-from study.memory import Precision
+from study.memory import Device, Precision
 from study.sweeping.bill import Bill, bill, first_runs
 from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.display import LaunchDisplay
@@ -82,7 +82,7 @@ def _check_kernels(spec: SweepSpec, slot: Slot, here: bool) -> None:
             raise InputError.at("--kernels onednn", f"is for fp32, and recipe.precision is {found}; {remedy}")
 
 
-def _precision(asked: str, device: Literal["cpu", "cuda"], here: bool) -> Precision | None:
+def _precision(asked: Precision | Literal["auto"], device: Device, here: bool) -> Precision | None:
     """The precision that runs will be in; None where `auto` is for another machine to decide."""
     from study.training.execution import resolve_precision
 

@@ -21,7 +21,7 @@ import torch
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.memory import Precision
+from study.memory import Device, Precision
 from study.ownership import hang_seconds
 from study.records import Environment, Kernels
 
@@ -37,7 +37,7 @@ class Execution:
     as HUNG. `sharing` runs at most have each device at a time.
     """
 
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Device = "cpu"
     devices: int = 1
     threads: int = 1
     kernels: Kernels | Literal["auto"] = "auto"
@@ -63,14 +63,14 @@ class Execution:
         check_compiler(self.kernels, self.device)
 
 
-def check_compiler(kernels: str, device: str, place: str = "kernels") -> None:
+def check_compiler(kernels: str, device: Device, place: str = "kernels") -> None:
     """Raise InputError, at `place`, where kernels are built by torch.compile and nothing to build them with is here."""
     if kernels in ("compiled", "graphed") and not can_compile(device):
         missing = "a C compiler and Python's headers (Debian: gcc, python3-dev)"
         raise InputError.at(place, f"{kernels} needs {missing}; install them, or use eager")
 
 
-def can_compile(device: str) -> bool:
+def can_compile(device: Device) -> bool:
     """Whether torch.compile finds what it builds with here: a compiler, and Python's headers for Triton."""
     compiler = os.environ.get("CC") or (
         shutil.which("gcc") or shutil.which("clang") if device == "cuda" else shutil.which("g++")
@@ -79,7 +79,10 @@ def can_compile(device: str) -> bool:
 
 
 def resolve_kernels(execution: Execution, precision: Precision) -> Kernels:
-    """The kernels that `auto` means: fused on CUDA where that is possible, never on a CPU, where fusing gains nothing."""
+    """The kernels that `auto` means: fused on CUDA where that is possible, graphed there on a single device.
+
+    On a CPU, where fusing gains nothing, they are oneDNN's in fp32 where MKL is slow, else eager.
+    """
     if execution.kernels != "auto":
         return execution.kernels
     if execution.device == "cpu":
@@ -100,14 +103,14 @@ def built_with(backend: Literal["mkl", "mkldnn"]) -> bool:
     return bool(getattr(torch.backends, backend).is_available())
 
 
-def resolve_precision(asked: str, device: str) -> Precision:
+def resolve_precision(asked: Precision | Literal["auto"], device: Device) -> Precision:
     """The precision that `auto` means: bf16 where the device has instructions to multiply in it, else fp32."""
     if asked == "auto":
         return "bf16" if multiplies_in_bf16(device) else "fp32"
-    return "bf16" if asked == "bf16" else "fp32"
+    return asked
 
 
-def multiplies_in_bf16(device: str) -> bool:
+def multiplies_in_bf16(device: Device) -> bool:
     """Whether a device multiplies in bf16 itself: a GPU that does not emulate it, or a CPU with AVX512-BF16."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))

@@ -28,11 +28,8 @@ class LocalExecutor:
 
     def submit(self, config: RunConfig, folder: Path) -> Future[int]:
         """Start a run on a free slot; the future resolves to what `RunProcesses.wait` gives."""
-        from study.training.execution import Execution
-
         slot = self._free.pop(0)
-        execution = Execution(slot.device, len(slot.indices), slot.threads, slot.kernels, sharing=slot.sharing)
-        processes = RunProcesses(config, folder, self.sweep, execution, rank_environments(slot))
+        processes = RunProcesses(config, folder, self.sweep, slot.execution(), rank_environments(slot))
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
         self._running[future] = processes

@@ -100,15 +100,21 @@ def train_here(config: RunConfig, path: Path, sweep: str, execution: Execution, 
     from study.training.trainer import rank
 
     folder = RunFolder(path)
-    path.mkdir(parents=True, exist_ok=True)
-    log = patiently(lambda: os.open(folder.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644))
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    patiently(lambda: log_into(folder.log_file))
     state = train(config, folder, sweep, execution, stop)
     if state == "PREEMPTED":
         return PREEMPTED_EXIT
     ended_well = rank() == 0 or state in ("COMPLETED", "PRUNED")  # the leader's record says what happened, another rank's exit
     return 0 if ended_well else 1
+
+
+def log_into(file: Path) -> None:
+    """Send what this process prints into a log, at its end."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    log = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
 
 
 @contextlib.contextmanager

@@ -155,12 +155,9 @@ class RayExecutor:
 
 def train_on_ray(config: RunConfig, folder: Path, sweep: str, slot: Slot, directory: Path, variables: dict[str, str]) -> int:
     """A run in processes of its own below a Ray worker, which passes a cancellation on; the exit status."""
-    from study.training.execution import Execution
-
     os.chdir(directory)
     os.environ.update(variables)
-    execution = Execution(slot.device, len(slot.indices), slot.threads, slot.kernels, sharing=slot.sharing)
-    processes = RunProcesses(config, folder, sweep, execution, rank_environments(slot))
+    processes = RunProcesses(config, folder, sweep, slot.execution(), rank_environments(slot))
     with ThreadPoolExecutor(1) as waiter:
         status = waiter.submit(processes.wait)
         while True:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from study.errors import InputError
+from study.memory import Device
 from study.records import Kernels
+
+if TYPE_CHECKING:
+    from study.training.execution import Execution
 
 
 @dataclass(frozen=True)
@@ -19,11 +23,18 @@ class Slot:
     `sharing` is how many runs at most have each device of the slot, a CPU's threads being its devices; 1 means it is exclusive.
     """
 
-    device: Literal["cpu", "cuda"]
+    device: Device
     indices: tuple[int, ...]
     threads: int
     sharing: int = 1
     kernels: Kernels | Literal["auto"] = "auto"
+
+    def execution(self, **changes: Any) -> Execution:
+        """How a run executes on this slot, with these fields of Execution changed."""
+        from study.training.execution import Execution
+
+        own = Execution(self.device, len(self.indices), self.threads, self.kernels, sharing=self.sharing)
+        return replace(own, **changes)
 
 
 def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | None, devices_per_run: int) -> list[Slot]:

@@ -32,15 +32,12 @@ def run_job(config: RunConfig, folder: Path, sweep: str, jobs: Path, slot: Slot,
 
     stop.install()  # before anything that takes time, such as torch: until then submitit ignores who says stop
     signal.signal(signal.SIGUSR2, at_limit)
-    from study.training.execution import Execution
-
     file = exit_file(jobs, job_id())
     leads = os.environ["SLURM_PROCID"] == "0"
     if leads:
         patiently(lambda: file.unlink(missing_ok=True))
     os.environ.update(rank_variables(len(slot.indices)))
-    execution = Execution(slot.device, len(slot.indices), slot.threads, slot.kernels, nodes=nodes)
-    status = train_here(config, folder, sweep, execution, stop)
+    status = train_here(config, folder, sweep, slot.execution(nodes=nodes), stop)
     if leads:
         patiently(lambda: write_atomically(file, str(status).encode()))
         if status == PREEMPTED_EXIT and limits:  # where requeueing is not allowed, the launcher submits the run anew
