@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -11,6 +12,7 @@ from study.config import RunConfig
 from study.errors import InputError
 from study.memory import Device
 from study.quantities import bytes_text
+from study.records import Kernels
 from study.sweeping import room as rooms
 from study.sweeping.executors.slots import Slot
 from study.sweeping.room import (
@@ -23,15 +25,17 @@ from study.sweeping.room import (
     room_of,
 )
 from study.sweeping.spec import SweepSpec
+from study.training import execution
+from study.training.execution import Execution
 from tests.small import config
 
 
 def test_a_run_that_does_not_fit_is_named_with_need_room_difference_and_remedy() -> None:
     small, large = config(Path("x")), config(Path("x"), architecture={"width": 64, "depth": 4})
-    needed = needed_bytes(large, "cpu")
-    room = Room("cpu", needed - 1_000_000, "2 GB of RAM available, shared by 2 slots")
+    needed = needed_bytes(large, Execution())
+    room = Room(needed - 1_000_000, "2 GB of RAM available, shared by 2 slots")
     with pytest.raises(InputError) as refused:
-        refuse_too_large([small, large, large], room)
+        refuse_too_large([small, large, large], room, Execution())
     (problem,) = refused.value.problems
     assert problem.place == f"shape {large.architecture.shape_name}"
     for part in (bytes_text(needed), bytes_text(room.bytes), "1 MB too much", room.share, "--slots-per-device", "batch_tokens"):
@@ -40,23 +44,30 @@ def test_a_run_that_does_not_fit_is_named_with_need_room_difference_and_remedy()
 
 def test_a_run_that_fits_exactly_is_let_through() -> None:
     run = config(Path("x"))
-    refuse_too_large([run], Room("cpu", needed_bytes(run, "cpu"), ""))
+    refuse_too_large([run], Room(needed_bytes(run, Execution()), ""), Execution())
 
 
 def test_cpu_ranks_share_the_ram_and_gpu_ranks_do_not() -> None:
     run = config(Path("x"))
     needs: dict[tuple[Device, int], int] = {
-        (device, ranks): needed_bytes(run, device, ranks) for device in ("cpu", "cuda") for ranks in (1, 2)
+        (device, ranks): needed_bytes(run, Execution(device, ranks)) for device in ("cpu", "cuda") for ranks in (1, 2)
     }
     assert needs["cpu", 2] > needs["cpu", 1]
     assert needs["cuda", 2] < 2 * needs["cuda", 1]
 
 
-def test_eager_and_compiled_kernels_need_no_memory_of_a_graph() -> None:
+KERNELS: tuple[Kernels | Literal["auto"], ...] = ("auto", "graphed", "compiled", "eager")
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_only_kernels_that_will_be_a_graph_need_its_memory(compiler: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a compiler `auto` is eager."""
+    monkeypatch.setattr(execution, "can_compile", lambda _: compiler)
     run = config(Path("x"))
-    needs = {kernels: needed_bytes(run, "cuda", kernels=kernels) for kernels in ("auto", "graphed", "compiled", "eager")}
-    assert needs["auto"] == needs["graphed"]
+    needs = {kernels: needed_bytes(run, Execution("cuda", kernels=kernels)) for kernels in KERNELS}
     assert needs["eager"] == needs["compiled"] < needs["graphed"]
+    assert needs["auto"] == needs["graphed" if compiler else "eager"]
+    assert needed_bytes(run, Execution("cuda", 2)) == needed_bytes(run, Execution("cuda", 2, kernels="compiled"))
 
 
 def test_the_ram_is_shared_among_the_slots(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +79,7 @@ def test_the_ram_is_shared_among_the_slots(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_gpu_is_shared_among_its_own_slots_and_the_fullest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "free_gpu_bytes", lambda devices: [80_000_000_000, 30_000_000_000] * (len(devices) // 2))
     room = room_of([Slot("cuda", (0,), 1), Slot("cuda", (1,), 1)] * 2)
-    assert (room.device, room.bytes, room.share) == ("cuda", 15_000_000_000, "30 GB free on GPU 1, shared by 2 slots")
+    assert (room.bytes, room.share) == (15_000_000_000, "30 GB free on GPU 1, shared by 2 slots")
 
 
 def test_gpus_are_asked_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +132,6 @@ def test_a_sweep_is_checked_run_by_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_largest_batch_of_a_shape_decides() -> None:
     runs: list[RunConfig] = [config(Path("x"), recipe={"batch_tokens": tokens}) for tokens in (128, 1280)]
-    most = needed_bytes(runs[1], "cpu")
+    most = needed_bytes(runs[1], Execution())
     with pytest.raises(InputError, match=r"0 B too much|1 B too much"):
-        refuse_too_large(runs, Room("cpu", most - 1, ""))
+        refuse_too_large(runs, Room(most - 1, ""), Execution())

@@ -19,6 +19,7 @@ from study.sweeping.spec import SweepSpec
 
 if TYPE_CHECKING:
     from study.sweeping.executors.slots import Slot
+    from study.training.execution import Execution
 
 PROCESS_BYTES: dict[Device, int] = {"cpu": 150_000_000, "cuda": 800_000_000}
 """What a run's process takes beside its tensors: on CPU what it does not share with the other runs of the forkserver
@@ -33,22 +34,21 @@ CONTROL_GROUP = Path("/sys/fs/cgroup")
 class Room:
     """Memory for one run on one slot, and what it is a share of."""
 
-    device: Device
     bytes: int
     share: str
 
 
 def check_room(spec: SweepSpec, slots: Sequence[Slot]) -> None:
     """Raise InputError with every shape of a sweep whose training memory is above the room of a slot, and by how much."""
-    refuse_too_large(first_runs(spec), room_of(slots), len(slots[0].indices), slots[0].kernels)
+    refuse_too_large(first_runs(spec), room_of(slots), slots[0].execution())
 
 
-def refuse_too_large(runs: Iterable[RunConfig], room: Room, ranks: int = 1, kernels: str = "auto") -> None:
+def refuse_too_large(runs: Iterable[RunConfig], room: Room, execution: Execution) -> None:
     """Raise InputError with every shape among `runs` that needs more than the room; of each the largest run is told."""
     needs: dict[str, int] = {}
     for run in runs:
         name = run.architecture.shape_name
-        needs[name] = max(needs.get(name, 0), needed_bytes(run, room.device, ranks, kernels))
+        needs[name] = max(needs.get(name, 0), needed_bytes(run, execution))
     problems = [
         Problem(
             f"shape {name}",
@@ -62,12 +62,13 @@ def refuse_too_large(runs: Iterable[RunConfig], room: Room, ranks: int = 1, kern
         raise InputError(problems)
 
 
-def needed_bytes(config: RunConfig, device: Device, ranks: int = 1, kernels: str = "auto") -> int:
+def needed_bytes(config: RunConfig, execution: Execution) -> int:
     """Bytes that a run needs of one slot's room: its tensors and its process, of all ranks where they share the RAM."""
-    from study.training.execution import resolve_precision
+    from study.training.execution import resolve_kernels, resolve_precision
 
-    graphed = device == "cuda" and ranks == 1 and kernels in ("auto", "graphed")
-    memory = run_memory(config, resolve_precision(config.recipe.precision, device), device, ranks, graphed)
+    device, ranks = execution.device, execution.devices
+    precision = resolve_precision(config.recipe.precision, device)
+    memory = run_memory(config, precision, device, ranks, graphed=resolve_kernels(execution, precision) == "graphed")
     return (memory.total + PROCESS_BYTES[device]) * (ranks if device == "cpu" else 1)
 
 
@@ -90,12 +91,12 @@ def room_of(slots: Sequence[Slot]) -> Room:
     """Memory of the tightest slot: free RAM over all slots, or a GPU's free memory over the slots that share it."""
     if slots[0].device == "cpu":
         available = available_memory_bytes()
-        return Room("cpu", available // len(slots), _share(available, "of RAM available", len(slots)))
+        return Room(available // len(slots), _share(available, "of RAM available", len(slots)))
     sharing = [sum(other.indices == slot.indices for other in slots) for slot in slots]
     free = free_gpu_bytes([slot.indices for slot in slots])
     tightest = min(range(len(slots)), key=lambda i: free[i] / sharing[i])
     share = _share(free[tightest], f"free on GPU {slots[tightest].indices[0]}", sharing[tightest])
-    return Room("cuda", free[tightest] // sharing[tightest], share)
+    return Room(free[tightest] // sharing[tightest], share)
 
 
 def free_gpu_bytes(devices: Sequence[tuple[int, ...]]) -> list[int]:
