@@ -65,8 +65,8 @@ CONVENTIONS = (
     "`train_flops`: matrix products that run, forward and backward, over the whole budget; 12·L·H·S for attention; the head "
     "on masked positions only.",
     "Chosen rate: the lowest loss at the first seed. Bracketed: worse rates were tried on both sides; a run that diverged or "
-    "stayed at the unigram entropy (a loss above 97% of it) counts as worse, one that failed otherwise does not count. Vertex: where the parabola in "
-    "log(rate) through the chosen rate and its two neighbours is lowest, and by how many nats.",
+    "stayed at the unigram entropy (a loss above 97% of it) counts as worse, one that failed otherwise does not count. "
+    "Vertex: where the parabola in log(rate) through the chosen rate and its two neighbours is lowest, and by how many nats.",
     "± is the standard error over validation sequences; differences are paired and therefore much surer than it suggests.",
     METHOD,
 )

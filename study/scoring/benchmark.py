@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
 from study.architecture import Architecture
 from study.memory import Device, Precision
@@ -34,7 +34,8 @@ from study.scoring.trainer_peer import STEPS, WARM_UP, synchronise, trainer_toke
 from study.scoring.training import prepare_process
 from study.tasks.examples import TaskData, TextExample
 from study.tasks.spec import Source, TaskSpec
-from study.training.execution import LIGHTNING_PRECISION, resolve_precision
+from study.training.execution import resolve_precision
+from study.training.trainer import lightning_trainer
 
 ROUNDS = 3
 TARGET = 1.5
@@ -105,19 +106,15 @@ def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: D
     module = FineTuning(config, data, TaskModel(architecture, len(pieces), "sequence", 2, Knobs().dropout))
     clock = _Clock(device, module)
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        trainer = pl.Trainer(
-            accelerator="gpu" if device == "cuda" else "cpu",
+        trainer = lightning_trainer(
+            device,
+            precision,
+            Path(folder),
             devices=1,
-            precision=LIGHTNING_PRECISION[precision],
             max_steps=WARM_UP + STEPS[device],
             limit_val_batches=0,
             logger=False,
             callbacks=[clock],
-            plugins=[LightningEnvironment()],
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=folder,
         )
         trainer.fit(module, TaskBatches(module))
     return clock.tokens / clock.seconds

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
 from study.folders import step_of
 from study.memory import Precision
@@ -23,10 +21,10 @@ from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import TaskInputs
 from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO
-from study.training.execution import LIGHTNING_PRECISION, Execution
+from study.training.execution import Execution
 from study.training.metrics import MetricsFile
 from study.training.stopping import StopSignal
-from study.training.trainer import quiet
+from study.training.trainer import lightning_trainer, quiet
 
 ROWS = 20
 """About how many rows of metrics a fine-tuning logs."""
@@ -59,21 +57,18 @@ def fine_tune(
     module.log_every_steps = max(1, min(50, module.steps // ROWS))
     clock = Clock(config.fingerprint())
     metrics = MetricsFile(folder.metrics_file, from_step=0 if checkpoint is None else step_of(checkpoint))
-    trainer = pl.Trainer(
-        accelerator="gpu" if execution.device == "cuda" else "cpu",
+    trainer = lightning_trainer(
+        execution.device,
+        precision,
+        folder.path,
+        plugins=[DurableCheckpointIO()],
         devices=1,
-        precision=LIGHTNING_PRECISION[precision],
         max_steps=module.steps,
         val_check_interval=module.steps_per_epoch,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=metrics,
         callbacks=[Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds), clock],
-        plugins=[DurableCheckpointIO(), LightningEnvironment()],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder.path,
     )
     batches = TaskBatches(module)
     try:

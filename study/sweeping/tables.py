@@ -26,7 +26,8 @@ def bill_table(question: str, bill: Bill) -> Table:
 
 def bill_summary(bill: Bill) -> str:
     """What all runs cost together, and what the seconds rest on."""
-    total = f"{'at most ' if bill.at_most else ''}{plural(bill.runs, 'run')}, {bill.spent_tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
+    runs = f"{'at most ' if bill.at_most else ''}{plural(bill.runs, 'run')}"
+    total = f"{runs}, {bill.spent_tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
     time = f"about {duration(bill.expected_seconds)} on {plural(bill.slots, 'slot')} at {bill.basis}"
     units = "Tokens, FLOPs (train_flops: the products that run) and seconds are those of one run."
     return "\n".join([f"{total}: {time}", *_sharing_line(bill), units])

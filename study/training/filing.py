@@ -54,7 +54,8 @@ class Filing:
             except OSError as error:
                 outcome = Outcome("FAILED", reason_of(error))
         assert outcome.state != "PREEMPTED", "a run that was told to stop has not ended"
-        facts = _facts(outcome, self.prepared, self.folder) | _surroundings(self.prepared, self.execution, self.precision)
+        facts = _facts(outcome, self.config, self.prepared, self.folder)
+        facts |= _surroundings(self.prepared, self.execution, self.precision)
         record = RunRecord(
             run_id=self.folder.run_id,
             sweep=self.sweep,
@@ -117,10 +118,9 @@ def reason_of(error: Exception) -> str:
     return f"disk full: {error}" if full else f"{type(error).__name__}: {error}"
 
 
-def _facts(outcome: Outcome, prepared: PreparedData, folder: RunFolder) -> dict[str, Any]:
+def _facts(outcome: Outcome, config: RunConfig, prepared: PreparedData, folder: RunFolder) -> dict[str, Any]:
     """What the record says of the training itself; what was not reached is left out."""
     rows = list(folder.metrics())
-    config = folder.config()
     steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
     tokens = steps * config.recipe.batch_tokens
     facts: dict[str, Any] = {"steps": steps, "tokens": tokens} | counts_of(config, steps)

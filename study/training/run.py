@@ -16,6 +16,7 @@ from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
 from study.durable_files import patiently, write_atomically
 from study.folders import RunFolder
+from study.memory import Precision
 from study.ownership import Attempt, Fenced, Held, turn
 from study.records import State
 from study.training.checkpoints import newest_whole_checkpoint, precision_of
@@ -77,7 +78,7 @@ def _lead(
         precision = precision_of(config.recipe.precision, checkpoint, execution.device)
         filing = Filing(config, prepared, folder, sweep, execution, precision, attempt)
         watchdog = Watchdog(execution.hang_seconds, filing.give_up)
-        outcome = _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check, checkpoint)
+        outcome = _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check, checkpoint, precision)
         if outcome.state != "PREEMPTED":
             filing.file(outcome)
     return outcome.state
@@ -89,7 +90,7 @@ def _follow(
     """The life of a rank that files nothing; what stops it alone it leaves for the leader, which files it."""
     watchdog = Watchdog(execution.hang_seconds, _end_at_once)
     checkpoint = newest_whole_checkpoint(folder.checkpoints)
-    outcome = _attempt(config, prepared, folder, execution, stop, watchdog, None, checkpoint)
+    outcome = _attempt(config, prepared, folder, execution, stop, watchdog, None, checkpoint, None)
     if outcome.state not in ("COMPLETED", "PREEMPTED", "PRUNED"):
         said = json.dumps({"state": outcome.state, "reason": f"rank {rank()}: {outcome.reason}"})
         write_atomically(folder.rank_file(rank()), said.encode())
@@ -110,10 +111,11 @@ def _attempt(
     watchdog: Watchdog,
     check: Callable[[], None] | None,
     checkpoint: Path | None,
+    precision: Precision | None,
 ) -> Outcome:
     try:
         with watchdog.watching():
-            trained = fit(config, prepared, folder, execution, stop, watchdog, check, checkpoint)
+            trained = fit(config, prepared, folder, execution, stop, watchdog, check, checkpoint, precision)
             return Outcome("COMPLETED", trained=trained)
     except Preempted:
         return Outcome("PREEMPTED")

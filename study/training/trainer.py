@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -18,6 +19,7 @@ from study.data.batches import PackedBatches
 from study.data.masking import Masker
 from study.data.prepared import PreparedData
 from study.folders import RunFolder, step_of
+from study.memory import Device, Precision
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
@@ -54,12 +56,14 @@ def fit(
     watchdog: Watchdog,
     check: Callable[[], None] | None = None,
     checkpoint: Path | None = None,
+    precision: Precision | None = None,
     callbacks: Sequence[pl.Callback] = (),
 ) -> Trained:
     """Train from `checkpoint`, or from the start, to the last step, and validate there.
 
-    `check` is asked before every write, and raises where the run is no longer this process's to write; `callbacks` follow the
-    run's own. Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a weight is not finite.
+    `check` is asked before every write, and raises where the run is no longer this process's to write; `precision` is by
+    default what `precision_of` says; `callbacks` follow the run's own. Raises Preempted when told to stop, after saving, and
+    FloatingPointError where a loss or a weight is not finite.
     """
     quiet()
     torch.set_num_threads(execution.threads)
@@ -67,22 +71,20 @@ def fit(
         keep_freed_memory()
     masker = masker_of(config, prepared)
     clock = Clock(folder.run_id)
-    precision = precision_of(config.recipe.precision, checkpoint, execution.device)
-    log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
-    kernels = resolve_kernels(execution, precision)
-    module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision), kernels)
-    if module.fused:
-        compile_on(execution.threads)
+    precision = precision or precision_of(config.recipe.precision, checkpoint, execution.device)
+    module = _module_of(config, masker, execution, precision)
     batches = PackedBatches(config, prepared, masker, pinned=execution.device == "cuda")
     metrics = None
     if rank() == 0:
         metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), check)
-    trainer = pl.Trainer(
-        accelerator="gpu" if execution.device == "cuda" else "cpu",
+    trainer = lightning_trainer(
+        execution.device,
+        precision,
+        folder.path,
+        plugins=[DurableCheckpointIO(check)],
         devices=execution.devices // execution.nodes,
         num_nodes=execution.nodes,
         strategy="ddp" if execution.devices > 1 else "auto",
-        precision=LIGHTNING_PRECISION[precision],
         max_steps=config.steps,
         val_check_interval=config.validation_interval(
             execution.validations or folder.orders().validations or validations_of(config)
@@ -98,23 +100,60 @@ def fit(
             watchdog,
             *callbacks,
         ],
-        plugins=[DurableCheckpointIO(check), LightningEnvironment()],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         use_distributed_sampler=False,
-        default_root_dir=folder.path,
     )
     try:
-        trainer.fit(module, batches, ckpt_path=checkpoint, weights_only=True)
-        if module.validation is None or module.validation.step != config.steps:
-            trainer.validate(module, batches, verbose=False)
+        validation = _trained(trainer, module, batches, checkpoint)
     finally:
         if metrics is not None:
             metrics.close()
-    if module.validation is None or module.validation.step != config.steps:
-        raise RuntimeError(f"training ended at step {trainer.global_step} of {config.steps}")
-    return Trained(module, module.validation, clock.seconds)
+    return Trained(module, validation, clock.seconds)
+
+
+def _module_of(config: RunConfig, masker: Masker, execution: Execution, precision: Precision) -> MaskedLanguageModelling:
+    """What Lightning trains; where its blocks are fused, torch.compile has been told on how many threads to build them."""
+    log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
+    kernels = resolve_kernels(execution, precision)
+    module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision), kernels)
+    if module.fused:
+        compile_on(execution.threads)
+    return module
+
+
+def _trained(
+    trainer: pl.Trainer, module: MaskedLanguageModelling, batches: PackedBatches, checkpoint: Path | None
+) -> ValidationResult:
+    """Train to the last step, and give what the validation there found."""
+
+    def at_end() -> ValidationResult | None:
+        found = module.validation
+        return found if found is not None and found.step == module.config.steps else None
+
+    trainer.fit(module, batches, ckpt_path=checkpoint, weights_only=True)
+    if at_end() is None:
+        trainer.validate(module, batches, verbose=False)
+    if (validation := at_end()) is None:
+        raise RuntimeError(f"training ended at step {trainer.global_step} of {module.config.steps}")
+    return validation
+
+
+def lightning_trainer(
+    device: Device, precision: Precision, folder: Path, plugins: Sequence[Any] = (), **rest: Any
+) -> pl.Trainer:
+    """Lightning's Trainer for a kind of device and a precision, which shows and saves nothing of its own.
+
+    It asks no scheduler for the ranks, which their variables name (`rank`). `rest` are its own options.
+    """
+    return pl.Trainer(
+        accelerator="gpu" if device == "cuda" else "cpu",
+        precision=LIGHTNING_PRECISION[precision],
+        default_root_dir=folder,
+        plugins=[*plugins, LightningEnvironment()],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **rest,
+    )
 
 
 def masker_of(config: RunConfig, prepared: PreparedData) -> Masker:
