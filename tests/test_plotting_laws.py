@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from itertools import product
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
