@@ -117,6 +117,15 @@ def test_widths_of_one_depth_have_lines_that_look_apart(tmp_path: Path) -> None:
     assert len(set(looks)) == len(looks)
 
 
+def test_loss_curves_tell_widths_of_one_depth_apart(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 64), (1, 128), (2, 64)))
+    folder.write_ledger()
+    drawn = loss_curves.draw(loss_curves.frame(gather(folder)))
+    assert _labels(drawn) == ["depth 1, width 64", "depth 1, width 128", "depth 2"]
+    strokes = {(line.get_color(), line.get_linestyle()) for line in drawn.axes[0].get_lines() if line.get_marker() != "None"}
+    assert len(strokes) == 3
+
+
 def test_loss_curves_end_at_the_final_loss(evidence: Evidence) -> None:
     data = loss_curves.frame(evidence)
     assert data["run_id"].nunique() == 24

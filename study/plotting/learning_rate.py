@@ -11,7 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.fitting.evidence import Evidence
-from study.plotting.style import LOSS, depth_styles, legend_below, panels, theme
+from study.plotting.lines import line_styles, lines
+from study.plotting.style import LOSS, legend_below, panels, theme
 from study.quantities import plural
 
 LEFT_OUT = "diverged or stuck"
@@ -20,14 +21,13 @@ _BAND = 0.24
 _ALONE = 0.85
 """That share where no run has a comparable loss."""
 
-_STROKES = ("-", "--", ":", "-.")
 _EDGE = "#d55e00"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row a rate tried at the first seed; `chosen` marks its cell's best, `exclusion` says why it is none.
 
-    `line` names the depth, and of the other sizes those that tell cells of one depth in a panel apart.
+    `line` names the cell's line (study.plotting.lines).
     """
     rows = [
         {
@@ -49,16 +49,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         for rate in cell.rates.tried
     ]
     data = pd.DataFrame(rows)
-    return data if data.empty else data.assign(line=_lines(data))
-
-
-def _lines(data: pd.DataFrame) -> pd.Series[str]:
-    names, shared = "depth " + data["depth"].astype(str), ["panel", "depth"]
-    for size in ("width", "heads", "ffn"):
-        several = data.groupby(shared)[size].transform("nunique") > 1
-        names = names.where(~several, names + f", {size} " + data[size].astype(str))
-        shared.append(size)
-    return names
+    return data if data.empty else data.assign(line=lines(data))
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -70,7 +61,7 @@ def draw(data: pd.DataFrame) -> Figure:
     with theme():
         names = data["panel"].unique()
         figure, axes = panels(names.tolist(), "peak learning rate", LOSS)
-        styles = _styles(data)
+        styles = line_styles(data)
         for panel, name in zip(axes, names, strict=True):
             for _, cell in data[data["panel"] == name].groupby("cell", sort=False):
                 _draw_cell(panel, cell, styles[cell["line"].iloc[0]])
@@ -81,21 +72,9 @@ def draw(data: pd.DataFrame) -> Figure:
             _draw_left_out(axes, data, styles)
         cells, runs = plural(data["cell"].nunique(), "cell"), plural(len(data), "run")
         figure.suptitle(f"Loss by learning rate at the first seed ({cells}, {runs})")
-        lines = [Line2D([], [], label=line, **style) for line, style in styles.items()]
-        legend_below(figure, lines + _key(data), columns=3)
+        key = [Line2D([], [], label=line, **style) for line, style in styles.items()]
+        legend_below(figure, key + _key(data), columns=3)
     return figure
-
-
-def _styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """How each line looks: colour and marker by its depth, strokes by its rank among the lines of that depth."""
-    found = {}
-    lines = data.drop_duplicates("line").sort_values(["depth", "width", "heads", "ffn"])
-    for depth, (colour, marker) in depth_styles(data["depth"]).items():
-        for rank, line in enumerate(lines.loc[lines["depth"] == depth, "line"]):
-            face = {"markerfacecolor": "white"} if rank % 2 else {}
-            stroke = _STROKES[rank % len(_STROKES)]
-            found[line] = {"color": colour, "marker": marker, "linestyle": stroke, "markersize": 5, "linewidth": 1.4, **face}
-    return found
 
 
 def _draw_cell(axes: Axes, cell: pd.DataFrame, style: dict[str, Any]) -> None:
@@ -114,14 +93,14 @@ def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[
     axes[0].set_ylim(low, high + (high - low) * band / (1 - band))
     axes[0].yaxis.set_major_locator(FixedLocator(ticks))
     out = data[data["exclusion"].notna()]
-    lines = [line for line in styles if line in set(out["line"])]
+    there = [line for line in styles if line in set(out["line"])]
     for panel, name in zip(axes, data["panel"].unique(), strict=True):
         panel.axhline(high, color="grey", linewidth=1)
         across = panel.get_yaxis_transform()
         text = f"{LEFT_OUT}: above this line, not to scale"
         panel.annotate(text, (0.01, high), (0, 3), xycoords=across, textcoords="offset points", fontsize="small", color="grey")
         for rate, line in out.loc[out["panel"] == name, ["learning_rate", "line"]].itertuples(index=False):
-            height = 1 - band * (0.08 + 0.6 * (lines.index(line) + 0.5) / len(lines))
+            height = 1 - band * (0.08 + 0.6 * (there.index(line) + 0.5) / len(there))
             up = panel.get_xaxis_transform()
             panel.plot(rate, height, "x", color=styles[line]["color"], markersize=7, mew=2, transform=up)
             told = line.partition(", ")[2]

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from study.fitting.evidence import Evidence
-from study.plotting.style import LOSS, depth_key, depth_styles, legend_below, log_ticks, mark_plateau, panels, theme
+from study.plotting.lines import line_styles, lines
+from study.plotting.style import LOSS, legend_below, log_ticks, mark_plateau, panels, theme
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a validation of a usable run at its cell's chosen rate; a step logged twice counts as logged last."""
+    """One row a validation of a usable run at its cell's chosen rate; a step logged twice counts as logged last.
+
+    `line` names the cell's line (study.plotting.lines).
+    """
     rows = [
         {
             "panel": panel,
             "run_id": run,
             "depth": cell.architecture.depth,
             "width": cell.architecture.width,
+            "heads": cell.architecture.heads,
+            "ffn": cell.architecture.ffn,
             "tokens": row["trainer/tokens"],
             "loss_nats": row["val/loss"],
             "unigram_entropy_nats": cell.unigram_entropy_nats,
@@ -28,22 +35,23 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         if row.get("val/loss") is not None and row.get("trainer/tokens")
     ]
     table = pd.DataFrame(rows)
-    return table if table.empty else table.drop_duplicates(["run_id", "tokens"], keep="last", ignore_index=True)
+    if table.empty:
+        return table
+    return table.assign(line=lines(table)).drop_duplicates(["run_id", "tokens"], keep="last", ignore_index=True)
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a family, a line a run, coloured by depth."""
+    """A panel a family, a line a run, coloured by depth, with strokes by the other sizes."""
     with theme():
         names = data["panel"].unique()
         figure, axes = panels(names.tolist(), "training tokens", LOSS)
-        styles = depth_styles(data["depth"])
+        styles = line_styles(data)
         for panel, name in zip(axes, names, strict=True):
             for _, run in data[data["panel"] == name].groupby("run_id", sort=False):
-                colour, marker = styles[int(run["depth"].iloc[0])]
-                panel.plot(run["tokens"], run["loss_nats"], color=colour, marker=marker, markersize=4, linewidth=1.3)
+                panel.plot(run["tokens"], run["loss_nats"], **styles[run["line"].iloc[0]])
         log_ticks(axes[0])
         for panel in axes:
             mark_plateau(panel, data["unigram_entropy_nats"])
         figure.suptitle(f"Loss curves at the chosen learning rates ({data['run_id'].nunique()} runs)")
-        legend_below(figure, depth_key(styles))
+        legend_below(figure, [Line2D([], [], label=line, **style) for line, style in styles.items()], columns=3)
     return figure

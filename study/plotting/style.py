@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -97,7 +98,8 @@ def mark_plateau(axes: Axes, entropies: pd.Series) -> None:
         axes.set_ylim(low, max(high, entropy + 0.1 * (high - low)))
         axes.axhline(entropy, color="black", linestyle=":", linewidth=1.2)
         across = axes.get_yaxis_transform()
-        axes.annotate(label, (0.01, entropy), (0, 3), xycoords=across, textcoords="offset points", fontsize="small")
+        beside: dict[str, Any] = {"xycoords": across, "textcoords": "offset points", "fontsize": "small"}
+        axes.annotate(label, (0.99, entropy), (0, 3), ha="right", **beside)
     else:
         axes.annotate(
             f"{label}: above this range", (0.99, 0.985), xycoords="axes fraction", ha="right", va="top", fontsize="small"
