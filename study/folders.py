@@ -438,11 +438,10 @@ class SweepFolder:
 
 
 def write_table(file: Path, table: pd.DataFrame) -> None:
-    """Write a table as `file`, which is Parquet, and as csv beside it; a kill leaves no older Parquet beside a newer csv."""
-    parquet, csv = table.to_parquet(None, index=False), table.to_csv(index=False)
-    file.unlink(missing_ok=True)
-    write_atomically(file.with_suffix(".csv"), csv.encode())
-    write_atomically(file, parquet)
+    """Write a table as `file`, which is Parquet, and as csv beside it; who reads meanwhile finds the whole old or new one."""
+    contents = {file: table.to_parquet(None, index=False), file.with_suffix(".csv"): table.to_csv(index=False).encode()}
+    for path, content in contents.items():
+        write_atomically(path, content)
 
 
 def checkpoint_name(step: int, digest: str) -> str:
