@@ -117,7 +117,7 @@ def verdict(pairs: tuple[Comparison, ...]) -> str:
 
 def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
-    parts = (_open_runs, _open_seeds, _open_pairs, _open_rates, _mixed_precision, _limits)
+    parts = (_open_runs, _open_cells, _open_seeds, _open_pairs, _open_steps, _open_rates, _mixed_precision, _limits)
     return [line for part in parts for line in part(evidence)]
 
 
@@ -179,6 +179,13 @@ def _open_runs(evidence: Evidence) -> Iterator[str]:
         yield f"{plural(missing, 'run')} begun but not ended; study launch goes on from there."
 
 
+def _open_cells(evidence: Evidence) -> Iterator[str]:
+    """The cells that nothing is known of; where that is all of them, the answer says so already."""
+    lost = [f"{_named(cell)} at {cell.budget}" for cell in evidence.cells if not cell.usable]
+    if lost and len(lost) < len(evidence.cells):
+        yield f"What these would reach, none of whose runs can be used: {', '.join(lost)}."
+
+
 def _open_seeds(evidence: Evidence) -> Iterator[str]:
     """The cells whose mean is of some seeds only, the others having diverged or not learnt at the same rate."""
     partial = []
@@ -202,6 +209,20 @@ def _open_pairs(evidence: Evidence) -> Iterator[str]:
     if families:
         yield "In brackets, what would decide a pair about half the time if its true difference is the one estimated."
     yield from (f"{family}: {'; '.join(open_pairs)}." for family, open_pairs in families.items())
+
+
+def _open_steps(evidence: Evidence) -> Iterator[str]:
+    """Steps to a larger size that may change nothing, where there are no pairs to decide."""
+    if evidence.comparisons.pairs:
+        return
+    bounds = [(gain, gain.difference.low_nats, gain.difference.high_nats) for gain in evidence.gains]
+    steps = [
+        f"{gain.axis} from {gain.smaller} to {gain.larger} at {gain.budget}"
+        for gain, low, high in bounds
+        if low is not None and high is not None and low <= 0 <= high
+    ]
+    if steps:
+        yield f"Whether these steps change the loss at all, since their intervals hold zero: {'; '.join(steps)}."
 
 
 def _remedy(pair: Comparison) -> str:

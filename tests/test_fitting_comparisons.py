@@ -135,6 +135,22 @@ def test_fronts_and_steps_say_what_chance_and_the_rate_may_have_done(tmp_path: P
     assert not [line for line in undecided(tuned) if "rate" in line]
 
 
+def test_steps_that_may_change_nothing_and_cells_without_a_usable_run_are_left_open(tmp_path: Path) -> None:
+    shapes = ((1, 64), (2, 64), (1, 128))
+    folder = depth_or_width(tmp_path / "s", Law(depth_effect=0.08, seed_deviation=0.05), budgets=(1e6,), shapes=shapes)
+    add_run(folder, run_config(1, 256), stuck=True)
+    found = evidence_of(folder)
+    told = undecided(found)
+    (cells,) = [line for line in told if "none of whose runs" in line]
+    assert cells.endswith(": L1-H256-A2-F1024 at 1.0M tokens.")
+    (steps,) = [line for line in told if "hold zero" in line]
+    for gain in found.gains:
+        low, high = gain.difference.low_nats, gain.difference.high_nats
+        assert low is not None
+        assert high is not None
+        assert (f"{gain.axis} from {gain.smaller} to {gain.larger}" in steps) == (low <= 0 <= high)
+
+
 def test_a_mean_without_the_seeds_that_did_not_learn_is_told(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, shapes=((1, 64), (1, 128)))
     assert not [line for line in undecided(evidence_of(folder)) if "did not learn" in line]
