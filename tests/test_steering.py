@@ -164,6 +164,24 @@ def test_runs_beyond_the_range_of_rates_leave_what_was_planned_to_be_done(tmp_pa
     assert state.remaining_flops == pytest.approx(last)
 
 
+def test_nothing_is_left_of_a_sweep_whose_cells_want_no_more(tmp_path: Path) -> None:
+    """The deep cell has no run at a second seed, since all its rates diverged; of five rates the shallow one tried three."""
+
+    def valley(config: RunConfig, folder: RunFolder) -> int:
+        if config.architecture.depth == 2:
+            return fails_when_deep(config, folder)
+        Attempt.begin(folder)
+        loss = 2 + abs(config.recipe.learning_rate - 4e-3)
+        assert folder.file_record(record(config, loss, run_id=folder.run_id))
+        return 0
+
+    tune = {"recipe.learning_rate": {"low": 1e-3, "high": 1.6e-2, "trials": 5}}
+    run(tmp_path, FakeExecutor(valley), seeds=2, tune=tune, **SHALLOW_AND_DEEP)
+    state = status(sweep_at(tmp_path))
+    assert state.counts == {"COMPLETED": 4, "DIVERGED": 5}
+    assert (state.planned_runs, state.remaining_flops) == (12, 0)
+
+
 def test_a_damaged_exclusion_is_named(tmp_path: Path) -> None:
     run(tmp_path, FakeExecutor())
     one = sweep_at(tmp_path).runs()[0]

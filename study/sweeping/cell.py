@@ -132,6 +132,13 @@ class Cell:
             return [self.variant({}, seed) for seed in self.spec.seed_values]
         return [self.variant(point, self.spec.first_seed) for point in self.points()]
 
+    def runs_left(self, records: Mapping[str, RunRecord]) -> int:
+        """How many more runs the cell takes at most, further extensions not counted; none once it is done."""
+        if self.tuned(records):
+            return len(self.wanted(records))
+        untried = sum(run.key not in records for run in self.trials())
+        return max(untried, len(self.tuning(records).missing)) + len(self.spec.seed_values) - 1
+
     def planned_runs(self) -> int:
         """How many runs the cell takes at most, extensions not counted."""
         return len(self.points()) + len(self.spec.seed_values) - 1

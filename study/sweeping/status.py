@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
@@ -11,10 +10,11 @@ from typing import Any, get_args
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
 from study.ownership import is_locked, is_trained
-from study.records import State
+from study.records import RunRecord, State
 from study.sweeping.bill import bill
 from study.sweeping.executors.slots import Slot
 from study.sweeping.liveness import Signs, signs_of
+from study.sweeping.plan import cells
 from study.sweeping.sweep_files import parse_sweep
 
 TAIL_BYTES = 4096
@@ -65,9 +65,9 @@ class RunStatus:
 class SweepStatus:
     """Where a sweep is: its runs, and who coordinates it now, None where nobody does.
 
-    `remaining_flops` are those of the runs that the sweep file asks for and that have no record; learning rates that turn out
-    to be wanted beyond the range are not in it. None where the sweep file cannot be read any more. `at_most` says that a search
-    for the best rate may end with fewer runs.
+    `remaining_flops` are those of the runs that cells want yet, at most, 0 once they want none; learning rates that turn out
+    to be wanted beyond the range are not in it. None where the sweep file cannot be read any more. `at_most` says that a
+    search for the best rate may end with fewer runs.
     """
 
     name: str
@@ -138,12 +138,14 @@ def status(folder: SweepFolder) -> SweepStatus:
     coordinator = None
     if is_locked(folder.lock_file) and folder.holder_file.exists():
         coordinator = json.loads(folder.holder_file.read_bytes())
-    runs = tuple(_run_status(folder, run) for run in folder.runs())
-    return SweepStatus(folder.name, coordinator, runs, *_planned(folder, runs))
+    begun = [(run, run.record()) for run in folder.runs()]
+    runs = tuple(_run_status(folder, run, record) for run, record in begun)
+    records = [record for _, record in begun if record is not None]
+    return SweepStatus(folder.name, coordinator, runs, *_planned(folder, runs, records))
 
 
-def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
-    record, home = run.record(), folder.home(run.run_id)
+def _run_status(folder: SweepFolder, run: RunFolder, record: RunRecord | None) -> RunStatus:
+    home = folder.home(run.run_id)
     config = run.config() if record is None else record.config
     state: str = "running" if record is None and is_trained(home) else "stopped"
     rows = newest_rows(home) if record is None else []
@@ -179,26 +181,22 @@ def _run_status(folder: SweepFolder, run: RunFolder) -> RunStatus:
     )
 
 
-def _planned(folder: SweepFolder, runs: Sequence[RunStatus]) -> tuple[int | None, float | None, bool]:
-    """The runs that the sweep file asks for, the FLOPs of those not ended, whether fewer may do; None if unreadable."""
+def _planned(
+    folder: SweepFolder, runs: Sequence[RunStatus], records: Sequence[RunRecord]
+) -> tuple[int | None, float | None, bool]:
+    """The runs that the sweep file asks for, the FLOPs of those still wanted, whether fewer may do; None if unreadable."""
     try:
         spec = parse_sweep(folder.sweep())
         planned = bill(spec, [ANY_SLOT])
     except InputError:
         return None, None, False
     begun = sum(run.train_flops for run in runs if run.state not in get_args(State))
-    tuned = spec.tune.get("recipe.learning_rate")
-    rates = None if tuned is None else set(tuned.values())
-
-    def is_planned(run: RunStatus) -> bool:
-        return rates is None or run.seed != spec.first_seed or run.learning_rate in rates
-
-    ended = [(run.shape, run.target_tokens) for run in runs if run.state in get_args(State) and is_planned(run)]
     if spec.search is not None:  # one row, of the largest run that the search may try
-        left = sum(row.train_flops * max(0, row.runs - len(ended)) for row in planned.rows)
+        wanted = [planned.runs - len(records)]
     else:
-        times = Counter(ended)
-        left = sum(row.train_flops * max(0, row.runs - times[row.shape, row.tokens]) for row in planned.rows)
+        by_key = {record.config.key: record for record in records}
+        wanted = [cell.runs_left(by_key) for cell in cells(spec)]
+    left = sum(row.train_flops * max(0, count) for row, count in zip(planned.rows, wanted, strict=True))
     return planned.runs, max(0.0, left - begun), planned.at_most
 
 
