@@ -38,7 +38,7 @@ precision_option = click.option(
 @click.option("--slots-per-device", type=click.IntRange(1), help="Scores at a time.  [default: 1 a GPU, one a core on a CPU]")
 @as_json
 def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool, **asked: Any) -> None:
-    """Score one run, or a sweep's completed runs, on downstream tasks; where knobs were tuned, those of each cell's best.
+    """Score one run, or of a sweep those that its answer uses, on downstream tasks: each cell's best knobs at every seed.
 
     Scores that are there are not made again; Ctrl-C lets those being made save, and the same command goes on from there.
     """

@@ -57,6 +57,13 @@ def test_status(runs: list[tuple[float, float | None, str | None]], status: str,
     assert found.bracketed == (status == "bracketed")
 
 
+def test_where_no_rate_was_chosen_any_seed_that_learned_will_do() -> None:
+    untuned = pd.concat([rows((2e-3, None, "DIVERGED: NaN")), rows((2e-3, 4.0, None), seed=1)], ignore_index=True)
+    assert (search_rates(untuned).status, search_rates(untuned).chosen) == ("only_tried", 2e-3)
+    tuned = pd.concat([untuned, rows((4e-3, None, "DIVERGED: NaN"))], ignore_index=True)
+    assert (search_rates(tuned).status, search_rates(tuned).chosen) == ("none_usable", None)
+
+
 def test_a_rate_whose_run_a_person_excluded_was_not_tried() -> None:
     runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 3.9, "stuck"))
     runs["excluded_by_hand"] = [None, None, "a bad disk"]

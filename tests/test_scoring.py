@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from study.errors import PREEMPTED_EXIT, InputError
+from study.fitting.ledgers import usable
 from study.folders import RunFolder, SweepFolder
 from study.score_config import Downstream, ScoreConfig
 from study.score_records import ScoreRecord, baseline, scores_of
@@ -21,7 +22,7 @@ from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.job import Job, score
-from study.scoring.launch import names_of, slots_for
+from study.scoring.launch import at_best_knobs, names_of, slots_for, target
 from study.scoring.planning import Subject, subjects
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
@@ -30,9 +31,11 @@ from study.scoring.training import task_model
 from study.scoring.workers import Workers
 from study.sweeping.executors.slots import Slot
 from study.sweeping.resources import Resources
+from study.sweeping.steering import exclude, include
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
 from tests.small import config, trained, write_corpus
+from tests.synthetic import SWEEP, Law, add_run, run_config, sweep_folder
 
 TASKS: dict[str, dict[str, Any]] = {
     "first": {"kind": "single", "metrics": ["accuracy"]},
@@ -47,7 +50,10 @@ TASKS: dict[str, dict[str, Any]] = {
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     place = tmp_path_factory.mktemp("scoring")
     write_tasks(place / "tasks", write_corpus(place / "text.txt").read_text().split("\n\n"))
-    return trained(place / "results" / "toy", config(place / "text.txt"))
+    folder = trained(place / "results" / "toy", config(place / "text.txt"))
+    record = json.loads(folder.record_file.read_bytes())
+    folder.record_file.write_text(json.dumps(record | {"stuck_at_unigram": False}))  # thirty steps learn little
+    return folder
 
 
 def write_tasks(folder: Path, texts: list[str]) -> None:
@@ -288,6 +294,33 @@ def test_runs_of_one_shape_are_told_apart_by_their_ids(run: RunFolder, tmp_path:
     shape = scored.config.architecture.shape_name
     assert names_of([scored]) == {run.run_id: shape}
     assert names_of([scored, other]) == {run.run_id: f"{shape} {run.run_id[:6]}", other.run_id: f"{shape} 012345"}
+
+
+def test_of_a_sweep_those_runs_are_scored_that_its_answer_uses(tmp_path: Path) -> None:
+    """An excluded run is not, nor is a second seed at a rate that the first one's loss did not choose."""
+    folder = sweep_folder(tmp_path / "s", SWEEP)
+    best, second = (add_run(folder, run_config(1, 128, rate=4e-3, seed=seed)) for seed in (0, 1))
+    for rate in (2e-3, 8e-3):
+        add_run(folder, run_config(1, 128, rate=rate))
+    lower = add_run(folder, run_config(1, 128, rate=8e-3, seed=1), Law(curvature=-0.15))
+    assert folder.run(lower).record().loss_nats < folder.run(second).record().loss_nats  # type: ignore[operator, union-attr]
+    add_run(folder, run_config(2, 128, seed=0), state="DIVERGED")
+    add_run(folder, run_config(2, 128, seed=1))
+    assert {best, second} < {run.run_id for run in at_best_knobs(folder)} == set(usable(folder.write_ledger())["run_id"])
+    exclude(second, tmp_path, "its machine overheated")
+    assert not {second, lower} & {run.run_id for run in at_best_knobs(folder)}
+    assert {run.run_id for run in at_best_knobs(folder)} == set(usable(folder.write_ledger())["run_id"])
+
+
+def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:
+    exclude(run.run_id, run.sweep.path.parent, "out of curiosity")
+    try:
+        assert [one.run_id for one in target(run.path).runs] == [run.run_id]
+        with pytest.raises(InputError, match="no completed run to score that its answer uses; the folder of one that"):
+            target(run.sweep.path)
+    finally:
+        include(run.run_id, run.sweep.path.parent)
+    assert [one.run_id for one in target(run.sweep.path).runs] == [run.run_id]
 
 
 class Fake:

@@ -68,7 +68,8 @@ def search_rates(runs: pd.DataFrame) -> RateSearch:
     """The rate search in ledger rows of one cell that differ in the rate and the seed only, at the first seed.
 
     A run that diverged or stayed at the unigram entropy counts as worse than any that learned. One that failed for another
-    reason (FAILED, OOM, HUNG), or that a person excluded, says nothing about its rate and does not count as tried.
+    reason (FAILED, OOM, HUNG), or that a person excluded, says nothing about its rate and does not count as tried. Where the
+    cell has one rate alone, which nothing had to choose, any seed that learned will do.
     """
     told = runs["state"].isin(["COMPLETED", "DIVERGED"])
     if "excluded_by_hand" in runs:
@@ -77,6 +78,9 @@ def search_rates(runs: pd.DataFrame) -> RateSearch:
     tried = tuple(_tried(row) for _, row in first.sort_values(RATE).iterrows())
     losses = np.array([_rank_loss(rate) for rate in tried])
     if not np.isfinite(losses).any():
+        usable = runs["exclusion"].isna() & runs["loss_nats"].notna()
+        if usable.any() and runs[RATE].nunique() == 1:
+            return RateSearch(tried, "only_tried", float(runs[RATE].iloc[0]))
         return RateSearch(tried, "none_usable")
     best = int(losses.argmin())
     chosen, status = tried[best].learning_rate, _status(best, len(tried))

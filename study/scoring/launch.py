@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,22 +51,22 @@ class Scored:
 
 
 def target(path: Path) -> Target:
-    """The run in a folder, or the completed runs of a sweep's: where knobs were tuned, those of each cell's best.
+    """The run in a folder, or of a sweep's the runs that its answer uses: where knobs were tuned, those of each cell's best.
 
     Raises InputError where the folder is neither, or has no run that was completed and kept its weights.
     """
     run = RunFolder(path.resolve())
     if run.config_file.exists():
-        sweep, runs = run.sweep, [run]
+        record = run.record()
+        sweep, completed = run.sweep, [run] if record is not None and record.state == "COMPLETED" else []
     else:
         sweep = SweepFolder(path.resolve())
-        runs = sweep.runs()
-    if not runs:
-        raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
-    alone = run.config_file.exists() or not sweep.sweep_file.exists()  # a run, or runs of which no sweep was kept
-    completed = at_best_knobs(runs, () if alone else sweep.tuned())
+        if not sweep.runs():
+            raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
+        completed = at_best_knobs(sweep)
     if not completed:
-        raise InputError.at(str(path), "has no completed run to score; study launch completes them")
+        others = "" if run.config_file.exists() else " that its answer uses; the folder of one that it does not is scored too"
+        raise InputError.at(str(path), f"has no completed run to score{others}; study launch completes runs")
     problems = [
         Problem(str(run.weights_file), "does not exist, and scores need the weights; fetch it, or train the run again")
         for run in completed
@@ -83,19 +84,33 @@ def names_of(runs: Sequence[Pretrained]) -> dict[str, str]:
     return {run_id: f"{shape} {run_id[:6]}" if shape in several else shape for run_id, shape in shapes.items()}
 
 
-def at_best_knobs(runs: Iterable[RunFolder], tuned: tuple[str, ...]) -> list[RunFolder]:
-    """The completed runs that have the knobs of the lowest loss in their cell, at every seed; all where nothing is tuned."""
-    cells: dict[str, list[tuple[float, RunFolder, RunRecord]]] = {}
-    for run in runs:
-        if (record := run.record()) is not None and record.state == "COMPLETED" and record.loss_nats is not None:
-            cell = cell_of(record.config, tuned, record.data_fingerprint)
-            cells.setdefault(cell, []).append((record.loss_nats, run, record))
-    found = []
-    for members in cells.values():
-        _, _, best = min(members, key=lambda member: member[0])
-        knobs = {path: flatten(best.config.to_dict())[path] for path in tuned}
-        found += [run for _, run, record in members if knobs.items() <= flatten(record.config.to_dict()).items()]
-    return found
+def at_best_knobs(sweep: SweepFolder) -> list[RunFolder]:
+    """The runs of a sweep that its answer uses: at every seed those with the knobs that were best at their cell's first one.
+
+    Excluded runs, and those of no cell of the sweep as last launched, are left out; where nothing is tuned all others are in.
+    """
+    tuned = sweep.tuned() if sweep.sweep_file.exists() else ()  # runs that came from elsewhere have no sweep.yaml
+    planned = sweep.cells()
+    cells: dict[str, list[RunRecord]] = {}
+    for record in sweep.records():
+        cell = cell_of(record.config, tuned, record.data_fingerprint)
+        if not planned or cell in planned:
+            cells.setdefault(cell, []).append(record)
+    return [sweep.run(record.run_id) for records in cells.values() for record in _at_best_knobs(records, tuned)]
+
+
+def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...]) -> list[RunRecord]:
+    """The usable records of a cell that have the tuned knobs of its best; all where nothing had to be chosen."""
+    knobs = {record.run_id: tuple(flatten(record.config.to_dict())[path] for path in tuned) for record in records}
+    usable = [record for record in records if record.exclusion is None and record.loss_nats is not None]
+    if len(set(knobs.values())) == 1:
+        return usable
+    first_seed = min(record.config.seed for record in records)
+    at_first = [record for record in usable if record.config.seed == first_seed]
+    if not at_first:
+        return []
+    best = min(at_first, key=lambda record: math.inf if record.loss_nats is None else record.loss_nats)
+    return [record for record in usable if knobs[record.run_id] == knobs[best.run_id]]
 
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from study.folders import SweepFolder
 from study.score_config import Downstream
 from study.score_records import ScoreRecord, baseline, chosen, interval_of_mean, scores_of
-from study.scoring.launch import Scored, names_of, score_all
+from study.scoring.launch import Scored, at_best_knobs, names_of, score_all
 from study.scoring.planning import Subject
 from study.sweeping.resources import Resources
 from study.tasks.examples import TaskData
@@ -135,8 +135,8 @@ def _shown(found: Measured | None) -> tuple[str, str]:
 
 
 def score_launched(folder: Path, downstream: Downstream, resources: Resources, console: Console) -> tuple[Table | str, ...]:
-    """Score the completed runs of a sweep that was just launched, on this machine; their table, nothing where none was."""
-    if all(record.state != "COMPLETED" for record in SweepFolder(folder).records()):
+    """Score the runs of a sweep that was just launched, on this machine; their table, nothing where its answer uses none."""
+    if not at_best_knobs(SweepFolder(folder)):
         return ()
     here = Resources(device=resources.device, slots_per_device=resources.slots_per_device)
     return score_table(score_all(folder, downstream, here, console), downstream)
