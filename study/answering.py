@@ -120,6 +120,7 @@ class Answer:
             "What the evidence does not decide": _bullets(undecided(evidence)),
             "Differences at equal parameters": tables.differences(evidence),
             "What a larger size buys": tables.gains(evidence),
+            "What more tokens buy": tables.token_gains(evidence),
             "Laws of the loss": tables.laws(evidence),
             "Scores against the loss": trend_table(evidence),
             "Laws from loss to score": law_table(evidence),

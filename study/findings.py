@@ -12,7 +12,7 @@ from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
 from study.fitting.learning_rates import RATE
 from study.fitting.paired import Difference
-from study.fitting.rankings import Gain
+from study.fitting.rankings import Gain, TokenGain
 from study.plotting.what_doubling_adds import shapes_shown
 from study.quantities import plural
 from study.wording import compact, signed, span
@@ -34,14 +34,17 @@ def parameter_findings(evidence: Evidence) -> list[str]:
 
 
 def loss_findings(evidence: Evidence) -> list[str]:
-    """What the ledger says about loss: the verdict over all pairs, then each family, or else the best cells."""
+    """What the ledger says about loss: the verdict over all pairs and each family, or else the best cells; then tokens."""
     if not any(cell.usable for cell in evidence.cells):
         return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
     pairs = evidence.comparisons.pairs
     if not pairs:
-        return [f"No comparison at equal parameters: {evidence.comparisons.reason}.", *_best(evidence)]
-    families = dict.fromkeys(pair.family for pair in pairs)
-    return [verdict(pairs), *(_family_sentence(name, [pair for pair in pairs if pair.family == name]) for name in families)]
+        first, rest = f"No comparison at equal parameters: {evidence.comparisons.reason}.", _best(evidence)
+    else:
+        families = dict.fromkeys(pair.family for pair in pairs)
+        first = verdict(pairs)
+        rest = (_family_sentence(name, [pair for pair in pairs if pair.family == name]) for name in families)
+    return [first, *rest, *_longest(evidence)]
 
 
 def _why_excluded(evidence: Evidence) -> str:
@@ -167,10 +170,29 @@ def _named(cell: Cell) -> str:
 
 def _gain_sentence(gain: Gain) -> str:
     return (
-        f"{gain.axis} from {gain.smaller} to {gain.larger} at {gain.budget}: {interval(gain.difference)} for "
-        f"{compact(gain.parameters_added)} more parameters_encoder, "
+        f"{_step(gain)}: {interval(gain.difference)} for {compact(gain.parameters_added)} more parameters_encoder, "
         f"{gain.nats_lowered_per_million:+.3f} nats lowered per million."
     )
+
+
+def _step(gain: Gain) -> str:
+    return f"{gain.axis} from {gain.smaller} to {gain.larger} at {gain.budget}"
+
+
+def _longest(evidence: Evidence) -> Iterator[str]:
+    """What the step to the largest budget bought the largest shapes."""
+    last = {(gain.shape, gain.setting): gain for gain in evidence.token_gains}
+    yield from (_token_gain_sentence(gain) for gain in list(last.values())[-GAINS_TOLD:])
+
+
+def _token_gain_sentence(gain: TokenGain) -> str:
+    lowered = f"{gain.nats_lowered_per_doubling:+.3f} nats lowered per doubling of the tokens"
+    return f"{_token_step(gain)}: {interval(gain.difference)}, {lowered}."
+
+
+def _token_step(gain: TokenGain) -> str:
+    shape = f"{gain.shape} ({gain.setting})" if gain.setting else gain.shape
+    return f"{shape} from {gain.shorter} to {gain.longer}"
 
 
 def _open_runs(evidence: Evidence) -> Iterator[str]:
@@ -212,17 +234,12 @@ def _open_pairs(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_steps(evidence: Evidence) -> Iterator[str]:
-    """Steps to a larger size that may change nothing, where there are no pairs to decide."""
-    if evidence.comparisons.pairs:
-        return
-    bounds = [(gain, gain.difference.low_nats, gain.difference.high_nats) for gain in evidence.gains]
-    steps = [
-        f"{gain.axis} from {gain.smaller} to {gain.larger} at {gain.budget}"
-        for gain, low, high in bounds
-        if low is not None and high is not None and low <= 0 <= high
-    ]
-    if steps:
-        yield f"Whether these steps change the loss at all, since their intervals hold zero: {'; '.join(steps)}."
+    """Steps to more tokens, and where there are no pairs to decide to a larger size, that may change nothing."""
+    steps = [(_token_step(gain), gain.difference) for gain in evidence.token_gains]
+    if not evidence.comparisons.pairs:
+        steps = [*((_step(gain), gain.difference) for gain in evidence.gains), *steps]
+    if names := [name for name, difference in steps if difference.holds_zero]:
+        yield f"Whether these steps change the loss at all, since their intervals hold zero: {'; '.join(names)}."
 
 
 def _remedy(pair: Comparison) -> str:

@@ -64,6 +64,31 @@ def _gain_rows(evidence: Evidence) -> Iterator[list[object]]:
         ]
 
 
+def token_gains(evidence: Evidence) -> str:
+    """Every step of a shape to a larger budget; empty where there is none."""
+    if not evidence.token_gains:
+        return ""
+    intro = (
+        "One shape at neighbouring budgets, each with a training of its own length. Each interval is for its pair alone and "
+        "takes seeds as independent, which is cautious where budgets share a trunk."
+    )
+    header = ["shape", "setting", "from tokens", "to tokens", "nats", "95% interval", "nats lowered per doubling"]
+    return f"{intro}\n\n{table(header, _token_gain_rows(evidence))}"
+
+
+def _token_gain_rows(evidence: Evidence) -> Iterator[list[object]]:
+    for gain in evidence.token_gains:
+        yield [
+            gain.shape,
+            gain.setting or None,
+            f"{gain.fewer_tokens:,}",
+            f"{gain.more_tokens:,}",
+            f"{gain.difference.estimate_nats:+.4f}",
+            _bounds(gain.difference),
+            f"{gain.nats_lowered_per_doubling:+.3f}",
+        ]
+
+
 def laws(evidence: Evidence) -> str:
     """Every law's parameters with their intervals, and its status; empty where there is no law."""
     if not evidence.laws.fits:

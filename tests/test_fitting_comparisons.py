@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,33 @@ def test_a_front_is_of_one_budget_and_one_validation_set(tmp_path: Path) -> None
     lowest = [line for line in loss_findings(found) if line.startswith("Lowest")]
     assert len(lowest) == 3
     assert "masking.rate=0.4" in lowest[-1] + lowest[-2]
+
+
+def test_what_more_tokens_buy_is_told_by_shape_and_per_doubling(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for tokens, depth, seed in product((2.5e5, 1e6, 2e6), (1, 2), (0, 1)):
+        add_run(folder, run_config(depth, 96, tokens=tokens, seed=seed))
+    found = evidence_of(folder)
+    assert [gain.shape[:2] for gain in found.token_gains] == ["L1", "L1", "L2", "L2"]
+    losses = {(cell.architecture.shape_name, cell.tokens): cell.losses.mean() for cell in found.cells}
+    for gain in found.token_gains:
+        lowered = losses[gain.shape, gain.fewer_tokens] - losses[gain.shape, gain.more_tokens]
+        assert lowered > 0
+        assert gain.difference.estimate_nats == pytest.approx(-lowered)
+        doublings = {4: 2, 2: 1}[round(gain.more_tokens / gain.fewer_tokens)]
+        assert gain.nats_lowered_per_doubling == pytest.approx(lowered / doublings, rel=1e-3)
+    told = [line for line in loss_findings(found) if "per doubling" in line]
+    last = "from 1.0M tokens to 2.0M tokens"
+    assert [line.split(":")[0] for line in told] == [f"L{depth}-H96-A2-F384 {last}" for depth in (1, 2)]
+    assert not [line for line in undecided(found) if last in line]
+
+
+def test_a_step_in_tokens_whose_interval_holds_zero_is_open(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for tokens, seed in product((1e6, 1.1e6), (0, 1)):
+        add_run(folder, run_config(1, 96, tokens=tokens, seed=seed), Law(seed_deviation=0.1))
+    (line,) = (line for line in undecided(evidence_of(folder)) if line.startswith("Whether these steps"))
+    assert line.endswith(": L1-H96-A2-F384 from 1.0M tokens to 1.1M tokens.")
 
 
 @pytest.mark.parametrize(("ffn", "words"), [(512, "Width lowers loss more"), (920, "the shallower in 1")])

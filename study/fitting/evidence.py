@@ -14,7 +14,7 @@ from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, Family, cells_of, families_of
 from study.fitting.comparisons import Comparisons, compare
 from study.fitting.downstream import Downstream, downstream
-from study.fitting.rankings import Gain, front_of, gains_of
+from study.fitting.rankings import Gain, TokenGain, front_of, gains_of, token_gains_of
 from study.fitting.sweep_laws import SweepLaws, sweep_laws
 from study.folders import SweepFolder
 
@@ -24,7 +24,7 @@ MOST_PANELS = 8
 
 @dataclass(frozen=True)
 class Evidence:
-    """A sweep's ledger and what follows from it: cells, families, comparisons, gains and the front."""
+    """A sweep's ledger and what follows from it: cells, families, comparisons, gains in size and in tokens, and the front."""
 
     folder: SweepFolder
     sweep: dict[str, Any]
@@ -33,6 +33,7 @@ class Evidence:
     families: tuple[Family, ...]
     comparisons: Comparisons
     gains: tuple[Gain, ...]
+    token_gains: tuple[TokenGain, ...]
     front: tuple[Cell, ...]
 
     @cached_property
@@ -86,7 +87,9 @@ class Evidence:
     def differences(self) -> dict[str, Any]:
         """What `fits/paired_differences.json` holds: the comparisons, the gains, and the cells on the front."""
         gains = [asdict(gain) | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains]
-        return asdict(self.comparisons) | {"gains": gains, "front": [cell.name for cell in self.front]}
+        tokens = [asdict(gain) | {"nats_lowered_per_doubling": gain.nats_lowered_per_doubling} for gain in self.token_gains]
+        front = [cell.name for cell in self.front]
+        return asdict(self.comparisons) | {"gains": gains, "token_gains": tokens, "front": front}
 
 
 def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
@@ -98,8 +101,9 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     cells = cells_of(folder, ledger)
     families = families_of(cells)
     comparisons = compare(families, include_unbracketed)
-    gains = gains_of(cells, comparisons.seed_variance)
-    return Evidence(folder, sweep, ledger, cells, families, comparisons, gains, front_of(cells))
+    seeds = comparisons.seed_variance
+    gains, token_gains = gains_of(cells, seeds), token_gains_of(cells, seeds)
+    return Evidence(folder, sweep, ledger, cells, families, comparisons, gains, token_gains, front_of(cells))
 
 
 def save_fits(evidence: Evidence) -> None:

@@ -53,6 +53,11 @@ class Difference:
     high_nats: float | None = None
     p_value: float | None = None
 
+    @property
+    def holds_zero(self) -> bool:
+        """Whether there is an interval and zero lies in it."""
+        return self.low_nats is not None and self.high_nats is not None and self.low_nats <= 0 <= self.high_nats
+
 
 def pooled_seed_variance(cells: Iterable[NDArray[np.float64]]) -> SeedVariance | None:
     """The variance over seeds of the mean loss, pooled over cells; None where no cell has two seeds.
