@@ -52,18 +52,19 @@ def _verdicts(found: Downstream) -> Iterator[str]:
 
 
 def _above_untrained(found: Downstream) -> Iterator[str]:
-    compared = [task for task in found.tasks if task.beats_random[1]]
+    compared = [task for task in found.tasks if task.above_untrained[1]]
     if not compared:
         return
-    some = ", ".join(f"{task.task} {_above(task)}" for task in compared if task.beats_random[0])
-    none = ", ".join(task.task for task in compared if not task.beats_random[0])
+    some = ", ".join(f"{task.task} {_above(task)}" for task in compared if task.above_untrained[0])
+    none = ", ".join(task.task for task in compared if not task.above_untrained[0])
     rest = f"; none on {none}" if some and none else ""
-    yield f"Encoders above the same encoders untrained, beyond noise: {some or 'none on any task'}{rest}."
+    baselines = "the same encoders untrained and above the commonest answer"
+    yield f"Encoders above {baselines}, beyond noise: {some or 'none on any task'}{rest}."
 
 
 def _above(task: TaskScores) -> str | None:
-    """How many encoders are above their untrained weights beyond noise, of how many."""
-    above, compared = task.beats_random
+    """How many encoders are above their untrained weights and the commonest answer beyond noise, of how many."""
+    above, compared = task.above_untrained
     return f"{above} of {compared}" if compared else None
 
 
@@ -82,12 +83,13 @@ def trend_table(evidence: Evidence) -> str:
     if found is None:
         return ""
     intro = (
-        "The best encoder of each task beside what needs no pre-training, and Spearman's correlation of score and falling loss "
-        "over the encoders, with the interval of a normal population and its permutation p. Pairs against: of lower loss, yet "
+        "The best encoder of each task beside what needs no pre-training; how many are above both their untrained weights and "
+        "the commonest answer, beyond noise; and Spearman's correlation of score and falling loss over the encoders, seeds of "
+        "one taken together, with the interval of a normal population and its permutation p. Pairs against: of lower loss, yet "
         f"lower score beyond noise (Bonferroni, 5%). {NOISE}"
     )
     header = ["task", "metric", "best", "± 95%", "of", "untrained", "commonest answer", "words without order"]
-    header += ["above untrained", "rank correlation", "95% interval", "p", "encoders", "pairs against"]
+    header += ["above both", "rank correlation", "95% interval", "p", "encoders", "pairs against"]
     return f"{intro}\n\n{table(header, (_trend_row(task) for task in found.all))}"
 
 

@@ -113,14 +113,35 @@ def test_tasks_are_told_apart_by_whether_they_follow_the_loss(evidence: Evidence
     assert found is not None
     verdicts = {task.task: task.trend.verdict for task in found.tasks if task.trend is not None}
     assert verdicts == {"blimp": "monotone", "cola": "monotone", "sst2": "monotone", "rte": "undecided"}
-    beats = {task.task: task.beats_random for task in found.tasks}
-    assert beats["sst2"] == beats["blimp"] == (6, 6)
-    assert beats["rte"][0] <= 1
+    above = {task.task: task.above_untrained for task in found.tasks}
+    assert above["sst2"] == above["blimp"] == (6, 6)
+    assert above["rte"][0] <= 1
     sentences = score_findings(evidence)
     assert sentences[0].startswith("blimp, cola, sst2: follow the loss, monotone")
     assert "rte: show no decided relation to the loss." in sentences
     assert any("sst2 6 of 6" in sentence for sentence in sentences)
     assert "rte is left out of the average: no encoder is above chance beyond noise." in sentences
+
+
+def test_seeds_of_one_cell_are_one_encoder_of_a_rank_correlation(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "seeds", seeds=2, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92), (4, 64)))
+    folder.write_ledger()
+    add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
+    found = gather(folder).downstream
+    assert found is not None
+    (sst2,) = found.tasks
+    assert len(sst2.points) == 6
+    assert sst2.trend is not None
+    assert (sst2.trend.n, sst2.trend.verdict) == (3, "undecided")
+    assert sst2.trend.p_value == pytest.approx(2 / 6), "three encoders have six orders"
+
+
+def test_no_encoder_that_the_commonest_answer_matches_is_above_untrained(evidence: Evidence) -> None:
+    assert evidence.downstream is not None
+    (sst2,) = (task for task in evidence.downstream.tasks if task.task == "sst2")
+    scores = sst2.points["score"].sort_values()
+    assert replace(sst2, chance=scores.iloc[3] - 1e-6).above_untrained[0] <= 3
+    assert replace(sst2, chance=scores.iloc[-1]).above_untrained == (0, 6)
 
 
 def test_the_average_lies_between_chance_and_the_best(evidence: Evidence) -> None:

@@ -15,6 +15,7 @@ FROZEN = " (frozen)"
 """What the name of a task ends with where only a head was trained, on features that stay as they are."""
 
 _OF_RUN = {
+    "cell": "cell",
     "shape": "shape",
     "depth": "architecture.depth",
     "parameters": "parameters",
