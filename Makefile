@@ -11,7 +11,7 @@ WORKERS ?= 2
 CHINCHILLA ?=
 
 PIP_INSTALL = .venv/bin/python -m pip install $(PIP_ARGS)
-PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile
+PYTEST = OMP_NUM_THREADS=1 .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-study needs Python 3.11 or newer, not %d.%d; \
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 

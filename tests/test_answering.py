@@ -13,6 +13,8 @@ import pytest
 
 from study.answering import Answer, report
 from study.errors import InputError
+from study.findings import undecided
+from study.fitting.evidence import gather
 from study.folders import SweepFolder
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, environment, run_config, sweep_folder
 
@@ -100,7 +102,8 @@ def test_runs_in_different_precision_are_told(tmp_path: Path) -> None:
             record["config"]["recipe"]["precision"] = asked
             record["environment"] = environment(precision="bf16" if number < bf16 else "fp32").model_dump()
             run.record_file.write_text(json.dumps(record))
-        return [line for line in checked(folder).to_dict()["findings"]["undecided"] if "precision" in line]
+        folder.write_ledger()
+        return [line for line in undecided(gather(folder)) if "precision" in line]
 
     (line,) = told(bf16=3)
     assert f"auto meant 3 runs in bf16 and {len(runs) - 3} runs in fp32" in line
@@ -169,7 +172,8 @@ def test_search_reports_best_and_front(tmp_path: Path) -> None:
 
 def test_the_answer_says_where_the_best_rate_lies_and_which_cells_were_let_in(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
-    strict = checked(folder).to_markdown()
+    folder.write_ledger()
+    strict = Answer(gather(folder), ()).to_markdown()
     assert "were let in" not in strict
     assert re.search(r"\| yes \| 0\.00\d+ \(−0\.\d{4}\) \|", strict)
     edge = depth_or_width(tmp_path / "edge", rates=(4e-3, 8e-3), budgets=(1e6,), shapes=SMALL)

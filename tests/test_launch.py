@@ -125,14 +125,8 @@ main()
     assert written(bare.folder.path, DERIVED) == drawn
 
 
-def stopped(made: Place, how: str) -> None:
-    """Launch a sweep and stop it while it trains; fails unless it says how to go on, and every run that had begun has saved."""
-    launcher = made.start(*LAUNCH)
-    until(made.is_training)
-    if how == "Ctrl-C":
-        os.killpg(launcher.pid, signal.SIGINT)
-    else:
-        launcher.send_signal(signal.SIGTERM)
+def assert_stopped(made: Place, launcher: subprocess.Popen[str]) -> None:
+    """A launcher that was told to stop says how to go on, and every run that had begun has saved."""
     output, errors = launcher.communicate(timeout=60)
     assert launcher.returncode == 130, errors
     assert errors.strip().endswith("stopped; the same command goes on from here")
@@ -140,21 +134,20 @@ def stopped(made: Place, how: str) -> None:
     assert made.processes() == []
     waiting = [run for run in made.folder.runs() if run.record() is None]
     assert waiting
-    assert all(len(checkpoints_in(run.checkpoints)) == 1 for run in waiting if has_rows(run))
+    assert all(checkpoints_in(run.checkpoints) for run in waiting if has_rows(run))
     state = json.loads(made.study("status", "results/toy", "--json").stdout)
     assert (state["coordinator"], state["counts"]["stopped"]) == (None, len(waiting))
 
 
 def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(finished: tuple[Place, str], corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus, **TUNED)
-    stopped(made, "Ctrl-C")
+    launcher = made.start(*LAUNCH)
+    until(made.is_training)
+    os.killpg(launcher.pid, signal.SIGINT)
+    assert_stopped(made, launcher)
     made.study(*LAUNCH)
     assert numbers(made.folder) == numbers(finished[0].folder)
     assert made.study("status", "results/toy").stdout.startswith("toy: 8 of 8 runs completed, nobody runs it now")
-
-
-def test_sigterm_stops_a_sweep_too(corpus: Path, tmp_path: Path) -> None:
-    stopped(place(tmp_path, corpus, budgets={"steps": [100_000]}), "SIGTERM")
 
 
 def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path: Path) -> None:
@@ -168,7 +161,7 @@ def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path:
     assert made.processes() == []
 
 
-def test_while_a_sweep_runs_it_can_be_looked_at_and_not_launched_again(corpus: Path, tmp_path: Path) -> None:
+def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_stops_it(corpus: Path, tmp_path: Path) -> None:
     made = place(tmp_path, corpus, budgets={"steps": [100_000]})
     launcher = made.start(*LAUNCH)
     until(lambda: len([run for run in made.folder.runs() if has_rows(run)]) == 2)
@@ -181,9 +174,7 @@ def test_while_a_sweep_runs_it_can_be_looked_at_and_not_launched_again(corpus: P
     made.study("report", "results/toy")
     assert "0 of 2 runs ended" in made.folder.answer_file.read_text()
     launcher.terminate()
-    launcher.communicate(timeout=60)
-    assert launcher.returncode == 130
-    assert made.processes() == []
+    assert_stopped(made, launcher)
 
 
 def test_runs_stop_when_their_coordinator_is_killed_and_a_relaunch_resumes_them(
@@ -227,7 +218,7 @@ def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, t
 
 def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Path) -> None:
     question = "Is <script>alert(1)</script> *better*?\n\n# No | `rm` [x](javascript:1) [/red] \x1b[31m"
-    made = place(tmp_path, corpus, question=question, expect="![i](http://x/y)", shapes={"grid": {"depth": [1]}})
+    made = place(tmp_path, corpus, question=question, expect="![i](http://x/y)", budgets={"steps": [10]})
     for arguments in (("plan", "toy.yaml"), LAUNCH, ("status", "results/toy")):
         assert "\x1b" not in made.study(*arguments).stdout
     answer = made.folder.answer_file.read_text()

@@ -420,7 +420,7 @@ sys.exit(75 if state == "PREEMPTED" else 0)
 def test_signals_save_at_a_step_boundary_and_kill_loses_no_more_than_the_attempt(
     number: signal.Signals, corpus: Path, tmp_path: Path
 ) -> None:
-    wanted = config(corpus, recipe={"budget": {"steps": 1200}})
+    wanted = config(corpus, recipe={"budget": {"steps": 500}})
     folder = run_folder(tmp_path, wanted)
     folder.write_config(wanted)
     command = [sys.executable, "-c", SIGNALLED, str(folder.config_file), str(folder.path)]
@@ -438,7 +438,7 @@ def test_signals_save_at_a_step_boundary_and_kill_loses_no_more_than_the_attempt
     assert subprocess.run(command, check=False, timeout=120).returncode == 0
     record = folder.record()
     assert record is not None
-    assert (record.state, record.steps, record.attempts) == ("COMPLETED", 1200, 2)
+    assert (record.state, record.steps, record.attempts) == ("COMPLETED", 500, 2)
 
 
 def test_two_ranks_and_one_give_the_same_losses_though_they_stopped_between_two_rows(corpus: Path, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_ctrl_c_saves_the_runs_and_empties_the_queue(cluster: SlurmCluster, corp
 
 
 def test_a_node_that_dies_costs_no_run(cluster: SlurmCluster, corpus: Path, tmp_path: Path) -> None:
-    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2]}}, seeds=2, budgets={"steps": [4000]})
+    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2]}}, seeds=2, budgets={"steps": [1200]})
     launcher = made.start(*LAUNCH, "--array", 4)
 
     def all_are_training() -> bool:
