@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,10 +24,8 @@ from study.model.linear import Linear
 from study.training.callbacks import Checkpointer
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint
 from study.training.stopping import StopSignal
-from tests.launching import has_rows
 from tests.ranks import ranks_said
 from tests.small import config, overflow_at, run_folder, stop_after, trained, write_corpus
-from tests.waiting import until
 
 TIMINGS = ("perf/tokens_per_second",)
 
@@ -399,46 +395,6 @@ def test_checkpoints_come_as_asked_or_as_their_cost_allows(
     monkeypatch.setattr("study.training.callbacks.time.monotonic", lambda: trainer.now)
     found = trainer.train(Checkpointer(tmp_path, StopSignal(), asked), 250)
     assert found == pytest.approx(saves, abs=1.5)
-
-
-SIGNALLED = """
-import sys
-from pathlib import Path
-from study.config import RunConfig
-from study.folders import RunFolder, checkpoints_in
-from study.training.stopping import StopSignal
-from study.training.execution import Execution
-from study.training.run import train
-stop = StopSignal(); stop.install()
-config = RunConfig.from_yaml(Path(sys.argv[1]))
-state = train(config, RunFolder(Path(sys.argv[2])), "test", Execution(), stop)
-sys.exit(75 if state == "PREEMPTED" else 0)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
-def test_signals_save_at_a_step_boundary_and_kill_loses_no_more_than_the_attempt(
-    number: signal.Signals, corpus: Path, tmp_path: Path
-) -> None:
-    wanted = config(corpus, recipe={"budget": {"steps": 500}})
-    folder = run_folder(tmp_path, wanted)
-    folder.write_config(wanted)
-    command = [sys.executable, "-c", SIGNALLED, str(folder.config_file), str(folder.path)]
-    process = subprocess.Popen(command)
-    until(lambda: process.poll() is not None or has_rows(folder), seconds=60)
-    assert process.poll() is None
-    process.send_signal(number)
-    assert process.wait(30) == (-9 if number == signal.SIGKILL else 75)
-    assert folder.record() is None
-    if number != signal.SIGKILL:
-        (path,) = checkpoints_in(folder.checkpoints)
-        checkpoint = DurableCheckpointIO().load_checkpoint(path)
-        optimiser_steps = {int(state["step"]) for state in checkpoint["optimizer_states"][0]["state"].values()}
-        assert optimiser_steps == {checkpoint["global_step"]}
-    assert subprocess.run(command, check=False, timeout=120).returncode == 0
-    record = folder.record()
-    assert record is not None
-    assert (record.state, record.steps, record.attempts) == ("COMPLETED", 500, 2)
 
 
 def test_two_ranks_and_one_give_the_same_losses_though_they_stopped_between_two_rows(corpus: Path, tmp_path: Path) -> None:

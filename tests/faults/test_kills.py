@@ -138,6 +138,7 @@ def assert_all_there(made: Place, runs: int) -> None:
     assert not list(made.folder.path.rglob("record.json.*"))
 
 
+@pytest.mark.faults
 def test_two_launchers_at_once_and_the_same_sweep_again_train_nothing_twice(
     corpus: Path, tmp_path: Path, figure: Figure
 ) -> None:
