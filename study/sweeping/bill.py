@@ -46,7 +46,8 @@ class Sharing:
 class Bill:
     """What a sweep will cost, cell by cell, but for extensions of a learning-rate range; `at_most` where it may need less.
 
-    Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate.
+    Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate. `cells` are
+    those of the rows; a search has a row, that of the largest run it may try, and no cell.
     """
 
     rows: tuple[BillRow, ...]
@@ -54,6 +55,7 @@ class Bill:
     basis: str
     sharing: Sharing | None = None
     at_most: bool = False
+    cells: tuple[Cell, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The bill as plain values."""
@@ -112,7 +114,8 @@ def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = 
         _row(cell.config, cell.config.steps - branches.get(cell.config.key, 0), cell.planned_runs(), rate) for cell in planned
     ]
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
-    return Bill(tuple(rows), len(slots), basis, _sharing(shared, branches) if branches else None, searched)
+    sharing = _sharing(shared, branches) if branches else None
+    return Bill(tuple(rows), len(slots), basis, sharing, searched, tuple(planned))
 
 
 def _sharing(shared: list[tuple[Cell, ...]], branches: dict[str, int]) -> Sharing:

@@ -14,7 +14,6 @@ from study.records import RunRecord, State
 from study.sweeping.bill import bill
 from study.sweeping.executors.slots import Slot
 from study.sweeping.liveness import Signs, signs_of
-from study.sweeping.plan import cells
 from study.sweeping.sweep_files import parse_sweep
 
 TAIL_BYTES = 4096
@@ -191,11 +190,8 @@ def _planned(
     except InputError:
         return None, None, False
     begun = sum(run.train_flops for run in runs if run.state not in get_args(State))
-    if spec.search is not None:  # one row, of the largest run that the search may try
-        wanted = [planned.runs - len(records)]
-    else:
-        by_key = {record.config.key: record for record in records}
-        wanted = [cell.runs_left(by_key) for cell in cells(spec)]
+    by_key = {record.config.key: record for record in records}
+    wanted = [cell.runs_left(by_key) for cell in planned.cells] or [planned.runs - len(records)]
     left = sum(row.train_flops * max(0, count) for row, count in zip(planned.rows, wanted, strict=True))
     return planned.runs, max(0.0, left - begun), planned.at_most
 
