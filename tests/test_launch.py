@@ -17,6 +17,7 @@ import pytest
 from study.folders import SweepFolder, checkpoints_in
 from tests.launching import Place, has_rows, numbers, written
 from tests.sweeps import write_sweep, write_topics
+from tests.synthetic import SWEEP, add_run, run_config, sweep_folder
 from tests.waiting import until
 
 LAUNCH = ("launch", "toy.yaml", "--no-wandb", "--device", "cpu")
@@ -218,8 +219,11 @@ def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, t
 
 def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Path) -> None:
     question = "Is <script>alert(1)</script> *better*?\n\n# No | `rm` [x](javascript:1) [/red] \x1b[31m"
-    made = place(tmp_path, corpus, question=question, expect="![i](http://x/y)", budgets={"steps": [10]})
-    for arguments in (("plan", "toy.yaml"), LAUNCH, ("status", "results/toy")):
+    people = {"question": question, "expect": "![i](http://x/y)"}
+    made = place(tmp_path, corpus, **people)
+    reason = "\x1b[31m [/red] *disk* full"
+    add_run(sweep_folder(made.folder.path, SWEEP | people), run_config(1, 128), state="FAILED", reason=reason)
+    for arguments in (("plan", "toy.yaml"), ("report", "results/toy"), ("status", "results/toy")):
         assert "\x1b" not in made.study(*arguments).stdout
     answer = made.folder.answer_file.read_text()
     line = next(line for line in answer.splitlines() if "Question." in line)
@@ -227,4 +231,4 @@ def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Pat
         r"> **Question.** Is \<script\>alert(1)\</script\> \*better\*? \# No \| \`rm\` \[x\](javascript:1) \[/red\] \[31m"
     )
     assert r"\!\[i\](http://x/y)" in answer
-    assert [run.run_id for run in made.folder.runs()] == [path.name for path in (made.folder.path / "runs").iterdir()]
+    assert r"FAILED: \[31m \[/red\] \*disk\* full" in answer

@@ -90,6 +90,7 @@ def test_the_mirror_is_killed(corpus: Path, tmp_path: Path, normal_seconds: floa
     assert_synced_once(made)
 
 
+@pytest.mark.slow
 def test_the_folder_of_w_and_b_is_a_file(corpus: Path, tmp_path: Path, normal_seconds: float) -> None:
     made = place(tmp_path, corpus)
     made.folder.path.mkdir(parents=True)

@@ -107,7 +107,7 @@ def test_ctrl_c_saves_what_runs_and_takes_back_what_waits(cluster: Any, corpus: 
 def test_a_node_that_dies_costs_no_run(cluster: Any, corpus: Path, tmp_path: Path) -> None:
     second = cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()
-    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2]}}, seeds=2, budgets={"steps": [1000]})
+    made = place(tmp_path, corpus, cluster, shapes={"grid": {"depth": [1, 2]}}, seeds=2, budgets={"steps": [800]})
     launcher = made.start(*LAUNCH)
     until_in(launcher, lambda: sum(has_rows(run) and not run.record_file.exists() for run in made.folder.runs()) == 3, PATIENCE)
     cluster.remove_node(second, allow_graceful=False)
