@@ -116,6 +116,11 @@ class RunRecord(Strict):
             return f"stuck at the unigram entropy or above ({losses})"
         return None
 
+    @property
+    def usable_loss_nats(self) -> float | None:
+        """The loss, None where fits and comparisons leave the run out."""
+        return None if self.exclusion is not None else self.loss_nats
+
 
 def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozenset[str] = frozenset()) -> pd.DataFrame:
     """All records as a table: configuration keys dotted (`architecture.depth`), results by their names, missing as missing.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -101,16 +100,16 @@ def at_best_knobs(sweep: SweepFolder) -> list[RunFolder]:
 
 def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...]) -> list[RunRecord]:
     """The usable records of a cell that have the tuned knobs of its best; all where nothing had to be chosen."""
-    knobs = {record.run_id: tuple(flatten(record.config.to_dict())[path] for path in tuned) for record in records}
-    usable = [record for record in records if record.exclusion is None and record.loss_nats is not None]
+    losses = {record.run_id: loss for record in records if (loss := record.usable_loss_nats) is not None}
+    usable = [record for record in records if record.run_id in losses]
+    values = {record.run_id: flatten(record.config.to_dict()) for record in records}
+    knobs = {run_id: tuple(flat[path] for path in tuned) for run_id, flat in values.items()}
     if len(set(knobs.values())) == 1:
         return usable
     first_seed = min(record.config.seed for record in records)
-    at_first = [record for record in usable if record.config.seed == first_seed]
-    if not at_first:
-        return []
-    best = min(at_first, key=lambda record: math.inf if record.loss_nats is None else record.loss_nats)
-    return [record for record in usable if knobs[record.run_id] == knobs[best.run_id]]
+    at_first = [record.run_id for record in usable if record.config.seed == first_seed]
+    best = min(at_first, key=losses.__getitem__, default=None)
+    return [record for record in usable if best is not None and knobs[record.run_id] == knobs[best]]
 
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:

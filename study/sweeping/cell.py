@@ -66,7 +66,10 @@ class Cell:
         """
         if not self.spec.tune:
             return [run for run in self.trials() if run.key not in records]
-        tuning = self.tuning(records)
+        return self._wanted(self.tuning(records), records)
+
+    def _wanted(self, tuning: Tuning, records: Mapping[str, RunRecord]) -> list[RunConfig]:
+        """The runs that the cell needs next where its search is there."""
         if not tuning.over or tuning.best is None:
             return tuning.missing
         knobs = {path: flatten(tuning.best.to_dict())[path] for path in self.spec.tune}
@@ -90,7 +93,7 @@ class Cell:
         runs = self._line
         start = start_near([value for value, _, _ in runs[1:-1] if value is not None], around)
         line = Line(tuple(value for value, _, _ in runs), start)
-        known = tuple((place, _loss(records[key])) for place, (_, _, key) in enumerate(runs) if key in records)
+        known = tuple((place, records[key].usable_loss_nats) for place, (_, _, key) in enumerate(runs) if key in records)
         search = sought(line, known)
         best = None if search.best is None else runs[search.best]
         around = line.values[search.best if search.best is not None else start]
@@ -134,10 +137,13 @@ class Cell:
 
     def runs_left(self, records: Mapping[str, RunRecord]) -> int:
         """How many more runs the cell takes at most, further extensions not counted; none once it is done."""
-        if self.tuned(records):
-            return len(self.wanted(records))
-        untried = sum(run.key not in records for run in self.trials())
-        return max(untried, len(self.tuning(records).missing)) + len(self.spec.seed_values) - 1
+        untried = [run for run in self.trials() if run.key not in records]
+        if not self.spec.tune:
+            return len(untried)
+        tuning = self.tuning(records)
+        if tuning.over:
+            return len(self._wanted(tuning, records))
+        return max(len(untried), len(tuning.missing)) + len(self.spec.seed_values) - 1
 
     def planned_runs(self) -> int:
         """How many runs the cell takes at most, extensions not counted."""
@@ -173,10 +179,5 @@ def family_name(config: RunConfig, tuned: tuple[str, ...]) -> str:
 
 def _best(configs: list[RunConfig], records: Mapping[str, RunRecord]) -> RunConfig | None:
     """The configuration of the lowest loss among usable records, None where there is none."""
-    losses = [(loss, i) for i, config in enumerate(configs) if (loss := _loss(records[config.key])) is not None]
+    losses = [(loss, i) for i, config in enumerate(configs) if (loss := records[config.key].usable_loss_nats) is not None]
     return configs[min(losses)[1]] if losses else None
-
-
-def _loss(record: RunRecord) -> float | None:
-    """The loss of a run, None where fits leave it out."""
-    return None if record.exclusion is not None else record.loss_nats
