@@ -124,7 +124,7 @@ def _law_row(task: TaskScores) -> list[object]:
     constants = ", ".join(f"{name} {value:.3g}" for name, value in task.law.estimates.items())
     status, forecasts = task.law.status, (task.forecast, task.forecast_from_sizes)
     held_out = sum(task.held_out) if isinstance(task.forecast, Forecast) else None
-    shown = constants if status in ("converged", "weakly_identified") else None
+    shown = constants if task.law.told else None
     return [task.task, task.law.law.formula, status.replace("_", " "), shown, held_out, *map(_forecast, forecasts)]
 
 

@@ -69,7 +69,7 @@ def _only_flops(source: Source) -> bool:
 
 def _of_law(found: Fit) -> Frontier:
     """The frontier of a law whose fit says what it is; raises InputError for one that ended on a bound or failed."""
-    if found.status in ("on_bound", "failed"):
+    if not found.told:
         status = found.status.replace("_", " ")
         raise InputError.at(found.law.name, f"its fit is {status} ({'; '.join(found.reasons)})")
     return parametric(found)

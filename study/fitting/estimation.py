@@ -14,7 +14,7 @@ from study.fitting.minimising import Minima, Objective, Space, minimise
 from study.fitting.observations import Exclusion, Observations
 from study.fitting.uncertainty import Bootstrap, Profile, bootstrap, condition_number, covariance, percentile_interval, profile
 from study.fitting.units import SHOWN
-from study.fitting.verdicts import REGAIN, Status, bounds_met, failures, weaknesses
+from study.fitting.verdicts import REGAIN, UNTOLD, Status, bounds_met, failures, weaknesses
 from study.quantities import plural
 
 STARTS = 128
@@ -64,6 +64,11 @@ class Fit:
     def n(self) -> int:
         """The number of rows used."""
         return len(self.observations)
+
+    @property
+    def told(self) -> bool:
+        """Whether the rows tell its constants, if weakly: it has neither failed nor ended on a bound."""
+        return self.status not in UNTOLD
 
     @property
     def excluded(self) -> tuple[Exclusion, ...]:

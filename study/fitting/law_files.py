@@ -18,6 +18,7 @@ from study.fitting.catalogue import law_named
 from study.fitting.estimation import Settings
 from study.fitting.laws import Law
 from study.fitting.minimising import Space
+from study.fitting.verdicts import UNTOLD
 from study.schema import Count, Index, Positive, Strict, Text, nearest, shown
 
 Convention = Literal["parameters", "parameters_encoder", "parameters_non_embedding"]
@@ -79,7 +80,7 @@ def read_law(path: Path) -> FittedLaw:
         message = f"{shown(convention)} is none of {', '.join(choices)}; {nearest(str(convention), choices)}"
         problems.append(Problem(f"{path}: columns.parameters", message))
     status, reasons = values.get("status"), "; ".join(map(str, values.get("reasons") or ()))
-    if status in ("failed", "on_bound"):
+    if status in UNTOLD:
         message = f"holds a fit of {name} that {'failed' if status == 'failed' else 'ended on a bound'} ({reasons}); "
         problems.append(Problem(str(path), f"{message}fit another law, or more runs"))
     if problems:

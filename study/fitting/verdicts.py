@@ -21,6 +21,9 @@ Status = Literal["converged", "on_bound", "weakly_identified", "failed"]
 """`on_bound`: a parameter ended on its bound; `weakly_identified`: the rows hardly tell a parameter, or many
 resamples do not converge; `failed`: restarting at the answer still gains."""
 
+UNTOLD: tuple[Status, ...] = ("on_bound", "failed")
+"""The statuses of fits whose constants say nothing."""
+
 REGAIN = 1e-8
 """A restart that lowers the objective by more than this share of it shows that the fit had not converged."""
 
