@@ -165,7 +165,11 @@ def _best(evidence: Evidence) -> Iterator[str]:
 
 
 def _named(cell: Cell) -> str:
-    return f"{cell.architecture.shape_name} ({cell.setting})" if cell.setting else cell.architecture.shape_name
+    return _shape_in(cell.architecture.shape_name, cell.setting)
+
+
+def _shape_in(shape: str, setting: str) -> str:
+    return f"{shape} ({setting})" if setting else shape
 
 
 def _gain_sentence(gain: Gain) -> str:
@@ -191,8 +195,7 @@ def _token_gain_sentence(gain: TokenGain) -> str:
 
 
 def _token_step(gain: TokenGain) -> str:
-    shape = f"{gain.shape} ({gain.setting})" if gain.setting else gain.shape
-    return f"{shape} from {gain.shorter} to {gain.longer}"
+    return f"{_shape_in(gain.shape, gain.setting)} from {gain.shorter} to {gain.longer}"
 
 
 def _open_runs(evidence: Evidence) -> Iterator[str]:

@@ -153,13 +153,13 @@ def _task(name: str, points: pd.DataFrame) -> TaskScores:
 
 def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) -> TaskScores:
     points = points.reset_index(drop=True)
-    loss = points["loss_nats"].to_numpy(dtype=float)
     law = LAWS["score-of-loss"] if points["shape"].nunique() >= FREE_FROM else between(chance or 0.0)
     observations = observed(points)
+    over_loss = replace(observations, columns={"loss": observations.columns["loss"]})
     held = largest_runs(observations, HELD_OUT)
     told: Fit | str
     try:
-        told = fit(law, replace(observations, columns={"loss": loss}), _SETTINGS)
+        told = fit(law, over_loss, _SETTINGS)
     except InputError as error_found:
         told = str(error_found.problems[0])
     return TaskScores(
@@ -170,7 +170,7 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
         held_out=tuple(held.tolist()),
         trend=trend(*_of_cells(points)),
         law=told,
-        forecast=forecast(law, replace(observations, columns={"loss": loss}), _SETTINGS, HELD_OUT),
+        forecast=forecast(law, over_loss, _SETTINGS, HELD_OUT),
         forecast_from_sizes=two_step_forecast(observations, HELD_OUT, _LOSS_SETTINGS, (_law_of_loss(points[~held]), law)),
     )
 
