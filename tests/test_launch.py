@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from study.folders import SweepFolder, checkpoints_in
+from study.folders import RunFolder, SweepFolder, checkpoints_in
 from tests.launching import Place, has_rows, numbers, written
 from tests.sweeps import write_sweep, write_topics
 from tests.synthetic import SWEEP, add_run, run_config, sweep_folder
@@ -126,8 +126,8 @@ main()
     assert written(bare.folder.path, DERIVED) == drawn
 
 
-def assert_stopped(made: Place, launcher: subprocess.Popen[str]) -> None:
-    """A launcher that was told to stop says how to go on, and every run that had begun has saved."""
+def assert_stopped(made: Place, launcher: subprocess.Popen[str]) -> list[RunFolder]:
+    """A launcher that was told to stop says how to go on, and every run that had begun has saved; the runs that wait."""
     output, errors = launcher.communicate(timeout=60)
     assert launcher.returncode == 130, errors
     assert errors.strip().endswith("stopped; the same command goes on from here")
@@ -138,6 +138,7 @@ def assert_stopped(made: Place, launcher: subprocess.Popen[str]) -> None:
     assert all(checkpoints_in(run.checkpoints) for run in waiting if has_rows(run))
     state = json.loads(made.study("status", "results/toy", "--json").stdout)
     assert (state["coordinator"], state["counts"]["stopped"]) == (None, len(waiting))
+    return waiting
 
 
 def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(finished: tuple[Place, str], corpus: Path, tmp_path: Path) -> None:
@@ -145,7 +146,8 @@ def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(finished: tuple[Place, st
     launcher = made.start(*LAUNCH)
     until(made.is_training)
     os.killpg(launcher.pid, signal.SIGINT)
-    assert_stopped(made, launcher)
+    waiting = assert_stopped(made, launcher)
+    assert all(len(checkpoints_in(run.checkpoints)) == 1 for run in waiting if has_rows(run))
     made.study(*LAUNCH)
     assert numbers(made.folder) == numbers(finished[0].folder)
     assert made.study("status", "results/toy").stdout.startswith("toy: 8 of 8 runs completed, nobody runs it now")

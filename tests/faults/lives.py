@@ -23,6 +23,7 @@ from study.config import RunConfig
 from study.data.prepared import prepare
 from study.folders import RunFolder
 from study.records import RunRecord
+from study.sweeping.executors.processes import log_into
 from study.training.checkpoints import newest_whole_checkpoint
 from tests.launching import TIMINGS
 from tests.small import run_folder
@@ -50,10 +51,7 @@ def live(config: RunConfig, path: Path, circumstances: Circumstances) -> None:
     from study.training.stopping import StopSignal
 
     os.setsid()
-    path.mkdir(parents=True, exist_ok=True)
-    log = os.open(path / "log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    log_into(RunFolder(path).log_file)
     if circumstances.temporary is not None:
         os.environ["TMPDIR"] = circumstances.temporary
     real_time = time.time
