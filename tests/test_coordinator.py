@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,6 +23,7 @@ from study.ownership import is_locked
 from study.sweeping.coordinator import Coordinator, Progress, held
 from study.sweeping.deaths import CRASHES, KILLS
 from study.sweeping.status import newest_values, status
+from study.sweeping.stopping import SAVE_SECONDS
 from tests.sweeps import RATES, record, sweep, sweep_values
 
 Life = Callable[[RunConfig, RunFolder], int]
@@ -71,6 +73,17 @@ class FakeExecutor:
 
     def kill(self) -> None:
         self.told.append("kill")
+
+
+class Stubborn(FakeExecutor):
+    """Its runs go on until they are killed."""
+
+    def interrupt(self) -> None:
+        self.told.append("interrupt")
+
+    def kill(self) -> None:
+        self.told.append("kill")
+        self._end()
 
 
 def coordinator(tmp_path: Path, **changes: Any) -> Coordinator:
@@ -221,15 +234,7 @@ def test_ctrl_c_lets_the_runs_save_and_a_restart_goes_on(tmp_path: Path) -> None
 
 
 def test_runs_that_do_not_save_in_time_are_killed_and_not_filed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stubborn(FakeExecutor):
-        def interrupt(self) -> None:
-            self.told.append("interrupt")
-
-        def kill(self) -> None:
-            self.told.append("kill")
-            self._end()
-
-    monkeypatch.setattr("study.sweeping.coordinator.SAVE_SECONDS", 0.1)
+    monkeypatch.setattr("study.sweeping.stopping.SAVE_SECONDS", 0.1)
     executor = Stubborn(lambda *_: -9, lingering=True)
 
     def press(progress: Progress) -> None:
@@ -240,6 +245,28 @@ def test_runs_that_do_not_save_in_time_are_killed_and_not_filed(tmp_path: Path, 
             coordinator(tmp_path).run(executor, press)
     assert executor.told == ["interrupt", "kill"] * CRASHES
     assert states(tmp_path) == {}
+
+
+def test_who_presses_ctrl_c_twice_does_not_wait_for_the_runs_to_save(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class PressedAgain(Stubborn):
+        def interrupt(self) -> None:
+            super().interrupt()
+            raise KeyboardInterrupt
+
+    def press(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    executor, started = PressedAgain(lambda *_: -9, lingering=True), coordinator(tmp_path)
+    before = time.monotonic()
+    with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+        started.run(executor, press)
+    assert time.monotonic() - before < SAVE_SECONDS / 2
+    assert executor.told == ["interrupt", "kill"]
+    assert (started.progress.running, states(tmp_path)) == ({}, {})
+    told = "stopping: waiting up to 60 s for 2 to save; Ctrl-C again ends them where they last saved\n"
+    assert capsys.readouterr().err == told
 
 
 def test_sigterm_stops_a_sweep_as_ctrl_c_does(tmp_path: Path) -> None:

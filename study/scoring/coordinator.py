@@ -14,8 +14,8 @@ from study.score_config import Downstream
 from study.score_records import ScoreRecord, scores_of
 from study.scoring.job import BaselineJob, Job
 from study.scoring.planning import Subject, wanted
-from study.sweeping.coordinator import SAVE_SECONDS, sigterm_interrupts
 from study.sweeping.deaths import how_ended
+from study.sweeping.stopping import save_and_stop, sigterm_interrupts
 
 ATTEMPTS = 3
 """How often a worker may die over a score without a record in one launch before the score is filed as FAILED."""
@@ -80,10 +80,7 @@ class Coordinator:
                     for future in wait(futures, refresh_seconds, FIRST_COMPLETED).done:
                         self._ended(futures.pop(future), future.result())
             except BaseException as error:  # workers that were left alone would keep this process from ending
-                executor.interrupt()
-                unsaved = wait(futures, SAVE_SECONDS).not_done
-                executor.kill()
-                wait(unsaved)
+                save_and_stop(executor, futures)
                 if isinstance(error, OSError):
                     message = f"scoring had to stop: {error}; {GOES_ON}"
                     raise InputError.at("study score", message) from error

@@ -6,10 +6,9 @@ import json
 import math
 import os
 import platform
-import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from study.sweeping.proposing import CellProposer
 from study.sweeping.sharing import SharedRuns
 from study.sweeping.spec import SweepSpec
 from study.sweeping.status import newest_values
+from study.sweeping.stopping import save_and_stop, sigterm_interrupts
 from study.sweeping.trunks import Trunks
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 LOCK_SECONDS = 1.0
 """How long a launcher tries to get the sweep's lock, which `study status` holds for an instant to see whether it is free."""
-
-SAVE_SECONDS = 60.0
-"""How long a stopping sweep waits for its runs to save."""
 
 LOOK_SECONDS = 1.0
 """How often it is asked whether others still train the runs that this sweep wants too."""
@@ -197,10 +194,7 @@ class Coordinator:
 
     def _stop(self, executor: Executor, futures: dict[Future[int], RunConfig]) -> None:
         """Let the runs save, for a while, and take up what became of them."""
-        executor.interrupt()
-        unsaved = wait(futures, SAVE_SECONDS).not_done
-        executor.kill()
-        wait(unsaved, SAVE_SECONDS)  # not for ever: a Slurm that does not answer tells nobody how its jobs ended
+        save_and_stop(executor, futures)
         for config in futures.values():
             self._ended(config, PREEMPTED_EXIT)
 
@@ -291,13 +285,3 @@ def _taken(ended: SimpleQueue[Future[int]], seconds: float) -> Iterator[Future[i
         yield ended.get(timeout=seconds)
         while True:
             yield ended.get_nowait()
-
-
-@contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Within, SIGTERM stops a sweep as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

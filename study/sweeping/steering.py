@@ -14,7 +14,8 @@ from study.errors import InputError
 from study.folders import LEAST_OF_ID, RunFolder, SweepFolder, runs_of_id
 from study.ownership import is_locked
 from study.records import RunRecord, timestamp
-from study.sweeping.coordinator import SAVE_SECONDS, held
+from study.sweeping.coordinator import held
+from study.sweeping.stopping import SAVE_SECONDS
 
 RETRIED = ("FAILED", "OOM", "HUNG")
 """What a retry without names takes up; a run that diverged would diverge again, and has to be named."""
