@@ -207,3 +207,27 @@ def test_hundred_thousand_rows_are_fitted_in_seconds() -> None:
     assert fitted.status == "converged"
     assert fitted.resamples.method == "sandwich"
     assert perf_counter() - began < 30
+
+
+def test_runs_of_many_rows_tell_no_more_than_their_number() -> None:
+    widths = {}
+    for rows in (20, 600):
+        points = of_runs(20, rows)
+        found = fit(CHINCHILLA, points, Settings(bootstrap=100, starts=8))
+        assert found.resamples.method == "refit"
+        low, high = found.intervals["alpha"]
+        widths[rows] = high - low
+    assert widths[600] == pytest.approx(widths[20], rel=0.3)
+    assert fit(CHINCHILLA, of_runs(100, 120), Settings(bootstrap=2, starts=8)).resamples.method == "sandwich"
+
+
+def of_runs(runs: int, rows: int) -> Observations:
+    """Checkpoints of runs of different sizes, each run off the law by an amount of its own."""
+    random = np.random.default_rng(3)
+    columns = {
+        "parameters": np.repeat(np.geomspace(7e7, 1e10, runs), rows),
+        "tokens": np.tile(np.geomspace(1e9, 3e11, rows), runs),
+    }
+    noise = np.repeat(random.normal(0, 0.005, runs), rows)
+    losses = CHINCHILLA.predict(TRUTHS["chinchilla"], columns) * np.exp(noise)
+    return Observations.of(columns, losses, np.repeat(np.arange(runs), rows))

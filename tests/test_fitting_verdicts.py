@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from study.errors import InputError
 from study.fitting import estimation
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings, fit
+from study.fitting.laws import Law
 from study.fitting.minimising import Minima, Objective
+from study.fitting.observations import Observations
 from study.fitting.uncertainty import Bootstrap
 from study.fitting.verdicts import failures, weaknesses
-from tests.points import observed
+from tests.points import TRUTHS, observed
 
 LAW = LAWS["power-floor"]
 
@@ -33,6 +36,7 @@ def test_a_restart_that_gains_a_hundred_millionth_shows_a_failed_fit() -> None:
         ({"alpha": (0.1, 0.9)}, {"alpha": (0.1, 1.1)}, "the interval of alpha spans a factor of 11"),
         ({}, {"alpha": (0.0, 0.5)}, "the interval of alpha reaches 0"),
         ({"failed": 5}, {"failed": 6}, "6 of 100 resamples did not converge"),
+        ({"runs": 6}, {"runs": 5}, "the rows are of 5 runs, too few to tell how runs scatter"),
     ],
 )
 def test_rows_that_hardly_tell_the_parameters_are_named(sound: dict[str, Any], weak: dict[str, Any], told: str) -> None:
@@ -41,12 +45,37 @@ def test_rows_that_hardly_tell_the_parameters_are_named(sound: dict[str, Any], w
 
 
 def weaknesses_of(
-    condition: float = 1.0, rows: int = 20, alpha: tuple[float, float] = (0.2, 0.4), failed: int = 0
+    condition: float = 1.0, rows: int = 20, alpha: tuple[float, float] = (0.2, 0.4), failed: int = 0, runs: int | None = None
 ) -> list[str]:
     points = observed(LAW, rows=rows)
+    points = replace(points, clusters=np.arange(rows) % (runs or rows))
     objective = Objective(LAW.at(points.columns), points.response, 1e-3, "log")
     resamples = Bootstrap("refit", np.ones((100 - failed, 3)), np.arange(100 - failed), failed=failed)
     return weaknesses(LAW, points, objective, condition, {"alpha": alpha}, resamples)
+
+
+def test_rows_that_repeat_little_do_not_tell_what_repeats_are_worth() -> None:
+    law = LAWS["repeated-tokens"]
+    fits = {epochs: fit(law, repeated(law, epochs), Settings(bootstrap=200)) for epochs in (1.3, 40.0)}
+    low, high = fits[40.0].intervals["R_D"]
+    assert (fits[40.0].status, low < TRUTHS[law.name]["R_D"] < high) == ("converged", True)
+    assert fits[1.3].status == "weakly_identified"
+    assert any(reason.startswith("the interval of R_D spans a factor of") for reason in fits[1.3].reasons)
+    with pytest.raises(InputError) as caught:
+        fit(law, repeated(law, 1.0))
+    assert str(caught.value) == (
+        "unique_tokens: is no less than tokens in all 36 rows: none repeats, and repeated-tokens asks what repeats give; "
+        "use chinchilla"
+    )
+
+
+def repeated(law: Law, most_epochs: float) -> Observations:
+    sizes, tokens, epochs = np.meshgrid(
+        np.geomspace(1e7, 1e9, 3), np.geomspace(1e8, 1e10, 4), np.linspace(1, most_epochs, 3), indexing="ij"
+    )
+    columns = {"parameters": sizes.ravel(), "tokens": (tokens * epochs).ravel(), "unique_tokens": tokens.ravel()}
+    noise = np.exp(np.random.default_rng(0).normal(0, 0.002, 36))
+    return Observations.of(columns, law.predict(TRUTHS[law.name], columns) * noise)
 
 
 def test_a_fit_that_did_not_converge_has_failed_whatever_else_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

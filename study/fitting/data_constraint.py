@@ -27,6 +27,7 @@ class DataConstrained(Law):
     variables = ("parameters", "tokens", "unique_tokens")
     parameters = ("E", "A", "B", "alpha", "beta", "R_D", "R_N")
     exponents = ("alpha", "beta")
+    watched = (*exponents, "R_D", "R_N")
 
     def at(self, columns: Columns) -> CurvedSurface:
         """The law at the rows of a table."""

@@ -86,6 +86,11 @@ class Law(ABC):
     def exponents(self) -> tuple[str, ...]:
         """The parameters that say how fast the response changes: those whose profile is worth knowing."""
 
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The parameters, above zero, of which rows tell little where their interval spans a large factor."""
+        return self.exponents
+
     @abstractmethod
     def at(self, columns: Columns) -> Surface:
         """The law at the rows of a table."""

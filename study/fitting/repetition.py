@@ -54,6 +54,7 @@ class RepeatedTokens(Law):
     variables = ("parameters", "tokens", "unique_tokens")
     parameters = ("E", "A", "B", "alpha", "beta", "R_D")
     exponents = ("alpha", "beta")
+    watched = (*exponents, "R_D")
 
     def at(self, columns: Columns) -> CurvedSurface:
         """The law at the rows of a table."""

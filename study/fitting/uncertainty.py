@@ -15,7 +15,13 @@ from study.fitting.observations import Observations
 from study.fitting.paired import CONFIDENCE
 
 ROWS_TO_REFIT = 10_000
-"""Beyond so many rows resamples are drawn from the normal distribution of the sandwich, not refitted."""
+"""Beyond so many rows resamples are drawn from the sandwich where runs suffice, else fewer are refitted."""
+
+RUNS_FOR_SANDWICH = 100
+"""With fewer runs the sandwich of a robust fit is too narrow: with 20 of 600 rows its intervals of 95% covered 0.87."""
+
+RESAMPLES_OF_MANY_ROWS = 200
+"""So many refits at most of a table of more than ROWS_TO_REFIT rows."""
 
 _FEWEST_RUNS = 3
 _PROFILE_POINTS = 41
@@ -37,17 +43,19 @@ class Bootstrap:
 def bootstrap(objective: Objective, observations: Observations, theta: Floats, count: int, seed: int) -> Bootstrap:
     """Refits to `count` resamples of the runs, drawn with replacement, all rows of a run together (Efron 1979).
 
-    Each starts at the estimate. Tables of more than ROWS_TO_REFIT rows draw from the normal distribution of the sandwich
-    covariance, with which refits agree to first order. Fewer than three runs give none.
+    Each starts at the estimate. Tables of more than ROWS_TO_REFIT rows and RUNS_FOR_SANDWICH runs draw from the normal
+    distribution of the sandwich covariance, with which refits agree to first order. Fewer than three runs give none.
     """
     runs = observations.runs
     if count == 0 or runs < _FEWEST_RUNS:
         return Bootstrap("none", np.empty((0, len(theta))), np.arange(0))
     random = np.random.default_rng(seed)
-    if len(observations) > ROWS_TO_REFIT:
+    many = len(observations) > ROWS_TO_REFIT
+    if many and runs >= RUNS_FOR_SANDWICH:
         spread = covariance(objective, observations, theta)
         drawn = random.multivariate_normal(theta, spread, size=count, method="eigh")
         return Bootstrap("sandwich", np.clip(drawn, *objective.surface.bounds), np.arange(count))
+    count = min(count, RESAMPLES_OF_MANY_ROWS) if many else count
     draws = random.multinomial(runs, np.full(runs, 1 / runs), size=count).astype(float)
     found = minimise(objective, np.tile(theta, (count, 1)), draws[:, observations.clusters])
     numbers = np.flatnonzero(found.converged)
@@ -67,23 +75,25 @@ def percentile_interval(resampled: Floats) -> tuple[Floats, Floats]:
 def covariance(objective: Objective, observations: Observations, theta: Floats) -> Floats:
     """The covariance of θ, p × p: the sandwich B⁻¹·M·B⁻¹ with the scores of a run summed (Huber 1967; Liang and Zeger 1986).
 
-    B is Σψ′(rᵢ)·∇rᵢ∇rᵢᵀ and M = Σ over runs of (Σψ(rᵢ)·∇rᵢ)(…)ᵀ·n/(n − p).
+    B is Σψ′(rᵢ)·∇rᵢ∇rᵢᵀ and M = Σ over G runs of (Σψ(rᵢ)·∇rᵢ)(…)ᵀ·G/(G − 1)·(n − 1)/(n − p), the correction for few runs of
+    Cameron and Miller 2015 (eq. 12).
     """
     scores = np.zeros((observations.runs, len(theta)))
     np.add.at(scores, observations.clusters, objective.scores(theta))
-    inverse = np.linalg.pinv(_bread(objective, theta), hermitian=True)
-    spare = max(1, len(observations) - len(theta))
-    return np.asarray(inverse @ (scores.T @ scores) @ inverse * len(observations) / spare)
+    runs, rows = observations.runs, len(observations)
+    inverse = np.linalg.pinv(_bread(objective, theta, runs), hermitian=True)
+    few = runs / max(1, runs - 1) * (rows - 1) / max(1, rows - len(theta))
+    return np.asarray(inverse @ (scores.T @ scores) @ inverse * few)
 
 
-def _bread(objective: Objective, theta: Floats) -> Floats:
+def _bread(objective: Objective, theta: Floats, independent: int) -> Floats:
     """Σ E[ψ′]·∇rᵢ∇rᵢᵀ, p × p.
 
     ψ′ is 1 within delta and 0 beyond, which few rows decide where delta is small against the noise; so its mean is the density
-    of residuals near 0, within h = spread·n^(−1/5), times the width of the zone.
+    of residuals near 0, within h = spread·m^(−1/5), times the width of the zone, where m residuals are `independent`.
     """
     slopes, residuals = objective.slopes(theta), np.abs(objective.residuals(theta[None])[0])
-    window = max(objective.delta, 1.4826 * float(np.median(residuals)) * len(residuals) ** -0.2)
+    window = max(objective.delta, 1.4826 * float(np.median(residuals)) * independent**-0.2)
     if not np.isfinite(window):
         return np.asarray(slopes.T @ slopes)
     share = max(float(np.mean(residuals <= window)), 1 / len(residuals))
@@ -132,7 +142,7 @@ def profile(law: Law, objective: Objective, observations: Observations, theta: F
 def _allowance(objective: Objective, theta: Floats) -> float:
     residuals = objective.residuals(theta[None])[0]
     slopes = objective.slopes(theta)
-    mean_slope = np.trace(_bread(objective, theta)) / max(np.trace(slopes.T @ slopes), 1e-300)
+    mean_slope = np.trace(_bread(objective, theta, len(residuals))) / max(np.trace(slopes.T @ slopes), 1e-300)
     spare = max(1, len(residuals) - len(theta))
     spread = np.sum(np.clip(residuals, -objective.delta, objective.delta) ** 2) / spare
     return float(0.5 * f.ppf(CONFIDENCE, 1, spare) * spread / max(mean_slope, 1e-300))
