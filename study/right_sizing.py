@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,9 @@ from study.fitting.law_files import FittedLaw, read_law
 from study.latency.prediction import LatencyModel, Statistic, fit_latency
 from study.latency.table import read_table
 from study.memory import Precision, memory_of
-from study.quantities import bytes_text, count_text, read_bytes, read_count, read_range, read_seconds, seconds_text
+from study.quantities import bytes_text, count_text, plural, read_bytes, read_count, read_range, read_seconds, seconds_text
 from study.solving import Goal, ShapeRules, Space, on_contour, under
+from study.wording import span
 
 Quantities = dict[str, Callable[[Architecture], float]]
 """How each quantity of a shape is counted, by its name."""
@@ -86,7 +88,8 @@ def right_size(
         size = (setting.batch, setting.sequence_length)
         model = fit_latency(read_table(latency_table), setting.precision, threads, size, latency_statistic)
     fitted = read_law(law) if law is not None else None
-    quantities = _quantities(setting, model, fitted, None if tokens is None else read_count("--tokens", tokens))
+    trained = None if tokens is None else read_count("--tokens", tokens)
+    quantities = _quantities(setting, model, fitted, trained)
     read = (
         ("--parameters", convention, parameters, read_count),
         ("--train-flops", "train_flops_per_token", train_flops, read_count),
@@ -99,8 +102,32 @@ def right_size(
         if text is not None
     ]
     solved = _solved(goals, setting, quantities, model, under or len(goals) > 1, tolerance)
-    weak = () if fitted is None or fitted.note is None else (f"loss: {fitted.note}",)
-    return replace(solved, notes=(*solved.notes, *weak))
+    beyond = [] if model is None else _unmeasured(model, solved.shapes)
+    of_law = [] if fitted is None else [*fitted.notes, *_extrapolated(fitted, solved.shapes, trained)]
+    return replace(solved, notes=(*solved.notes, *beyond, *(f"loss: {note}" for note in of_law)))
+
+
+def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture]) -> list[str]:
+    """How many shapes lie beyond those that latency was measured on."""
+    beyond = sum(not model.covers(shape) for shape in shapes)
+    if not beyond:
+        return []
+    (shallow, deep), (narrow, wide) = model.depths, model.widths
+    return [
+        f"latency is extrapolated for {beyond} of {plural(len(shapes), 'shape')}, which that error does not cover: it was "
+        f"measured on depths of {shallow} to {deep} and widths of {narrow} to {wide}"
+    ]
+
+
+def _extrapolated(law: FittedLaw, shapes: Sequence[Architecture], tokens: float | None) -> list[str]:
+    """For each variable of a law, how many shapes lie beyond the values that it was fitted to."""
+    beyond = Counter(name for shape in shapes for name in law.beyond(shape, tokens))
+    return [
+        f"{law.law.name} is extrapolated for {beyond[name]} of {plural(len(shapes), 'shape')}: it was fitted to {name} of "
+        f"{span(*law.ranges[name])}"
+        for name in law.ranges
+        if beyond[name]
+    ]
 
 
 @dataclass(frozen=True)

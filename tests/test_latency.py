@@ -124,6 +124,8 @@ def test_noise_shows_in_the_error_that_is_stated() -> None:
         (synthetic_table(), 7, "--latency-table", "fp32 at 7 threads; it has fp32 at 2 threads"),
         (pd.concat([synthetic_table(), synthetic_table(threads=1)]), None, "--threads", "1, 2"),
         (synthetic_table().head(4), None, "--latency-table", "1 shapes"),
+        (synthetic_table().assign(width=512, heads=8, ffn=2048), None, "--latency-table", "shapes of width 512 alone"),
+        (synthetic_table().assign(depth=4), None, "--latency-table", "shapes of depth 4 alone"),
     ],
 )
 def test_a_table_that_cannot_answer_says_why(table: pd.DataFrame, threads: int | None, place: str, told: str) -> None:

@@ -102,6 +102,13 @@ def test_latency_is_that_of_the_table_s_model(latency_folder: Path) -> None:
     assert solved.latency is not None
     assert all(model.seconds(shape, 1, 128) <= 0.01 * (1 + 1e-5) for shape in solved.shapes)
     assert "each shape left out in turn" in solved.to_text()
+    measured = right_size(latency="10ms", latency_table=latency_folder, depth="2:12", width="128:512", under=True)
+    assert not any("extrapolated" in note for note in measured.notes)
+    deeper = right_size(latency="30ms", latency_table=latency_folder, depth="12:13", width="128:512", under=True)
+    assert deeper.notes[-1] == (
+        "latency is extrapolated for 1 of 2 shapes, which that error does not cover: it was measured on depths of 2 to 12 and "
+        "widths of 128 to 512"
+    )
     contour = right_size(latency="10ms", latency_table=latency_folder, tolerance=0.05)
     assert all(abs(model.seconds(shape, 1, 128) / 0.01 - 1) <= 0.0501 for shape in contour.shapes)
 
@@ -157,6 +164,25 @@ def test_a_law_that_is_weakly_identified_is_used_with_a_note(tmp_path: Path) -> 
     assert not any(note.startswith("loss:") for note in right_size(parameters="10M", law=tmp_path / "y.json").notes)
 
 
+def test_what_a_law_was_not_fitted_to_is_said(tmp_path: Path) -> None:
+    path = write_law(
+        tmp_path / "y.json",
+        law="chinchilla",
+        columns={"parameters": "parameters_non_embedding"},
+        estimates={"E": 1.69, "A": 406.4, "B": 410.7, "alpha": 0.34, "beta": 0.28},
+        warnings=["loss: looks like bits"],
+        ranges={"parameters": [1e6, 2e7], "tokens": [1e6, 2e7]},
+    )
+    solved = right_size(parameters="30M", law=path, tokens="100B", tolerance=0.1)
+    shapes = len(solved.shapes)
+    assert solved.notes[1:] == (
+        "loss: chinchilla was fitted with a warning: loss: looks like bits",
+        f"loss: chinchilla is extrapolated for {shapes} of {shapes} shapes: it was fitted to parameters of 1.0M to 20.0M",
+        f"loss: chinchilla is extrapolated for {shapes} of {shapes} shapes: it was fitted to tokens of 1.0M to 20.0M",
+    )
+    assert not any("extrapolated" in note for note in right_size(parameters="10M", law=path, tokens="10M").notes)
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -165,6 +191,7 @@ def test_a_law_that_is_weakly_identified_is_used_with_a_note(tmp_path: Path) -> 
         ("{}", "holds no law"),
         ('{"law": "powr"}', "is no known law; known: power, power-floor"),
         ('{"law": "power", "estimates": {"A": "much", "alpha": 0.3}}', "estimates.A: is 'much', not a number"),
+        ('{"law": "power", "estimates": {"A": 2, "alpha": 1}, "ranges": {"parameters": 3}}', "ranges.parameters: "),
         ('{"law": "flops", "estimates": {"C": 2, "gamma": 0.3}}', "flops needs flops, which a shape does not have"),
         ('{"law": "score-of-loss", "estimates": {}}', "predicts the score, not the loss"),
         (

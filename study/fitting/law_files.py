@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -32,22 +32,40 @@ SIZES = ("depth", "width", "heads", "ffn")
 class FittedLaw:
     """A law of loss with its estimates; `convention` says which total its variable `parameters` counts.
 
-    `note` says what is weak about its fit, None where nothing is, or where the file does not say.
+    `notes` say what is weak or odd about its fit, and `ranges` over which values of its variables it was fitted; both are empty
+    where the file does not say.
     """
 
     law: Law
     estimates: Mapping[str, float]
     convention: Convention
-    note: str | None = None
+    notes: tuple[str, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def loss_nats(self, architecture: Architecture, tokens: float | None) -> float:
         """The loss that the law predicts for a shape after so many tokens; raises InputError where it needs tokens."""
+        columns = {name: np.array([value]) for name, value in self._values(architecture, tokens).items()}
+        return float(self.law.predict(self.estimates, columns)[0])
+
+    def beyond(self, architecture: Architecture, tokens: float | None) -> set[str]:
+        """The variables of the law whose values for a shape lie outside those it was fitted to."""
+        values = self._values(architecture, tokens)
+        return {name for name, (low, high) in self.ranges.items() if not low <= values[name] <= high}
+
+    def _values(self, architecture: Architecture, tokens: float | None) -> dict[str, float]:
+        """What the law's variables are for a shape."""
         if tokens is None and "tokens" in self.law.variables:
             raise InputError.at("--tokens", f"is missing; {self.law.name} gives the loss after a number of tokens, such as 1B")
         values: dict[str, float] = {size: getattr(architecture, size) for size in SIZES}
         values |= {"parameters": parameters(architecture).totals()[self.convention], "tokens": tokens or 0.0}
-        columns = {name: np.array([float(values[name])]) for name in self.law.variables}
-        return float(self.law.predict(self.estimates, columns)[0])
+        return {name: float(values[name]) for name in self.law.variables}
+
+
+class _Rows(Strict):
+    """What `study fit --json` prints about the rows behind a fit."""
+
+    warnings: tuple[str, ...] = ()
+    ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
 
 
 def read_law(path: Path) -> FittedLaw:
@@ -85,8 +103,11 @@ def read_law(path: Path) -> FittedLaw:
         problems.append(Problem(str(path), f"{message}fit another law, or more runs"))
     if problems:
         raise InputError(problems)
-    note = f"{name} is weakly identified ({reasons})" if status == "weakly_identified" else None
-    return FittedLaw(law, {name: float(known[name]) for name in law.parameters}, convention, note)
+    notes = [f"{name} is weakly identified ({reasons})"] if status == "weakly_identified" else []
+    rows = _Rows.parse({key: values[key] for key in _Rows.model_fields if key in values}, str(path))
+    notes += [f"{name} was fitted with a warning: {warning}" for warning in rows.warnings]
+    ranges = {variable: rows.ranges[variable] for variable in law.variables if variable in rows.ranges}
+    return FittedLaw(law, {name: float(known[name]) for name in law.parameters}, convention, tuple(notes), ranges)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from study.fitting.uncertainty import ReplicateNoise, replicate_noise
 from study.quantities import plural
 
 PROFILED_ROWS = 5000
-"""Larger tables get no profiles: their bootstrap says the same."""
+"""Larger tables get no profiles, since their bootstrap says the same; nor do those of runs with many rows, which it counts."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class LawFit:
             f"objective {found.objective:.10g} (Huber, delta {found.settings.huber_delta:g}, {found.settings.space}, summed)"
         )
         lines.append("")
-        lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile':24}")
+        lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile' if self.profiles else ''}")
         lines += [self._row(name) for name in found.law.parameters]
         lines += ["", forecast_text(self.forecast), *self._exclusion_lines()]
         lines += [f"warning: {warning}" for warning in found.observations.warnings]
@@ -87,8 +87,8 @@ def fit_table(source: Source, law_name: str, settings: Settings | None = None, h
     law = law_named(law_name)
     observations = read_observations(source, law)
     found = fit(law, observations, settings)
-    small = found.n <= PROFILED_ROWS
-    profiles = {name: found.profile(name).interval for name in law.exponents if small}
+    profiled = found.observations.runs == found.n <= PROFILED_ROWS
+    profiles = {name: found.profile(name).interval for name in law.exponents if profiled}
     told = forecast(law, observations, settings, held_out)
     return LawFit(source, held_out, found, profiles, replicate_noise(observations), told)
 

@@ -35,7 +35,7 @@ class LatencyModel:
 
     fitted by non-negative least squares of the relative error to a `statistic` of the calls: their median, their 95th
     percentile, or the fastest. `error` is the median and `worst_error` the largest relative error when every shape in turn is
-    left out of the fit and predicted.
+    left out of the fit and predicted; they say little of shapes beyond the `depths` and `widths`, least and largest, measured.
     """
 
     statistic: Statistic
@@ -46,6 +46,8 @@ class LatencyModel:
     coefficients: dict[str, float]
     n_rows: int
     n_shapes: int
+    depths: tuple[int, int]
+    widths: tuple[int, int]
     error: float
     worst_error: float
 
@@ -53,6 +55,11 @@ class LatencyModel:
         """Predicted seconds of one call."""
         features = _features(architecture, batch, sequence_length, self.precision)
         return float(features @ np.array([self.coefficients[term] for term in TERMS]))
+
+    def covers(self, architecture: Architecture) -> bool:
+        """Whether a shape is within the depths and widths that were measured."""
+        sizes = ((architecture.depth, self.depths), (architecture.width, self.widths))
+        return all(least <= size <= largest for size, (least, largest) in sizes)
 
     def to_dict(self) -> dict[str, Any]:
         """The model as plain values."""
@@ -77,7 +84,8 @@ def fit_latency(
     `setting` is the batch and sequence length to predict for: where FEWEST_SHAPES were measured at just these, their rows
     alone are fitted, else those of all batches and lengths together.
 
-    Raises InputError where the table has no such rows, or fewer than three shapes, which cannot be fitted.
+    Raises InputError where the table has no such rows, or fewer than three shapes, or those of one depth or one width, which
+    cannot tell what another costs.
     """
     rows, settings = _rows_of(table, precision, threads), "all batches and lengths"
     if setting is not None:
@@ -89,6 +97,13 @@ def fit_latency(
     if len(set(shapes)) < 3:
         message = f"has {len(set(shapes))} shapes in {precision}; a prediction needs 3: study latency with more --shapes"
         raise InputError.at("--latency-table", message)
+    ranges = {size: (int(rows[size].min()), int(rows[size].max())) for size in ("depth", "width")}
+    for size, (least, largest) in ranges.items():
+        if least == largest:
+            message = (
+                f"has shapes of {size} {least} alone, which cannot tell what {size} costs: study latency with other --shapes"
+            )
+            raise InputError.at("--latency-table", message)
     cases = zip(architectures, rows["batch"], rows["sequence_length"], strict=True)
     features = np.array([_features(a, int(batch), int(length), precision) for a, batch, length in cases])
     seconds = rows[f"{statistic}_seconds"].to_numpy(float)
@@ -101,6 +116,8 @@ def fit_latency(
         coefficients=dict(zip(TERMS, _fit(features, seconds).tolist(), strict=True)),
         n_rows=len(rows),
         n_shapes=len(set(shapes)),
+        depths=ranges["depth"],
+        widths=ranges["width"],
         error=float(np.median(errors)),
         worst_error=float(errors.max()),
     )
