@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from study.findings import coverage
-from study.fitting.downstream import AVERAGE, Downstream, TaskScores
+from study.fitting.downstream import AVERAGE, FREE_FROM, Downstream, TaskScores
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
 from study.fitting.score_trends import Verdict
@@ -112,7 +112,8 @@ def law_table(evidence: Evidence) -> str:
     intro = (
         "Forecasts are of the largest shapes, by the law fitted to the others: at their measured loss, and at the loss that a "
         "law of the sizes gives them; an error is the mean of |predicted − measured|. Constants of a law that its data do "
-        "not pin down are not shown."
+        f"not pin down are not shown. Of fewer than {FREE_FROM} shapes chance is taken as measured and the ceiling as 1; where "
+        "scores level off below that, the law and its intervals are wrong, whatever its status."
     )
     header = ["task", "law", "status", "constants", "held out", "error at the measured loss", "error from the sizes alone"]
     return f"{intro}\n\n{table(header, (_law_row(task) for task in found.all))}"
