@@ -67,7 +67,8 @@ CONVENTIONS = (
     "Chosen rate: the lowest loss at the first seed. Bracketed: worse rates were tried on both sides; a run that diverged or "
     "stayed at the unigram entropy (a loss above 97% of it) counts as worse, one that failed otherwise does not count. "
     "Vertex: where the parabola in log(rate) through the chosen rate and its two neighbours is lowest, and by how many nats.",
-    "± is the standard error over validation sequences; differences are paired and therefore much surer than it suggests.",
+    "± is the standard error over validation sequences alone. Differences are paired over those, and their intervals hold the "
+    "scatter of seeds too, so that they are not to be read off two ±.",
     METHOD,
 )
 

@@ -92,3 +92,9 @@ def _durable_sibling(path: Path, content: bytes) -> Path:
             os.unlink(name)
         raise
     return Path(name)
+
+
+def takes_files(folder: Path) -> bool:
+    """Whether files can be put into a folder, or it can be made where it is not there yet."""
+    there = folder.absolute()
+    return os.access(next(each for each in (there, *there.parents) if each.exists()), os.W_OK)

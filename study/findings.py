@@ -11,7 +11,7 @@ from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
 from study.fitting.learning_rates import RATE
-from study.fitting.paired import Difference
+from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, Difference
 from study.fitting.rankings import Gain, TokenGain
 from study.plotting.what_doubling_adds import shapes_shown
 from study.quantities import plural
@@ -251,7 +251,7 @@ def _remedy(pair: Comparison) -> str:
         ways.append(f"{pair.seeds_that_would_decide} seeds a cell")
     if pair.sequences_that_would_decide is not None:
         ways.append(f"{pair.sequences_that_would_decide} validation sequences")
-    return " or ".join(ways) or "neither more seeds nor more sequences alone"
+    return " or ".join(ways) or f"neither up to {MOST_SEEDS} seeds a cell nor up to {MOST_SEQUENCES} times the sequences alone"
 
 
 def _open_rates(evidence: Evidence) -> Iterator[str]:
@@ -291,6 +291,20 @@ def _mixed_precision(evidence: Evidence) -> Iterator[str]:
         )
 
 
+def _repeated_text(evidence: Evidence) -> Iterator[str]:
+    used = evidence.ledger.drop(index=evidence.excluded.index)
+    if used.empty or used["train_tokens"].isna().any():
+        return
+    unique = used["train_tokens"] * used["data.sequence_length"] / (used["data.sequence_length"] - 1)
+    passes = (used["tokens"] / unique).to_numpy(dtype=float)
+    most = int(passes.argmax())
+    if passes[most] > 1:
+        yield (
+            f"What new text would do in place of repeated: runs passed up to {passes[most]:.1f} times over the "
+            f"{compact(float(unique.iloc[most]))} tokens that they were trained on; a larger corpus would."
+        )
+
+
 def _limits(evidence: Evidence) -> Iterator[str]:
     usable = [cell for cell in evidence.cells if cell.usable]
     if not usable:
@@ -301,6 +315,7 @@ def _limits(evidence: Evidence) -> Iterator[str]:
         f"Anything beyond {span(low, high)} non-embedding parameters, {span(few, many)} tokens and this text; a larger "
         "sweep would."
     )
+    yield from _repeated_text(evidence)
     if any(pair.depths_differ for pair in evidence.comparisons.pairs):
         yield (
             "Whether the same holds at equal total parameters: at equal non-embedding parameters the wider shape has larger "

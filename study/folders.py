@@ -296,8 +296,13 @@ class RunFolder:
         write_atomically(self.validation_losses_file, buffer.getvalue())
 
     def validation_losses(self) -> NDArray[np.float64]:
-        """The summed nats of each validation sequence of a completed run."""
-        losses: NDArray[np.float64] = np.load(self.validation_losses_file, allow_pickle=False)
+        """The summed nats of each validation sequence of a completed run; raises InputError where they are gone or damaged."""
+        try:
+            losses: NDArray[np.float64] = np.load(self.validation_losses_file, allow_pickle=False)
+        except (FileNotFoundError, ValueError, EOFError) as error:
+            what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
+            remedy = f"fetch it, or leave the run out: study exclude {self.path} --reason ..."
+            raise InputError.at(str(self.validation_losses_file), f"{what}, and comparisons need it; {remedy}") from None
         return losses
 
 

@@ -113,7 +113,7 @@ class RunRecord(Strict):
             return f"{self.state}: {self.reason}" if self.reason else self.state
         if self.stuck_at_unigram:
             losses = f"loss {self.loss_nats:.2f}, entropy {self.unigram_entropy_nats:.2f} nats"
-            return f"stuck at the unigram entropy or above ({losses})"
+            return f"stuck near the unigram entropy or above ({losses})"
         return None
 
     @property

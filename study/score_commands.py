@@ -77,7 +77,9 @@ def features(
     lines, into = read_texts(texts), output_file(texts, output)
     runs = target(folder).runs
     if len(runs) > 1:
-        raise InputError.at(str(folder), f"holds {len(runs)} completed runs; give the folder of one, as runs/{runs[0].run_id}")
+        raise InputError.at(
+            str(folder), f"is a sweep, of which {len(runs)} runs serve; give the folder of one, as runs/{runs[0].run_id}"
+        )
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
     found = embed(runs[0], lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
     write_embeddings(into, found, lines)
@@ -85,11 +87,11 @@ def features(
 
 
 def _downstream(asked: dict[str, Any]) -> Downstream:
-    from study.score_config import Downstream
+    from study.score_config import GRID, Downstream
 
     names = ("max_length", "max_train_examples", "max_evaluation_examples", "precision")
     knobs = {name: value for name in names if (value := asked.pop(name)) is not None}
-    lists = {name: _parts(value) for name in ("learning_rates", "batch_examples", "epochs") if (value := asked.pop(name))}
+    lists = {name: _parts(value) for name in GRID if (value := asked.pop(name))}
     values = {key: value for key, value in asked.items() if value is not None} | {"tasks": _parts(asked["tasks"])}
     return Downstream.parse(values | lists | {"knobs": knobs})
 

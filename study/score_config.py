@@ -76,6 +76,10 @@ TUNED = ("learning_rate", "batch_examples", "epochs")
 """The knobs that a grid varies and that are chosen on dev."""
 
 
+GRID = ("learning_rates", "batch_examples", "epochs")
+"""What gives the values of those knobs."""
+
+
 class Downstream(Strict):
     """The scores that a sweep asks for: tasks, and the grid of the literature for compact encoders, or another.
 
@@ -110,7 +114,7 @@ class Downstream(Strict):
     @model_validator(mode="after")
     def _knobs_leave_the_grid_alone(self) -> Self:
         if given := [name for name in TUNED if name in self.knobs.model_fields_set]:
-            raise ValueError(f"knobs holds {', '.join(given)}, which the grid gives: learning_rates, batch_examples, epochs")
+            raise ValueError(f"knobs holds {', '.join(given)}, which the grid gives: {', '.join(GRID)}")
         return self
 
     def grid(self) -> list[Knobs]:

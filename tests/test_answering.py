@@ -135,6 +135,30 @@ def test_started_runs_are_told_from_ended_ones(tmp_path: Path) -> None:
     assert any("1 run begun but not ended" in line for line in answer.to_dict()["findings"]["undecided"])
 
 
+def test_losses_of_a_run_that_are_gone_or_damaged_are_named_with_a_remedy(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
+    file = folder.runs()[0].validation_losses_file
+    whole = file.read_bytes()
+    for content, what in ((whole[:-8], "is damaged"), (b"", "is damaged"), (None, "does not exist")):
+        file.unlink() if content is None else file.write_bytes(content)
+        with pytest.raises(InputError) as caught:
+            report(folder)
+        assert str(caught.value).startswith(
+            f"{file}: {what}, and comparisons need it; fetch it, or leave the run out: study exc"
+        )
+
+
+def test_text_that_runs_saw_again_is_told(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6), shapes=SMALL)
+    assert not any("new text" in line for line in checked(folder).to_dict()["findings"]["undecided"])
+    for run in folder.runs():
+        record = json.loads(run.record_file.read_bytes())
+        run.record_file.write_text(json.dumps(record | {"train_tokens": 127_000}))
+    open_questions = checked(folder).to_dict()["findings"]["undecided"]
+    (told,) = [line for line in open_questions if "new text" in line]
+    assert told.startswith("What new text would do in place of repeated: runs passed up to 15.5 times over the 129.0k tokens")
+
+
 def test_all_stuck(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     for depth, width in SMALL:
@@ -142,9 +166,9 @@ def test_all_stuck(tmp_path: Path) -> None:
             add_run(folder, run_config(depth, width, rate), stuck=True)
     answer = checked(folder)
     assert "says nothing about loss yet" in answer.headline
-    assert "4 excluded (4 stuck at the unigram entropy or above)" in answer.headline
+    assert "4 excluded (4 stuck near the unigram entropy or above)" in answer.headline
     assert answer.to_dict()["findings"]["laws"] == ["No law is fitted: no run can be used."]
-    assert answer.to_markdown().count("stuck at the unigram entropy or above (") == 4
+    assert answer.to_markdown().count("stuck near the unigram entropy or above (") == 4
 
 
 def test_all_failed_with_hostile_reasons(tmp_path: Path) -> None:
@@ -168,6 +192,8 @@ def test_search_reports_best_and_front(tmp_path: Path) -> None:
     assert any(line.startswith("Lowest loss at 1.0M tokens: L2-H192") for line in loss)
     assert any(line.startswith("Front of loss") for line in loss)
     assert len(answer.to_dict()["comparisons"]["front"]) >= 2
+    told = ["No law is fitted: a search gives few sizes their best rate, and may prune the others."]
+    assert answer.to_dict()["findings"]["laws"] == told
 
 
 def test_the_answer_says_where_the_best_rate_lies_and_which_cells_were_let_in(tmp_path: Path) -> None:

@@ -260,6 +260,12 @@ def test_an_override_that_cannot_be(override: str, message: str, here: Path, ref
     assert message in one(refusal.of("launch", "x.yaml", override))
 
 
+def test_a_plan_reads_how_the_text_begins(here: Path, refusal: Refusal) -> None:
+    Path("x.yaml").write_text(GOOD)
+    Path("x.jsonl").write_text('{"txt": "a"}\n')
+    assert one(refusal.of("plan", "x.yaml", "data.corpus=x.jsonl")).startswith("data.text_column: 'text' is not a column")
+
+
 def parquet(path: Path) -> None:
     pd.DataFrame({"words": ["a b", "c d"], "count": [1, 2]}).to_parquet(path)
 

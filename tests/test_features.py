@@ -67,6 +67,19 @@ def test_what_cannot_be_embedded_is_refused(
     assert not texts.with_suffix(".npy").exists()
 
 
+def test_weights_that_are_gone_or_damaged_are_named(study: Any, run: RunFolder, texts: Path) -> None:
+    whole = run.weights_file.read_bytes()
+    try:
+        run.weights_file.write_bytes(whole[: len(whole) // 2])
+        status, _, told = study("features", run.path, texts)
+        assert (status, f"{run.weights_file}: is damaged, and scores need the weights" in told) == (2, True)
+        run.weights_file.unlink()
+        status, _, told = study("features", run.path, texts)
+        assert (status, f"{run.weights_file}: does not exist, and scores need the weights" in told) == (2, True)
+    finally:
+        run.weights_file.write_bytes(whole)
+
+
 def test_a_file_that_is_not_there_is_refused(study: Any, run: RunFolder, tmp_path: Path) -> None:
     status, _, err = study("features", run.path, tmp_path / "nowhere.txt")
     assert status == 2

@@ -289,7 +289,7 @@ def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:
         ),
     }
     assert {slot: bill(spec, [slot], [one, many]).basis for slot in by_slot} == by_slot
-    assert bill(spec, [Slot("cpu", (0,), 8)]).basis == "3.2e+11 FLOP/s a slot, assumed: no earlier run"
+    assert bill(spec, [Slot("cpu", (0,), 8)]).basis == "3.2e+11 FLOP/s a slot, assumed: no earlier run of this sweep"
     gpu = timed(config, 8e12, device="H200", threads=4)
     assert "the median of 1" in bill(spec, [Slot("cuda", (0,), 2)], [gpu]).basis
 

@@ -183,7 +183,10 @@ def test_validation_losses_read_back(tmp_path: Path) -> None:
         ({"state": "FAILED", "reason": "OSError: gone"}, "FAILED: OSError: gone"),
         ({"state": "OOM"}, "OOM"),
         ({"state": "DIVERGED", "loss_nats": None}, "DIVERGED"),
-        ({"loss_nats": 4.95, "stuck_at_unigram": True}, "stuck at the unigram entropy or above (loss 4.95, entropy 5.00 nats)"),
+        (
+            {"loss_nats": 4.95, "stuck_at_unigram": True},
+            "stuck near the unigram entropy or above (loss 4.95, entropy 5.00 nats)",
+        ),
     ],
 )
 def test_a_run_that_went_wrong_is_left_out_with_its_reason(changes: dict[str, Any], reason: str | None) -> None:

@@ -480,6 +480,7 @@ def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder
     for arguments, words in (
         ((sweep, "--tasks", "colla"), "did you mean 'cola'?"),
         ((sweep, "--tasks", tasks, "--max-length", 99), "99 is too long"),
+        ((sweep, "--tasks", tasks, "--update", "head", "--epochs", 1), "downstream.epochs: has no part in fitting probes"),
         ((data, "--tasks", tasks), "neither the folder of a run nor that of a sweep"),
     ):
         status, _, err = study("score", *arguments)

@@ -53,9 +53,13 @@ def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Documen
 
 
 def check_corpus(data: DataConfig) -> None:
-    """Raise InputError where the files of a local corpus are missing or of no known kind; the hub is not asked."""
+    """Raise InputError where a local corpus is missing or of no known kind, or a file does not begin as it should.
+
+    The hub is not asked.
+    """
     if data.corpus != _DOCSTRINGS and not data.corpus.startswith(PREFIX):
-        corpus_files(data.corpus)
+        for file in corpus_files(data.corpus):
+            next(read_file(file, data.text_column), None)
 
 
 def corpus_identity(data: DataConfig) -> object:

@@ -72,6 +72,11 @@ class PreparedData:
         """Tokens in the stream of the train split, [SEP] included and [CLS] not."""
         return self.facts.tokens["train"]
 
+    @property
+    def unique_tokens(self) -> float:
+        """Those of the train split as runs count them, with the [CLS] that begins each sequence."""
+        return self.train_tokens * self.sequence_length / (self.sequence_length - 1)
+
     def tokenizer(self) -> Tokenizer:
         """The tokeniser that made the tokens."""
         return open_tokenizer(self.folder / _TOKENIZER_FILE)
@@ -91,7 +96,7 @@ class PreparedData:
 
 
 def check_files(data: DataConfig) -> None:
-    """Raise InputError with every file of the corpus and the tokeniser that is missing or of an unknown kind; reads none."""
+    """Raise InputError with every file of corpus and tokeniser that is missing, of an unknown kind, or begins wrongly."""
     problems: list[Problem] = []
     try:
         check_corpus(data)

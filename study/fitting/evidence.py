@@ -39,7 +39,7 @@ class Evidence:
     @cached_property
     def laws(self) -> SweepLaws:
         """The laws that the ledger can tell, fitted when first asked for."""
-        return sweep_laws(self.folder.path, self.ledger)
+        return sweep_laws(self.folder.path, self.ledger, searched="search" in self.sweep)
 
     @cached_property
     def downstream(self) -> Downstream | None:

@@ -30,18 +30,20 @@ class SweepLaws:
     reasons: tuple[str, ...]
 
 
-def sweep_laws(folder: Path, ledger: pd.DataFrame) -> SweepLaws:
+def sweep_laws(folder: Path, ledger: pd.DataFrame, searched: bool = False) -> SweepLaws:
     """Fit the laws whose variables a sweep varies, to its usable runs at the best knobs of their cells.
 
     Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
     at one budget the law in the sizes of the shape, where these are not tied to each other. None is fitted to runs whose losses
-    are of different validation sets or masks.
+    are of different validation sets or masks, nor to those of a search, which gives few shapes a good rate and prunes others.
     """
     if ledger.empty:
         return SweepLaws((), ("No law is fitted: no run has ended",))
     used = usable(ledger)
     if used.empty:
         return SweepLaws((), ("No law is fitted: no run can be used",))
+    if searched:
+        return SweepLaws((), ("No law is fitted: a search gives few sizes their best rate, and may prune the others",))
     apart = [name for name in varied_columns(used, ()) if name.startswith(VALIDATION)]
     if apart:
         differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"

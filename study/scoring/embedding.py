@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from study.durable_files import write_atomically
+from study.durable_files import takes_files, write_atomically
 from study.errors import InputError, Problem
 from study.memory import Precision
 from study.scoring.batches import Collator
@@ -44,7 +43,7 @@ def output_file(texts: Path, output: Path | None) -> Path:
     path = output or texts.with_suffix(".npy")
     if path.suffix not in SUFFIXES:
         raise InputError.at("--output", f"{str(path)!r} is neither {' nor '.join(SUFFIXES)}; end the name in one of them")
-    if not os.access(next(parent for parent in path.absolute().parents if parent.exists()), os.W_OK):
+    if not takes_files(path.parent):
         raise InputError.at("--output", f"{str(path)!r} cannot be written; give another file")
     return path
 

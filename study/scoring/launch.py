@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from study.errors import InputError, Problem
 from study.folders import RunFolder, SweepFolder
 from study.records import RunRecord, cell_of
 from study.schema import flatten
-from study.score_config import Downstream
+from study.score_config import GRID, Downstream
 from study.score_records import scores_of, write_scores
 from study.scoring.coordinator import Coordinator
 from study.scoring.display import ScoreDisplay
@@ -127,6 +127,16 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     return tasks
 
 
+def _check_grid(downstream: Downstream, tasks: Mapping[str, TaskData]) -> None:
+    """Raise InputError where rates, batches or epochs are given of which no task has a use: probes are fitted without them."""
+    if downstream.update == "all" or any(task.spec.kind == "spans" for task in tasks.values()):
+        return
+    if given := [name for name in GRID if name in downstream.model_fields_set]:
+        raise InputError.at(
+            f"downstream.{given[0]}", "has no part in fitting probes (update: head); leave it out, or update all"
+        )
+
+
 def data_folder(downstream: Downstream) -> Path | None:
     """The folder that holds the tasks' files, if there is one."""
     return None if downstream.data is None else Path(downstream.data).expanduser().resolve()
@@ -139,6 +149,7 @@ def score_all(path: Path, downstream: Downstream, resources: Resources, console:
     """
     asked = target(path)
     tasks = load_tasks(downstream)
+    _check_grid(downstream, tasks)
     for run in asked.runs:
         run.max_length(downstream.knobs.max_length)
     found = subjects(list(asked.runs), asked.sweep.name, tasks, data_folder(downstream), downstream.random_weights)

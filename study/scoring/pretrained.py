@@ -78,12 +78,14 @@ class Pretrained:
         return length
 
     def state(self) -> dict[str, Tensor]:
-        """The weights; raises InputError where the file is not there."""
+        """The weights; raises InputError where the file is not there, or damaged."""
         file = self.folder.weights_file
-        if not file.exists():
+        try:
+            return safetensors.torch.load_file(file)
+        except (FileNotFoundError, safetensors.SafetensorError) as error:
+            what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
             remedy = "fetch it, or train the run again (move its folder away and launch)"
-            raise InputError.at(str(file), f"does not exist, and scores need the weights; {remedy}")
-        return safetensors.torch.load_file(file)
+            raise InputError.at(str(file), f"{what}, and scores need the weights; {remedy}") from None
 
     def masked_language_model(self, seed: int | None = None) -> MaskedLanguageModel:
         """The model with its weights, or with the random ones of a seed."""

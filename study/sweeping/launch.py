@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from study.data.prepared import check_files, prepare
+from study.data.prepared import PreparedData, check_files, prepare
 from study.errors import InputError
 from study.folders import SweepFolder
 from study.memory import Device, Precision
@@ -21,6 +21,7 @@ from study.sweeping.mirror_process import MirrorProcess
 from study.sweeping.resources import Resources
 from study.sweeping.room import check_room
 from study.sweeping.spec import SweepSpec
+from study.wording import compact
 
 MIRROR_SECONDS = 20.0
 """How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
@@ -55,6 +56,15 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
         check_room(spec, slots)
     precision = _precision(first_runs(spec)[0].recipe.precision, slots[0].device, here=resources.on == "local")
     return bill(spec, slots, folder.records(), precision)
+
+
+def _passes(spec: SweepSpec, data: PreparedData) -> str | None:
+    """How often the longest run will see the text, None where it sees it once at most."""
+    longest = max(run.tokens for run in first_runs(spec))
+    passes = longest / data.unique_tokens
+    if passes <= 1:
+        return None
+    return f"the text has {compact(data.unique_tokens)} tokens to train on; the longest run passes {passes:.1f} times over it"
 
 
 def _check_batches(spec: SweepSpec, devices: int) -> None:
@@ -102,6 +112,8 @@ def launch(
     if note := sharing_note(slots):
         console.print(note, markup=False, soft_wrap=True)
     data = prepare(spec.data, progress=True)
+    if note := _passes(spec, data):
+        console.print(note, markup=False, soft_wrap=True)
     with held(folder):
         coordinator = Coordinator(spec, values, folder, data.fingerprint)
         mirror = MirrorProcess(folder)

@@ -59,7 +59,7 @@ def rate_of(slot: Slot, records: Iterable[RunRecord], precision: Precision | Non
             f"scaled from {plural(len(rates), 'earlier run')} that had another share of a device (now {_words(slot)}){told}"
         )
     else:
-        rate, source = share.amount * ASSUMED_FLOPS_PER_SECOND[slot.device], "assumed: no earlier run"
+        rate, source = share.amount * ASSUMED_FLOPS_PER_SECOND[slot.device], "assumed: no earlier run of this sweep"
     return rate, f"{rate:.2g} FLOP/s a slot, {source}"
 
 

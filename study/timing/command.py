@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from study.durable_files import takes_files
 from study.errors import InputError
 from study.latency.table import check_environment, write_table
 from study.quantities import read_whole_numbers, seconds_text
@@ -48,6 +49,8 @@ def measure_into(
         raise InputError.at("--device cuda", "torch sees no CUDA device here; use --device cpu")
     environment = hardware_environment(device)
     check_environment(environment, out)
+    if not takes_files(out):
+        raise InputError.at("--out", f"{str(out)!r} cannot be written; give another folder")
     setting = Setting(device, precision, threads or len(os.sched_getaffinity(0)), seconds)
     rows = measure(wanted, setting, progress)
     return rows, write_table(rows, environment, out)
