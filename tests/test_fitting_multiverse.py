@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,10 @@ from study.fitting.paired import paired_difference, pooled_seed_variance
 from study.fitting.reading import Source
 from study.fitting.shape_multiverse import explore_shapes, is_about_shape
 from study.fitting.universes import Multiverse, Universe
+from study.folders import SweepFolder
 from study.plotting import answer_by_convention
-from tests.synthetic import Law, depth_or_width
+from tests import synthetic
+from tests.synthetic import SHAPES, Law, depth_or_width
 from tests.test_fitting_frontiers import EXPONENT, iso_flop_runs
 
 
@@ -149,6 +152,27 @@ def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path,
     laws = [one for one in told["all"] if one["choices"]["approach"] == "law" and one["value"] is not None]
     assert laws
     assert all(one["value"] == pytest.approx(0.05, abs=0.03) for one in laws)
+
+
+def test_each_validation_set_is_asked_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shape_multiverse, "SIZES", ("parameters_non_embedding",))
+    monkeypatch.setattr(shape_multiverse, "_FLOORS", ("without floor",))
+    values = []
+    for sequences, effect in ((200, 0.05), (300, 0.02)):
+        monkeypatch.setattr(synthetic, "SEQUENCES", sequences)
+        folder = depth_or_width(tmp_path / f"{sequences}", Law(depth_effect=effect), shapes=SHAPES[:3], budgets=(1e6,))
+        folder.write_ledger()
+        alone = explore_shapes(folder.path).universes
+        values += [(one.value, one.interval) for one in alone if one.choices["approach"] == "equal sizes"]
+        assert all("validation" not in one.choices for one in alone)
+        shutil.copytree(folder.path, tmp_path / "both", dirs_exist_ok=True)
+    both = SweepFolder(tmp_path / "both")
+    both.write_ledger()
+    found = explore_shapes(both.path).universes
+    apart = [one for one in found if one.choices["approach"] == "equal sizes"]
+    assert sorted((one.value, one.interval) for one in apart) == sorted(values)
+    sets = {f"data.validation_sequences={sequences}" for sequences in (200, 300)}
+    assert {one.choices["validation"] for one in apart} == sets
 
 
 def test_a_contrast_of_two_cells_is_their_paired_difference() -> None:

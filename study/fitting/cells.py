@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -173,7 +173,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str])
     validation = {"data": row["data_fingerprint"], **config.data.model_dump(), "masking": config.masking.model_dump()}
     return Cell(
         name=name,
-        setting=", ".join(f"{column}={_short(row[column])}" for column in varied),
+        setting=setting_of(row, varied),
         budget=_budget(config),
         architecture=config.architecture,
         **parameters(config.architecture).totals(),
@@ -185,6 +185,11 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str])
         runs=tuple(chosen["run_id"].astype(str)),
         losses=np.array(losses) if losses else np.empty((0, 0)),
     )
+
+
+def setting_of(run: pd.Series, columns: Sequence[str]) -> str:
+    """What some columns hold for a run, in words: data.validation_sequences=200, masking.rate=0.3."""
+    return ", ".join(f"{column}={_short(run[column])}" for column in columns)
 
 
 def _short(value: object) -> str:

@@ -25,6 +25,9 @@ LEDGER_COLUMNS = {
 Unique tokens are counted as trained ones are, with the [CLS] that begins each sequence.
 """
 
+_VALIDATION = ("data.", "masking.", "data_fingerprint")
+"""What the ledger's columns begin with that say what a loss was validated on."""
+
 LEDGER_PARAMETERS = ("parameters", "parameters_encoder", "parameters_non_embedding")
 """The ledger's counts of parameters."""
 
@@ -67,6 +70,17 @@ def unusable(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[int, st
             if knobs:
                 gone.setdefault(int(place), f"not at the best {knobs} of its cell")
     return gone
+
+
+def validation_columns(runs: pd.DataFrame) -> list[str]:
+    """The columns in which runs differ that say what their losses were validated on: such losses are not comparable.
+
+    None in a ledger of other people's runs, whose columns may mean anything.
+    """
+    if "data_fingerprint" not in runs:
+        return []
+    named = [name for begins in _VALIDATION for name in runs.columns if name.startswith(begins)]
+    return [name for name in named if runs[name].nunique(dropna=False) > 1]
 
 
 def usable(ledger: pd.DataFrame) -> pd.DataFrame:

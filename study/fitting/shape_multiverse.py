@@ -13,13 +13,14 @@ from itertools import groupby, product
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from study.errors import InputError, Problem
-from study.fitting.cells import EQUAL_WITHIN, Cell, of_equal_size
+from study.fitting.cells import EQUAL_WITHIN, Cell, of_equal_size, setting_of
 from study.fitting.contrasts import contrast, slope_weights
 from study.fitting.estimation import Fit, fit
-from study.fitting.evidence import gather
-from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
+from study.fitting.evidence import Evidence, gather
+from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, validation_columns
 from study.fitting.minimising import Space
 from study.fitting.paired import pooled_seed_variance
 from study.fitting.reading import Source, read_columns
@@ -63,6 +64,7 @@ def why_not_shape(folder: Path) -> list[Problem]:
 def explore_shapes(folder: Path) -> Multiverse:
     """Ask a sweep's ledger in every universe: size held equal, approach, rates, seeds, budgets, law, loss, space, floor.
 
+    Cells of equal size are compared on each validation set and masks apart.
     Raises InputError where the folder has no ledger.
     """
     evidence = gather(SweepFolder(folder))
@@ -71,20 +73,40 @@ def explore_shapes(folder: Path) -> Multiverse:
     tokens = evidence.ledger["tokens"].dropna().nunique() > 1
     budgets = _BUDGETS if tokens else _BUDGETS[:1]
     universes = [
-        _compared(evidence.cells, size, sizes[size], rates, seeds, budget, space)
-        for size, rates, seeds, budget, space in product(SIZES, _RATES, _SEEDS, budgets, _SPACES)
+        _compared(cells, about | {"size held equal": size}, sizes[size], rates, seeds, budget, space)
+        for size, (about, cells) in product(SIZES, _by_validation(evidence))
+        for rates, seeds, budget, space in product(_RATES, _SEEDS, budgets, _SPACES)
     ]
     for size, rates in product(SIZES, _RATES):
         universes += _fitted(folder, size, rates, tokens)
     return Multiverse(QUESTION, tuple(universes))
 
 
+def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[Cell]]]:
+    """The usable cells of each validation set and masks, named where there are several."""
+    rows = {str(run["run_id"]): run for _, run in evidence.ledger.iterrows()}
+    usable = [cell for cell in evidence.cells if cell.usable]
+    apart = validation_columns(pd.DataFrame([rows[cell.runs[0]] for cell in usable]))
+    sets: dict[str, list[Cell]] = {}
+    for cell in usable:
+        sets.setdefault(setting_of(rows[cell.runs[0]], apart), []).append(cell)
+    return [({"validation": name} if len(sets) > 1 else {}, cells) for name, cells in sets.items()] or [({}, [])]
+
+
 def _compared(
-    cells: Sequence[Cell], size: str, sizes: Mapping[str, float], rates: str, seeds: str, budget: str, space: Space
+    cells: Sequence[Cell],
+    about: Mapping[str, str],
+    sizes: Mapping[str, float],
+    rates: str,
+    seeds: str,
+    budget: str,
+    space: Space,
 ) -> Universe:
-    """The slope of the loss over log₂ depth within cells of equal size, the mean of all such families."""
-    choices = {"size held equal": size, "approach": "equal sizes", "rates": rates, "space": space}
-    choices |= {"seeds": seeds, "budgets": budget}
+    """The slope of the loss over log₂ depth within cells of equal size, the mean of all such families.
+
+    The cells are of one validation set and masks.
+    """
+    choices = {**about, "approach": "equal sizes", "rates": rates, "space": space, "seeds": seeds, "budgets": budget}
     skipped = 1 if seeds == _SEEDS[1] else 0
     used = [cell for cell in cells if _serves(cell, rates, skipped)]
     if budget == _BUDGETS[1]:
@@ -110,10 +132,10 @@ def _serves(cell: Cell, rates: str, skipped: int) -> bool:
 
 
 def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:
-    """Cells of two depths or more, equal in size, budget, setting and validation set."""
+    """Cells of two depths or more, equal in size, budget and setting."""
 
-    def alike(cell: Cell) -> tuple[str, str, str]:
-        return cell.setting, cell.budget, cell.validation
+    def alike(cell: Cell) -> tuple[str, str]:
+        return cell.setting, cell.budget
 
     for _, members in groupby(sorted(cells, key=alike), alike):
         for family in of_equal_size(members, size):

@@ -9,17 +9,13 @@ import numpy as np
 import pandas as pd
 
 from study.errors import InputError
-from study.fitting.cells import varied_columns
 from study.fitting.estimation import Settings
 from study.fitting.law_fits import LawFit, fit_table
-from study.fitting.ledgers import LEDGER_COLUMNS, usable
+from study.fitting.ledgers import LEDGER_COLUMNS, usable, validation_columns
 from study.fitting.reading import Source
 
 _SHAPE = ("depth", "width", "heads", "ffn")
 _SETTINGS = Settings(bootstrap=400)
-
-VALIDATION = ("data.", "data_fingerprint", "masking.")
-"""What the ledger's columns begin with that say what a loss was validated on."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +40,7 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, searched: bool = False) -> Sw
         return SweepLaws((), ("No law is fitted: no run can be used",))
     if searched:
         return SweepLaws((), ("No law is fitted: a search gives few sizes their best rate, and may prune the others",))
-    apart = [name for name in varied_columns(used, ()) if name.startswith(VALIDATION)]
-    if apart:
+    if apart := validation_columns(used):
         differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
         return SweepLaws((), (f'No law is fitted: {differ}; fit some with study fit {folder} --where "{apart[0]} == …"',))
     names = _candidates(used)
