@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from study.fitting.universes import Multiverse, Universe
 from study.folders import SweepFolder
 from study.plotting import answer_by_convention
 from tests import synthetic
-from tests.synthetic import SHAPES, Law, depth_or_width
+from tests.synthetic import SHAPES, Law, add_run, depth_or_width, run_config, sweep_folder
 from tests.test_fitting_frontiers import EXPONENT, iso_flop_runs
 
 
@@ -173,6 +174,24 @@ def test_each_validation_set_is_asked_apart(tmp_path: Path, monkeypatch: pytest.
     assert sorted((one.value, one.interval) for one in apart) == sorted(values)
     sets = {f"data.validation_sequences={sequences}" for sequences in (200, 300)}
     assert {one.choices["validation"] for one in apart} == sets
+
+
+def test_no_law_is_asked_across_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shape_multiverse, "SIZES", ("parameters_non_embedding",))
+    folder = sweep_folder(tmp_path / "made_up")
+    for rate, (depth, width) in product((0.15, 0.3), SHAPES):
+        for learning_rate, tokens in product((2e-3, 4e-3, 8e-3), (1e6, 2e6)):
+            plain = run_config(depth, width, learning_rate, tokens=tokens)
+            add_run(folder, plain.model_copy(update={"masking": plain.masking.model_copy(update={"rate": rate})}))
+    folder.write_ledger()
+    reason = "loss: the losses of runs that differ in masking.rate are not comparable"
+    found = explore_shapes(folder.path).universes
+    laws = [one.status for one in found if one.choices["approach"] == "law"]
+    assert laws
+    assert all(status.startswith(f"refused: {reason}") for status in laws)
+    assert {one.choices["validation"] for one in found if one.value is not None} == {"masking.rate=0.15", "masking.rate=0.3"}
+    with pytest.raises(InputError, match=reason):
+        explore(Source(folder.path))
 
 
 def test_a_contrast_of_two_cells_is_their_paired_difference() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -428,3 +429,16 @@ def test_two_columns_of_one_name_are_refused_and_not_renamed(tmp_path: Path, hea
     (tmp_path / "t.csv").write_text(f"{header}\n" + mark.join(["1", "2", "3"]) + "\n")
     with pytest.raises(InputError, match="has more than one column named loss"):
         read_table(tmp_path / "t.csv")
+
+
+def test_losses_of_different_masks_are_not_pooled(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for width, rate in itertools.product((32, 48, 64, 96, 128), (0.15, 0.4)):
+        plain = run_config(1, width)
+        add_run(folder, plain.model_copy(update={"masking": plain.masking.model_copy(update={"rate": rate})}))
+    folder.write_ledger()
+    told = f"loss: the losses of runs that differ in masking.rate are not comparable; fit some with study fit {folder.path} "
+    with pytest.raises(InputError, match=re.escape(told)):
+        read_observations(Source(folder.path), LAWS["power-floor"])
+    assert len(read_observations(Source(folder.path, where="masking.rate == 0.4"), LAWS["power-floor"])) == 5
+    assert len(read_columns(Source(folder.path), ("depth",), "parameters")) == 10

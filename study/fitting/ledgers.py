@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,14 @@ def validation_columns(runs: pd.DataFrame) -> list[str]:
         return []
     named = [name for begins in _VALIDATION for name in runs.columns if name.startswith(begins)]
     return [name for name in named if runs[name].nunique(dropna=False) > 1]
+
+
+def why_incomparable(runs: pd.DataFrame, table: Path) -> str:
+    """Why the losses of runs may not be pooled, and what to do; empty where they may."""
+    if not (apart := validation_columns(runs)):
+        return ""
+    differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
+    return f'{differ}; fit some with study fit {table} --where "{apart[0]} == …"'
 
 
 def usable(ledger: pd.DataFrame) -> pd.DataFrame:

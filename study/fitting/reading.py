@@ -16,7 +16,7 @@ from study.errors import InputError, Problem
 from study.fitting.column_names import SYMBOLS, named_like
 from study.fitting.expressions import evaluate
 from study.fitting.laws import Law
-from study.fitting.ledgers import LEDGER_COLUMNS, is_ledger, runs_of, unusable
+from study.fitting.ledgers import LEDGER_COLUMNS, is_ledger, runs_of, unusable, why_incomparable
 from study.fitting.observations import Exclusion, Observations, budget_of
 from study.fitting.table_files import NOTES, read_table
 from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
@@ -54,7 +54,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
 
     Rows without a value, repeated rows, and rows that `where` or a ledger leaves out are excluded with their reasons. Raises
     InputError, with every problem, for unknown columns, values that are no numbers, losses or sizes that are not positive, and
-    units that look wrong, each with the rows named.
+    units that look wrong, each with the rows named; and for a ledger's losses of different validation sets or masks.
     """
     table = read_table(source.path)
     reading = _Reading(table, source)
@@ -63,6 +63,8 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
     wanted = tuple(dict.fromkeys((*variables, response, *order)))
     values = reading.all_numbers(wanted, gone)
     reading.refuse_odd_values(values, gone)
+    if "loss" in wanted:
+        reading.refuse_incomparable_losses(gone)
     used = reading.present(gone)
     columns = {name: values[name] for name in variables}
     labels = reading.labels()
@@ -228,6 +230,12 @@ class _Reading:
         if any(problems):
             raise InputError(problem for told in problems for problem in told)
         self.warnings += [warning for each in found if len(rows) for warning in loss_warnings(each)]
+
+    def refuse_incomparable_losses(self, gone: Mapping[int, str]) -> None:
+        """Raise InputError for a ledger's losses that are of different validation sets or masks."""
+        reason = why_incomparable(self.table[self.present(gone)], self.source.path) if self.is_ledger else ""
+        if reason:
+            raise InputError.at("loss", reason)
 
     def present(self, gone: Mapping[int, str]) -> NDArray[np.bool_]:
         """Which rows are not gone."""

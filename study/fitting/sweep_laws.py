@@ -11,7 +11,7 @@ import pandas as pd
 from study.errors import InputError
 from study.fitting.estimation import Settings
 from study.fitting.law_fits import LawFit, fit_table
-from study.fitting.ledgers import LEDGER_COLUMNS, usable, validation_columns
+from study.fitting.ledgers import LEDGER_COLUMNS, usable, why_incomparable
 from study.fitting.reading import Source
 
 _SHAPE = ("depth", "width", "heads", "ffn")
@@ -40,9 +40,8 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, searched: bool = False) -> Sw
         return SweepLaws((), ("No law is fitted: no run can be used",))
     if searched:
         return SweepLaws((), ("No law is fitted: a search gives few sizes their best rate, and may prune the others",))
-    if apart := validation_columns(used):
-        differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
-        return SweepLaws((), (f'No law is fitted: {differ}; fit some with study fit {folder} --where "{apart[0]} == …"',))
+    if reason := why_incomparable(used, folder):
+        return SweepLaws((), (f"No law is fitted: {reason}",))
     names = _candidates(used)
     if not names:
         return SweepLaws((), ("No law is fitted: neither parameters nor tokens vary between the usable runs",))
