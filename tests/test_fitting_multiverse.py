@@ -115,6 +115,15 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
     assert "never turning it alone: loss" in found.to_text()
 
 
+def test_the_agreement_of_approaches_is_told_though_no_two_universes_differ_in_it_alone() -> None:
+    laws = [Universe({"approach": "parametric", "loss": loss}, "converged", 0.6) for loss in ("huber", "squares")]
+    valley = Universe({"approach": "parabola", "FLOPs": "C"}, "converged", 0.4)
+    found = Multiverse(QUESTION, (*laws, valley))
+    assert "approach" not in found.flips()
+    assert "agreement by approach: parametric 100%, parabola 0%" in found.to_text()
+    assert "agreement by approach" not in Multiverse(QUESTION, tuple(laws)).to_text()
+
+
 def test_the_figure_counts_universes_in_whole_numbers_and_keeps_its_legend_off_them() -> None:
     universes = [Universe({"approach": name}, "converged", 0.4 + 0.05 * n, (0.3, 0.8)) for n, name in enumerate("abcabc")]
     figure = answer_by_convention.draw(answer_by_convention.frame(Multiverse(QUESTION, tuple(universes))))

@@ -132,11 +132,18 @@ class Multiverse:
             f"{told['answer']}, say {self._reference()} and {told['agreement']:.0%} of the {told['answered']} universes "
             f"with an answer (of {told['universes']}); in {told['decided']} the 95% interval leaves out the other answer.",
             f"{self.question.quantity}: {low:.3f} to {high:.3f}, median {middle:.3f}.",
+            *self._apart_lines(told["flips"], told["agreement_by_choice"]),
             *self._flip_lines(told["flips"], told["agreement_by_choice"]),
         ]
         unanswered = Counter(universe.status for universe in self.universes if universe.value is None)
         lines += [f"without an answer, {count} times: {status}" for status, count in unanswered.most_common(5)]
         return "\n".join(lines)
+
+    def _apart_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+        """The agreement by option of the choices that no two universes differ in alone, as approaches do not."""
+        for axis, options in shares.items():
+            if len(options) > 1 and axis not in flips:
+                yield f"agreement by {axis}: {', '.join(f'{option} {agree:.0%}' for option, agree in options.items())}"
 
     def _flip_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
         """The choices that turn the answer, with the agreement under each of their options; then those that never do."""
