@@ -115,6 +115,35 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
     assert "never turning it alone: loss" in found.to_text()
 
 
+@pytest.mark.parametrize(
+    ("usual", "verdict", "told"),
+    [
+        (Universe({}, "converged", 0.6, (0.55, 0.65)), "Yes", "Yes, say the usual conventions: 0.6 (0.55 to 0.65)."),
+        (Universe({}, "converged", 0.51, (0.49, 0.53)), "Undecided", "give, 0.51 (0.49 to 0.53), leaves out neither answer."),
+        (Universe({}, "converged", 0.6), "Undecided", "Undecided: what the usual conventions give, 0.6, has no interval."),
+        (Universe({}, "on_bound", None), "Undecided", "Undecided: the usual conventions have no answer (on_bound)."),
+    ],
+)
+def test_the_headline_is_what_the_usual_conventions_decide(usual: Universe, verdict: str, told: str) -> None:
+    others = [Universe({}, "converged", value, (0.4, value + 0.01)) for value in (0.45, 0.6, 0.7)]
+    decided = Universe({}, "converged", 0.8, (0.7, 0.9))
+    found = Multiverse(QUESTION, (usual, *others, decided))
+    headline, shares = found.to_text().splitlines()[1:3]
+    assert found.to_dict()["answer"] == verdict
+    assert told in headline
+    assert ("80% of the 5" if usual.value else "75% of the 4") in shares
+    assert shares.count(" say Yes; ") == 1
+    assert found.to_dict()["answers"]["No"] == {"universes": 1, "decided": 1}
+    assert found.decided("Yes") == (2 if verdict == "Yes" else 1)
+
+
+def test_a_multiverse_without_a_usual_answer_tells_the_share_of_the_commonest() -> None:
+    values = (None, 0.6, 0.4, 0.4)
+    found = Multiverse(QUESTION, tuple(Universe({}, "converged", value) for value in values))
+    assert found.leaning == "No"
+    assert found.agreement == pytest.approx(2 / 3)
+
+
 def test_the_agreement_of_approaches_is_told_though_no_two_universes_differ_in_it_alone() -> None:
     laws = [Universe({"approach": "parametric", "loss": loss}, "converged", 0.6) for loss in ("huber", "squares")]
     valley = Universe({"approach": "parabola", "FLOPs": "C"}, "converged", 0.4)
@@ -154,6 +183,7 @@ def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path,
     found = explore_shapes(folder.path)
     told = found.to_dict()
     assert told["answer"] == "Width"
+    assert told["answers"]["Width"]["decided"] > 0
     assert told["universes"] == 2 * 2 * (2 * 2 * 2 + 4)
     first = found.universes[0]
     assert first.value == pytest.approx(0.05, abs=0.01)

@@ -83,14 +83,15 @@ def explore_shapes(folder: Path) -> Multiverse:
 
 
 def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[Cell]]]:
-    """The usable cells of each validation set and masks, named where there are several."""
+    """The usable cells of each validation set and masks, named where there are several; the one of most cells first."""
     rows = {str(run["run_id"]): run for _, run in evidence.ledger.iterrows()}
     usable = [cell for cell in evidence.cells if cell.usable]
     apart = validation_columns(pd.DataFrame([rows[cell.runs[0]] for cell in usable]))
     sets: dict[str, list[Cell]] = {}
     for cell in usable:
         sets.setdefault(setting_of(rows[cell.runs[0]], apart), []).append(cell)
-    return [({"validation": name} if len(sets) > 1 else {}, cells) for name, cells in sets.items()] or [({}, [])]
+    ordered = sorted(sets.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [({"validation": name} if len(sets) > 1 else {}, cells) for name, cells in ordered] or [({}, [])]
 
 
 def _compared(

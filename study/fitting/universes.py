@@ -1,4 +1,4 @@
-"""One question asked under many sets of choices: which share of them agrees, and which choice turns the answer."""
+"""One question asked under many sets of choices: what the usual ones decide, who agrees, and which choice turns the answer."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from study.quantities import plural
 
 LOSSES = {"huber": 1e-3, "least squares": float("inf")}
 """The losses that a law is fitted by, and where Huber's turns from squares to sizes."""
+
+UNDECIDED = "Undecided"
+"""What the usual conventions say where they give no number, or their 95% interval does not leave out the other answer."""
 
 SETTINGS = Settings(bootstrap=100, starts=32)
 """How a law is fitted in each universe."""
@@ -51,7 +54,7 @@ class Universe:
 
 @dataclass(frozen=True)
 class Multiverse:
-    """All universes of a question; the first that has an answer, the usual conventions, is the reference."""
+    """All universes of a question; the first is that of the usual conventions."""
 
     question: Question
     universes: tuple[Universe, ...]
@@ -67,9 +70,30 @@ class Multiverse:
         return tuple(self.question.answer(universe.value) for universe in self.answered if universe.value is not None)
 
     @property
+    def verdict(self) -> str:
+        """What the usual conventions decide."""
+        usual = self.universes[0]
+        if usual.value is None or not usual.decided(self.question.threshold):
+            return UNDECIDED
+        return self.question.answer(usual.value)
+
+    @property
+    def leaning(self) -> str | None:
+        """The answer whose share is told: on the usual conventions' side, decided or not, or else what most say."""
+        if (value := self.universes[0].value) is not None:
+            return self.question.answer(value)
+        return Counter(self.answers).most_common(1)[0][0] if self.answers else None
+
+    @property
     def agreement(self) -> float | None:
-        """The share of the answers that are the reference's."""
-        return float(np.mean([answer == self.answers[0] for answer in self.answers])) if self.answers else None
+        """The share of the answers that are the leaning."""
+        return float(np.mean([answer == self.leaning for answer in self.answers])) if self.answers else None
+
+    def decided(self, answer: str) -> int:
+        """In how many of the universes with this answer the 95% interval leaves out the other one."""
+        threshold = self.question.threshold
+        pairs = zip(self.answered, self.answers, strict=True)
+        return sum(universe.decided(threshold) for universe, told in pairs if told == answer)
 
     def flips(self) -> dict[str, float]:
         """By choice: in which share of the pairs of universes that differ in it alone the answer differs, most first."""
@@ -83,9 +107,9 @@ class Multiverse:
         return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
     def by_choice(self) -> dict[str, dict[str, float]]:
-        """By choice and option: the share of the answers under it that are the reference's."""
+        """By choice and option: the share of the answers under it that are the leaning."""
         table = pd.DataFrame([dict(universe.choices) for universe in self.answered])
-        agrees = np.array([answer == self.answers[0] for answer in self.answers], dtype=float)
+        agrees = np.array([answer == self.leaning for answer in self.answers], dtype=float)
         places = {str(axis): table.groupby(axis, sort=False).indices for axis in table.columns}
         return {
             axis: {str(option): float(agrees[rows].mean()) for option, rows in options.items()}
@@ -98,11 +122,14 @@ class Multiverse:
         return {
             "question": self.question.text,
             "quantity": self.question.quantity,
-            "answer": self.answers[0] if self.answers else None,
+            "answer": self.verdict,
+            "leaning": self.leaning,
             "agreement": self.agreement,
             "universes": len(self.universes),
             "answered": len(values),
-            "decided": sum(universe.decided(self.question.threshold) for universe in self.answered),
+            "answers": {
+                answer: {"universes": count, "decided": self.decided(answer)} for answer, count in Counter(self.answers).items()
+            },
             "values": [min(values), float(np.median(values)), max(values)] if values else None,
             "flips": self.flips(),
             "agreement_by_choice": self.by_choice(),
@@ -113,12 +140,26 @@ class Multiverse:
             ],
         }
 
-    def _reference(self) -> str:
-        """What the others are compared with, in words: the usual conventions, the first ones, where these have an answer."""
-        if self.universes[0].value is not None:
-            return "the usual conventions"
-        choices = ", ".join(f"{axis} {option}" for axis, option in self.answered[0].choices.items())
-        return f"the first conventions with an answer ({choices}; the usual ones: {self.universes[0].status})"
+    def _usual_line(self) -> str:
+        """What the usual conventions decide, or why they decide nothing."""
+        usual = self.universes[0]
+        named = "the usual conventions" + (f" on {usual.choices['validation']}" if "validation" in usual.choices else "")
+        if usual.value is None:
+            return f"{UNDECIDED}: {named} have no answer ({usual.status})."
+        if usual.interval is None:
+            return f"{UNDECIDED}: what {named} give, {usual.value:.3g}, has no interval."
+        given = f"{usual.value:.3g} ({usual.interval[0]:.3g} to {usual.interval[1]:.3g})"
+        if self.verdict == UNDECIDED:
+            return f"{UNDECIDED}: what {named} give, {given}, leaves out neither answer."
+        return f"{self.verdict}, say {named}: {given}."
+
+    def _share_line(self) -> str:
+        """The share of the leaning, and of how many universes on each side the 95% interval leaves out the other."""
+        counts = Counter(self.answers)
+        of = f"{plural(len(self.answered), 'universe')} with an answer (of {len(self.universes)})"
+        sides = [f"{self.decided(answer)} of {count} for {answer}" for answer, count in counts.items()]
+        shares = f"{self.agreement:.0%} of the {of} say {self.leaning}"
+        return f"{shares}; the 95% interval leaves out the other answer in {' and '.join(sides)}."
 
     def to_text(self) -> str:
         """The multiverse for readers."""
@@ -129,8 +170,8 @@ class Multiverse:
         low, middle, high = told["values"]
         lines = [
             self.question.text,
-            f"{told['answer']}, say {self._reference()} and {told['agreement']:.0%} of the {told['answered']} universes "
-            f"with an answer (of {told['universes']}); in {told['decided']} the 95% interval leaves out the other answer.",
+            self._usual_line(),
+            self._share_line(),
             f"{self.question.quantity}: {low:.3f} to {high:.3f}, median {middle:.3f}.",
             *self._apart_lines(told["flips"], told["agreement_by_choice"]),
             *self._flip_lines(told["flips"], told["agreement_by_choice"]),
