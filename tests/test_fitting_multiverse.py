@@ -16,6 +16,7 @@ from study.fitting.compute_multiverse import QUESTION, explore
 from study.fitting.compute_optimal import frontiers, to_dict, to_text
 from study.fitting.contrasts import contrast
 from study.fitting.laws import Floats
+from study.fitting.observations import Observations
 from study.fitting.paired import paired_difference, pooled_seed_variance
 from study.fitting.reading import Source
 from study.fitting.shape_multiverse import explore_shapes, is_about_shape
@@ -170,8 +171,41 @@ def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.Mon
     folder = depth_or_width(tmp_path / "made_up", seeds=2, budgets=(1e6, 2e6, 4e6))
     folder.write_ledger()
     told = explore(Source(folder.path)).to_dict()
-    assert told["universes"] == 2 * 2 * 1 * (8 + 4)
-    assert {universe["choices"]["rates"] for universe in told["all"]} == {"all cells", "bracketed only"}
+    assert told["universes"] == 2 * 1 * (8 + 4)
+    assert {universe["choices"]["rates"] for universe in told["all"]} == {"all cells"}
+
+
+@pytest.mark.parametrize("unbracketed", [False, True])
+def test_universes_of_the_same_rows_are_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbracketed: bool
+) -> None:
+    for module, names in ((compute_multiverse, ("LEDGER_PARAMETERS", "LEDGER_FLOPS")), (shape_multiverse, ("SIZES",))):
+        for name in (*names, "_SPACES"):
+            monkeypatch.setattr(module, name, getattr(module, name)[:1])
+        monkeypatch.setattr(module, "LOSSES", {"huber": 1e-3})
+    monkeypatch.setattr(compute_multiverse, "_FLOORS", {"without floor": "chinchilla-no-floor"})
+    monkeypatch.setattr(shape_multiverse, "_FLOORS", ("without floor",))
+    folder = depth_or_width(tmp_path / "made_up", budgets=(1e6, 2e6))
+    if unbracketed:
+        for rate, seed in ((4e-3, 0), (4e-3, 1), (8e-3, 0)):
+            add_run(folder, run_config(8, 46, rate, seed, tokens=2e6))
+    folder.write_ledger()
+    options = {"bracketed only", "all cells"}
+    of_shape = explore_shapes(folder.path).universes
+    assert {one.choices["rates"] for one in of_shape} == (options if unbracketed else {"bracketed only"})
+    assert len(of_shape) == (2 * 2 + 1) * (2 if unbracketed else 1)
+    of_compute = explore(Source(folder.path)).universes
+    assert {one.choices["rates"] for one in of_compute} == (options if unbracketed else {"all cells"})
+    assert len(of_compute) == 2 * 3 * (2 if unbracketed else 1)
+
+
+@pytest.mark.parametrize(("budgets", "gone"), [(1, 0), (4, 1), (7, 1), (12, 1), (30, 3)])
+def test_the_smallest_tenth_of_the_budgets_is_left_out(budgets: int, gone: int) -> None:
+    spread = np.tile(np.linspace(1, 1.01, 9), budgets)
+    flops = np.repeat(np.geomspace(1e18, 1e22, budgets), 9) * spread
+    points = Observations.of({"flops": flops}, spread)
+    kept = compute_multiverse._TRIMS["without the smallest 10% of budgets"](points)
+    assert kept.labels == points.labels[9 * gone :]
 
 
 def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +218,7 @@ def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path,
     told = found.to_dict()
     assert told["answer"] == "Width"
     assert told["answers"]["Width"]["decided"] > 0
-    assert told["universes"] == 2 * 2 * (2 * 2 * 2 + 4)
+    assert told["universes"] == 2 * (2 * 2 * 2 + 4)
     first = found.universes[0]
     assert first.value == pytest.approx(0.05, abs=0.01)
     assert first.interval is not None

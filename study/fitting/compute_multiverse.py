@@ -14,7 +14,7 @@ import numpy as np
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import fit
-from study.fitting.frontiers import check_split, iso_flop, parametric
+from study.fitting.frontiers import check_split, iso_flop, iso_flop_groups, parametric
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, is_ledger
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations
@@ -33,11 +33,19 @@ QUESTION = Question(
 MOST_ROWS = 2000
 """Larger tables are thinned to so many rows, spread evenly over their budgets."""
 
+
+def _without_smallest(points: Observations) -> Observations:
+    """The rows without the smallest tenth of the budgets, one at the least; all rows where there is one budget."""
+    budgets = list(iso_flop_groups(points.budget))
+    gone = min(max(1, round(len(budgets) / 10)), len(budgets) - 1)
+    return points.where(np.isin(np.arange(len(points)), np.concatenate(budgets[gone:])))
+
+
 _SPACES: tuple[Space, ...] = ("log", "linear")
 _TRIMS: dict[str, Callable[[Observations], Observations]] = {
     "all rows": lambda points: points,
     "without the highest 5% of losses": lambda points: points.where(points.response <= np.quantile(points.response, 0.95)),
-    "without the smallest 10% of budgets": lambda points: points.where(points.budget >= np.quantile(points.budget, 0.1)),
+    "without the smallest 10% of budgets": _without_smallest,
 }
 _FLOORS = {"with floor": "chinchilla", "without floor": "chinchilla-no-floor"}
 
@@ -45,8 +53,8 @@ _FLOORS = {"with floor": "chinchilla", "without floor": "chinchilla-no-floor"}
 def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str] = ()) -> Multiverse:
     """Ask the question in every universe of a table: which N, which FLOPs, law, floor, loss, space, exclusions, rates.
 
-    A ledger brings its own counts of N and FLOPs. Raises InputError where the table cannot be read in the usual ones, or its
-    rows cannot tell the law.
+    A ledger brings its own counts of N and FLOPs. What leaves out no row, or the same rows as another choice, is no universe of
+    its own. Raises InputError where the table cannot be read in the usual ones, or its rows cannot tell the law.
     """
     own = is_ledger(read_table(source.path))
     given = tuple(dict.fromkeys(parameters)) or (LEDGER_PARAMETERS if own else ())
@@ -58,31 +66,38 @@ def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str]
     budgets = tuple(dict.fromkeys(flops)) or (LEDGER_FLOPS if own else ())
     rates = ("all cells", "bracketed only") if own else ("all cells",)
     universes: list[Universe] = []
-    for size, rate in product(sizes, rates):
-        narrowed = replace(source, roles={**source.roles, "parameters": size}, bracketed_only=rate == "bracketed only")
-        about = {"parameters": size, "rates": rate}
-        universes += _universes(narrowed, {**about, "approach": "parametric"}, _parametric)
+    for size in sizes:
+        sized = replace(source, roles={**source.roles, "parameters": size})
+        universes += _universes(sized, rates, {"parameters": size, "approach": "parametric"}, _parametric)
         for budget in budgets:
-            choices = {**about, "approach": "parabola", "FLOPs": budget}
-            universes += _universes(replace(narrowed, budget=budget), choices, _valley)
+            choices = {"parameters": size, "approach": "parabola", "FLOPs": budget}
+            universes += _universes(replace(sized, budget=budget), rates, choices, _valley)
     return Multiverse(QUESTION, tuple(universes))
 
 
 def _universes(
-    source: Source, about: Mapping[str, str], ask: Callable[[Observations], Iterator[Universe]]
+    source: Source, rates: Sequence[str], about: Mapping[str, str], ask: Callable[[Observations], Iterator[Universe]]
 ) -> Iterator[Universe]:
-    """The universes of one reading of the table, by the rows that are left out."""
-    try:
-        points = read_observations(source, LAWS["chinchilla"]).thinned(MOST_ROWS)
-    except InputError as error:
-        yield Universe(about, f"refused: {error.problems[0]}", None)
-        return
-    if not len(points):
-        yield Universe(about, "refused: no row is left", None)
-        return
-    for trim, trimmed in _TRIMS.items():
-        for universe in ask(trimmed(points)):
-            yield replace(universe, choices={**about, "rows": trim, **universe.choices})
+    """The universes of one reading of the table, by the rows that are left out; each set of rows is asked once."""
+    asked: set[tuple[str, ...]] = set()
+    for rate in rates:
+        choices = {**about, "rates": rate}
+        try:
+            narrowed = replace(source, bracketed_only=rate == "bracketed only")
+            points = read_observations(narrowed, LAWS["chinchilla"]).thinned(MOST_ROWS)
+        except InputError as error:
+            yield Universe(choices, f"refused: {error.problems[0]}", None)
+            continue
+        if not len(points):
+            yield Universe(choices, "refused: no row is left", None)
+            continue
+        for trim, trimmed in _TRIMS.items():
+            kept = trimmed(points)
+            if kept.labels in asked:
+                continue
+            asked.add(kept.labels)
+            for universe in ask(kept):
+                yield replace(universe, choices={**choices, "rows": trim, **universe.choices})
 
 
 def _parametric(points: Observations) -> Iterator[Universe]:

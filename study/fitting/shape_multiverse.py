@@ -22,6 +22,7 @@ from study.fitting.estimation import Fit, fit
 from study.fitting.evidence import Evidence, gather
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, validation_columns
 from study.fitting.minimising import Space
+from study.fitting.observations import Observations
 from study.fitting.paired import pooled_seed_variance
 from study.fitting.reading import Source, read_columns
 from study.fitting.sums import SumOfTerms, Term
@@ -64,21 +65,19 @@ def why_not_shape(folder: Path) -> list[Problem]:
 def explore_shapes(folder: Path) -> Multiverse:
     """Ask a sweep's ledger in every universe: size held equal, approach, rates, seeds, budgets, law, loss, space, floor.
 
-    Cells of equal size are compared on each validation set and masks apart.
-    Raises InputError where the folder has no ledger.
+    Cells of equal size are compared on each validation set and masks apart. Rates, seeds and budgets that use the same runs as
+    others are no universe of their own. Raises InputError where the folder has no ledger.
     """
     evidence = gather(SweepFolder(folder))
     runs = evidence.ledger["run_id"].astype(str)
     sizes = {name: dict(zip(runs, evidence.ledger[name].astype(float), strict=True)) for name in SIZES}
     tokens = evidence.ledger["tokens"].dropna().nunique() > 1
     budgets = _BUDGETS if tokens else _BUDGETS[:1]
-    universes = [
-        _compared(cells, about | {"size held equal": size}, sizes[size], rates, seeds, budget, space)
-        for size, (about, cells) in product(SIZES, _by_validation(evidence))
-        for rates, seeds, budget, space in product(_RATES, _SEEDS, budgets, _SPACES)
-    ]
-    for size, rates in product(SIZES, _RATES):
-        universes += _fitted(folder, size, rates, tokens)
+    universes: list[Universe] = []
+    for size, (about, cells) in product(SIZES, _by_validation(evidence)):
+        universes += _compared(cells, {"size held equal": size, **about}, sizes[size], budgets)
+    for size in SIZES:
+        universes += _fitted(folder, size, tokens)
     return Multiverse(QUESTION, tuple(universes))
 
 
@@ -95,24 +94,26 @@ def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[Cell]]
 
 
 def _compared(
-    cells: Sequence[Cell],
-    about: Mapping[str, str],
-    sizes: Mapping[str, float],
-    rates: str,
-    seeds: str,
-    budget: str,
-    space: Space,
-) -> Universe:
-    """The slope of the loss over log₂ depth within cells of equal size, the mean of all such families.
+    cells: Sequence[Cell], about: Mapping[str, str], sizes: Mapping[str, float], budgets: Sequence[str]
+) -> Iterator[Universe]:
+    """The universes that compare cells of equal size, all of one validation set and masks; each set of runs is asked once."""
+    asked: set[tuple[str, ...]] = set()
+    for rates, seeds, budget in product(_RATES, _SEEDS, budgets):
+        skipped = 1 if seeds == _SEEDS[1] else 0
+        used = [cell for cell in cells if _serves(cell, rates, skipped)]
+        if budget == _BUDGETS[1]:
+            used = [cell for cell in used if cell.tokens == max(each.tokens for each in used)]
+        families = list(_families(used, lambda cell: sizes[cell.runs[0]]))
+        runs = tuple(run for family in families for cell in family for run in cell.runs[skipped:])
+        if runs in asked:
+            continue
+        asked.add(runs)
+        choices = {**about, "approach": "equal sizes", "rates": rates, "seeds": seeds, "budgets": budget}
+        yield from (_slope(families, skipped, space, {**choices, "space": space}) for space in _SPACES)
 
-    The cells are of one validation set and masks.
-    """
-    choices = {**about, "approach": "equal sizes", "rates": rates, "space": space, "seeds": seeds, "budgets": budget}
-    skipped = 1 if seeds == _SEEDS[1] else 0
-    used = [cell for cell in cells if _serves(cell, rates, skipped)]
-    if budget == _BUDGETS[1]:
-        used = [cell for cell in used if cell.tokens == max(each.tokens for each in used)]
-    families = list(_families(used, lambda cell: sizes[cell.runs[0]]))
+
+def _slope(families: Sequence[Sequence[Cell]], skipped: int, space: Space, choices: Mapping[str, str]) -> Universe:
+    """The slope of the loss over log₂ depth within families, the mean of all, without the first so many seeds of a cell."""
     if not families:
         return Universe(choices, f"no two depths are within {EQUAL_WITHIN:.0%} of one size", None)
     cells = [cell for family in families for cell in family]
@@ -144,15 +145,23 @@ def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[
                 yield family
 
 
-def _fitted(folder: Path, size: str, rates: str, tokens: bool) -> Iterator[Universe]:
-    """A law in size and depth, the loss being a power of both."""
-    about = {"size held equal": size, "approach": "law", "rates": rates}
-    source = Source(folder, {"parameters": size}, bracketed_only=rates == "bracketed only")
-    try:
-        points = read_columns(source, ("parameters", "depth", *(["tokens"] if tokens else [])), "loss")
-    except InputError as error:
-        yield Universe(about, f"refused: {error.problems[0]}", None)
-        return
+def _fitted(folder: Path, size: str, tokens: bool) -> Iterator[Universe]:
+    """The universes of a law in size and depth, the loss being a power of both; each set of rows is asked once."""
+    asked: set[tuple[str, ...]] = set()
+    for rates in _RATES:
+        about = {"size held equal": size, "approach": "law", "rates": rates}
+        source = Source(folder, {"parameters": size}, bracketed_only=rates == "bracketed only")
+        try:
+            points = read_columns(source, ("parameters", "depth", *(["tokens"] if tokens else [])), "loss")
+        except InputError as error:
+            yield Universe(about, f"refused: {error.problems[0]}", None)
+            continue
+        if points.labels not in asked:
+            asked.add(points.labels)
+            yield from _laws(points, about, tokens)
+
+
+def _laws(points: Observations, about: Mapping[str, str], tokens: bool) -> Iterator[Universe]:
     for floor, loss, space in product(_FLOORS, LOSSES, _SPACES):
         choices = {**about, "space": space, "floor": floor, "loss": loss}
         settings = replace(SETTINGS, huber_delta=LOSSES[loss], space=space)
