@@ -16,11 +16,12 @@ from study.plotting.style import legend_below, panels, save_in, series_styles, t
 
 def frame(found: Multiverse) -> pd.DataFrame:
     """One row a universe that has an answer, from the lowest value on, with the question that it is about."""
-    rows = []
+    rows, threshold = [], found.question.threshold
     for universe, answer in zip(found.answered, found.answers, strict=True):
         low, high = universe.interval or (None, None)
-        asked = {"quantity": found.question.quantity, "threshold": found.question.threshold, "question": found.question.text}
-        rows.append({**universe.choices, "value": universe.value, "low": low, "high": high, "answer": answer, **asked})
+        asked = {"quantity": found.question.quantity, "threshold": threshold, "question": found.question.text}
+        told = {"answer": answer, "decided": universe.decided(threshold), "verdict": found.verdict}
+        rows.append({**universe.choices, "value": universe.value, "low": low, "high": high, **told, **asked})
     return pd.DataFrame(rows).sort_values("value", kind="stable", ignore_index=True) if rows else pd.DataFrame()
 
 
@@ -40,7 +41,9 @@ def draw(data: pd.DataFrame) -> Figure:
         legend_below(figure, axes.get_legend_handles_labels()[0])
         shares = data["answer"].value_counts(normalize=True)
         told = ", ".join(f"{answer} {share:.0%}" for answer, share in shares.items())
-        figure.suptitle(f"{data['question'].iloc[0]}\n{told} of {len(data)} universes (95% intervals)")
+        decided = f"decided in {data['decided'].sum()} by the 95% interval"
+        usual = f"{data['verdict'].iloc[0]} by the usual conventions"
+        figure.suptitle(f"{data['question'].iloc[0]}\n{usual}; {told} of {len(data)} universes, {decided}")
     return figure
 
 
