@@ -43,7 +43,7 @@ def draw(data: pd.DataFrame) -> Figure:
         told = ", ".join(f"{answer} {share:.0%}" for answer, share in shares.items())
         decided = f"decided in {data['decided'].sum()} by the 95% interval"
         usual = f"{data['verdict'].iloc[0]} by the usual conventions"
-        figure.suptitle(f"{data['question'].iloc[0]}\n{usual}; {told} of {len(data)} universes, {decided}")
+        figure.suptitle(f"{data['question'].iloc[0]}\n{usual}\n{told} of {len(data)} universes, {decided}")
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ def draw(data: pd.DataFrame) -> Figure:
             _tick_widths(panel, cells["width"])
             panel.margins(y=0.25)
             _draw_contours(panel, lines)
-        figure.colorbar(shade, ax=axes, label=str(cells["label"].iloc[0]))
+        figure.colorbar(shade, ax=axes, label=fill(str(cells["label"].iloc[0]), 48))
         figure.suptitle("Loss by depth and width; grey lines: equal non-embedding parameters")
     return figure
 
