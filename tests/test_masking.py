@@ -41,17 +41,22 @@ def test_a_fixed_number_of_ordinary_positions_is_chosen_in_order() -> None:
     assert torch.equal(masked.tokens[untouched], tokens[untouched])
 
 
-def test_shares_are_80_10_10() -> None:
+@pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (0.5, 0.3), (0.0, 1.0)])
+def test_shares_are_those_asked_for(mask: float, random: float) -> None:
+    """By default 80/10/10; random tokens come from all pieces alike."""
+    assert (Masking().mask_share, Masking().random_share) == (0.8, 0.1)
     tokens = text(batch=2000)
-    masked = masker()(tokens, generator(0, 0))
+    masked = masker(mask_share=mask, random_share=random)(tokens, generator(0, 0))
     now = masked.tokens.gather(1, masked.positions)
     n = now.numel()
     became_mask = (now == 4).float().mean().item()
     stayed = (now == masked.labels).float().mean().item()
-    assert became_mask == pytest.approx(0.8 + 0.1 / 1000, abs=4 * math.sqrt(0.16 / n))
-    assert stayed == pytest.approx(0.1 + 0.1 / 1000, abs=4 * math.sqrt(0.09 / n))
+    for found, asked in ((became_mask, mask), (stayed, 1 - mask - random)):
+        share = asked + random / 1000
+        assert found == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / n))
     replaced = now[(now != 4) & (now != masked.labels)]
     assert replaced.float().mean().item() == pytest.approx(500, abs=4 * 289 / math.sqrt(len(replaced)))
+    assert (replaced.min().item(), replaced.max().item()) == (0, 999)
 
 
 def test_every_ordinary_position_is_equally_likely() -> None:

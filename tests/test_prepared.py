@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import Whitespace
 
 from study.config import DataConfig
+from study.data import packing
 from study.data.cache import sha256_of
-from study.data.corpora import split_of
-from study.data.packing import entropy_nats
+from study.data.corpora import Split, split_of
+from study.data.packing import entropy_nats, token_dtype
 from study.data.prepared import data_fingerprint, prepare
 from study.errors import InputError
 
@@ -41,16 +44,54 @@ def texts_of(corpus: Path) -> list[str]:
     return list(dict.fromkeys(text for text in texts if text and text.strip()))
 
 
-def test_prepared_tokens_are_the_texts_of_each_split(corpus: Path) -> None:
+def stream_of(corpus: Path, split: Split, tokenizer: Tokenizer) -> list[int]:
+    texts = [text for text in texts_of(corpus) if split_of(text) == split]
+    return [token for text in texts for token in (*tokenizer.encode(text, add_special_tokens=False).ids, 3)]
+
+
+@pytest.mark.parametrize("characters", [1000, 2_000_000])
+def test_prepared_tokens_are_the_texts_of_each_split(characters: int, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they are encoded in many batches or in one."""
+    monkeypatch.setattr(packing, "BATCH_CHARACTERS", characters)
     prepared = prepare(config(corpus))
-    tokenizer = prepared.tokenizer()
-    train = [text for text in texts_of(corpus) if split_of(text) == "train"]
-    stream = [token for text in train for token in (*tokenizer.encode(text, add_special_tokens=False).ids, 3)]
-    sequences = prepared.split("train")
-    assert prepared.train_tokens == len(stream)
-    assert sequences.take(np.arange(len(sequences)))[:, 1:].ravel().tolist() == stream[: len(sequences) * 15]
-    words = np.array([token for token in stream if token not in prepared.special.all])
+    for split, count in prepared.facts.tokens.items():
+        stream, sequences = stream_of(corpus, split, prepared.tokenizer()), prepared.split(split)
+        assert (count, len(sequences)) == (len(stream), len(stream) // 15)
+        taken = sequences.take(np.arange(len(sequences)))
+        assert taken[:, 1:].ravel().tolist() == stream[: len(sequences) * 15]
+        assert set(taken[:, 0].tolist()) == {2}
+    train = stream_of(corpus, "train", prepared.tokenizer())
+    words = np.array([token for token in train if token not in prepared.special.all])
     assert prepared.unigram_entropy_nats == pytest.approx(entropy_nats(np.bincount(words)))
+
+
+def test_a_tokenizer_of_another_kind_gives_whole_texts_with_separators_too(corpus: Path, tmp_path: Path) -> None:
+    """One that does not encode word by word, and was saved to cut texts and to pad them."""
+    tokenizer = prepare(config(corpus)).tokenizer()
+    tokenizer.pre_tokenizer = Whitespace()
+    plain = Tokenizer.from_str(tokenizer.to_str())
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=500)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    file = {"kind": "file", "vocabulary": 128, "path": str(tmp_path / "tokenizer.json")}
+    sequences, stream = prepare(config(corpus, tokenizer=file)).split("train"), stream_of(corpus, "train", plain)
+    assert sequences.rows.ravel().tolist() == stream[: len(stream) // 15 * 15]
+
+
+def test_the_validation_set_is_of_the_validation_split_in_an_order_of_its_own(corpus: Path) -> None:
+    prepared = prepare(config(corpus))
+    held_out = prepared.split("validation")
+    order = np.random.RandomState(0).permutation(len(held_out))
+    assert (prepared.validation() == held_out.take(order[:8])).all()
+
+
+def test_entropy_is_that_of_the_shares() -> None:
+    assert entropy_nats(np.array([2, 4, 0, 2])) == pytest.approx(1.5 * np.log(2))
+    assert entropy_nats(np.zeros(3, np.int64)) == 0
+
+
+def test_tokens_are_kept_in_numbers_that_hold_every_id() -> None:
+    assert [token_dtype(vocabulary).itemsize for vocabulary in (2**16, 2**16 + 1)] == [2, 4]
 
 
 def test_facts_count_what_was_kept_and_left_out(corpus: Path) -> None:
@@ -86,6 +127,12 @@ def test_the_fingerprint_is_known_before_building_and_leaves_paths_out(corpus: P
     moved.write_text(moved.read_text() + '{"text": "one more"}\n')
     others = [config(moved), config(corpus, tokenizer={"vocabulary": 129}), config(corpus, sequence_length=17)]
     assert len({before, *map(data_fingerprint, others)}) == 4
+    file = config(corpus, tokenizer={"kind": "file", "vocabulary": 64, "path": str(tmp_path / "vocab.txt")})
+    contents = set()
+    for pieces in ("one", "another"):
+        (tmp_path / "vocab.txt").write_text(pieces)
+        contents.add(data_fingerprint(file))
+    assert len(contents) == 2
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])

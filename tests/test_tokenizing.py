@@ -13,6 +13,9 @@ from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens, bert_tokenizer,
 from study.errors import InputError
 
 PIECES = [*SPECIAL_PIECES, "un", "##able", "able", "[", "]", "sep"]
+WITH_A_GAP = bert_tokenizer(
+    {piece: number + (number > 4) for number, piece in enumerate([*PIECES, *map(str, range(53))])}
+).to_str()
 
 
 def sample() -> list[str]:
@@ -88,6 +91,7 @@ def test_a_vocabulary_is_loaded_from_either_file(tmp_path: Path) -> None:
         ("vocab.txt", "\n".join([*PIECES, "un\r", "able\r"]), "holds the piece 'un' twice"),
         ("vocab.txt", "\n".join(PIECES), r"vocabulary: is 64, but .* holds 11 pieces with ids up to 10"),
         ("vocab.txt", b"[PAD]\n\xff", r"is not UTF-8 text \(byte 6\)"),
+        ("tokenizer.json", WITH_A_GAP, r"vocabulary: is 64, but .* holds 64 pieces with ids up to 64"),
         ("tokenizer.json", "{}", "is not a tokenizer.json"),
         ("tokenizer.json", b"\x80\x04garbage", "is not a tokenizer.json"),
         ("tokenizer.pkl", "x", "is neither a .txt of pieces nor a tokenizer.json"),
