@@ -91,7 +91,7 @@ def test_logits_equal_those_of_transformers_both_ways(depth: int, width: int, he
     segments = (torch.arange(24) > 10).long().expand(3, -1)
     attended = (torch.arange(24) < 20).expand(3, -1)
     theirs = randomised(reference(architecture))
-    ours = MaskedLanguageModel(architecture).eval()
+    ours = MaskedLanguageModel(architecture, dropout=0.1).eval()
     ours.load_state_dict(from_transformers(theirs.state_dict(), depth))
     expected = theirs(input_ids=tokens, token_type_ids=segments, attention_mask=attended.long()).logits
     torch.testing.assert_close(ours(tokens, None, segments, attended)[:, :20], expected[:, :20], atol=1e-5, rtol=0)
@@ -104,6 +104,53 @@ def test_logits_equal_those_of_transformers_both_ways(depth: int, width: int, he
     assert not missing.unexpected_keys
     assert all("position_ids" in key or "token_type_ids" in key for key in missing.missing_keys)
     torch.testing.assert_close(back(input_ids=tokens).logits, mine(tokens), atol=1e-5, rtol=0)
+
+
+def test_a_pre_norm_block_is_torchs_and_the_last_norm_follows_the_last_block() -> None:
+    torch.manual_seed(0)
+    encoder = randomised(MaskedLanguageModel(small(norm="pre", depth=1))).encoder.eval()
+    block, x = encoder.blocks[0], torch.randn(3, 7, 32)
+    layer = torch.nn.TransformerEncoderLayer(
+        32, 4, 48, 0.0, "gelu", batch_first=True, norm_first=True, layer_norm_eps=block.attention_norm.eps
+    )
+    parts = {"self_attn.in_proj_": block.attention.query_key_value, "self_attn.out_proj.": block.attention.output,
+             "linear1.": block.feed_forward.inner, "linear2.": block.feed_forward.outer,
+             "norm1.": block.attention_norm, "norm2.": block.feed_forward_norm}  # fmt: skip
+    layer.load_state_dict({f"{name}{kind}": getattr(part, kind) for name, part in parts.items() for kind in ("weight", "bias")})
+    torch.testing.assert_close(block(x, None), layer(x), atol=1e-5, rtol=0)
+    tokens = torch.randint(0, 97, (3, 7))
+    last = encoder.final_norm(block(encoder.embeddings(tokens), None))
+    torch.testing.assert_close(encoder(tokens), last)
+    torch.testing.assert_close(encoder.layers(tokens)[-1], last)
+
+
+def test_a_decoder_of_its_own_takes_the_place_of_the_token_table() -> None:
+    model = randomised(MaskedLanguageModel(small(tied_decoder=False))).eval()
+    torch.nn.init.zeros_(model.head.decoder.weight)
+    logits = model(torch.randint(0, 97, (2, 5)))
+    assert torch.equal(logits, model.head.bias.expand_as(logits))
+
+
+def test_weights_begin_as_berts_do() -> None:
+    for name, parameter in MaskedLanguageModel(small(width=64, ffn=256, tied_decoder=False)).named_parameters():
+        if parameter.ndim == 2:
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.25), name
+        else:
+            assert set(parameter.tolist()) == {float("norm.weight" in name)}, name
+
+
+def test_dropout_is_on_embeddings_attention_and_both_sublayers() -> None:
+    torch.manual_seed(0)
+    encoder = randomised(MaskedLanguageModel(small(), dropout=0.5)).encoder
+    embedded = encoder.embeddings(torch.randint(0, 97, (8, 24)))
+    assert (embedded == 0).float().mean().item() == pytest.approx(0.5, abs=0.05)
+    attention = encoder.blocks[0].attention
+    assert not torch.equal(attention(embedded, None), attention(embedded, None))
+    block, passed = encoder.blocks[0], list[torch.Tensor]()
+    block.dropout.register_forward_hook(lambda _module, _inputs, output: passed.append(output))
+    block(embedded, None)
+    shares = [(output == 0).float().mean().item() for output in passed]
+    assert shares == pytest.approx([0.5, 0.5], abs=0.05)
 
 
 def test_weights_survive_the_round_trip_bit_for_bit() -> None:
