@@ -73,6 +73,9 @@ def test_a_branch_equals_a_run_trained_alone(recipe: dict[str, Any], corpus: Pat
     same = ("run_id", "state", "config", "steps", "tokens", "train_flops", "loss_nats", "accuracy", "train_loss_nats")
     assert [getattr(record, name) for name in same] == [getattr(lone, name) for name in same]
     assert record.spent_share == pytest.approx(0.2)
+    for ended, spent in ((record, 7 * 128), (lone, 35 * 128)):
+        assert ended.wall_seconds is not None
+        assert ended.tokens_per_second == pytest.approx(spent / ended.wall_seconds)
     assert "trunk" not in json.loads((alone.record_file).read_text())
     longest = trained(tmp_path / "alone", long)
     assert_same(trunk, longest)

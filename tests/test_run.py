@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +17,23 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import torch.nn.functional as F
 
-from study.config import RunConfig
+from study.config import Masking, RunConfig
+from study.data.masking import Masker
+from study.data.prepared import prepare
 from study.durable_files import PATIENCE_SECONDS
 from study.folders import RunFolder, checkpoints_in
 from study.model.lightning import MaskedLanguageModelling
 from study.model.linear import Linear
+from study.model.masked_language_model import MaskedLanguageModel
+from study.randomness import Stream, stream_seed
+from study.records import State
 from study.training.callbacks import Checkpointer
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint
+from study.training.filing import tidy
 from study.training.stopping import StopSignal
+from study.training.watchdog import Watchdog
 from tests.ranks import ranks_said
 from tests.small import config, overflow_at, run_folder, stop_after, trained, write_corpus
 
@@ -59,6 +69,55 @@ def test_a_run_writes_its_folder(corpus: Path, tmp_path: Path) -> None:
     assert validated == [11, 22, 30]
     assert not list(folder.checkpoints.glob("*"))
     assert sum(tensor.numel() for tensor in weights(folder).values()) == record.parameters
+
+
+def test_a_run_is_the_plain_loop_that_its_recipe_tells(tmp_path: Path) -> None:
+    """Order, masks, dropout and validation from their own streams over two epochs, and torch's AdamW, clipped."""
+    optimiser = {"learning_rate": 1e-2, "beta1": 0.8, "beta2": 0.7, "epsilon": 1e-3, "weight_decay": 0.5}
+    recipe = optimiser | {"gradient_clip_norm": 0.4, "warmup_fraction": 0.2, "dropout": 0.1, "budget": {"steps": 100}}
+    sizes, data = {"depth": 1, "vocabulary": 128}, {"tokenizer": {"vocabulary": 128}, "validation_sequences": 16}
+    wanted = config(write_corpus(tmp_path / "few.txt", 200), recipe=recipe, architecture=sizes, data=data, seed=3)
+    folder = trained(tmp_path, wanted, kernels="eager", validations=1)
+
+    prepared = prepare(wanted.data)
+    train, masker = prepared.split("train"), Masker(Masking(), 2, mask_token=4, special_tokens=(0, 1, 2, 3, 4), vocabulary=128)
+    seeds = [stream_seed(Stream.DATA_ORDER, 3, epoch) for epoch in range(2)]
+    order = np.concatenate([np.random.Generator(np.random.PCG64(seed)).permutation(len(train)) for seed in seeds])
+    assert len(train) < 800 <= len(order)
+    model = MaskedLanguageModel(wanted.architecture, 0.1, seed=3)
+    groups = [
+        {"params": [p for p in model.parameters() if (p.ndim == 2) == decays], "weight_decay": 0.5 * decays}
+        for decays in (True, False)
+    ]
+    adamw = torch.optim.AdamW(groups, betas=(0.8, 0.7), eps=1e-3)
+    losses, rates = [], []
+    for step in range(100):
+        rates.append(1e-2 * min((step + 1) / 21, (100 - step) / 80))
+        for group in adamw.param_groups:
+            group["lr"] = rates[-1]
+        batch = torch.from_numpy(train.take(order[8 * step : 8 * step + 8]))
+        masked = masker(batch, torch.Generator().manual_seed(stream_seed(Stream.MASKS, 3, step)))
+        torch.manual_seed(stream_seed(Stream.DROPOUT, 3, step, 0))
+        logits = model(masked.tokens, masked.positions)
+        loss = F.cross_entropy(logits.flatten(0, 1), masked.labels.flatten())
+        adamw.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.4)
+        adamw.step()
+        losses.append(loss.item())
+    fixed = masker(torch.from_numpy(prepared.validation()), torch.Generator().manual_seed(stream_seed(Stream.VALIDATION_MASKS)))
+    logits = model.eval()(fixed.tokens, fixed.positions)
+    nats = F.cross_entropy(logits.flatten(0, 1), fixed.labels.flatten(), reduction="none").view(16, 2).sum(1)
+
+    logged = [row for row in folder.metrics() if "train/loss" in row]
+    assert [row["train/loss"] for row in logged] == pytest.approx(np.reshape(losses, (50, 2)).mean(1).tolist(), rel=1e-3)
+    assert [row["recipe/learning_rate"] for row in logged] == pytest.approx(rates[1::2])
+    np.testing.assert_allclose(folder.validation_losses(), nats.detach().numpy(), rtol=1e-3)
+    record = folder.record()
+    assert record is not None
+    assert record.accuracy == (logits.argmax(-1) == fixed.labels).double().mean().item() > 0
+    assert record.train_loss_nats == logged[-1]["train/loss"]
+    assert record.train_flops == pytest.approx(logged[-1]["trainer/flops"])
 
 
 @pytest.mark.parametrize(("asked", "supported", "used"), [
@@ -121,6 +180,17 @@ def test_a_run_that_ends_on_the_unigram_entropy_says_so(corpus: Path, tmp_path: 
     assert record is not None
     assert record.stuck_at_unigram
     assert "stuck at the unigram entropy" in (record.exclusion or "")
+
+
+@pytest.mark.parametrize(("margin", "stuck"), [(0.03, True), (-0.5, False)])
+def test_a_run_is_stuck_where_it_stays_above_the_unigram_entropy_less_the_margin(
+    margin: float, stuck: bool, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that has learned nothing yet, about a tenth above the entropy."""
+    monkeypatch.setattr("study.training.filing.UNIGRAM_MARGIN", margin)
+    record = trained(tmp_path, config(corpus, recipe={"budget": {"steps": 1}})).record()
+    assert record is not None
+    assert record.stuck_at_unigram is stuck
 
 
 @pytest.mark.parametrize(("steps", "validations", "expected"), [(1, 5, [1]), (6, 4, [2, 4, 6]), (7, 2, [4, 7]), (30, 1, [30])])
@@ -356,6 +426,41 @@ def test_a_device_that_fails_leaves_no_record_so_that_the_run_is_tried_again(
     record = trained(tmp_path, config(corpus)).record()
     assert record is not None
     assert (record.state, record.attempts) == ("COMPLETED", 2)
+
+
+@pytest.mark.parametrize(("state", "kept"), [
+    ("COMPLETED", False), ("PRUNED", False), ("DIVERGED", True), ("OOM", True), ("FAILED", True), ("HUNG", True),
+])  # fmt: skip
+def test_what_nobody_goes_on_with_keeps_no_checkpoint(state: State, kept: bool, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.checkpoints.mkdir(parents=True)
+    (folder.checkpoints / "step-0000000001-0.ckpt").touch()
+    tidy(folder, state)
+    assert bool(checkpoints_in(folder.checkpoints)) is kept
+
+
+@pytest.mark.parametrize("progress", [Watchdog.on_train_batch_end, Watchdog.on_validation_batch_end])
+def test_a_run_hangs_where_neither_steps_nor_validation_get_on_for_long_and_time_stopped_does_not_count(
+    progress: Callable[[Watchdog], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock of its own, in tenths of the limit: batches end for two of it, the process is stopped, then all is silent."""
+    clock, hung = [0.0], list[tuple[float, str]]()
+    watchdog = Watchdog(10.0, lambda reason: hung.append((clock[0], reason)))
+    monkeypatch.setattr("study.training.watchdog.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("study.training.watchdog.faulthandler", SimpleNamespace(
+        dump_traceback_later=lambda *_, **__: None, cancel_dump_traceback_later=lambda: None, dump_traceback=lambda _: None
+    ))  # fmt: skip
+
+    def wait(seconds: float) -> bool:
+        clock[0] += 1000.0 if clock[0] == 20.0 else seconds
+        if clock[0] <= 20.0:
+            progress(watchdog)
+        return False
+
+    watchdog._watch(SimpleNamespace(wait=wait), threading.get_ident())  # type: ignore[arg-type]
+    ((when, reason),) = hung
+    assert 1025 <= when <= 1035
+    assert reason.startswith("no step for 10 s, in ")
 
 
 class Clockwork:
