@@ -251,6 +251,13 @@ def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device() -> None:
     assert paid.basis == "2e+06 FLOP/s a slot, the median of 3 earlier runs"
 
 
+def test_a_branch_times_a_bill_by_what_it_trained_itself() -> None:
+    config = cells(sweep())[0].config
+    whole = timed(config, 8e6)
+    branch = whole.model_copy(update={"spent_tokens": config.tokens // 4})
+    assert bill(sweep(), [CORE], [branch]).basis == "2e+06 FLOP/s a slot, the median of 1 earlier run"
+
+
 def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
     spec = sweep()
     config = cells(spec)[0].config

@@ -6,6 +6,7 @@ import json
 import os
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from study.sweeping import plan
 from study.sweeping.coordinator import Coordinator, Progress
 from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot
-from study.sweeping.pruning import checks_in
+from study.sweeping.pruning import Pruning, checks_in
 from study.sweeping.search import OptunaSearch
 from study.sweeping.spec import Prune
 from tests.ranks import ranks_said
@@ -180,6 +181,26 @@ def test_a_pruned_run_is_trained_whole_where_a_comparison_wants_it(tmp_path: Pat
     assert [ended.state for ended in SweepFolder(tmp_path / "other").records()] == ["PRUNED"]
 
 
+def test_the_end_of_a_run_is_no_check() -> None:
+    wanted = config(Path("corpus.txt"), recipe={"budget": {"steps": 6}})
+    rows = [{"trainer/step": step, "val/loss": 3.0} for step in (2, 4, 6)]
+    assert [check for check, _ in checks_in(iter(rows), wanted, Prune(checks=4))] == [1, 2]
+
+
+def test_a_run_that_repeats_its_way_reports_what_comes_after_it(tmp_path: Path) -> None:
+    """Resumed from a checkpoint before its last row, as a killed run is."""
+    wanted, told = config(tmp_path, recipe={"budget": {"steps": 90}}), list[tuple[int, float]]()
+    run, prune = RunFolder(tmp_path / "run"), Prune(checks=10)
+    run.write_config(wanted)
+    search = SimpleNamespace(report=lambda _, check, loss: told.append((check, loss)))
+    pruning = Pruning(search, prune, lambda _: run)  # type: ignore[arg-type]
+    for losses in ([5.0, 4.0], [5.0], [5.0, 4.25, 3.0]):
+        rows = ({"trainer/step": 10 * check, "val/loss": loss} for check, loss in enumerate(losses, 1))
+        run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        pruning.look({wanted.key: wanted})
+    assert told[-1] == (3, 3.0)
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus") / "text.txt")
@@ -207,6 +228,16 @@ def test_a_run_that_is_told_to_stop_ends_at_its_next_row_with_a_record(corpus: P
         100,
     ]
     assert len(list(checks_in(run.metrics(), wanted, Prune(checks=50)))) == 33
+
+
+def test_a_run_that_is_told_to_stop_at_its_last_step_is_whole(corpus: Path, tmp_path: Path) -> None:
+    wanted = config(corpus, recipe={"budget": {"steps": 1}})
+    run = run_folder(tmp_path, wanted)
+    run.write_config(wanted)
+    run.write_prune("median: 6.1 nats")
+    ended = trained(tmp_path, wanted).record()
+    assert ended is not None
+    assert ended.state == "COMPLETED"
 
 
 def real_search(root: Path, rates: list[float], trials: int) -> SweepFolder:

@@ -16,6 +16,7 @@ from study.records import Kernels
 from study.sweeping import room as rooms
 from study.sweeping.executors.slots import Slot
 from study.sweeping.room import (
+    PROCESS_BYTES,
     Room,
     available_memory_bytes,
     check_room,
@@ -23,6 +24,7 @@ from study.sweeping.room import (
     needed_bytes,
     refuse_too_large,
     room_of,
+    run_memory,
 )
 from study.sweeping.spec import SweepSpec
 from study.training import execution
@@ -50,10 +52,22 @@ def test_a_run_that_fits_exactly_is_let_through() -> None:
 def test_cpu_ranks_share_the_ram_and_gpu_ranks_do_not() -> None:
     run = config(Path("x"))
     needs: dict[tuple[Device, int], int] = {
-        (device, ranks): needed_bytes(run, Execution(device, ranks)) for device in ("cpu", "cuda") for ranks in (1, 2)
+        (device, ranks): needed_bytes(run, Execution(device, ranks, kernels="eager"))
+        for device in ("cpu", "cuda")
+        for ranks in (1, 2)
     }
-    assert needs["cpu", 2] > needs["cpu", 1]
-    assert needs["cuda", 2] < 2 * needs["cuda", 1]
+    tensors = {at: run_memory(run, "fp32", *at).total for at in needs}
+    assert needs["cpu", 2] == 2 * (tensors["cpu", 2] + PROCESS_BYTES["cpu"])
+    for at in (("cpu", 1), ("cuda", 1), ("cuda", 2)):
+        assert needs[at] == tensors[at] + PROCESS_BYTES[at[0]]
+
+
+def test_ranks_share_a_batch_and_the_recipe_says_the_precision() -> None:
+    run = config(Path("x"))
+    one, two = (run_memory(run, "fp32", "cpu", ranks).activations for ranks in (1, 2))
+    assert one == 2 * two
+    rounded = config(Path("x"), recipe={"precision": "bf16"})
+    assert needed_bytes(rounded, Execution()) == run_memory(rounded, "bf16", "cpu").total + PROCESS_BYTES["cpu"]
 
 
 KERNELS: tuple[Kernels | Literal["auto"], ...] = ("auto", "graphed", "compiled", "eager")

@@ -36,8 +36,18 @@ def launched(tmp_path: Path, name: str, executor: FakeExecutor, **changes: Any) 
     return started.progress
 
 
+def left_by(run: RunFolder) -> list[Path]:
+    return [run.record_file, run.metrics_file, run.validation_losses_file, run.weights_file, run.exclusion_file]
+
+
 def test_what_another_sweep_has_trained_is_taken_over_as_the_same_file(tmp_path: Path) -> None:
-    first, second = FakeExecutor(), FakeExecutor()
+    def life(config: RunConfig, run: RunFolder) -> int:
+        for file in left_by(run):
+            if file != run.record_file:
+                file.write_text('{"reason": "a bad disk"}\n')
+        return completes(config, run)
+
+    first, second = FakeExecutor(life), FakeExecutor()
     launched(tmp_path, "one", first, **THREE)
     launched(tmp_path, "two", second, **FOUR)
     assert (len(first.submitted), len(second.submitted)) == (3, 2)
@@ -45,7 +55,8 @@ def test_what_another_sweep_has_trained_is_taken_over_as_the_same_file(tmp_path:
     shared = {record.run_id for record in one.records()} & {record.run_id for record in two.records()}
     assert len(shared) == 2
     for run_id in shared:
-        assert one.run(run_id).record_file.samefile(two.run(run_id).record_file)
+        for ours, theirs in zip(left_by(one.run(run_id)), left_by(two.run(run_id)), strict=True):
+            assert ours.samefile(theirs)
     shutil.rmtree(one.path)
     assert len(two.records()) == 4
     again = FakeExecutor()

@@ -130,7 +130,7 @@ def test_what_is_spent_and_left_holds_a_trunk_once(tmp_path: Path) -> None:
         for step in (16, 32, 34)
     ]
     trunk.write_config(long)
-    trunk.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
+    trunk.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     state = trunk.branch(32) / "step-0000000032-0.ckpt"
     state.parent.mkdir()
     state.write_bytes(b"state")
@@ -163,6 +163,7 @@ def test_budgets_with_other_best_rates_train_what_they_do_not_share(tmp_path: Pa
     alone = [(ended.config.recipe.learning_rate, ended.config.seed) for ended in folder.records()
              if ended.steps == 20 and ended.trunk is None]  # fmt: skip
     assert sorted(alone) == [(0.01, 0), (0.01, 1)]
+    assert not list(folder.path.glob("runs/*/branch-*")), "a state that nobody came for is left"
 
 
 def test_a_run_starts_as_soon_as_its_state_is_there_and_alone_when_its_trunk_failed(tmp_path: Path) -> None:
@@ -188,6 +189,27 @@ def test_a_run_waits_for_a_longer_cell_that_may_still_come_to_want_its_rate() ->
     while wanted := long.wanted(records):
         records |= {one.key: record(one, at_the_middle(one)) for one in wanted}
     assert not trunks.blocked(config, (), records)
+
+
+def test_a_state_stays_until_every_budget_that_begins_to_decay_there_has_its_record(tmp_path: Path) -> None:
+    planned, folder = cells(sweep(**WSD | {"budgets": {"steps": [17, 18, 80]}})), SweepFolder(tmp_path / "toy")
+    trunks = Trunks(planned, lambda config: folder.run(config.fingerprint("data")))
+    one, other, long = (cell.config for cell in planned)
+    assert one.branch_step == other.branch_step == 14
+    state, records = folder.run(long.fingerprint("data")).branch(14), dict[str, RunRecord]()
+    state.mkdir(parents=True)
+    for config, there in ((one, True), (other, False)):
+        records[config.key] = record(config)
+        trunks.ended(config, records)
+        assert state.exists() is there
+
+
+def test_the_bill_of_shared_trunks_counts_every_rate_and_seed() -> None:
+    paid = bill(sweep(**WSD, tune=RATES, seeds=2), [Slot("cpu", (0,), threads=1)])
+    assert paid.sharing is not None
+    assert paid.sharing.train_flops == pytest.approx(paid.train_flops)
+    assert paid.sharing.train_flops_alone == pytest.approx(paid.train_flops / 1.15 * 1.75)
+    assert paid.sharing.train_flops_largest == pytest.approx(paid.train_flops / 1.15)
 
 
 def test_a_branch_that_was_stopped_keeps_its_rows(tmp_path: Path) -> None:
