@@ -179,7 +179,7 @@ def test_a_run_that_ends_on_the_unigram_entropy_says_so(corpus: Path, tmp_path: 
     record = trained(tmp_path, config(corpus, recipe={"learning_rate": 1e-6})).record()
     assert record is not None
     assert record.stuck_at_unigram
-    assert "stuck at the unigram entropy" in (record.exclusion or "")
+    assert "stuck near the unigram entropy" in (record.exclusion or "")
 
 
 @pytest.mark.parametrize(("margin", "stuck"), [(0.03, True), (-0.5, False)])

@@ -94,7 +94,7 @@ def ended_line(record: RunRecord) -> str:
     if record.state != "COMPLETED" or record.loss_nats is None:
         return f"{record.state:<9} {run_label(record.config)}: {record.reason}"
     note = "" if record.trunk is None else f" for its own {record.spent_tokens:,}"
-    note += ", stuck at the unigram entropy" if record.stuck_at_unigram else ""
+    note += ", stuck near the unigram entropy" if record.stuck_at_unigram else ""
     return (
         f"COMPLETED {run_label(record.config)}: {record.loss_nats:.4f} ± {record.loss_standard_error_nats or 0:.4f} nats after "
         f"{record.tokens:,} tokens in {record.wall_seconds or 0:.0f} s{note}"
