@@ -101,9 +101,15 @@ def test_a_budget_of_too_few_sizes_has_no_minimum(valley: Literal["parabola", "a
 
 def test_the_interval_of_a_line_is_student_s() -> None:
     """The residuals from slope 1 are -0.1, 0.2 and -0.1, and Student's 97.5% point of one degree of freedom is 12.706."""
-    found = envelope(np.exp([0.0, 1.3, 2.0]), np.exp([0.0, 1.0, 2.0]), np.array([3.0, 2.0, 1.0]))
+    found = envelope(*among_worse(np.exp([0.0, 1.3, 2.0]), np.exp([0.0, 1.0, 2.0]), np.array([3.0, 2.0, 1.0])))
     half = 12.7062 * np.sqrt(0.06 / 1 / 2)
     assert found.interval == pytest.approx((1 - half, 1 + half), rel=1e-5)
+
+
+def among_worse(parameters: Floats, flops: Floats, loss: Floats) -> tuple[Floats, Floats, Floats]:
+    """These runs, and at the budget of each a worse one of a tenth and one of ten times its size."""
+    sizes = np.concatenate([parameters, parameters / 10, parameters * 10])
+    return sizes, np.tile(flops, 3), np.concatenate([loss, loss + 5, loss + 5])
 
 
 def test_a_best_model_at_the_edge_is_no_minimum() -> None:
@@ -124,10 +130,43 @@ def test_envelope_and_hull_find_the_frontier(approach: Approach) -> None:
     assert found.exponent == pytest.approx(EXPONENT, abs=0.02)
 
 
+def checkpoints(sizes: Floats, tokens: Floats, noise: float = 0.0005) -> tuple[Floats, Floats, Floats]:
+    """Every size after every number of tokens."""
+    parameters, seen = (axis.ravel() for axis in np.meshgrid(sizes, tokens, indexing="ij"))
+    loss = LAW.predict(TRUTH, {"parameters": parameters, "tokens": seen})
+    return parameters, 6 * parameters * seen, loss * np.exp(np.random.default_rng(0).normal(0, noise, len(loss)))
+
+
+@pytest.mark.parametrize("approach", [envelope, hull])
+def test_a_front_at_an_end_of_the_sizes_says_nothing_of_the_best_size(approach: Approach) -> None:
+    """Of 8 sizes within a decade the smallest or the largest is in front at most budgets of five."""
+    runs = checkpoints(np.geomspace(3e8, 3e9, 8), np.geomspace(1e8, 1e13, 40))
+    found = approach(*runs)
+    assert found.interval is not None
+    assert found.interval[0] < EXPONENT < found.interval[1]
+    used = [one for one in found.best if one.inside]
+    budgets = [one.flops for one in used]
+    ends = [one.flops for one in found.best if not 3.1e8 < one.parameters < 2.9e9]
+    assert not any(min(budgets) < flops < max(budgets) for flops in ends)
+    with pytest.raises(InputError, match=r"two budgets or more, here are 0, beside \d+ at an end of the sizes tried"):
+        approach(*(values[runs[0] < 4e8] for values in runs))
+
+
+@pytest.mark.parametrize("approach", [envelope, hull])
+def test_a_front_at_an_end_of_the_tokens_says_nothing_of_the_best_size(approach: Approach) -> None:
+    """Where a larger model would need fewer tokens than any was given, or a smaller one more, it was not tried."""
+    found = approach(*checkpoints(np.geomspace(7e7, 1e10, 10), np.geomspace(1e9, 3e11, 30)))
+    split = {round(one.flops / (6 * one.parameters)) for one in found.best if one.inside}
+    assert split
+    assert not split & {1_000_000_000, 300_000_000_000}
+    assert found.interval is not None
+    assert found.interval[0] < EXPONENT < found.interval[1]
+
+
 @pytest.mark.parametrize("approach", [envelope, hull])
 def test_a_run_of_more_flops_than_the_lowest_loss_is_on_no_frontier(approach: Approach) -> None:
     flops, loss = np.geomspace(1e18, 1e22, 5), np.array([4.0, 3.4, 3.0, 2.8, 2.9])
-    found = approach(best(flops), flops, loss)
+    found = approach(*among_worse(best(flops), flops, loss))
     assert [one.loss for one in found.best] == [4.0, 3.4, 3.0, 2.8]
 
 

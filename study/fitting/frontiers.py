@@ -22,6 +22,8 @@ from study.fitting.paired import CONFIDENCE
 from study.fitting.uncertainty import percentile_interval
 from study.quantities import plural
 
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+
 Approach = Literal["envelope", "hull", "parabola", "akima", "parametric"]
 
 SAME_BUDGET = 0.1
@@ -29,6 +31,9 @@ SAME_BUDGET = 0.1
 
 ONE_LINE = 0.01
 """Rows lie on a line in log N and log D where they spread by no more than so much across it, relatively."""
+
+APART = 1.25
+"""Models count as smaller or larger than another from so many times on."""
 
 WINDOW = 1.0
 """Runs count in a parabola by exp(−x²/2) of their distance in log N from the best run, in so many e-folds."""
@@ -38,12 +43,12 @@ _EDGE = 1e-6
 
 @dataclass(frozen=True)
 class Best:
-    """The best number of parameters at one budget; `inside` tells whether worse models were tried on both sides."""
+    """The best number of parameters at one budget; `inside` tells whether smaller and larger models were tried there too."""
 
     flops: float
     parameters: float
     loss: float
-    inside: bool = True
+    inside: bool
 
 
 @dataclass(frozen=True)
@@ -89,10 +94,10 @@ def check_split(parameters: Floats, tokens: Floats) -> None:
 
 
 def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
-    """Approach 1: a line through the runs that no run of as few FLOPs beats."""
+    """Approach 1: a line through the runs that no run of as few FLOPs beats, where smaller and larger ones were tried too."""
     order = np.lexsort((loss, flops))
     front = order[loss[order] < np.concatenate([[np.inf], np.minimum.accumulate(loss[order])[:-1]])]
-    return _line("envelope", [Best(flops[row], parameters[row], loss[row]) for row in front])
+    return _line("envelope", _front(parameters, flops, loss, front))
 
 
 def hull(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
@@ -108,7 +113,7 @@ def hull(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
         if not chain or x[row] > x[chain[-1]]:
             chain.append(int(row))
     lowest = int(np.argmin(y[chain]))
-    return _line("hull", [Best(flops[row], parameters[row], loss[row]) for row in chain[: lowest + 1]])
+    return _line("hull", _front(parameters, flops, loss, np.array(chain[: lowest + 1])))
 
 
 def iso_flop(
@@ -131,7 +136,7 @@ def iso_flop(
     return _line(valley, found)
 
 
-def iso_flop_groups(flops: Floats) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
+def iso_flop_groups(flops: Floats) -> Iterator[Rows]:
     """The rows of each budget, from the smallest on."""
     rest = np.argsort(flops, kind="stable")
     while len(rest):
@@ -160,12 +165,33 @@ def parametric(fit: Fit) -> Frontier:
     return Frontier("parametric", float(exponent), float(log_scale), interval, ())
 
 
+def _front(parameters: Floats, flops: Floats, loss: Floats, rows: Rows) -> list[Best]:
+    """The runs of a front; inside are those between smaller and larger models, at budgets between the two ends of the sizes.
+
+    At a run's budget a smaller model was tried where one has as many FLOPs or more, and a larger one where one has as few or
+    fewer. Up to the last budget at which the smallest size is in front, and from the first on at which the largest is, others
+    come to the front only between the FLOPs of its runs.
+    """
+    sizes, budgets, share = parameters[rows], flops[rows], 1 + SAME_BUDGET
+    order, apart = np.argsort(parameters), APART * (1 - _EDGE)
+    tried, spent = parameters[order], flops[order]
+    most = np.append(0.0, np.maximum.accumulate(spent))[np.searchsorted(tried, sizes / apart, side="right")]
+    fewest = np.append(np.minimum.accumulate(spent[::-1])[::-1], np.inf)[np.searchsorted(tried, sizes * apart)]
+    low = budgets[sizes < tried[0] * apart].max(initial=0.0)
+    high = budgets[sizes > tried[-1] / apart].min(initial=np.inf)
+    inside = (most * share >= budgets) & (fewest <= budgets * share) & (low < budgets) & (budgets < high)
+    found = zip(budgets.tolist(), sizes.tolist(), loss[rows].tolist(), inside.tolist(), strict=True)
+    return [Best(*one) for one in found]
+
+
 def _line(approach: Approach, best: Sequence[Best]) -> Frontier:
     """Least squares of log N over log C through the best models that lie inside."""
     used = [one for one in best if one.inside]
     x, y = np.log([[one.flops for one in used], [one.parameters for one in used]])
     if len(np.unique(x)) < 2:
-        raise InputError.at(approach, f"a frontier needs best models at two budgets or more, here are {len(np.unique(x))}")
+        ends = f", beside {len(best) - len(used)} at an end of the sizes tried" if len(used) < len(best) else ""
+        told = f"a frontier needs best models at two budgets or more, here are {len(np.unique(x))}{ends}"
+        raise InputError.at(approach, told)
     found = linregress(x, y)
     half = t.isf((1 - CONFIDENCE) / 2, len(x) - 2) * found.stderr if len(x) > 2 else None
     interval = None if half is None else (float(found.slope - half), float(found.slope + half))
