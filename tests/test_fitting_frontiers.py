@@ -75,6 +75,13 @@ def test_a_budget_whose_parabola_opens_downwards_has_its_best_run() -> None:
     assert (first.parameters, first.loss, first.inside) == (1.0, 1.0, True)
 
 
+def test_a_budget_whose_best_run_is_the_smallest_has_no_minimum() -> None:
+    """The parabola through all runs is lowest between them, but nothing smaller than the best run was tried."""
+    x, loss = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), np.array([1.0, 1.4, 1.1, 1.6, 2.6])
+    with pytest.raises(InputError, match="two budgets or more, here are 0 of 2"):
+        two_budgets(x, loss, window=np.inf)
+
+
 def two_budgets(x: Floats, loss: Floats, window: float = 1.0) -> Frontier:
     """The same losses at two budgets, over log N that is x in the first."""
     parameters = np.exp(np.concatenate([x, x + 1]))
@@ -148,7 +155,7 @@ def test_a_front_at_an_end_of_the_sizes_says_nothing_of_the_best_size(approach: 
     budgets = [one.flops for one in used]
     ends = [one.flops for one in found.best if not 3.1e8 < one.parameters < 2.9e9]
     assert not any(min(budgets) < flops < max(budgets) for flops in ends)
-    with pytest.raises(InputError, match=r"two budgets or more, here are 0, beside \d+ at an end of the sizes tried"):
+    with pytest.raises(InputError, match=r"two budgets or more, here are 0 of \d+"):
         approach(*(values[runs[0] < 4e8] for values in runs))
 
 

@@ -123,7 +123,7 @@ def iso_flop(
 
     `parabola` weighs runs by their distance from the best one (an infinite window gives the full-range parabola of the paper);
     `akima` interpolates all runs (Akima 1970) and assumes no shape. Budgets of fewer than three sizes, of fewer than five for
-    `akima`, or whose best model is the smallest or the largest tried, have no minimum and are left out.
+    `akima`, or whose best run has no smaller and larger one beside it, have no minimum and are left out.
     """
     found = []
     for rows in iso_flop_groups(flops):
@@ -131,8 +131,10 @@ def iso_flop(
         if len(sizes) < (3 if valley == "parabola" else 5):
             continue
         middle = float(np.exp(np.log(flops[rows]).mean()))
-        best = _parabola(sizes, losses, window) if valley == "parabola" else _akima(sizes, losses)
-        found.append(Best(middle, float(np.exp(best[0])), best[1], bool(sizes[0] + _EDGE < best[0] < sizes[-1] - _EDGE)))
+        lowest, level = _parabola(sizes, losses, window) if valley == "parabola" else _akima(sizes, losses)
+        run, apart = sizes[np.argmin(losses)], np.log(APART) - _EDGE
+        inside = sizes[0] + apart <= run <= sizes[-1] - apart and sizes[0] + _EDGE < lowest < sizes[-1] - _EDGE
+        found.append(Best(middle, float(np.exp(lowest)), level, bool(inside)))
     return _line(valley, found)
 
 
@@ -189,9 +191,9 @@ def _line(approach: Approach, best: Sequence[Best]) -> Frontier:
     used = [one for one in best if one.inside]
     x, y = np.log([[one.flops for one in used], [one.parameters for one in used]])
     if len(np.unique(x)) < 2:
-        ends = f", beside {len(best) - len(used)} at an end of the sizes tried" if len(used) < len(best) else ""
-        told = f"a frontier needs best models at two budgets or more, here are {len(np.unique(x))}{ends}"
-        raise InputError.at(approach, told)
+        tried = f" of {len(best)}" if len(used) < len(best) else ""
+        told = f"a frontier needs best models between ones {APART:g} times smaller and larger at two budgets or more"
+        raise InputError.at(approach, f"{told}, here are {len(np.unique(x))}{tried}")
     found = linregress(x, y)
     half = t.isf((1 - CONFIDENCE) / 2, len(x) - 2) * found.stderr if len(x) > 2 else None
     interval = None if half is None else (float(found.slope - half), float(found.slope + half))
