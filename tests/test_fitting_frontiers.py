@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -147,8 +148,7 @@ def checkpoints(sizes: Floats, tokens: Floats, noise: float = 0.0005) -> tuple[F
 @pytest.mark.parametrize("approach", [envelope, hull])
 def test_a_front_at_an_end_of_the_sizes_says_nothing_of_the_best_size(approach: Approach) -> None:
     """Of 8 sizes within a decade the smallest or the largest is in front at most budgets of five."""
-    runs = checkpoints(np.geomspace(3e8, 3e9, 8), np.geomspace(1e8, 1e13, 40))
-    found = approach(*runs)
+    found = approach(*checkpoints(np.geomspace(3e8, 3e9, 8), np.geomspace(1e8, 1e13, 40)))
     assert found.interval is not None
     assert found.interval[0] < EXPONENT < found.interval[1]
     used = [one for one in found.best if one.inside]
@@ -156,7 +156,7 @@ def test_a_front_at_an_end_of_the_sizes_says_nothing_of_the_best_size(approach: 
     ends = [one.flops for one in found.best if not 3.1e8 < one.parameters < 2.9e9]
     assert not any(min(budgets) < flops < max(budgets) for flops in ends)
     with pytest.raises(InputError, match=r"two budgets or more, here are 0 of \d+"):
-        approach(*(values[runs[0] < 4e8] for values in runs))
+        approach(*checkpoints(np.geomspace(1e7, 1e8, 3), np.geomspace(1e11, 1e13, 20)))
 
 
 @pytest.mark.parametrize("approach", [envelope, hull])
@@ -203,6 +203,22 @@ def test_a_law_without_closed_frontier_is_refused() -> None:
 def test_runs_that_split_each_budget_in_one_way_have_no_frontier(parameters: Floats, tokens: Floats, told: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"compute: how to split it cannot be asked: {told}")):
         check_split(parameters, tokens)
+
+
+@pytest.mark.parametrize("approach", [envelope, hull, iso_flop, partial(iso_flop, valley="akima")])
+@pytest.mark.parametrize("rows", [30, 1000])
+@pytest.mark.parametrize(("scale", "power"), [(20.0, 1.0), (1e9, 0.2), (1e9, 0.0)])
+def test_runs_that_split_nearly_each_budget_in_one_way_have_no_frontier(
+    approach: Approach, rows: int, scale: float, power: float
+) -> None:
+    """Through tokens that go as a power of parameters, up to 5%, a line would have the exponent of the design."""
+    random = np.random.default_rng(3)
+    parameters = np.geomspace(1e7, 1e10, rows)
+    tokens = scale * parameters**power * np.exp(random.normal(0, 0.05, rows))
+    loss = LAW.predict(TRUTH, {"parameters": parameters, "tokens": tokens}) * np.exp(random.normal(0, 0.003, rows))
+    with pytest.raises(InputError, match="nearly every budget has one split"):
+        approach(parameters, 6 * parameters * tokens, loss)
+    check_split(parameters, tokens)
 
 
 def test_runs_of_one_budget_are_split_in_many_ways() -> None:

@@ -32,6 +32,9 @@ SAME_BUDGET = 0.1
 ONE_LINE = 0.01
 """Rows lie on a line in log N and log D where they spread by no more than so much across it, relatively."""
 
+ONE_SPLIT = 2.0
+"""Runs of one budget are compared where their sizes, those of nine runs in ten, differ by more than so many times."""
+
 APART = 1.25
 """Models count as smaller or larger than another from so many times on."""
 
@@ -79,7 +82,7 @@ def check_split(parameters: Floats, tokens: Floats) -> None:
     if len(tokens) < 2:
         return
     logs = np.log([parameters, tokens])
-    across = np.linalg.eigh(np.cov(logs))[1][:, 0]
+    across = _across(logs)
     same_parameters, same_tokens, one_line = np.ptp([*logs, across @ logs], axis=1) <= np.log1p(ONE_LINE)
     rows = plural(len(tokens), "row")
     if same_tokens:
@@ -95,6 +98,7 @@ def check_split(parameters: Floats, tokens: Floats) -> None:
 
 def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
     """Approach 1: a line through the runs that no run of as few FLOPs beats, where smaller and larger ones were tried too."""
+    _check_sizes("envelope", parameters, flops)
     order = np.lexsort((loss, flops))
     front = order[loss[order] < np.concatenate([[np.inf], np.minimum.accumulate(loss[order])[:-1]])]
     return _line("envelope", _front(parameters, flops, loss, front))
@@ -105,6 +109,7 @@ def hull(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
 
     The hull is Andrew's monotone chain (1979), up to the run of the lowest loss.
     """
+    _check_sizes("hull", parameters, flops)
     x, y = np.log(flops), np.log(loss)
     chain: list[int] = []
     for row in np.lexsort((y, x)):
@@ -125,6 +130,7 @@ def iso_flop(
     `akima` interpolates all runs (Akima 1970) and assumes no shape. Budgets of fewer than three sizes, of fewer than five for
     `akima`, or whose best run has no smaller and larger one beside it, have no minimum and are left out.
     """
+    _check_sizes(valley, parameters, flops)
     found = []
     for rows in iso_flop_groups(flops):
         sizes, losses = _by_size(np.log(parameters[rows]), loss[rows])
@@ -165,6 +171,28 @@ def parametric(fit: Fit) -> Frontier:
     interval = (float(low), float(high)) if len(of_size) else None
     log_scale = np.log(alpha * a / (beta * b)) / (alpha + beta) - exponent * np.log(6)
     return Frontier("parametric", float(exponent), float(log_scale), interval, ())
+
+
+def _check_sizes(approach: Approach, parameters: Floats, flops: Floats) -> None:
+    """Raise InputError where nearly every budget was split in one way, so that a line through its best runs is the design's.
+
+    That is where at equal C = N·D the sizes lie near to a line in log N and log D: less than ONE_SPLIT times between the 5th
+    and the 95th percentile of the rows.
+    """
+    if len(flops) < 2:
+        return
+    logs = np.log([parameters, flops / parameters])
+    across = _across(logs)
+    low, high = np.percentile(across @ logs, (5, 95))
+    at_equal_flops = abs(across[0] - across[1])
+    if high - low < at_equal_flops * np.log(ONE_SPLIT):
+        within = f"{np.exp((high - low) / at_equal_flops):.2f} times, and need {ONE_SPLIT:g}"
+        raise InputError.at(approach, f"nearly every budget has one split (in nine of ten rows sizes are within {within})")
+
+
+def _across(logs: Floats) -> Floats:
+    """The direction in log N and log D, of length 1, in which rows spread least."""
+    return np.asarray(np.linalg.eigh(np.cov(logs))[1][:, 0])
 
 
 def _front(parameters: Floats, flops: Floats, loss: Floats, rows: Rows) -> list[Best]:
