@@ -32,12 +32,28 @@ def test_frontier_tells_every_approach(study: Any, runs: Path) -> None:
     found = json.loads(out)
     assert status == 0
     assert found.keys() == {"envelope", "hull", "parabola", "full parabola", "akima", "parametric"}
-    assert found["parametric"]["status"] == "found"
+    assert {name: one["status"] for name, one in found.items()} == dict.fromkeys(found, "found") | {"parametric": "converged"}
     assert found["parametric"]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
     assert len(found["parabola"]["best"]) == 7
     status, out, _ = study("frontier", runs, "--where", "C < 2e21")
     assert status == 0
     assert [line.split("  ")[0] for line in out.splitlines()[1:]] == list(found)
+
+
+def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path) -> None:
+    """Twelve runs with noise of 1% hardly tell the exponents of the law."""
+    random = np.random.default_rng(4)
+    sizes = {"parameters": 10 ** random.uniform(7, 9, 12), "tokens": 10 ** random.uniform(9, 10.5, 12)}
+    loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], sizes) * np.exp(random.normal(0, 0.01, 12))
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({**sizes, "loss": loss}).to_csv(path, index=False)
+    fit = json.loads(study("fit", path, "--law", "chinchilla", "--json")[1])
+    assert fit["status"] == "weakly_identified"
+    _, out, _ = study("frontier", path, "--json")
+    found = json.loads(out)
+    assert (found["parametric"]["status"], found["parametric"]["reasons"]) == (fit["status"], fit["reasons"])
+    _, out, _ = study("frontier", path)
+    assert out.splitlines()[-1] == f"parametric: its fit is weakly identified ({'; '.join(fit['reasons'])})"
 
 
 def test_a_frontier_says_how_compute_was_counted(study: Any, runs: Path) -> None:

@@ -42,13 +42,11 @@ def frontiers(source: Source) -> Approaches:
 
 def to_dict(found: Approaches) -> dict[str, Any]:
     """The frontiers as plain values."""
-    return {
-        name: {"status": one} if isinstance(one, str) else {"status": "found", **asdict(one)} for name, one in found.items()
-    }
+    return {name: {"status": one} if isinstance(one, str) else asdict(one) for name, one in found.items()}
 
 
 def to_text(found: Approaches) -> str:
-    """The frontiers for readers."""
+    """The frontiers for readers, and under them why a fit tells its own weakly."""
     lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
     for name, one in found.items():
         if isinstance(one, str):
@@ -57,6 +55,8 @@ def to_text(found: Approaches) -> str:
         interval = "none" if one.interval is None else f"{one.interval[0]:.4f} to {one.interval[1]:.4f}"
         inside = sum(best.inside for best in one.best)
         lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
+    weak = {name: one for name, one in found.items() if isinstance(one, Frontier) and one.reasons}
+    lines += [f"{name}: its fit is {one.status.replace('_', ' ')} ({'; '.join(one.reasons)})" for name, one in weak.items()]
     return "\n".join(lines)
 
 

@@ -20,6 +20,7 @@ from study.fitting.estimation import Fit
 from study.fitting.laws import Floats
 from study.fitting.paired import CONFIDENCE
 from study.fitting.uncertainty import percentile_interval
+from study.fitting.verdicts import Status
 from study.quantities import plural
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -59,7 +60,7 @@ class Frontier:
     """N* = exp(log_scale)·C^exponent and the best models that it goes through; `compute` says how C was counted.
 
     The 95% interval of the exponent is Student's for a line through them, or from the resamples of a parametric fit; None for
-    fewer than three of them or without resamples.
+    fewer than three of them or without resamples. `status` and `reasons` are those of a parametric fit.
     """
 
     approach: Approach
@@ -68,6 +69,8 @@ class Frontier:
     interval: tuple[float, float] | None
     best: tuple[Best, ...]
     compute: str = "6·N·D"
+    status: Literal["found"] | Status = "found"
+    reasons: tuple[str, ...] = ()
 
     def parameters(self, flops: float) -> float:
         """The best number of parameters at a budget."""
@@ -170,7 +173,7 @@ def parametric(fit: Fit) -> Frontier:
     low, high = percentile_interval(of_data / (of_size + of_data))
     interval = (float(low), float(high)) if len(of_size) else None
     log_scale = np.log(alpha * a / (beta * b)) / (alpha + beta) - exponent * np.log(6)
-    return Frontier("parametric", float(exponent), float(log_scale), interval, ())
+    return Frontier("parametric", float(exponent), float(log_scale), interval, (), status=fit.status, reasons=fit.reasons)
 
 
 def _check_sizes(approach: Approach, parameters: Floats, flops: Floats) -> None:
