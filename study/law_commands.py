@@ -94,15 +94,16 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
 @click.argument("table", type=click.Path(path_type=Path))
 @role_options
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
+@click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled together.")
 @click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
 @as_json
-def frontier(table: Path, where: str | None, any_units: bool, as_json: bool, **roles: str | None) -> None:
+def frontier(table: Path, where: str | None, cluster: str | None, any_units: bool, as_json: bool, **roles: str | None) -> None:
     """Find the compute-optimal number of parameters in a TABLE by every approach: envelope, hull, iso-FLOP valleys, law."""
     from study.fitting.compute_optimal import frontiers, to_dict, to_text
     from study.fitting.reading import Source
 
     given = {role: text for role, text in roles.items() if text is not None}
-    found = frontiers(Source(table, given, where=where, any_units=any_units))
+    found = frontiers(Source(table, given, where=where, cluster=cluster, any_units=any_units))
     click.echo(json.dumps(to_dict(found), indent=1, allow_nan=False) if as_json else to_text(found))
 
 

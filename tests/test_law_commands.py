@@ -53,7 +53,39 @@ def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path) -> No
     found = json.loads(out)
     assert (found["parametric"]["status"], found["parametric"]["reasons"]) == (fit["status"], fit["reasons"])
     _, out, _ = study("frontier", path)
-    assert out.splitlines()[-1] == f"parametric: its fit is weakly identified ({'; '.join(fit['reasons'])})"
+    assert out.splitlines()[-1] == f"parametric is weakly identified ({'; '.join(fit['reasons'])})"
+
+
+def test_intervals_of_checkpoints_are_over_runs(study: Any, tmp_path: Path) -> None:
+    """The noise of a run is in all of its checkpoints, so that rows taken as independent say too much."""
+    path = checkpoints(tmp_path / "runs.csv", 10)
+    rows, runs = (json.loads(study("frontier", path, *more, "--json")[1]) for more in ((), ("--cluster", "run")))
+    for name in rows.keys() - {"akima"}:
+        assert runs[name]["exponent"] == rows[name]["exponent"]
+        (low, high), (lower, higher) = rows[name]["interval"], runs[name]["interval"]
+        assert higher - lower > 1.5 * (high - low)
+        assert lower < EXPONENT < higher
+    assert not any(rows[name]["interval"][0] < EXPONENT < rows[name]["interval"][1] for name in ("parabola", "parametric"))
+
+
+def test_few_runs_tell_a_frontier_weakly_and_one_gives_no_interval(study: Any, tmp_path: Path) -> None:
+    path = checkpoints(tmp_path / "runs.csv", 6)
+    few, one = (json.loads(study("frontier", path, "--cluster", column, "--json")[1]) for column in ("run", "team"))
+    assert few["hull"]["status"] == "weakly_identified"
+    assert few["hull"]["reasons"][0].endswith("of 200 resamples have no frontier")
+    assert one["hull"]["exponent"] == few["hull"]["exponent"]
+    assert {one[name]["interval"] for name in ("envelope", "hull", "parabola", "parametric")} == {None}
+
+
+def checkpoints(path: Path, sizes: int) -> Path:
+    """A table of one run a size with twenty checkpoints each, whose noise is mostly that of the run."""
+    random = np.random.default_rng(0)
+    run, tokens = np.repeat(np.arange(sizes), 20), np.tile(np.geomspace(1e9, 3e11, 20), sizes)
+    columns = {"parameters": np.geomspace(7e7, 1e10, sizes)[run], "tokens": tokens}
+    noise = random.normal(0, 0.003, sizes)[run] + random.normal(0, 0.0003, len(run))
+    loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], columns) * np.exp(noise)
+    pd.DataFrame({**columns, "loss": loss, "run": run, "team": "one"}).to_csv(path, index=False)
+    return path
 
 
 def test_a_frontier_says_how_compute_was_counted(study: Any, runs: Path) -> None:

@@ -3,40 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.column_names import named_like
 from study.fitting.estimation import Fit, fit
 from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
+from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
 from study.fitting.table_files import read_table
+from study.fitting.uncertainty import percentile_interval
 
 Approaches = dict[str, Frontier | str]
+
+RESAMPLES = 200
+"""Resamples of the runs for an approach that goes through best runs, where rows share runs."""
+
+_FEWEST_RUNS = 3
+_APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
+    "envelope": envelope,
+    "hull": hull,
+    "parabola": iso_flop,
+    "full parabola": partial(iso_flop, window=float("inf")),
+    "akima": partial(iso_flop, valley="akima"),
+}
 
 
 def frontiers(source: Source) -> Approaches:
     """The frontier by every approach, or in words why there is none.
 
-    Tokens are C/(6·N) where the source or its table has FLOPs but no tokens. C is what orders the runs, but for the parametric
-    approach, whose minimum has a closed form at 6·N·D alone. Raises InputError where the table cannot be read.
+    Where rows share runs, as checkpoints do, every interval is of resamples of the runs. Tokens are C/(6·N) where the source or
+    its table has FLOPs but no tokens. C is what orders the runs, but for the parametric approach, whose minimum has a closed
+    form at 6·N·D alone. Raises InputError where the table cannot be read.
     """
     if _only_flops(source):
         source = replace(source, roles={**source.roles, "tokens": "C/(6*N)"})
     points = read_observations(source, LAWS["chinchilla"])
-    runs = points.columns["parameters"], points.budget, points.response
-    compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
-    ways: dict[str, Callable[[], Frontier]] = {
-        "envelope": lambda: replace(envelope(*runs), compute=compute),
-        "hull": lambda: replace(hull(*runs), compute=compute),
-        "parabola": lambda: replace(iso_flop(*runs), compute=compute),
-        "full parabola": lambda: replace(iso_flop(*runs, window=float("inf")), compute=compute),
-        "akima": lambda: replace(iso_flop(*runs, valley="akima"), compute=compute),
-        "parametric": lambda: _of_law(fit(LAWS["chinchilla"], points)),
-    }
+    ways: dict[str, Callable[[], Frontier]] = {name: partial(_of_runs, points, each) for name, each in _APPROACHES.items()}
+    ways["parametric"] = lambda: _of_law(fit(LAWS["chinchilla"], points))
     return {name: _attempt(points, way) for name, way in ways.items()}
 
 
@@ -46,7 +57,7 @@ def to_dict(found: Approaches) -> dict[str, Any]:
 
 
 def to_text(found: Approaches) -> str:
-    """The frontiers for readers, and under them why a fit tells its own weakly."""
+    """The frontiers for readers, and under them why the rows hardly tell one."""
     lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
     for name, one in found.items():
         if isinstance(one, str):
@@ -56,7 +67,7 @@ def to_text(found: Approaches) -> str:
         inside = sum(best.inside for best in one.best)
         lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
     weak = {name: one for name, one in found.items() if isinstance(one, Frontier) and one.reasons}
-    lines += [f"{name}: its fit is {one.status.replace('_', ' ')} ({'; '.join(one.reasons)})" for name, one in weak.items()]
+    lines += [f"{name} is {one.status.replace('_', ' ')} ({'; '.join(one.reasons)})" for name, one in weak.items()]
     return "\n".join(lines)
 
 
@@ -65,6 +76,31 @@ def _only_flops(source: Source) -> bool:
     names = [str(name) for name in read_table(source.path).columns]
     flops, tokens = (role in source.roles or bool(named_like(role, names)) for role in ("flops", "tokens"))
     return flops and not tokens
+
+
+def _of_runs(points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier]) -> Frontier:
+    """The frontier by an approach through best runs; where rows share runs, with a 95% interval that takes the runs as drawn.
+
+    Runs are drawn with replacement, all rows of a run together (Efron 1979), as study.fitting.uncertainty.bootstrap draws them;
+    fewer than three give no interval. Where over 5% of the resamples have no frontier it is weakly identified.
+    """
+    rows = np.array([points.columns["parameters"], points.budget, points.response])
+    compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
+    found, runs = replace(approach(*rows), compute=compute), points.runs
+    if runs == len(points):
+        return found
+    if runs < _FEWEST_RUNS:
+        return replace(found, interval=None)
+    draws = np.random.default_rng(0).multinomial(runs, np.full(runs, 1 / runs), size=RESAMPLES)
+    exponents = []
+    for draw in draws:
+        with suppress(InputError):
+            exponents.append(approach(*rows.repeat(draw[points.clusters], axis=1)).exponent)
+    low, high = percentile_interval(np.array(exponents))
+    found = replace(found, interval=(float(low), float(high)) if exponents else None)
+    if (lost := RESAMPLES - len(exponents)) <= 0.05 * RESAMPLES:
+        return found
+    return replace(found, status="weakly_identified", reasons=(f"{lost} of {RESAMPLES} resamples have no frontier",))
 
 
 def _of_law(found: Fit) -> Frontier:

@@ -59,8 +59,8 @@ class Best:
 class Frontier:
     """N* = exp(log_scale)·C^exponent and the best models that it goes through; `compute` says how C was counted.
 
-    The 95% interval of the exponent is Student's for a line through them, or from the resamples of a parametric fit; None for
-    fewer than three of them or without resamples. `status` and `reasons` are those of a parametric fit.
+    The 95% interval of the exponent is Student's for a line through them, for which rows are independent runs, or from
+    resamples; None for fewer than three of them or without resamples. `reasons` say why the rows hardly tell it.
     """
 
     approach: Approach
