@@ -40,6 +40,13 @@ def test_frontier_tells_every_approach(study: Any, runs: Path) -> None:
     assert [line.split("  ")[0] for line in out.splitlines()[1:]] == list(found)
 
 
+def test_a_table_without_losses_has_no_frontier(study: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("parameters,tokens,loss\n1e6,1e8,\n2e6,1e8,\n")
+    status, out, err = study("frontier", tmp_path / "runs.csv")
+    assert (status, out) == (2, "")
+    assert "no row is left that has a number in all of parameters, tokens and loss" in err
+
+
 def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path) -> None:
     """Twelve runs with noise of 1% hardly tell the exponents of the law."""
     random = np.random.default_rng(4)

@@ -46,6 +46,8 @@ def frontiers(source: Source) -> Approaches:
     if _only_flops(source):
         source = replace(source, roles={**source.roles, "tokens": "C/(6*N)"})
     points = read_observations(source, LAWS["chinchilla"])
+    if not len(points):
+        raise InputError.at(str(source.path), "no row is left that has a number in all of parameters, tokens and loss")
     ways: dict[str, Callable[[], Frontier]] = {name: partial(_of_runs, points, each) for name, each in _APPROACHES.items()}
     ways["parametric"] = lambda: _of_law(fit(LAWS["chinchilla"], points))
     return {name: _attempt(points, way) for name, way in ways.items()}
