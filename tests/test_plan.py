@@ -21,6 +21,7 @@ from study.sweeping.executors.slots import Slot
 from study.sweeping.launch import plan
 from study.sweeping.plan import cells, check_space
 from study.sweeping.resources import Resources
+from study.sweeping.tables import bill_summary
 from tests.small import write_corpus
 from tests.sweeps import RATES, record, sweep
 from tests.synthetic import environment
@@ -275,6 +276,13 @@ def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
         ),
     }
     assert {slot: bill(spec, [slot], [alone, shared, parallel]).basis for slot in by_slot} == by_slot
+
+
+def test_a_bill_says_which_runs_it_does_not_count() -> None:
+    slots = [Slot("cpu", (0,), 1)]
+    told = "Not counted: the run more that each cell takes whose best tuned value is an end of its range."
+    assert bill_summary(bill(sweep(tune=RATES), slots)).splitlines()[-1] == told
+    assert told not in bill_summary(bill(sweep(), slots))
 
 
 def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:

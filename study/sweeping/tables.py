@@ -30,7 +30,13 @@ def bill_summary(bill: Bill) -> str:
     total = f"{runs}, {bill.spent_tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
     time = f"about {duration(bill.expected_seconds)} on {plural(bill.slots, 'slot')} at {bill.basis}"
     units = "Tokens, FLOPs (train_flops: the products that run) and seconds are those of one run."
-    return "\n".join([f"{total}: {time}", *_sharing_line(bill), units])
+    return "\n".join([f"{total}: {time}", *_sharing_line(bill), units, *_extension_line(bill)])
+
+
+def _extension_line(bill: Bill) -> Iterator[str]:
+    """Which runs a sweep that tunes may add."""
+    if any(cell.spec.tune for cell in bill.cells):
+        yield "Not counted: the run more that each cell takes whose best tuned value is an end of its range."
 
 
 def _sharing_line(bill: Bill) -> Iterator[str]:
