@@ -70,6 +70,7 @@ def features(
 ) -> None:
     """Write the embedding of each line of TEXTS by one layer of a completed RUN."""
     from study.errors import InputError
+    from study.quantities import plural
     from study.scoring.embedding import embed, output_file, read_texts, write_embeddings
     from study.scoring.launch import target
     from study.sweeping.executors.slots import local_slots
@@ -82,8 +83,10 @@ def features(
         )
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
     found = embed(runs[0], lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
-    write_embeddings(into, found, lines)
-    click.echo(f"{len(lines)} embeddings of width {found.shape[1]}: {into}")
+    write_embeddings(into, found.values, lines)
+    click.echo(f"{len(lines)} embeddings of width {found.values.shape[1]}: {into}")
+    if found.cut:
+        click.echo(f"{plural(found.cut, 'text')} of more than {found.most_tokens} tokens lost the end", err=True)
 
 
 def _downstream(asked: dict[str, Any]) -> Downstream:

@@ -34,7 +34,7 @@ def texts(tmp_path: Path) -> Path:
 def test_each_line_has_its_embedding(study: Any, run: RunFolder, texts: Path) -> None:
     status, out, _ = study("features", run.path, texts, "--precision", "fp32", "--device", "cpu")
     assert (status, out) == (0, f"3 embeddings of width 16: {texts.with_suffix('.npy')}\n")
-    expected = embed(pretrained(run.path), LINES, None, "mean", "fp32", Execution())
+    expected = embed(pretrained(run.path), LINES, None, "mean", "fp32", Execution()).values
     np.testing.assert_allclose(np.load(texts.with_suffix(".npy")), expected, atol=1e-6)
 
 
@@ -44,7 +44,7 @@ def test_a_parquet_file_keeps_the_texts_beside_the_embeddings(study: Any, run: R
     assert study("features", run.path, texts, *options)[0] == 0
     table = pd.read_parquet(into)
     assert table["text"].tolist() == LINES
-    expected = embed(pretrained(run.path), LINES, 0, "cls", "fp32", Execution())
+    expected = embed(pretrained(run.path), LINES, 0, "cls", "fp32", Execution()).values
     np.testing.assert_allclose(np.stack(table["embedding"].tolist()), expected, atol=1e-6)
 
 
@@ -65,6 +65,13 @@ def test_what_cannot_be_embedded_is_refused(
     assert (status, out) == (2, "")
     assert told.format(run=run.run_id) in err
     assert not texts.with_suffix(".npy").exists()
+
+
+def test_texts_that_lose_their_end_are_counted(study: Any, run: RunFolder, texts: Path) -> None:
+    texts.write_text("kame\n" + "kame " * 99 + "\n")
+    status, out, told = study("features", run.path, texts, "--device", "cpu")
+    assert (status, told) == (0, "1 text of more than 16 tokens lost the end\n")
+    assert out.startswith("2 embeddings")
 
 
 def test_weights_that_are_gone_or_damaged_are_named(study: Any, run: RunFolder, texts: Path) -> None:

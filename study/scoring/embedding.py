@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -48,6 +49,15 @@ def output_file(texts: Path, output: Path | None) -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class Embeddings:
+    """The embedding of each text, (texts, H); `cut` of them had more than `most_tokens` tokens and lost their end."""
+
+    values: NDArray[np.float32]
+    cut: int
+    most_tokens: int
+
+
 def embed(
     run: Pretrained,
     texts: list[str],
@@ -55,8 +65,8 @@ def embed(
     pooling: Literal["cls", "mean"],
     precision: Precision | Literal["auto"],
     execution: Execution,
-) -> NDArray[np.float32]:
-    """The embedding of each text, (texts, H); layer 0 is the embeddings, without one the last is taken.
+) -> Embeddings:
+    """The embedding of each text by a layer, of which 0 is the embeddings and the last is taken where none is named.
 
     A text too long for the sequence length of pre-training loses its end. Raises InputError where there is no such layer.
     """
@@ -70,7 +80,7 @@ def embed(
     collate = Collator(inputs, run.special.pad, run.config.architecture.segments)
     used = resolve_precision(precision, execution.device)
     found = layer_features(encoder, collate, (pooling,), used, StopSignal(), lambda number: number == asked)
-    return found[asked, pooling]
+    return Embeddings(found[asked, pooling], inputs.truncated, encode.max_length)
 
 
 def write_embeddings(path: Path, embeddings: NDArray[np.float32], texts: list[str]) -> None:
