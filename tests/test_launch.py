@@ -93,7 +93,9 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     done = again.study(*LAUNCH, "--json")
     assert times(again.folder) == before
     assert written(again.folder.path, DERIVED) == drawn
-    assert done.stderr.split("\n")[0] == "8 runs are there already"
+    passes, there = done.stderr.splitlines()[:2]
+    assert passes == "the text has 21.6k tokens to train on; the longest run passes 3.0 times over it"
+    assert there == "8 runs are there already"
     assert "COMPLETED" not in done.stderr
     launched = json.loads(done.stdout)
     assert launched["runs"] == {"started": 8, "ended": 8, "excluded": 0}

@@ -12,6 +12,7 @@ from study.data.prepared import PreparedData, check_files, prepare
 from study.errors import InputError
 from study.folders import SweepFolder
 from study.memory import Device, Precision
+from study.quantities import count_text
 from study.sweeping.bill import Bill, bill, first_runs
 from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.display import LaunchDisplay
@@ -21,7 +22,6 @@ from study.sweeping.mirror_process import MirrorProcess
 from study.sweeping.resources import Resources
 from study.sweeping.room import check_room
 from study.sweeping.spec import SweepSpec
-from study.wording import compact
 
 MIRROR_SECONDS = 20.0
 """How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
@@ -64,7 +64,9 @@ def _passes(spec: SweepSpec, data: PreparedData) -> str | None:
     passes = longest / data.unique_tokens
     if passes <= 1:
         return None
-    return f"the text has {compact(data.unique_tokens)} tokens to train on; the longest run passes {passes:.1f} times over it"
+    return (
+        f"the text has {count_text(data.unique_tokens)} tokens to train on; the longest run passes {passes:.1f} times over it"
+    )
 
 
 def _check_batches(spec: SweepSpec, devices: int) -> None:
