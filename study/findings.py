@@ -8,9 +8,11 @@ from study.counting import parameters, what_doubling_adds
 from study.fitting.cells import Cell
 from study.fitting.comparisons import Comparison, LeftOut
 from study.fitting.evidence import Evidence
+from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
 from study.fitting.learning_rates import RATE
+from study.fitting.ledgers import LEDGER_COLUMNS
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, Difference
 from study.fitting.rankings import Gain, TokenGain
 from study.plotting.what_doubling_adds import shapes_shown
@@ -295,7 +297,7 @@ def _repeated_text(evidence: Evidence) -> Iterator[str]:
     used = evidence.ledger.drop(index=evidence.excluded.index)
     if used.empty or used["train_tokens"].isna().any():
         return
-    unique = used["train_tokens"] * used["data.sequence_length"] / (used["data.sequence_length"] - 1)
+    unique = evaluate(LEDGER_COLUMNS["unique_tokens"], used.__getitem__, "the ledger", used.columns)
     passes = (used["tokens"] / unique).to_numpy(dtype=float)
     most = int(passes.argmax())
     if passes[most] > 1:

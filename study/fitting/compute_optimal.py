@@ -19,14 +19,13 @@ from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
 from study.fitting.table_files import read_table
-from study.fitting.uncertainty import percentile_interval
+from study.fitting.uncertainty import FEWEST_RUNS, drawn_runs, percentile_interval
 
 Approaches = dict[str, Frontier | str]
 
 RESAMPLES = 200
 """Resamples of the runs for an approach that goes through best runs, where rows share runs."""
 
-_FEWEST_RUNS = 3
 _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
     "envelope": envelope,
     "hull": hull,
@@ -91,11 +90,10 @@ def _of_runs(points: Observations, approach: Callable[[Floats, Floats, Floats], 
     found, runs = replace(approach(*rows), compute=compute), points.runs
     if runs == len(points):
         return found
-    if runs < _FEWEST_RUNS:
+    if runs < FEWEST_RUNS:
         return replace(found, interval=None)
-    draws = np.random.default_rng(0).multinomial(runs, np.full(runs, 1 / runs), size=RESAMPLES)
     exponents = []
-    for draw in draws:
+    for draw in drawn_runs(runs, RESAMPLES, seed=0):
         with suppress(InputError):
             exponents.append(approach(*rows.repeat(draw[points.clusters], axis=1)).exponent)
     low, high = percentile_interval(np.array(exponents))

@@ -23,7 +23,9 @@ RUNS_FOR_SANDWICH = 100
 RESAMPLES_OF_MANY_ROWS = 200
 """So many refits at most of a table of more than ROWS_TO_REFIT rows."""
 
-_FEWEST_RUNS = 3
+FEWEST_RUNS = 3
+"""Fewer runs are not resampled."""
+
 _PROFILE_POINTS = 41
 
 
@@ -47,19 +49,23 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
     distribution of the sandwich covariance, with which refits agree to first order. Fewer than three runs give none.
     """
     runs = observations.runs
-    if count == 0 or runs < _FEWEST_RUNS:
+    if count == 0 or runs < FEWEST_RUNS:
         return Bootstrap("none", np.empty((0, len(theta))), np.arange(0))
-    random = np.random.default_rng(seed)
     many = len(observations) > ROWS_TO_REFIT
     if many and runs >= RUNS_FOR_SANDWICH:
         spread = covariance(objective, observations, theta)
-        drawn = random.multivariate_normal(theta, spread, size=count, method="eigh")
+        drawn = np.random.default_rng(seed).multivariate_normal(theta, spread, size=count, method="eigh")
         return Bootstrap("sandwich", np.clip(drawn, *objective.surface.bounds), np.arange(count))
     count = min(count, RESAMPLES_OF_MANY_ROWS) if many else count
-    draws = random.multinomial(runs, np.full(runs, 1 / runs), size=count).astype(float)
+    draws = drawn_runs(runs, count, seed).astype(float)
     found = minimise(objective, np.tile(theta, (count, 1)), draws[:, observations.clusters])
     numbers = np.flatnonzero(found.converged)
     return Bootstrap("refit", found.theta[numbers], numbers, count - len(numbers))
+
+
+def drawn_runs(runs: int, count: int, seed: int) -> NDArray[np.int64]:
+    """How often each run is in each resample, count × runs: as many as there are are drawn with replacement."""
+    return np.random.default_rng(seed).multinomial(runs, np.full(runs, 1 / runs), size=count)
 
 
 def percentile_interval(resampled: Floats) -> tuple[Floats, Floats]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,9 +127,9 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     return tasks
 
 
-def _check_grid(downstream: Downstream, tasks: Mapping[str, TaskData]) -> None:
+def _check_grid(downstream: Downstream, found: Sequence[Subject]) -> None:
     """Raise InputError where rates, batches or epochs are given of which no task has a use: probes are fitted without them."""
-    if downstream.update == "all" or any(task.spec.kind == "spans" for task in tasks.values()):
+    if downstream.update == "all" or any(subject.trained(downstream) for subject in found):
         return
     if given := [name for name in GRID if name in downstream.model_fields_set]:
         raise InputError.at(
@@ -149,10 +149,10 @@ def score_all(path: Path, downstream: Downstream, resources: Resources, console:
     """
     asked = target(path)
     tasks = load_tasks(downstream)
-    _check_grid(downstream, tasks)
     for run in asked.runs:
         run.max_length(downstream.knobs.max_length)
     found = subjects(list(asked.runs), asked.sweep.name, tasks, data_folder(downstream), downstream.random_weights)
+    _check_grid(downstream, found)
     with _held(asked.sweep):
         failed_baselines = _make(asked, found, downstream, resources, console)
     return Scored(asked, tuple(found), failed_baselines)

@@ -48,12 +48,12 @@ class Subject:
 
     def _varies(self, downstream: Downstream) -> bool:
         """Whether seeds give different scores: not where fixed features or fixed weights meet no chance."""
-        return self.random or self._trained(downstream)
+        return self.random or self.trained(downstream)
 
     def _grid(self, downstream: Downstream) -> list[Knobs]:
-        return downstream.grid() if self._trained(downstream) else [downstream.knobs]
+        return downstream.grid() if self.trained(downstream) else [downstream.knobs]
 
-    def _trained(self, downstream: Downstream) -> bool:
+    def trained(self, downstream: Downstream) -> bool:
         """Whether training goes step by step: not where probes are fitted, nor where nothing learns."""
         return self._update(downstream) == "all" or self.task.spec.kind == "spans"
 
