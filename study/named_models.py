@@ -90,11 +90,8 @@ def architecture_of(name: str | None, sizes: Mapping[str, Any]) -> Architecture:
         return changed(named(name), sizes, name)
     if missing := [size for size in ("depth", "width") if size not in sizes]:
         raise InputError.at(f"--{missing[0]}", "is missing; give a model's NAME, or --depth and --width")
-    defaults: dict[str, Any] = {"vocabulary": 30522}
-    if sizes["width"] > 0:
-        rules = ShapeRules()
-        defaults |= {"heads": rules.heads(sizes["width"]), "ffn": rules.ffn(sizes["width"])}
-    return Architecture.parse(defaults | dict(sizes))
+    completed = ShapeRules().completed(sizes) if sizes["width"] > 0 else dict(sizes)
+    return Architecture.parse({"vocabulary": 30522} | completed)
 
 
 def changed(architecture: Architecture, sizes: Mapping[str, Any], place: str = "") -> Architecture:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from study.architecture import Architecture
 from study.counting import parameters
@@ -29,10 +30,13 @@ class ShapeRules:
         """The inner size, ffn_ratio · width, to the nearest whole number."""
         return max(1, round(self.ffn_ratio * width))
 
+    def completed(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Sizes with a width among them, and the heads and ffn that follow from it where they are not given."""
+        return {"heads": self.heads(sizes["width"]), "ffn": self.ffn(sizes["width"])} | dict(sizes)
+
     def shape(self, depth: int, width: int, template: Architecture) -> Architecture:
         """`template` with this depth and width, and the heads and ffn that follow from the width."""
-        sizes = {"depth": depth, "width": width, "heads": self.heads(width), "ffn": self.ffn(width)}
-        return template.model_copy(update=sizes)
+        return template.model_copy(update=self.completed({"depth": depth, "width": width}))
 
     def at_parameters(self, target: float, depth: int, template: Architecture) -> Architecture:
         """The architecture of `depth` layers whose `parameters_non_embedding` come nearest to `target`.

@@ -76,6 +76,17 @@ def test_equal_parameters_are_met_within_the_tolerance() -> None:
     assert {cell.config.architecture.norm for cell in planned} == {"pre"}
 
 
+def test_of_several_head_widths_and_ffn_ratios_each_makes_shapes_at_equal_parameters() -> None:
+    shapes = {"grid": None, "iso_parameters": [4e5], "depth": [2], "head_width": [16, 64], "ffn_ratio": [1, 4]}
+    planned = cells(sweep(shapes=shapes | {"width_multiple": 4}))
+    found = [cell.config.architecture for cell in planned]
+    assert [shape.ffn / shape.width for shape in found] == [1, 4, 1, 4]
+    assert [round(shape.width / shape.heads / 8) for shape in found] == [2, 2, 8, 8]
+    assert [parameters(shape).parameters_non_embedding for shape in found] == [pytest.approx(4e5, rel=0.05)] * 4
+    with pytest.raises(InputError, match=r"at depth 2 and FFN ratio 4: the nearest width, 160, has"):
+        cells(sweep(shapes=shapes | {"width_multiple": 160, "tolerance": 0.5}))
+
+
 def test_budgets_of_every_unit_become_whole_steps() -> None:
     budgets = {"steps": [7], "tokens": [1000], "flops": [1e8], "tokens_per_parameter": [0.5]}
     planned = cells(sweep(budgets=budgets, shapes={"grid": {"depth": [1]}}))

@@ -31,6 +31,10 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"shapes": {"grid": {"heads": [2, 3]}}}, "shapes.grid.heads", "3, which does not divide width 16"),
         ({"shapes": {"grid": {"width": [10**12]}}}, "shapes.grid.width[0]", "above the most allowed, 1000000"),
         ({"shapes": {"grid": {"ffn": list(range(1, 9000))}}}, "shapes.grid", "has 17,998 shapes, more than 10,000"),
+        ({"shapes": {"head_width": []}}, "shapes.head_width", "is empty"),
+        ({"shapes": {"head_width": [8, 0]}}, "shapes.head_width[1]", "below the least allowed, 1"),
+        ({"shapes": {"head_width": 8}}, "shapes", "has head_width, which no shape follows, since heads are given"),
+        ({"shapes": {"grid": {"heads": None}, "ffn_ratio": 2}}, "shapes", "has ffn_ratio, which no shape follows, since ffn"),
         ({"budgets": {"steps": []}}, "budgets", "needs at least one budget"),
         ({"budgets": {"steps": [1.5]}}, "budgets.steps[0]", "1.5 is not a whole number"),
         ({"tune": {"recipe.beta1": {"low": 0.5, "high": 0.5, "trials": 2}}}, "tune.recipe.beta1", "low 0.5 is not below"),
@@ -113,6 +117,8 @@ def test_shapes_follow_the_rules_where_heads_and_ffn_are_not_given() -> None:
     assert shapes.combinations() == [{"depth": 1} | common, {"depth": 2} | common]
     listed = Shapes.parse({"list": [{"depth": 1, "width": 128, "heads": 4}, {"depth": 1, "width": 128, "ffn": 7}]})
     assert [(shape["heads"], shape["ffn"]) for shape in listed.combinations()] == [(4, 512), (2, 7)]
+    several = Shapes.parse({"grid": {"depth": [1], "width": [96]}, "head_width": [32, 96], "ffn_ratio": [1, 4]})
+    assert [(shape["heads"], shape["ffn"]) for shape in several.combinations()] == [(3, 96), (3, 384), (1, 96), (1, 384)]
 
 
 def test_each_budget_keeps_its_unit() -> None:

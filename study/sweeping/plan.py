@@ -95,8 +95,8 @@ def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
     sizes = {
         name: given[f"architecture.{name}"] for name in ("depth", "width", "heads", "ffn") if f"architecture.{name}" in given
     }
-    if isinstance(width := sizes.get("width"), int):
-        sizes = {"heads": spec.search.rules.heads(width), "ffn": spec.search.rules.ffn(width)} | sizes
+    if isinstance(sizes.get("width"), int):
+        sizes = spec.search.rules.completed(sizes)
     (budget,) = spec.budgets.each()
     return run_config(spec, sizes, budget, over=values)
 
@@ -143,14 +143,15 @@ def _shapes(spec: SweepSpec, problems: dict[str, Problem]) -> list[dict[str, int
     if spec.shapes.iso_parameters is None:
         return spec.shapes.combinations()
     shapes = []
-    for target, depth in product(spec.shapes.iso_parameters, spec.shapes.depth or ()):
+    for target, depth, rules in product(spec.shapes.iso_parameters, spec.shapes.depth or (), spec.shapes.rules):
         base = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | {
             key: value for key, value in spec.base.get("architecture", {}).items() if key == "norm"
         }
-        solved = spec.shapes.rules.at_parameters(target, depth, Architecture.parse(base, "base.architecture"))
+        solved = rules.at_parameters(target, depth, Architecture.parse(base, "base.architecture"))
         reached = parameters(solved).parameters_non_embedding
         if abs(reached / target - 1) > spec.shapes.tolerance:
-            place = f"shapes.iso_parameters {target:,.0f} at depth {depth}"
+            ratio = f" and FFN ratio {rules.ffn_ratio:g}" if len(spec.shapes.ffn_ratio) > 1 else ""
+            place = f"shapes.iso_parameters {target:,.0f} at depth {depth}{ratio}"
             problems[place] = Problem(
                 place,
                 f"the nearest width, {solved.width}, has {reached:,} parameters; allow it with tolerance, or move the target",

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from study.config import Budget, DataConfig, Masking
 from study.schema import Count, Index, Positive, Share, Strict, Text, number_in, whole
@@ -36,26 +36,20 @@ def _not_empty(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
     return values
 
 
+def _listed(value: object) -> object:
+    return (value,) if isinstance(value, int | float | str) else value
+
+
 Several = Annotated[tuple[ItemT, ...], AfterValidator(_not_empty)]
 """One or more; Field(min_length=1) would also call a list empty whose items are wrong."""
+
+OneOrSeveral = Annotated[Several[ItemT], BeforeValidator(_listed)]
+"""The same, and a single one may stand without brackets."""
 
 Depth = Annotated[Count, Field(le=LARGEST["depth"])]
 Width = Annotated[Count, Field(le=LARGEST["width"])]
 Heads = Annotated[Count, Field(le=LARGEST["heads"])]
 Ffn = Annotated[Count, Field(le=LARGEST["ffn"])]
-
-
-class Rules(Strict):
-    """How widths fix heads and ffn where a sweep does not give them (see study.solving.ShapeRules)."""
-
-    head_width: Count = 64
-    ffn_ratio: Positive = 4.0
-    width_multiple: Count = 8
-
-    @property
-    def rules(self) -> ShapeRules:
-        """The rules themselves."""
-        return ShapeRules(self.head_width, self.ffn_ratio, self.width_multiple)
 
 
 class Grid(Strict):
@@ -99,11 +93,12 @@ class Shape(Strict):
         return heads
 
 
-class Shapes(Rules):
+class Shapes(Strict):
     """The shapes of a sweep, in exactly one way: `iso_parameters` with `depth`, `grid`, or `list`.
 
     `iso_parameters` are targets of `parameters_non_embedding`: at each target and depth the width is solved for, and a shape
-    that misses the target by more than `tolerance` is refused.
+    that misses the target by more than `tolerance` is refused. Heads and FFN that are not given follow the width by
+    `head_width` and `ffn_ratio` (see study.solving.ShapeRules); of several of these each makes shapes of its own.
     """
 
     iso_parameters: Several[Annotated[Positive, Field(le=1e12)]] | None = None
@@ -111,6 +106,9 @@ class Shapes(Rules):
     tolerance: Annotated[Positive, Field(lt=1)] = 0.05
     grid: Grid | None = None
     listed: Several[Shape] | None = Field(default=None, alias="list")
+    head_width: OneOrSeveral[Count] = (64,)
+    ffn_ratio: OneOrSeveral[Positive] = (4.0,)
+    width_multiple: Count = 8
 
     @model_validator(mode="after")
     def _exactly_one_way(self) -> Self:
@@ -122,19 +120,29 @@ class Shapes(Rules):
             raise ValueError("needs depth exactly when iso_parameters are given")
         return self
 
+    @model_validator(mode="after")
+    def _rules_have_a_use(self) -> Self:
+        for rule, size in (("head_width", "heads"), ("ffn_ratio", "ffn")):
+            if rule in self.model_fields_set and self.iso_parameters is None and all(size in shape for shape in self._given()):
+                raise ValueError(f"has {rule}, which no shape follows, since {size} are given")
+        return self
+
+    @property
+    def rules(self) -> list[ShapeRules]:
+        """The rules by which widths fix the rest, one for each head width and FFN ratio."""
+        pairs = product(self.head_width, self.ffn_ratio)
+        return [ShapeRules(head_width, ffn_ratio, self.width_multiple) for head_width, ffn_ratio in pairs]
+
     def combinations(self) -> list[dict[str, int]]:
         """The sizes of `grid` or `list`, completed by the rules."""
+        return [rules.completed(shape) for shape in self._given() for rules in self.rules]
+
+    def _given(self) -> list[dict[str, int]]:
+        """The sizes of `grid` or `list` as they stand."""
         if self.grid is not None:
             axes = {name: values for name, values in self.grid if values is not None}
-            shapes = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-        else:
-            shapes = [shape.model_dump(exclude_none=True) for shape in self.listed or ()]
-        return [self.completed(shape) for shape in shapes]
-
-    def completed(self, shape: dict[str, int]) -> dict[str, int]:
-        """A shape with its heads and ffn."""
-        rules, width = self.rules, shape["width"]
-        return {"heads": rules.heads(width), "ffn": rules.ffn(width)} | shape
+            return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        return [shape.model_dump(exclude_none=True) for shape in self.listed or ()]
 
 
 class Budgets(Strict):
@@ -261,14 +269,24 @@ class Prune(Strict):
         return max(1, math.ceil(self.first * self.checks - 1e-9))
 
 
-class Search(Rules):
-    """A free search by Optuna over any keys of a run; several objectives give a Pareto front. Never for a scaling fit."""
+class Search(Strict):
+    """A free search by Optuna over any keys of a run; several objectives give a Pareto front. Never for a scaling fit.
+
+    Heads and FFN that the space does not hold follow the width by `head_width` and `ffn_ratio` (see study.solving.ShapeRules).
+    """
 
     trials: Count
     prune: Prune | None = None
     sampler: Literal["tpe", "random", "nsga2"] = "tpe"
     objectives: Several[Literal["loss_nats", "parameters", "parameters_non_embedding", "train_flops"]] = ("loss_nats",)
     space: Annotated[dict[str, Dimension], Field(min_length=1)]
+    head_width: Count = 64
+    ffn_ratio: Positive = 4.0
+
+    @property
+    def rules(self) -> ShapeRules:
+        """The rules by which a width fixes the rest."""
+        return ShapeRules(self.head_width, self.ffn_ratio)
 
     @field_validator("space")
     @classmethod
