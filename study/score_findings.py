@@ -22,8 +22,8 @@ _WORDS: dict[Verdict, str] = {
 
 
 NOISE = (
-    "Noise is over examples and, where a task has several seeds, between seeds; encoders share the examples, which makes what "
-    "is said of two of them cautious."
+    "Noise is over examples and between seeds, of pre-training where an encoder has several, else of fine-tuning; encoders "
+    "share the examples, which makes what is said of two of them cautious."
 )
 """What the intervals of scores are over."""
 
@@ -84,9 +84,9 @@ def trend_table(evidence: Evidence) -> str:
         return ""
     intro = (
         "The best encoder of each task beside what needs no pre-training; how many are above both their untrained weights and "
-        "the commonest answer, beyond noise; and Spearman's correlation of score and falling loss over the encoders, seeds of "
-        "one taken together, with the interval of a normal population and its permutation p. Pairs against: of lower loss, yet "
-        f"lower score beyond noise (Bonferroni, 5%). {NOISE}"
+        "the commonest answer, beyond noise; and Spearman's correlation of score and falling loss over the encoders, with "
+        "the interval of a normal population and its permutation p. Pairs against: of lower loss, yet lower score beyond noise "
+        f"(Bonferroni, 5%). {NOISE}"
     )
     header = ["task", "metric", "best", "± 95%", "of", "untrained", "commonest answer", "words without order"]
     header += ["above both", "rank correlation", "95% interval", "p", "encoders", "pairs against"]
@@ -143,8 +143,8 @@ def score_table(evidence: Evidence) -> str:
     found = evidence.downstream
     if found is None:
         return ""
-    intro = f"Each encoder's mean over seeds, beside what needs no pre-training. {NOISE}"
-    header = ["task", "metric", "shape", "parameters", "loss (nats)", "score", "± 95%", "seeds"]
+    intro = f"Each encoder's mean over its runs and the seeds of fine-tuning, beside what needs no pre-training. {NOISE}"
+    header = ["task", "metric", "shape", "parameters", "loss (nats)", "score", "± 95%", "runs", "seeds"]
     header += ["untrained", "commonest answer", "words without order"]
     rows = [
         [
@@ -155,6 +155,7 @@ def score_table(evidence: Evidence) -> str:
             f"{row['loss_nats']:.4f}",
             f"{row['score']:.4f}",
             _number(row["half"]),
+            len(row["runs"]),
             row["seeds"],
             *(_number(row[name]) for name in ("random", "majority", "bag_of_words")),
         ]

@@ -17,13 +17,14 @@ FINGERPRINT = "synthetic-task"
 
 @dataclass(frozen=True)
 class ScoreLaw:
-    """score = chance + (ceiling − chance)/(1 + exp(slope·(loss − middle))), with noise between seeds."""
+    """score = chance + (ceiling − chance)/(1 + exp(slope·(loss − middle))), with noise between runs and between seeds."""
 
     metric: str
     chance: float
     ceiling: float = 1.0
     slope: float = 3.0
     middle: float = 4.0
+    between_runs: float = 0.0
     deviation: float = 0.004
     untrained_deviation: float = 0.004
     bag_of_words: float = 0.6
@@ -44,17 +45,23 @@ TASKS = {
 
 
 def add_scores(folder: SweepFolder, tasks: Mapping[str, ScoreLaw] | None = None, seeds: int = 3) -> None:
-    """Score every run that has a loss, and its architecture untrained, on every task, and write the table."""
+    """Score every run that has a loss, and each shape untrained, on every task, and write the table."""
     random = np.random.default_rng(5)
     for task, law in (tasks or TASKS).items():
+        untrained_shapes: set[str] = set()
         for record in folder.records():
             if record.loss_nats is None:
                 continue
             for protocol, expected in _of(law, record).items():
                 untrained = protocol == "random_init"
+                if untrained and record.config.architecture.shape_name in untrained_shapes:
+                    continue
+                if law.between_runs and not untrained:
+                    expected += random.normal(0, law.between_runs)
                 for seed in range(seeds if untrained or not law.zero_shot else 1):
                     spread = law.untrained_deviation if untrained else law.deviation
                     add_score(folder, record, task, law, protocol, seed, expected + random.normal(0, spread))
+            untrained_shapes.add(record.config.architecture.shape_name)
         known = {"majority": {law.metric: law.chance}, "bag_of_words": {law.metric: law.bag_of_words}}
         baselines = BaselineRecord(task=task, task_fingerprint=FINGERPRINT, metric=law.metric, reported_on="test", scores=known)
         file_baseline(folder, baselines)
@@ -73,7 +80,7 @@ def add_score(
 ) -> None:
     """File one score."""
     config = ScoreConfig(
-        encoder=record.run_id if protocol != "random_init" else f"random-{record.run_id}",
+        encoder=record.run_id if protocol != "random_init" else f"random-{record.config.architecture.shape_name}",
         task=task,
         task_fingerprint=FINGERPRINT,
         metric=law.metric,

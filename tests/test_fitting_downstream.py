@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import spearmanr, t
@@ -49,7 +50,8 @@ def test_a_score_stands_beside_the_loss_of_its_own_run(scored: SweepFolder, evid
     (sst2,) = [task for task in evidence.downstream.tasks if task.task == "sst2"]
     assert len(sst2.points) == 6
     for _, row in sst2.points.iterrows():
-        run = scored.run(row["run_id"])
+        (run_id,) = row["runs"]
+        run = scored.run(run_id)
         record = run.record()
         assert record is not None
         assert (row["loss_nats"], row["parameters"], row["tokens"]) == (record.loss_nats, record.parameters, record.tokens)
@@ -123,14 +125,30 @@ def test_tasks_are_told_apart_by_whether_they_follow_the_loss(evidence: Evidence
     assert "rte is left out of the average: no encoder is above chance beyond noise." in sentences
 
 
-def test_seeds_of_one_cell_are_one_encoder_of_a_rank_correlation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_runs_of_one_cell_are_one_encoder_whose_noise_is_between_them(tmp_path: Path, seeds: int) -> None:
     folder = depth_or_width(tmp_path / "seeds", seeds=2, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92), (4, 64)))
-    folder.write_ledger()
-    add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
+    ledger = folder.write_ledger()
+    law = replace(TASKS["sst2"], between_runs=0.02)
+    add_scores(folder, {"sst2": law}, seeds=seeds)
     found = gather(folder).downstream
     assert found is not None
     (sst2,) = found.tasks
-    assert len(sst2.points) == 6
+    assert len(sst2.points) == 3
+    scores, off = pd.read_parquet(folder.scores_file), []
+    for _, row in sst2.points.iterrows():
+        assert set(row["runs"]) == set(ledger.loc[ledger["cell"] == row["cell"], "run_id"])
+        assert row["loss_nats"] == pytest.approx(ledger.loc[ledger["cell"] == row["cell"], "loss_nats"].mean())
+        of_cell = scores[scores["run_id"].isin(row["runs"]) & (scores["protocol"] == "fine_tune")]
+        of_runs = of_cell.groupby("run_id")["test"].mean()
+        assert row["score"] == pytest.approx(of_runs.mean())
+        assert row["seeds"] == seeds
+        off.append(of_runs.var(ddof=1))
+        over_examples = of_cell["test_standard_error"].mean()
+    between = np.mean(off) / 2
+    assert sst2.points["error"].to_numpy(dtype=float) == pytest.approx(np.full(3, np.hypot(between**0.5, over_examples)))
+    assert sst2.best[0] == sst2.points["score"].max()
+    assert sst2.above_untrained[1] == 3
     assert sst2.trend is not None
     assert (sst2.trend.n, sst2.trend.verdict) == (3, "undecided")
     assert sst2.trend.p_value == pytest.approx(2 / 6), "three encoders have six orders"
@@ -150,10 +168,10 @@ def test_the_average_lies_between_chance_and_the_best(evidence: Evidence) -> Non
     assert found.average is not None
     assert found.average.metric == "mean of 3 tasks, 0 chance, 1 best"
     shares = [task.normalised["score"] for task in found.tasks if task.task != "rte"]
-    by_run = found.average.points.set_index("run_id")["score"]
-    for run, score in by_run.items():
-        assert score == pytest.approx(np.mean([share.loc[str(run)] for share in shares]))
-    assert 0 < by_run.min() < by_run.max() <= 1
+    by_cell = found.average.points.set_index("cell")["score"]
+    for cell, score in by_cell.items():
+        assert score == pytest.approx(np.mean([share.loc[str(cell)] for share in shares]))
+    assert 0 < by_cell.min() < by_cell.max() <= 1
 
 
 def test_the_largest_size_is_held_out_and_forecast(evidence: Evidence) -> None:

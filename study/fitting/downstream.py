@@ -40,7 +40,7 @@ _VARIABLES = {"loss": "loss_nats", "parameters": "parameters", "tokens": "tokens
 
 @dataclass(frozen=True)
 class TaskScores:
-    """One task, or the average over tasks, over the encoders of a sweep.
+    """One task, or the average over tasks, over the encoders of a sweep: its cells, of one run a seed of pre-training.
 
     `points` are rows of study.fitting.score_points by falling loss; `held_out` says of each whether the forecast holds it out.
     `chance` is the score of the commonest answer, None where nobody has measured it. `law` gives the score at a loss.
@@ -90,12 +90,12 @@ class TaskScores:
 
     @property
     def normalised(self) -> pd.DataFrame:
-        """(score − chance)/(best − chance) of each run with its `error` and the `freedom` of that, by the run's id."""
+        """(score − chance)/(best − chance) of each encoder with its `error` and the `freedom` of that, by its cell."""
         assert self.chance is not None
         width = self.best[0] - self.chance
         score, error = (self.points["score"] - self.chance) / width, self.points["error"] / width
         found = pd.DataFrame({"score": score, "error": error, "freedom": self.points["freedom"]})
-        return found.set_axis(self.points["run_id"])
+        return found.set_axis(self.points["cell"])
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values that JSON can hold."""
@@ -168,22 +168,11 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
         chance=chance,
         points=points,
         held_out=tuple(held.tolist()),
-        trend=trend(*_of_cells(points)),
+        trend=trend(*(points[name].to_numpy(dtype=float) for name in ("loss_nats", "score", "error", "freedom"))),
         law=told,
         forecast=forecast(law, over_loss, _SETTINGS, HELD_OUT),
         forecast_from_sizes=two_step_forecast(observations, HELD_OUT, _LOSS_SETTINGS, (_law_of_loss(points[~held]), law)),
     )
-
-
-def _of_cells(points: pd.DataFrame) -> tuple[Floats, Floats, Floats, Floats]:
-    """Loss, score, error and freedom of each cell: the means over its runs, whose errors are taken as shared.
-
-    Runs of a cell differ in the seed of pre-training alone; counted one by one they would make chance look rare.
-    """
-    together = {"loss_nats": "mean", "score": "mean", "error": "mean", "freedom": "min"}
-    cells = points.astype(dict.fromkeys(together, float)).groupby("cell", sort=False).agg(together)
-    loss, score, error, freedom = (cells[name].to_numpy() for name in together)
-    return loss, score, error, freedom
 
 
 def _law_of_loss(points: pd.DataFrame) -> Law:
@@ -201,13 +190,13 @@ def between(chance: float) -> Law:
 
 
 def observed(points: pd.DataFrame) -> Observations:
-    """Scores at losses; runs of one shape go together, and shapes are ordered by the largest training budget."""
+    """Scores at losses; cells of one shape go together, and shapes are ordered by the largest training budget."""
     shapes = pd.factorize(points["shape"])[0].astype(np.int64)
     return Observations(
         columns={name: points[column].to_numpy(dtype=float) for name, column in _VARIABLES.items()},
         response=points["score"].to_numpy(dtype=float),
         clusters=shapes,
-        labels=tuple(f"{shape} ({run})" for shape, run in zip(points["shape"], points["run_id"], strict=True)),
+        labels=tuple(f"{shape} ({cell})" for shape, cell in zip(points["shape"], points["cell"], strict=True)),
         budget=points["train_flops"].to_numpy(dtype=float),
         roles={"loss": "loss_nats", "score": str(points["task"].iloc[0])},
     )
@@ -226,7 +215,7 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
     scores = pd.DataFrame({task.task: task.normalised["score"] for task in used}).dropna()
     if scores.empty:
         return None, reasons
-    facts = used[0].points.set_index("run_id").loc[scores.index]
+    facts = used[0].points.set_index("cell").loc[scores.index]
     error, freedom = _of_mean([task.normalised.loc[scores.index] for task in used])
     points = facts.reset_index().assign(
         task=AVERAGE,
