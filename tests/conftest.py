@@ -16,7 +16,8 @@ CHECKED = ("embeddings", "encoder", "heads", "linear", "loss", "masked_language_
 install_import_hook([f"study.model.{name}" for name in CHECKED], "beartype.beartype")
 install_import_hook("study.data.masking", "beartype.beartype")
 
-os.environ["STUDY_CACHE"] = os.environ.get("STUDY_TEST_CACHE", tempfile.mkdtemp(prefix="study-cache-"))
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers take the cache of the process that started them
+    os.environ["STUDY_CACHE"] = os.environ.get("STUDY_TEST_CACHE") or tempfile.mkdtemp(prefix="study-cache-")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["WANDB_MODE"] = "offline"
