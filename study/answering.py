@@ -19,7 +19,6 @@ from study.plotting import (
     learning_rate,
     loss_against_flops,
     loss_against_parameters,
-    loss_by_depth,
     loss_by_shape,
     loss_curves,
     paired_differences,
@@ -28,14 +27,17 @@ from study.plotting import (
     score_against_parameters,
     what_doubling_adds,
 )
+from study.plotting.loss_by_size import LossBySize
 from study.plotting.of_law import OfLaw
 from study.plotting.style import save_in
 from study.score_findings import law_table, score_findings, score_table, trend_table
 from study.score_records import write_scores
 from study.wording import escape
 
-FIGURES: dict[str, tuple[ModuleType | OfLaw, str]] = {
-    "loss_by_depth": (loss_by_depth, "Final validation loss against depth, one line a size"),
+FIGURES: dict[str, tuple[ModuleType | OfLaw | LossBySize, str]] = {
+    "loss_by_depth": (LossBySize("depth"), "Final validation loss against depth, one line a size"),
+    "loss_by_heads": (LossBySize("heads"), "Final validation loss against the number of heads, one line a shape"),
+    "loss_by_ffn": (LossBySize("ffn"), "Final validation loss against the FFN ratio, one line a size"),
     "paired_differences": (paired_differences, "Paired differences between shapes of equal parameters"),
     "what_doubling_adds": (what_doubling_adds, "Parameters that doubling one size adds"),
     "learning_rate": (learning_rate, "Loss against learning rate, and the rates chosen"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from study.counting import parameters, what_doubling_adds
 from study.fitting.cells import Cell
-from study.fitting.comparisons import Comparison, LeftOut
+from study.fitting.comparisons import SIZES, Comparison, LeftOut, Size
 from study.fitting.evidence import Evidence
 from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast
@@ -36,17 +36,19 @@ def parameter_findings(evidence: Evidence) -> list[str]:
 
 
 def loss_findings(evidence: Evidence) -> list[str]:
-    """What the ledger says about loss: the verdict over all pairs and each family, or else the best cells; then tokens."""
+    """What the ledger says about loss: the verdict over all pairs and each family, the best cells and steps; then tokens.
+
+    Best cells and steps are told where no pairs weigh depth or width.
+    """
     if not any(cell.usable for cell in evidence.cells):
         return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
     pairs = evidence.comparisons.pairs
-    if not pairs:
-        first, rest = f"No comparison at equal parameters: {evidence.comparisons.reason}.", _best(evidence)
-    else:
-        families = dict.fromkeys(pair.family for pair in pairs)
-        first = verdict(pairs)
-        rest = (_family_sentence(name, [pair for pair in pairs if pair.family == name]) for name in families)
-    return [first, *rest, *_longest(evidence)]
+    told = [verdict(pairs) if pairs else f"No comparison at equal parameters: {evidence.comparisons.reason}."]
+    for name in dict.fromkeys(pair.family for pair in pairs):
+        told.append(_family_sentence(name, [pair for pair in pairs if pair.family == name]))
+    if not evidence.comparisons.weigh_depth_or_width:
+        told += _best(evidence)
+    return [*told, *_longest(evidence)]
 
 
 def _why_excluded(evidence: Evidence) -> str:
@@ -102,22 +104,61 @@ def coverage(told: Forecast) -> str:
 def verdict(pairs: tuple[Comparison, ...]) -> str:
     """How many pairs are decided, and for which shape."""
     n = plural(len(pairs), "pair")
-    decided = [pair for pair in pairs if pair.status == "decided"]
     if all(pair.status == "no_seed_replicates" for pair in pairs):
         return f"Not decided: {n} at equal parameters, but no cell has two seeds, so chance between seeds is unknown."
-    if not decided:
+    if not any(pair.status == "decided" for pair in pairs):
         return f"Not decided: none of {n} at equal parameters differs beyond chance (Holm, 5%)."
-    by_depth = [pair for pair in decided if pair.depths_differ]
-    deeper = sum(pair.lower == pair.first for pair in by_depth)
-    wider = all(pair.shallower_is_wider for pair in by_depth)
-    shallower = "the shallower (wider)" if wider else "the shallower"
-    counts = f"the deeper shape is lower in {deeper}, {shallower} in {len(by_depth) - deeper}"
-    if alike := len(decided) - len(by_depth):
-        counts += f", {alike} of equal depth decided"
-    words = f"at equal parameters and tokens, of {n} {counts}, undecided {len(pairs) - len(decided)} (Holm, 5%)."
-    if len(by_depth) == len(pairs) and (deeper == len(pairs) or (wider and not deeper)):
-        return f"{'Depth' if deeper else 'Width'} lowers loss more in every pair: {words}"
-    return words[0].upper() + words[1:]
+    weighed = {size: among for size in SIZES if (among := [pair for pair in pairs if pair.weighs == size])}
+    counts = [
+        f"of {plural(len(among), 'pair')}{f' of unequal {size}' if len(weighed) > 1 else ''} {_counts(size, among)}"
+        for size, among in weighed.items()
+    ]
+    words = f"at equal parameters and tokens, {'; '.join(counts)} (Holm, 5%)."
+    winner = _winner(pairs)
+    return f"{winner} more in every pair: {words}" if winner else words[0].upper() + words[1:]
+
+
+_SIDES = {
+    "depth": ("the deeper shape", "the shallower"),
+    "width": ("the wider shape", "the narrower"),
+    "ffn": ("the shape of larger FFN", "that of smaller"),
+    "heads": ("the shape of more heads", "that of fewer"),
+}
+"""Of a pair that weighs a size: the first shape, which has more of it, and the second."""
+
+_HAS_MORE = {"width": " (wider)", "ffn": " (of larger FFN)", "heads": " (of more heads)"}
+"""What the second shape has more of."""
+
+_LOWERS = {
+    "depth": "Depth lowers loss",
+    "width": "Width lowers loss",
+    "ffn": "A larger FFN lowers loss",
+    "heads": "More heads lower loss",
+}
+_LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower loss"}
+"""Where the second shape has more of nothing; less depth or width at equal parameters is more of something."""
+
+
+def _counts(size: Size, pairs: Sequence[Comparison]) -> str:
+    """In how many of the pairs that weigh a size more of it is better, in how many less, and how many are undecided."""
+    decided = [pair for pair in pairs if pair.status == "decided"]
+    first = sum(pair.first_is_lower for pair in decided)
+    against = {pair.against for pair in decided}
+    more, less = _SIDES[size]
+    less += _HAS_MORE.get(str(against.pop()), "") if len(against) == 1 else ""
+    return f"{more} is lower in {first}, {less} in {len(decided) - first}, undecided {len(pairs) - len(decided)}"
+
+
+def _winner(pairs: Sequence[Comparison]) -> str | None:
+    """What lowers the loss more, where every pair is decided and says the same of the same sizes."""
+    if len({(pair.weighs, pair.against, pair.first_is_lower) for pair in pairs}) > 1:
+        return None
+    pair = pairs[0]
+    if any(pair.status != "decided" for pair in pairs):
+        return None
+    if pair.first_is_lower:
+        return _LOWERS[pair.weighs]
+    return _LESS_LOWERS.get(pair.weighs) if pair.against is None else _LOWERS[pair.against]
 
 
 def undecided(evidence: Evidence) -> list[str]:
@@ -239,9 +280,9 @@ def _open_pairs(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_steps(evidence: Evidence) -> Iterator[str]:
-    """Steps to more tokens, and where there are no pairs to decide to a larger size, that may change nothing."""
+    """Steps to more tokens, and where no pairs say it to a larger size, that may change nothing."""
     steps = [(_token_step(gain), gain.difference) for gain in evidence.token_gains]
-    if not evidence.comparisons.pairs:
+    if not evidence.comparisons.weigh_depth_or_width:
         steps = [*((_step(gain), gain.difference) for gain in evidence.gains), *steps]
     if names := [name for name, difference in steps if difference.holds_zero]:
         yield f"Whether these steps change the loss at all, since their intervals hold zero: {'; '.join(names)}."
@@ -318,7 +359,7 @@ def _limits(evidence: Evidence) -> Iterator[str]:
         "sweep would."
     )
     yield from _repeated_text(evidence)
-    if any(pair.depths_differ for pair in evidence.comparisons.pairs):
+    if evidence.comparisons.weigh_depth_or_width:
         yield (
             "Whether the same holds at equal total parameters: at equal non-embedding parameters the wider shape has larger "
             "embedding tables (both counts are in the table of cells)."

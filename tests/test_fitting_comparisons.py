@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -215,7 +216,7 @@ def test_a_step_in_tokens_whose_interval_holds_zero_is_open(tmp_path: Path) -> N
     assert line.endswith(": L1-H96-A2-F384 from 1.0M tokens to 1.1M tokens.")
 
 
-@pytest.mark.parametrize(("ffn", "words"), [(512, "Width lowers loss more"), (920, "the shallower in 1")])
+@pytest.mark.parametrize(("ffn", "words"), [(512, "Width lowers loss more"), (920, "the shallower (of larger FFN) in 1")])
 def test_only_a_wider_shape_speaks_for_width(tmp_path: Path, ffn: int, words: str) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for seed in (0, 1):
@@ -227,6 +228,59 @@ def test_only_a_wider_shape_speaks_for_width(tmp_path: Path, ffn: int, words: st
     sentence = verdict(found.comparisons.pairs)
     assert words in sentence
     assert ("wide" in sentence) == (ffn == 512)
+
+
+def heads_cost(heads: int) -> Law:
+    """A law by which every doubling of the heads raises the loss of two layers by 0.1 nats."""
+    return Law(depth_effect=0.1 * math.log2(heads))
+
+
+def test_heads_are_weighed_at_one_shape(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for heads, seed in product((2, 4, 8), (0, 1)):
+        add_run(folder, reshaped(run_config(2, 64, seed=seed), heads=heads), heads_cost(heads))
+    found = evidence_of(folder, include_unbracketed=True)
+    assert {(pair.weighs, pair.against) for pair in found.comparisons.pairs} == {("heads", None)}
+    assert found.comparisons.pairs[0].first == "L2-H64-A4-F256"
+    sentence, *rest = loss_findings(found)
+    assert sentence == (
+        "Fewer heads lower loss more in every pair: at equal parameters and tokens, of 3 pairs the shape of more heads is "
+        "lower in 0, that of fewer in 3, undecided 0 (Holm, 5%)."
+    )
+    assert any(line.startswith("Lowest loss at 1.0M tokens: L2-H64-A2") for line in rest)
+
+
+def test_width_is_weighed_against_ffn_at_one_depth(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for (width, ffn), seed in product(((128, 512), (176, 176)), (0, 1)):
+        add_run(folder, reshaped(run_config(2, width, seed=seed), ffn=ffn), Law(depth_effect=ffn / 1000))
+    found = evidence_of(folder, include_unbracketed=True)
+    (pair,) = found.comparisons.pairs
+    assert (pair.first, pair.weighs, pair.against) == ("L2-H176-A2-F176", "width", "ffn")
+    assert verdict((pair,)) == (
+        "Width lowers loss more in every pair: at equal parameters and tokens, of 1 pair the wider shape is lower in 1, "
+        "the narrower (of larger FFN) in 0, undecided 0 (Holm, 5%)."
+    )
+    turned = replace(pair, difference=replace(pair.difference, estimate_nats=0.3))
+    assert verdict((turned,)).startswith("A larger FFN lowers loss more in every pair: ")
+
+
+def test_a_grid_of_heads_tells_pairs_of_heads_and_steps_in_the_other_sizes(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for depth, heads, seed in product((1, 2), (2, 4), (0, 1)):
+        add_run(folder, reshaped(run_config(depth, 64, seed=seed), heads=heads), heads_cost(heads))
+    found = evidence_of(folder, include_unbracketed=True)
+    assert [pair.weighs for pair in found.comparisons.pairs] == ["heads", "heads"]
+    assert sum(line.startswith("depth from L1-H64-A") for line in loss_findings(found)) == 2
+
+
+def test_pairs_of_unequal_depth_are_told_apart_from_those_of_unequal_heads(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for (depth, width), heads, seed in product(((1, 128), (2, 92)), (2, 4), (0, 1)):
+        add_run(folder, reshaped(run_config(depth, width, seed=seed), heads=heads), Law(depth_effect=0.5))
+    sentence = verdict(evidence_of(folder, include_unbracketed=True).comparisons.pairs)
+    assert "of 4 pairs of unequal depth the deeper shape is lower in 0, the shallower (wider) in 4, undecided 0" in sentence
+    assert "; of 2 pairs of unequal heads the shape of more heads is lower in 0, that of fewer in 0, undecided 2" in sentence
 
 
 @pytest.mark.parametrize(

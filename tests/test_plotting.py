@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,13 +16,15 @@ from study.plotting import (
     learning_rate,
     loss_against_flops,
     loss_against_parameters,
-    loss_by_depth,
     loss_curves,
     paired_differences,
     what_doubling_adds,
 )
+from study.plotting.loss_by_size import LossBySize
 from study.plotting.style import FLOPS, LOSS
 from tests.synthetic import UNIGRAM, add_run, depth_or_width, reshaped, run_config, sweep_folder
+
+BY_DEPTH = LossBySize("depth")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,7 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 
 
 def test_loss_by_depth_shows_every_chosen_run_with_its_interval(evidence: Evidence) -> None:
-    data = loss_by_depth.frame(evidence)
+    data = BY_DEPTH.frame(evidence)
     assert len(data) == 24
     assert data.groupby(["panel", "line"]).ngroups == 4
     assert (data["low_nats"] < data["mean_nats"]).all()
@@ -60,12 +63,48 @@ def test_loss_by_depth_has_a_line_for_each_ffn_or_number_of_heads(
         add_run(folder, reshaped(run_config(depth, width), **{size: value}))
     folder.write_ledger()
     evidence = gather(folder)
-    data = loss_by_depth.frame(evidence)
+    data = BY_DEPTH.frame(evidence)
     assert sorted(data["line"].unique()) == sorted(line.format(value) for line, value in product(lines, values))
     assert set(data["cell"]) == {cell.name for cell in evidence.cells}
-    lines_drawn = loss_by_depth.draw(data).axes[0].get_lines()
+    lines_drawn = BY_DEPTH.draw(data).axes[0].get_lines()
     means = {loss for line in lines_drawn for loss in np.asarray(line.get_ydata(), dtype=float).tolist()}
     assert means >= {cell.loss_nats for cell in evidence.cells}
+
+
+@pytest.mark.parametrize(
+    ("size", "shapes", "lines", "places"),
+    [
+        ("heads", [(2, 64, 2, 256), (2, 64, 4, 256), (1, 64, 2, 256), (1, 64, 8, 256)], 2, {2, 4, 8}),
+        ("heads", [(2, 64, 2, 256), (2, 92, 4, 368)], 0, set()),
+        ("ffn", [(2, 64, 2, 64), (2, 64, 2, 256), (2, 64, 4, 64), (2, 64, 4, 256)], 2, {1, 4}),
+        ("ffn", [(2, 128, 2, 512), (2, 176, 2, 176), (2, 128, 4, 512), (2, 176, 4, 176)], 2, {1, 4}),
+        ("ffn", [(1, 64, 2, 256), (1, 64, 4, 256)], 0, set()),
+        ("depth", [(1, 64, 2, 256), (2, 64, 2, 256), (1, 64, 4, 256), (2, 64, 4, 256)], 2, {1, 2}),
+        ("depth", [(1, 128, 4, 512), (1, 128, 8, 512), (2, 92, 2, 368), (2, 92, 4, 368)], 2, {1, 2}),
+    ],
+    ids=["heads", "one number a shape", "FFN", "FFN against width", "one FFN", "depth beside heads", "heads follow the width"],
+)
+def test_every_cell_stands_on_a_line_of_the_size_that_varies(
+    tmp_path: Path,
+    size: Literal["depth", "heads", "ffn"],
+    shapes: list[tuple[int, int, int, int]],
+    lines: int,
+    places: set[int],
+) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for depth, width, heads, ffn in shapes:
+        add_run(folder, reshaped(run_config(depth, width), heads=heads, ffn=ffn))
+    folder.write_ledger()
+    evidence = gather(folder)
+    data = LossBySize(size).frame(evidence)
+    if not lines:
+        assert data.empty
+        return
+    assert set(data["cell"]) == {cell.name for cell in evidence.cells}
+    assert data["line"].nunique() == lines
+    assert set(data["place"]) == places
+    drawn = [axis for axis in LossBySize(size).draw(data).axes[0].get_lines() if len(np.asarray(axis.get_xdata())) == 2]
+    assert len(drawn) == lines
 
 
 def test_learning_rate_shows_excluded_runs_and_one_choice_a_cell(evidence: Evidence) -> None:
@@ -171,8 +210,9 @@ def test_axes_name_unit_and_convention(evidence: Evidence) -> None:
 OF_OTHER_LEDGERS = {
     *("score_against_flops", "score_against_parameters", "score_against_loss"),
     *("forecast_against_truth", "iso_flop_valleys"),
+    *("loss_by_heads", "loss_by_ffn"),
 }
-"""The figures of downstream scores, and those that need more sizes or budgets than a question of depth or width has."""
+"""The figures of downstream scores, and those that need other sizes or budgets than a question of depth or width has."""
 
 
 def test_same_ledger_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -20,6 +20,10 @@ from study.fitting.paired import (
 )
 
 Verdict = Literal["decided", "undecided", "no_seed_replicates"]
+Size = Literal["depth", "width", "ffn", "heads"]
+
+SIZES: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
+"""The sizes of a shape, those first that name what a pair weighs: of a pair that differs in depth, the depth."""
 
 METHOD = (
     "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
@@ -35,9 +39,10 @@ METHOD = (
 class Comparison:
     """One pair of shapes: the first minus the second, and whether the sign of the difference is settled.
 
-    `decided` needs Holm's adjusted p-value below 5%, so a single interval that leaves out zero may still be undecided. Where
-    depths differ the first is the deeper, and `shallower_is_wider` says whether the second is wider than it. The last two
-    fields say what would decide an undecided pair if its estimate were the truth; None where that alone would not.
+    `decided` needs Holm's adjusted p-value below 5%, so a single interval that leaves out zero may still be undecided. `weighs`
+    is the first of SIZES in which the shapes differ, of which the first shape has more; `against` is the first in which the
+    second has more, None where it has more of nothing. The last two fields say what would decide an undecided pair if its
+    estimate were the truth; None where that alone would not.
     """
 
     family: str
@@ -45,8 +50,8 @@ class Comparison:
     second: str
     first_cell: str
     second_cell: str
-    depths_differ: bool
-    shallower_is_wider: bool
+    weighs: Size
+    against: Size | None
     difference: Difference
     status: Verdict
     p_value_holm: float | None = None
@@ -56,7 +61,12 @@ class Comparison:
     @property
     def lower(self) -> str:
         """The shape whose estimated loss is lower."""
-        return self.first if self.difference.estimate_nats < 0 else self.second
+        return self.first if self.first_is_lower else self.second
+
+    @property
+    def first_is_lower(self) -> bool:
+        """Whether the first shape's estimated loss is the lower one."""
+        return self.difference.estimate_nats < 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,11 @@ class Comparisons:
     reason: str | None
     method: str = METHOD
 
+    @property
+    def weigh_depth_or_width(self) -> bool:
+        """Whether any pair differs in depth or width, so that pairs say what steps in these would."""
+        return any(pair.weighs in ("depth", "width") for pair in self.pairs)
+
 
 def compare(families: Sequence[Family], include_unbracketed: bool = False) -> Comparisons:
     """Compare every two shapes of each family of equal parameters.
@@ -95,7 +110,7 @@ def compare(families: Sequence[Family], include_unbracketed: bool = False) -> Co
     gone = {cell.cell for cell in left_out}
     seeds = pooled_seed_variance(cell.losses for family in families for cell in family.cells if cell.usable)
     pairs = [
-        _compare(family.label, *_deeper_first(one, other), seeds)
+        _compare(family.label, *_larger_first(one, other), seeds)
         for family in equal
         for one, other in combinations([cell for cell in family.cells if cell.name not in gone], 2)
     ]
@@ -117,26 +132,25 @@ def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
     return f"learning rate {cell.rates.chosen:.3g} is the {edge}, so a better one may lie beyond: widen the range"
 
 
-def _deeper_first(one: Cell, other: Cell) -> tuple[Cell, Cell]:
-    def size(cell: Cell) -> tuple[int, ...]:
-        shape = cell.architecture
-        return shape.depth, shape.width, shape.ffn, shape.heads
+def _larger_first(one: Cell, other: Cell) -> tuple[Cell, Cell]:
+    return (one, other) if _sizes(one) > _sizes(other) else (other, one)
 
-    first, second = sorted((one, other), key=size, reverse=True)
-    return first, second
+
+def _sizes(cell: Cell) -> tuple[int, ...]:
+    return tuple(getattr(cell.architecture, size) for size in SIZES)
 
 
 def _compare(family: str, first: Cell, second: Cell, seeds: SeedVariance | None) -> Comparison:
-    deeper, shallower = first.architecture, second.architecture
-    depths_differ = deeper.depth != shallower.depth
+    more = [size for size, one, other in zip(SIZES, _sizes(first), _sizes(second), strict=True) if one > other]
+    fewer = [size for size, one, other in zip(SIZES, _sizes(first), _sizes(second), strict=True) if one < other]
     return Comparison(
         family=family,
-        first=deeper.shape_name,
-        second=shallower.shape_name,
+        first=first.architecture.shape_name,
+        second=second.architecture.shape_name,
         first_cell=first.name,
         second_cell=second.name,
-        depths_differ=depths_differ,
-        shallower_is_wider=depths_differ and shallower.width > deeper.width,
+        weighs=more[0],
+        against=fewer[0] if fewer else None,
         difference=paired_difference(first.losses, second.losses, seeds),
         status="no_seed_replicates",
     )

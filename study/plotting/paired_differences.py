@@ -14,6 +14,12 @@ from matplotlib.ticker import MaxNLocator
 from study.fitting.evidence import Evidence
 from study.plotting.style import legend_below, theme
 
+_SIDES = {
+    "depth": ("deeper", "shallower"),
+    "width": ("wider", "narrower"),
+    "ffn": ("larger FFN", "smaller FFN"),
+    "heads": ("more heads", "fewer heads"),
+}
 _LOOK = {"decided": ("#0173b2", "o"), "undecided": ("#de8f05", "s"), "no_seed_replicates": ("#777777", "D")}
 
 
@@ -29,7 +35,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "n_sequences": pair.difference.n_sequences,
             "n_seeds": "+".join(map(str, pair.difference.n_seeds)),
             "status": pair.status,
-            "depths_differ": pair.depths_differ,
+            "weighs": pair.weighs,
         }
         for pair in evidence.comparisons.pairs
     ]
@@ -37,8 +43,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A row a pair under its family's name; left of zero the first, deeper shape is better."""
-    first, second = ("deeper", "shallower") if data["depths_differ"].all() else ("first", "second")
+    """A row a pair under its family's name; left of zero the first shape, which has more of what the pair weighs, is better."""
+    first, second = _SIDES[data["weighs"].iloc[0]] if data["weighs"].nunique() == 1 else ("first", "second")
     with theme():
         names = data["family"].unique()
         figure = Figure(figsize=(10, 1.7 + 0.33 * (len(data) + len(names))), layout="constrained")
@@ -58,9 +64,7 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.set_ylim(line - 0.3, -0.7)
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.set_xlabel(
-            f"difference of validation loss (nats per masked token)\n← {first} is better        {second} is better →"
-        )
+        axes.set_xlabel(f"difference of validation loss (nats per masked token)\n← {first} better        {second} better →")
         figure.suptitle(f"{first.capitalize()} minus {second} at equal parameters ({len(data)} pairs, 95% intervals)")
         seen = [status for status in _LOOK if status in set(data["status"])]
         legend_below(figure, [_key(status) for status in seen])

@@ -1,0 +1,143 @@
+"""Final validation loss against depth, heads or FFN: one line a family of equal parameters, or what else is held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from study.fitting.cells import Cell, Family
+from study.fitting.evidence import Evidence
+from study.plotting.style import LOSS, legend_below, mark_plateau, panels, series_styles, theme
+
+_HELD = {"depth": ("width",), "ffn": ("depth", "width"), "heads": ("depth", "width", "ffn")}
+"""What a line holds beside its setting; where the width trades against the size at equal parameters, all but the width."""
+
+_APART = {"depth": ("heads", "ffn"), "ffn": ("heads",), "heads": ()}
+"""What follows the width, and makes lines of its own where a line has several at one place."""
+
+_NAME = {"depth": "depth", "ffn": "FFN ratio", "heads": "number of heads"}
+_AXIS = {"depth": "depth (layers)", "ffn": "FFN ratio (FFN size ÷ width)", "heads": "number of heads"}
+
+
+@dataclass(frozen=True)
+class LossBySize:
+    """The figure of one size."""
+
+    size: Literal["depth", "ffn", "heads"]
+
+    def frame(self, evidence: Evidence) -> pd.DataFrame:
+        """One row a usable run at its cell's chosen rate, on the lines that hold two places or more.
+
+        Of lines of equal parameters and lines of equal width it is those that hold more runs. A line whose shapes differ in
+        heads or FFN at one place is one for each of these, and says so. `low_nats` and `high_nats` are the 95% interval of the
+        cell's mean over seeds (pooled variance, fixed validation set).
+        """
+        rows = [
+            row
+            for family in evidence.families
+            for cell in family.cells
+            if cell.usable
+            for row in self._rows(cell, family, evidence.half_width(cell))
+        ]
+        if not rows:
+            return pd.DataFrame()
+        table = pd.DataFrame(rows)
+        traded, fixed = self._on_lines(table[table["family"] != ""], True), self._on_lines(table, False)
+        return traded if len(traded) >= len(fixed) else fixed
+
+    def _rows(self, cell: Cell, family: Family, half: float | None) -> list[dict[str, object]]:
+        shape, mean = cell.architecture, cell.losses.mean()
+        shared = {
+            "panel": family.budget,
+            "family": family.size,
+            "setting": cell.setting,
+            "cell": cell.name,
+            "depth": shape.depth,
+            "width": shape.width,
+            "heads": shape.heads,
+            "ffn": shape.ffn,
+            "place": float(f"{shape.ffn / shape.width:.3g}") if self.size == "ffn" else float(getattr(shape, self.size)),
+            "mean_nats": mean,
+            "low_nats": None if half is None else mean - half,
+            "high_nats": None if half is None else mean + half,
+            "top_nats": max(mean + (half or 0.0), cell.losses.mean(axis=1).max()),
+            "bracketed": cell.rates.bracketed,
+            "unigram_entropy_nats": cell.unigram_entropy_nats,
+        }
+        losses = zip(cell.runs, cell.losses.mean(axis=1), strict=True)
+        return [{**shared, "run_id": run, "loss_nats": loss} for run, loss in losses]
+
+    def _on_lines(self, table: pd.DataFrame, traded: bool) -> pd.DataFrame:
+        """The rows with their `line` and the `label` at their point, but for those on lines of a single place.
+
+        `traded` lets the width vary along a line of equal parameters.
+        """
+        held = [f"{size} " + table[size].astype(str) for size in _HELD[self.size] if not (traded and size == "width")]
+        words = [table["family"], *held] if traded else [*held, table["setting"]]
+        lines = [", ".join(filter(None, parts)) for parts in zip(*words, strict=True)]
+        table = table.assign(line=pd.Series(lines, index=table.index, dtype="str"))
+        for size in _APART[self.size]:
+            table["line"] += _apart(table, size, traded)
+        width = "H" + table["width"].astype(str) if traded else ""
+        table = table.assign(label=width + table["bracketed"].map({True: "", False: "?"}))
+        return table[table.groupby(["panel", "line"])["place"].transform("nunique") > 1]
+
+    def draw(self, data: pd.DataFrame) -> Figure:
+        """A panel a budget; points are runs, lines join the means over seeds, and each mean has its interval and label."""
+        with theme():
+            names = data["panel"].unique()
+            figure, axes = panels(names.tolist(), _AXIS[self.size], LOSS, size=(5.0, 4.2))
+            styles = series_styles(data["line"])
+            for panel, name in zip(axes, names, strict=True):
+                for line, runs in data[data["panel"] == name].groupby("line", sort=False):
+                    _draw_line(panel, runs, styles[str(line)])
+                panel.margins(x=0.12, y=0.18)
+            axes[0].set_xscale("log", base=2)
+            axes[0].xaxis.set_major_locator(FixedLocator(sorted(data["place"].unique())))
+            axes[0].xaxis.set_minor_locator(NullLocator())
+            axes[0].xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"{place:g}"))
+            for panel in axes:
+                mark_plateau(panel, data["unigram_entropy_nats"])
+            figure.suptitle(_title(data, _NAME[self.size]))
+            entries = [Line2D([], [], color=c, marker=m, label=line) for line, (c, m) in styles.items()]
+            legend_below(figure, entries, columns=2)
+        return figure
+
+
+def _apart(table: pd.DataFrame, size: str, traded: bool) -> pd.Series[str]:
+    """Heads or FFN of each row in words, where its line has several at one place.
+
+    Where the width is traded they follow it along a line, so the lines go by their rank.
+    """
+    at_place = table.groupby(["panel", "line", "place", "width"])[size]
+    several = (at_place.transform("nunique") > 1).groupby(table["line"]).transform("any")
+    along = table.groupby(["line", at_place.rank("dense") if traded else size])[size]
+    low, high = along.transform("min"), along.transform("max")
+    words = f", {size} " + low.astype(str) + (" to " + high.astype(str)).where(low != high, "")
+    return words.where(several, "")
+
+
+def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
+    colour, marker = style
+    axes.scatter(runs["place"], runs["loss_nats"], color=colour, marker=marker, s=30, alpha=0.5, linewidths=0)
+    means = runs.drop_duplicates("cell").sort_values(["place", "width"])
+    axes.plot(means["place"], means["mean_nats"], color=colour, linewidth=1.8)
+    if means["low_nats"].notna().all():
+        reach = [means["mean_nats"] - means["low_nats"], means["high_nats"] - means["mean_nats"]]
+        axes.errorbar(means["place"], means["mean_nats"], reach, color=colour, capsize=4, linestyle="none")
+    halo = [withStroke(linewidth=3, foreground="white")]
+    for place, name, top in means[["place", "label", "top_nats"]].itertuples(index=False):
+        axes.annotate(name, (place, top), (0, 5), textcoords="offset points", ha="center", color=colour, path_effects=halo)
+
+
+def _title(data: pd.DataFrame, size: str) -> str:
+    interval = "bars: 95% over seeds" if data["low_nats"].notna().any() else "no seed replicates, so no intervals"
+    unbracketed = "" if data["bracketed"].all() else "; ? = learning rate not bracketed"
+    return f"Final validation loss by {size}\n({len(data)} runs; {interval}{unbracketed})"
