@@ -144,6 +144,7 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
 @click.option("--tokens", metavar="COLUMN", help="Training tokens D.")
 @click.option("--loss", metavar="COLUMN", help="Loss.")
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
+@click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled together.")
 @click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
 @click.option(
     "--ask",
@@ -169,7 +170,7 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
             raise InputError.at(", ".join(unread), "is for tables; the question of shape reads a sweep's own columns")
         found = explore_shapes(table)
     else:
-        selection = {name: options.pop(name) for name in ("where", "any_units")}
+        selection = {name: options.pop(name) for name in ("where", "cluster", "any_units")}
         sizes = options.pop("parameters"), options.pop("flops")
         given = {role: text for role, text in options.items() if text is not None}
         own_question = ask is None and not any((*given, *selection.values(), *sizes))

@@ -75,6 +75,25 @@ def test_intervals_of_checkpoints_are_over_runs(study: Any, tmp_path: Path) -> N
     assert not any(rows[name]["interval"][0] < EXPONENT < rows[name]["interval"][1] for name in ("parabola", "parametric"))
 
 
+def test_a_multiverse_of_checkpoints_takes_its_intervals_over_runs(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
+    monkeypatch.setattr(compute_multiverse, "_FLOORS", {"with floor": "chinchilla"})
+    path, flops = checkpoints(tmp_path / "runs.csv", 10), "6*parameters*tokens"
+    rows, runs = (
+        json.loads(study("multiverse", path, "--flops", flops, *more, "--json")[1])["all"]
+        for more in ((), ("--cluster", "run"))
+    )
+    assert [universe["choices"] for universe in rows] == [universe["choices"] for universe in runs]
+    told = {universe["choices"]["approach"]: universe["status"] for universe in runs}
+    assert told == {"parametric": "converged", "parabola": "weakly_identified"}, "resamples of ten runs may have no valley"
+    for by_rows, by_runs in zip(rows, runs, strict=True):
+        if by_runs["status"] == "converged":
+            (low, high), (lower, higher) = by_rows["interval"], by_runs["interval"]
+            assert higher - lower > 1.5 * (high - low)
+
+
 def test_few_runs_tell_a_frontier_weakly_and_one_gives_no_interval(study: Any, tmp_path: Path) -> None:
     path = checkpoints(tmp_path / "runs.csv", 6)
     few, one = (json.loads(study("frontier", path, "--cluster", column, "--json")[1]) for column in ("run", "team"))

@@ -13,6 +13,7 @@ import numpy as np
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
+from study.fitting.compute_optimal import over_runs
 from study.fitting.estimation import fit
 from study.fitting.frontiers import check_split, iso_flop, iso_flop_groups, parametric
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, is_ledger
@@ -119,7 +120,11 @@ def _parametric(points: Observations) -> Iterator[Universe]:
 def _valley(points: Observations) -> Iterator[Universe]:
     try:
         check_split(points.columns["parameters"], points.columns["tokens"])
-        found = iso_flop(points.columns["parameters"], points.budget, points.response)
-        yield Universe({}, "converged", found.exponent, found.interval)
+        found = over_runs(points, iso_flop)
     except InputError as error:
         yield Universe({}, f"refused: {error.problems[0]}", None)
+        return
+    if found.status == "weakly_identified":
+        yield Universe({}, found.status, None)
+    else:
+        yield Universe({}, "converged", found.exponent, found.interval)

@@ -47,7 +47,7 @@ def frontiers(source: Source) -> Approaches:
     points = read_observations(source, LAWS["chinchilla"])
     if not len(points):
         raise InputError.at(str(source.path), "no row is left that has a number in all of parameters, tokens and loss")
-    ways: dict[str, Callable[[], Frontier]] = {name: partial(_of_runs, points, each) for name, each in _APPROACHES.items()}
+    ways: dict[str, Callable[[], Frontier]] = {name: partial(over_runs, points, each) for name, each in _APPROACHES.items()}
     ways["parametric"] = lambda: _of_law(fit(LAWS["chinchilla"], points))
     return {name: _attempt(points, way) for name, way in ways.items()}
 
@@ -79,7 +79,7 @@ def _only_flops(source: Source) -> bool:
     return flops and not tokens
 
 
-def _of_runs(points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier]) -> Frontier:
+def over_runs(points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier]) -> Frontier:
     """The frontier by an approach through best runs; where rows share runs, with a 95% interval that takes the runs as drawn.
 
     Runs are drawn with replacement, all rows of a run together (Efron 1979), as study.fitting.uncertainty.bootstrap draws them;
