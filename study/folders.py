@@ -154,8 +154,9 @@ class RunFolder:
             write_atomically(self.config_file, config.to_yaml().encode())
 
     def config(self) -> RunConfig:
-        """The configuration that the folder holds."""
-        return RunConfig.from_yaml(self.config_file)
+        """The configuration that the folder holds, the record's where config.yaml is gone."""
+        record = None if self.config_file.exists() else self.record()
+        return RunConfig.from_yaml(self.config_file) if record is None else record.config
 
     def branch(self, step: int) -> Path:
         """The folder of this run's state after a step at which a shorter budget leaves it."""
@@ -405,7 +406,8 @@ class SweepFolder:
 
     def runs(self) -> list[RunFolder]:
         """The runs that were started or only planned here, by id."""
-        return [RunFolder(file.parent) for file in sorted((self.path / "runs").glob("*/config.yaml"))]
+        found = [RunFolder(path) for path in sorted((self.path / "runs").glob("[!.]*"))]
+        return [run for run in found if run.config_file.exists() or run.record_file.exists()]
 
     def records(self) -> list[RunRecord]:
         """The records of all ended runs, by id."""

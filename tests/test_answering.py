@@ -135,6 +135,14 @@ def test_started_runs_are_told_from_ended_ones(tmp_path: Path) -> None:
     assert any("1 run begun but not ended" in line for line in answer.to_dict()["findings"]["undecided"])
 
 
+def test_a_run_whose_configuration_is_gone_has_it_from_its_record(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
+    whole = checked(folder).to_markdown()
+    for run in folder.runs()[:2]:
+        run.config_file.unlink()
+    assert checked(folder).to_markdown() == whole
+
+
 def test_losses_of_a_run_that_are_gone_or_damaged_are_named_with_a_remedy(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
     file = folder.runs()[0].validation_losses_file
