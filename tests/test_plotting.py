@@ -81,8 +81,18 @@ def test_loss_by_depth_has_a_line_for_each_ffn_or_number_of_heads(
         ("ffn", [(1, 64, 2, 256), (1, 64, 4, 256)], 0, set()),
         ("depth", [(1, 64, 2, 256), (2, 64, 2, 256), (1, 64, 4, 256), (2, 64, 4, 256)], 2, {1, 2}),
         ("depth", [(1, 128, 4, 512), (1, 128, 8, 512), (2, 92, 2, 368), (2, 92, 4, 368)], 2, {1, 2}),
+        ("depth", [(1, 180, 2, 180), (1, 128, 2, 512), (2, 128, 2, 128), (2, 92, 2, 368)], 2, {1, 2}),
     ],
-    ids=["heads", "one number a shape", "FFN", "FFN against width", "one FFN", "depth beside heads", "heads follow the width"],
+    ids=[
+        "heads",
+        "one number a shape",
+        "FFN",
+        "FFN against width",
+        "one FFN",
+        "depth beside heads",
+        "heads follow the width",
+        "FFN too",
+    ],
 )
 def test_every_cell_stands_on_a_line_of_the_size_that_varies(
     tmp_path: Path,

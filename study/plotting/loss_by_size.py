@@ -19,7 +19,7 @@ from study.plotting.style import LOSS, legend_below, mark_plateau, panels, serie
 _HELD = {"depth": ("width",), "ffn": ("depth", "width"), "heads": ("depth", "width", "ffn")}
 """What a line holds beside its setting; where the width trades against the size at equal parameters, all but the width."""
 
-_APART = {"depth": ("heads", "ffn"), "ffn": ("heads",), "heads": ()}
+_APART = {"depth": ("ffn", "heads"), "ffn": ("heads",), "heads": ()}
 """What follows the width, and makes lines of its own where a line has several at one place."""
 
 _NAME = {"depth": "depth", "ffn": "FFN ratio", "heads": "number of heads"}
@@ -49,6 +49,7 @@ class LossBySize:
         if not rows:
             return pd.DataFrame()
         table = pd.DataFrame(rows)
+        table["place"] = _ratio(table, digits=3) if self.size == "ffn" else table[self.size]
         traded, fixed = self._on_lines(table[table["family"] != ""], True), self._on_lines(table, False)
         return traded if len(traded) >= len(fixed) else fixed
 
@@ -63,7 +64,6 @@ class LossBySize:
             "width": shape.width,
             "heads": shape.heads,
             "ffn": shape.ffn,
-            "place": float(f"{shape.ffn / shape.width:.3g}") if self.size == "ffn" else float(getattr(shape, self.size)),
             "mean_nats": mean,
             "low_nats": None if half is None else mean - half,
             "high_nats": None if half is None else mean + half,
@@ -79,10 +79,11 @@ class LossBySize:
 
         `traded` lets the width vary along a line of equal parameters.
         """
+        if table.empty:
+            return table
         held = [f"{size} " + table[size].astype(str) for size in _HELD[self.size] if not (traded and size == "width")]
         words = [table["family"], *held] if traded else [*held, table["setting"]]
-        lines = [", ".join(filter(None, parts)) for parts in zip(*words, strict=True)]
-        table = table.assign(line=pd.Series(lines, index=table.index, dtype="str"))
+        table = table.assign(line=[", ".join(filter(None, parts)) for parts in zip(*words, strict=True)])
         for size in _APART[self.size]:
             table["line"] += _apart(table, size, traded)
         width = "H" + table["width"].astype(str) if traded else ""
@@ -114,14 +115,19 @@ class LossBySize:
 def _apart(table: pd.DataFrame, size: str, traded: bool) -> pd.Series[str]:
     """Heads or FFN of each row in words, where its line has several at one place.
 
-    Where the width is traded they follow it along a line, so the lines go by their rank.
+    Where the width is traded both follow it along a line: the FFN by its ratio, and the heads go by their rank.
     """
-    at_place = table.groupby(["panel", "line", "place", "width"])[size]
+    values = _ratio(table, digits=2) if traded and size == "ffn" else table[size]
+    at_place = values.groupby([table["panel"], table["line"], table["place"]])
     several = (at_place.transform("nunique") > 1).groupby(table["line"]).transform("any")
-    along = table.groupby(["line", at_place.rank("dense") if traded else size])[size]
-    low, high = along.transform("min"), along.transform("max")
-    words = f", {size} " + low.astype(str) + (" to " + high.astype(str)).where(low != high, "")
+    along = values.groupby([table["line"], at_place.rank("dense") if traded and size == "heads" else values])
+    low, high = (along.transform(end).map("{:g}".format) for end in ("min", "max"))
+    words = f", {'ffn ratio' if traded and size == 'ffn' else size} " + low + (" to " + high).where(low != high, "")
     return words.where(several, "")
+
+
+def _ratio(table: pd.DataFrame, digits: int) -> pd.Series[float]:
+    return (table["ffn"] / table["width"]).map(lambda ratio: float(f"{ratio:.{digits}g}"))
 
 
 def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
