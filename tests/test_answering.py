@@ -36,6 +36,12 @@ def checked(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
     return answer
 
 
+def undrawn(folder: SweepFolder) -> Answer:
+    """The answer of a sweep without its figures, which take most of a report's time."""
+    folder.write_ledger()
+    return Answer(gather(folder), ())
+
+
 def test_decided(tmp_path: Path) -> None:
     answer = checked(depth_or_width(tmp_path / "depth_or_width"))
     assert len(answer.figures) == 10
@@ -81,13 +87,12 @@ def test_runs_that_were_validated_on_different_masks_share_no_law(tmp_path: Path
 
 
 def test_depth_can_win(tmp_path: Path) -> None:
-    answer = checked(depth_or_width(tmp_path / "s", Law(depth_effect=-0.08), budgets=(1e6,), shapes=SMALL))
+    answer = undrawn(depth_or_width(tmp_path / "s", Law(depth_effect=-0.08), budgets=(1e6,), shapes=SMALL))
     assert "Depth lowers loss more in every pair" in answer.headline
 
 
 def test_undecided_says_what_would_decide(tmp_path: Path) -> None:
-    folder = depth_or_width(tmp_path / "s", Law(depth_effect=0.0), budgets=(1e6,), shapes=SMALL)
-    answer = checked(folder)
+    answer = undrawn(depth_or_width(tmp_path / "s", Law(depth_effect=0.0), budgets=(1e6,), shapes=SMALL))
     assert "Not decided" in answer.headline
     assert any("L2-H92" in line for line in answer.to_dict()["findings"]["undecided"])
 
@@ -137,10 +142,10 @@ def test_started_runs_are_told_from_ended_ones(tmp_path: Path) -> None:
 
 def test_a_run_whose_configuration_is_gone_has_it_from_its_record(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
-    whole = checked(folder).to_markdown()
+    whole = undrawn(folder).to_markdown()
     for run in folder.runs()[:2]:
         run.config_file.unlink()
-    assert checked(folder).to_markdown() == whole
+    assert undrawn(folder).to_markdown() == whole
 
 
 def test_losses_of_a_run_that_are_gone_or_damaged_are_named_with_a_remedy(tmp_path: Path) -> None:
@@ -158,13 +163,13 @@ def test_losses_of_a_run_that_are_gone_or_damaged_are_named_with_a_remedy(tmp_pa
 
 def test_text_that_runs_saw_again_is_told(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6), shapes=SMALL)
-    assert not any("new text" in line for line in checked(folder).to_dict()["findings"]["undecided"])
+    assert not any("new text" in line for line in undrawn(folder).to_dict()["findings"]["undecided"])
     for run in folder.runs():
         record = json.loads(run.record_file.read_bytes())
         run.record_file.write_text(json.dumps(record | {"train_tokens": 127_000}))
-    open_questions = checked(folder).to_dict()["findings"]["undecided"]
-    (told,) = [line for line in open_questions if "new text" in line]
-    assert told.startswith("What new text would do in place of repeated: runs passed up to 15.5 times over the 129.0k tokens")
+    open_questions = undrawn(folder).to_dict()["findings"]["undecided"]
+    (line,) = [line for line in open_questions if "new text" in line]
+    assert line.startswith("What new text would do in place of repeated: runs passed up to 15.5 times over the 129.0k tokens")
 
 
 def test_all_stuck(tmp_path: Path) -> None:
@@ -206,8 +211,7 @@ def test_search_reports_best_and_front(tmp_path: Path) -> None:
 
 def test_the_answer_says_where_the_best_rate_lies_and_which_cells_were_let_in(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
-    folder.write_ledger()
-    strict = Answer(gather(folder), ()).to_markdown()
+    strict = undrawn(folder).to_markdown()
     assert "were let in" not in strict
     assert re.search(r"\| yes \| 0\.00\d+ \(−0\.\d{4}\) \|", strict)
     edge = depth_or_width(tmp_path / "edge", rates=(4e-3, 8e-3), budgets=(1e6,), shapes=SMALL)

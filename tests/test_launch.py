@@ -86,7 +86,7 @@ def test_a_sweep_runs_to_its_answer(finished: tuple[Place, str]) -> None:
     assert made.processes() == []
 
 
-def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Place, str], tmp_path: Path) -> None:
+def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Place, str], tmp_path: Path, study: Any) -> None:
     again = copied(finished, tmp_path)
     before, drawn = times(again.folder), written(again.folder.path, DERIVED)
     shutil.rmtree(again.folder.figures)
@@ -99,7 +99,7 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     assert "COMPLETED" not in done.stderr
     launched = json.loads(done.stdout)
     assert launched["runs"] == {"started": 8, "ended": 8, "excluded": 0}
-    assert json.loads(again.study("report", "results/toy", "--json").stdout) == launched
+    assert json.loads(study("report", again.folder.path, "--json")[1]) == launched
     paid = json.loads(again.study("plan", "toy.yaml", "--json", "--device", "cpu").stdout)
     assert paid["runs"] == 6
     assert "the median of 8 earlier runs" in paid["basis"]
@@ -143,7 +143,9 @@ def assert_stopped(made: Place, launcher: subprocess.Popen[str]) -> list[RunFold
     return waiting
 
 
-def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(finished: tuple[Place, str], corpus: Path, tmp_path: Path) -> None:
+def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(
+    finished: tuple[Place, str], corpus: Path, tmp_path: Path, study: Any
+) -> None:
     made = place(tmp_path, corpus, **TUNED)
     launcher = made.start(*LAUNCH)
     until(made.is_training)
@@ -152,7 +154,7 @@ def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(finished: tuple[Place, st
     assert all(len(checkpoints_in(run.checkpoints)) == 1 for run in waiting if has_rows(run))
     made.study(*LAUNCH)
     assert numbers(made.folder) == numbers(finished[0].folder)
-    assert made.study("status", "results/toy").stdout.startswith("toy: 8 of 8 runs completed, nobody runs it now")
+    assert study("status", made.folder.path)[1].startswith("toy: 8 of 8 runs completed, nobody runs it now")
 
 
 def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path: Path) -> None:
@@ -166,17 +168,19 @@ def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path:
     assert made.processes() == []
 
 
-def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_stops_it(corpus: Path, tmp_path: Path) -> None:
+def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_stops_it(
+    corpus: Path, tmp_path: Path, study: Any
+) -> None:
     made = place(tmp_path, corpus, budgets={"steps": [100_000]})
     launcher = made.start(*LAUNCH)
     until(lambda: len([run for run in made.folder.runs() if has_rows(run)]) == 2)
-    state = json.loads(made.study("status", "results/toy", "--json").stdout)
+    state = json.loads(study("status", made.folder.path, "--json")[1])
     assert (state["coordinator"]["pid"], state["counts"]) == (launcher.pid, {"running": 2})
     assert all(0 < run["tokens"] < run["target_tokens"] for run in state["runs"])
-    assert f"run by process {launcher.pid}" in " ".join(made.study("status", "results/toy").stdout.split())
+    assert f"run by process {launcher.pid}" in " ".join(study("status", made.folder.path)[1].split())
     refused = made.study(*LAUNCH, status=2).stderr
     assert f"is being run by process {launcher.pid} on" in refused
-    made.study("report", "results/toy")
+    assert study("report", made.folder.path)[0] == 0
     assert "0 of 2 runs ended" in made.folder.answer_file.read_text()
     launcher.terminate()
     assert_stopped(made, launcher)
@@ -198,7 +202,7 @@ def test_runs_stop_when_their_coordinator_is_killed_and_a_relaunch_resumes_them(
     assert all((record := run.record()) is not None and record.attempts == 2 for run in saved)
 
 
-def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, tmp_path: Path) -> None:
+def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, tmp_path: Path, study: Any) -> None:
     made = place(
         tmp_path,
         corpus,
@@ -217,7 +221,7 @@ def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, t
     assert sorted(repeated["architecture.depth"]) == [1, 2]
     assert set(repeated["state"]) == {"COMPLETED"}
     assert printed.count("DIVERGED L") == 2
-    assert "DIVERGED" in made.study("status", "results/toy").stdout
+    assert "DIVERGED" in study("status", made.folder.path)[1]
     assert made.folder.answer_file.read_text().count("DIVERGED: ") == 2
 
 
