@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,16 @@ def test_nothing_is_left_of_a_sweep_whose_cells_want_no_more(tmp_path: Path) -> 
     state = status(sweep_at(tmp_path))
     assert state.counts == {"COMPLETED": 4, "DIVERGED": 5}
     assert (state.planned_runs, state.remaining_flops) == (12, 0)
+
+
+def test_runs_stand_in_the_order_of_their_sizes_with_their_budgets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shapes = {"grid": {"depth": [2, 10], "width": [16]}}
+    run(tmp_path, FakeExecutor(), shapes=shapes, budgets={"steps": [20, 100]}, seeds=2)
+    state = status(sweep_at(tmp_path))
+    order = [(one.shape.partition("-")[0], one.target_tokens, one.seed) for one in state.runs]
+    assert order == list(product(("L2", "L10"), (20 * 256, 100 * 256), (0, 1)))
+    show(status_table(state))
+    assert capsys.readouterr().out.count("5.12k") == 4
 
 
 def test_a_damaged_exclusion_is_named(tmp_path: Path) -> None:

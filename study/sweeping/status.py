@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
@@ -138,9 +139,14 @@ def status(folder: SweepFolder) -> SweepStatus:
     if is_locked(folder.lock_file) and folder.holder_file.exists():
         coordinator = json.loads(folder.holder_file.read_bytes())
     begun = [(run, run.record()) for run in folder.runs()]
-    runs = tuple(_run_status(folder, run, record) for run, record in begun)
+    runs = tuple(sorted((_run_status(folder, run, record) for run, record in begun), key=_by_shape))
     records = [record for _, record in begun if record is not None]
     return SweepStatus(folder.name, coordinator, runs, *_planned(folder, runs, records))
+
+
+def _by_shape(run: RunStatus) -> tuple[list[int], int, float, int]:
+    """Small shapes before large ones, short budgets before long ones, then by learning rate and seed."""
+    return [int(size) for size in re.findall(r"\d+", run.shape)], run.target_tokens, run.learning_rate, run.seed
 
 
 def _run_status(folder: SweepFolder, run: RunFolder, record: RunRecord | None) -> RunStatus:

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from study.quantities import plural
+from study.quantities import count_text, plural
 from study.sweeping.bill import Bill
 from study.sweeping.liveness import Signs
 from study.sweeping.status import RunStatus, SweepStatus
@@ -55,7 +55,9 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
     who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
     title = f"{state.name}: {state.count('COMPLETED')} of {len(state.runs)} runs completed, {who}"
     with_mfu = any(run.mfu is not None for run in state.runs)
-    numbers = ("rate", "seed", "done", "nats", "tokens/s", *(["MFU"] if with_mfu else []), "left")
+    several_budgets = len({run.target_tokens for run in state.runs}) > 1
+    budget, speeds = ["tokens"] if several_budgets else [], ["tokens/s", *(["MFU"] if with_mfu else [])]
+    numbers = (*budget, "rate", "seed", "done", "nats", *speeds, "left")
     table = narrow_table(title, ("run", "shape", "state"), numbers)
     table.add_column("note")
     for run in state.runs if runs is None else runs:
@@ -63,7 +65,9 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
         speed = "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}"
         mfu = ([""] if run.mfu is None else [f"{run.mfu:.1%}"]) if with_mfu else []
         left = "" if run.seconds_left is None else duration(run.seconds_left)
-        cells = (f"{run.learning_rate:g}", f"{run.seed}", f"{run.tokens / run.target_tokens:.0%}", loss, speed, *mfu, left)
+        of_tokens = [count_text(run.target_tokens)] if several_budgets else []
+        knobs = (*of_tokens, f"{run.learning_rate:g}", f"{run.seed}")
+        cells = (*knobs, f"{run.tokens / run.target_tokens:.0%}", loss, speed, *mfu, left)
         table.add_row(run.run_id, run.shape, run.state, *cells, Text(printable(run.reason or silence(run.signs) or "")))
     return table
 
