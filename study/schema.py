@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Self, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from study.errors import InputError, Problem
@@ -38,6 +38,25 @@ Share = Annotated[float, _Number, Field(ge=0, le=1)]
 """A share of a whole, between 0 and 1."""
 
 Text = Annotated[str, Field(min_length=1)]
+
+ItemT = TypeVar("ItemT")
+
+
+def _not_empty(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
+    if not values:
+        raise ValueError("is empty")
+    return values
+
+
+def _listed(value: object) -> object:
+    return (value,) if isinstance(value, int | float | str) else value
+
+
+Several = Annotated[tuple[ItemT, ...], AfterValidator(_not_empty)]
+"""One or more; Field(min_length=1) would also call a list empty whose items are wrong."""
+
+OneOrSeveral = Annotated[Several[ItemT], BeforeValidator(_listed)]
+"""The same, and a single one may stand without brackets."""
 """A string that says something."""
 
 

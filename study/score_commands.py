@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +51,10 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
     from study.sweeping.resources import Resources
     from study.terminal import show
 
-    downstream = _downstream(asked)
-    scored = score_all(folder, downstream, Resources(device=device, slots_per_device=slots_per_device), Console(stderr=as_json))
+    resources = Resources(device=device, slots_per_device=slots_per_device)
+    with _named_as_options():
+        downstream = _downstream(asked)
+        scored = score_all(folder, downstream, resources, Console(stderr=as_json))
     if as_json:
         click.echo(json.dumps(score_values(scored, downstream), indent=1))
     else:
@@ -96,7 +100,25 @@ def _downstream(asked: dict[str, Any]) -> Downstream:
     knobs = {name: value for name in names if (value := asked.pop(name)) is not None}
     lists = {name: _parts(value) for name in GRID if (value := asked.pop(name))}
     values = {key: value for key, value in asked.items() if value is not None} | {"tasks": _parts(asked["tasks"])}
-    return Downstream.parse(values | lists | {"knobs": knobs})
+    return Downstream.parse(values | lists | {"knobs": knobs}, place="downstream")
+
+
+@contextmanager
+def _named_as_options() -> Iterator[None]:
+    """What is wrong under `downstream` of a sweep file is wrong with an option here."""
+    from study.errors import InputError, Problem
+
+    try:
+        yield
+    except InputError as error:
+        raise InputError(Problem(_option(problem.place), problem.message) for problem in error.problems) from None
+
+
+def _option(place: str) -> str:
+    if not place.startswith("downstream."):
+        return place
+    name = place.removeprefix("downstream.").removeprefix("knobs.").partition("[")[0]
+    return "--batch" if name == "batch_examples" else f"--{name.replace('_', '-')}"
 
 
 def _parts(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from study.config import fingerprint_of
-from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text
+from study.schema import Count, Index, NonNegative, Positive, Several, Share, Strict, Text
 
 SCORING_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a score; CHANGELOG.md says which and why."""
@@ -89,13 +89,13 @@ class Downstream(Strict):
     `data` is the folder that holds their files.
     """
 
-    tasks: Annotated[tuple[Text, ...], Field(min_length=1)]
+    tasks: Several[Text]
     data: Text | None = None
     update: Literal["all", "head"] = "all"
     seeds: Annotated[Count, Field(le=100)] = 3
-    learning_rates: Annotated[tuple[Positive, ...], Field(min_length=1)] = (5e-5, 1e-4, 3e-4)
-    batch_examples: Annotated[tuple[Count, ...], Field(min_length=1)] = (32,)
-    epochs: Annotated[tuple[Count, ...], Field(min_length=1)] = (3,)
+    learning_rates: Several[Positive] = (5e-5, 1e-4, 3e-4)
+    batch_examples: Several[Count] = (32,)
+    epochs: Several[Count] = (3,)
     random_weights: bool = True
     knobs: Knobs = Knobs()
 

@@ -480,7 +480,9 @@ def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder
     for arguments, words in (
         ((sweep, "--tasks", "colla"), "did you mean 'cola'?"),
         ((sweep, "--tasks", tasks, "--max-length", 99), "99 is too long"),
-        ((sweep, "--tasks", tasks, "--update", "head", "--epochs", 1), "downstream.epochs: has no part in fitting probes"),
+        ((sweep, "--tasks", tasks, "--batch", "8,x"), "--batch: 'x' is not a whole number"),
+        ((sweep, "--tasks", tasks, "--epochs", 0), "error: --epochs: '0' is below the least allowed, 1\n"),
+        ((sweep, "--tasks", tasks, "--update", "head", "--epochs", 1), "--epochs: has no part in fitting probes"),
         ((data, "--tasks", tasks), "neither the folder of a run nor that of a sweep"),
     ):
         status, _, err = study("score", *arguments)

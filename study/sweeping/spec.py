@@ -7,13 +7,13 @@ import math
 import re
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from study.config import Budget, DataConfig, Masking
-from study.schema import Count, Index, Positive, Share, Strict, Text, number_in, whole
+from study.schema import Count, Index, OneOrSeveral, Positive, Several, Share, Strict, Text, number_in, whole
 from study.score_config import Downstream
 from study.solving import ShapeRules
 from study.sweeping.resources import Resources
@@ -26,25 +26,6 @@ LARGEST = {"depth": 10_000, "width": 1_000_000, "heads": 1_000_000, "ffn": 10_00
 
 MOST_COMBINATIONS = 10_000
 """The most shapes of a grid, and the most combinations of tuned values of a cell."""
-
-ItemT = TypeVar("ItemT")
-
-
-def _not_empty(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
-    if not values:
-        raise ValueError("is empty")
-    return values
-
-
-def _listed(value: object) -> object:
-    return (value,) if isinstance(value, int | float | str) else value
-
-
-Several = Annotated[tuple[ItemT, ...], AfterValidator(_not_empty)]
-"""One or more; Field(min_length=1) would also call a list empty whose items are wrong."""
-
-OneOrSeveral = Annotated[Several[ItemT], BeforeValidator(_listed)]
-"""The same, and a single one may stand without brackets."""
 
 Depth = Annotated[Count, Field(le=LARGEST["depth"])]
 Width = Annotated[Count, Field(le=LARGEST["width"])]
