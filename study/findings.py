@@ -22,6 +22,26 @@ from study.wording import compact, signed, span
 GAINS_TOLD = 3
 """How many of the best steps are told in words; the table has all."""
 
+_SIDES = {
+    "depth": ("the deeper shape", "the shallower"),
+    "width": ("the wider shape", "the narrower"),
+    "ffn": ("the shape of larger FFN", "that of smaller"),
+    "heads": ("the shape of more heads", "that of fewer"),
+}
+"""Of a pair that weighs a size: the first shape, which has more of it, and the second."""
+
+_HAS_MORE = {"width": " (wider)", "ffn": " (of larger FFN)", "heads": " (of more heads)"}
+"""What the second shape has more of."""
+
+_LOWERS = {
+    "depth": "Depth lowers loss",
+    "width": "Width lowers loss",
+    "ffn": "A larger FFN lowers loss",
+    "heads": "More heads lower loss",
+}
+_LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower loss"}
+"""Where the second shape has more of nothing; less depth or width at equal parameters is more of something."""
+
 
 def parameter_findings(evidence: Evidence) -> list[str]:
     """One sentence a shape: what doubling each size adds to its encoder, which follows from the counts alone."""
@@ -116,27 +136,6 @@ def verdict(pairs: tuple[Comparison, ...]) -> str:
     words = f"at equal parameters and tokens, {'; '.join(counts)} (Holm, 5%)."
     winner = _winner(pairs)
     return f"{winner} more in every pair: {words}" if winner else words[0].upper() + words[1:]
-
-
-_SIDES = {
-    "depth": ("the deeper shape", "the shallower"),
-    "width": ("the wider shape", "the narrower"),
-    "ffn": ("the shape of larger FFN", "that of smaller"),
-    "heads": ("the shape of more heads", "that of fewer"),
-}
-"""Of a pair that weighs a size: the first shape, which has more of it, and the second."""
-
-_HAS_MORE = {"width": " (wider)", "ffn": " (of larger FFN)", "heads": " (of more heads)"}
-"""What the second shape has more of."""
-
-_LOWERS = {
-    "depth": "Depth lowers loss",
-    "width": "Width lowers loss",
-    "ffn": "A larger FFN lowers loss",
-    "heads": "More heads lower loss",
-}
-_LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower loss"}
-"""Where the second shape has more of nothing; less depth or width at equal parameters is more of something."""
 
 
 def _counts(size: Size, pairs: Sequence[Comparison]) -> str:
