@@ -146,6 +146,11 @@ class Architecture(Strict):
         return (self.bottleneck_width or self.width) // self.heads
 
     @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Depth, width, heads and FFN, by which shapes are ordered."""
+        return self.depth, self.width, self.heads, self.ffn
+
+    @property
     def shape_name(self) -> str:
         """The four sizes of the shape as one short name, such as L2-H128-A2-F512."""
         return f"L{self.depth}-H{self.width}-A{self.heads}-F{self.ffn}"

@@ -269,13 +269,16 @@ def _open_pairs(evidence: Evidence) -> Iterator[str]:
     pairs = evidence.comparisons.pairs
     if evidence.comparisons.seed_variance is None and sum(cell.usable for cell in evidence.cells) > 1:
         yield "Whether any difference exceeds chance between seeds; two seeds a cell or more would show it."
-    families: dict[str, list[str]] = {}
+    families: dict[str, dict[str, list[str]]] = {}
     for pair in pairs:
         if pair.status == "undecided":
-            families.setdefault(pair.family, []).append(f"{pair.first} minus {pair.second} ({_remedy(pair)})")
+            by_remedy = families.setdefault(pair.family, {})
+            by_remedy.setdefault(_remedy(pair), []).append(f"{pair.first} minus {pair.second}")
     if families:
         yield "In brackets, what would decide a pair about half the time if its true difference is the one estimated."
-    yield from (f"{family}: {'; '.join(open_pairs)}." for family, open_pairs in families.items())
+    for family, by_remedy in families.items():
+        told = (f"{', '.join(names)} ({remedy})" for remedy, names in by_remedy.items())
+        yield f"{family}: {'; '.join(told)}."
 
 
 def _open_steps(evidence: Evidence) -> Iterator[str]:

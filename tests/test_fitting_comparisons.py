@@ -250,6 +250,18 @@ def test_heads_are_weighed_at_one_shape(tmp_path: Path) -> None:
     assert any(line.startswith("Lowest loss at 1.0M tokens: L2-H64-A2") for line in rest)
 
 
+def test_cells_of_one_size_stand_in_the_order_of_their_heads_and_open_pairs_by_what_would_decide_them(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for heads, seed in product((2, 4, 16), (0, 1)):
+        add_run(folder, reshaped(run_config(2, 64, seed=seed), heads=heads), Law(depth_effect=0))
+    found = evidence_of(folder, include_unbracketed=True)
+    assert [cell.architecture.heads for cell in found.cells] == [2, 4, 16]
+    (line,) = [line for line in undecided(found) if " minus " in line]
+    open_pairs = [pair for pair in found.comparisons.pairs if pair.status == "undecided"]
+    assert all(f"{pair.first} minus {pair.second}" in line for pair in open_pairs)
+    assert line.count("(") == len({(pair.seeds_that_would_decide, pair.sequences_that_would_decide) for pair in open_pairs})
+
+
 def test_width_is_weighed_against_ffn_at_one_depth(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for (width, ffn), seed in product(((128, 512), (176, 176)), (0, 1)):

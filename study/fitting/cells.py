@@ -105,13 +105,13 @@ class Family:
 
 
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
-    """The cells of a sweep by size, depth, tokens and setting; empty for an empty ledger."""
+    """The cells of a sweep by size, shape, tokens and setting; empty for an empty ledger."""
     if ledger.empty:
         return ()
     varied = varied_columns(ledger, (*SHAPE, *folder.tuned(), "seed"))
     found = [_cell(folder, str(name), runs[off_best(runs) == ""], varied) for name, runs in ledger.groupby("cell")]
     return tuple(
-        sorted(found, key=lambda cell: (cell.parameters_non_embedding, cell.architecture.depth, cell.tokens, cell.name))
+        sorted(found, key=lambda cell: (cell.parameters_non_embedding, *cell.architecture.sizes, cell.tokens, cell.name))
     )
 
 
@@ -149,7 +149,7 @@ def of_equal_size(cells: Iterable[Cell], size: Callable[[Cell], float]) -> Itera
 
 def _family(cells: list[Cell], budget: str, setting: str) -> Family:
     size = f"{compact(float(np.median([cell.parameters_non_embedding for cell in cells])))} non-embedding parameters"
-    ordered = sorted(cells, key=lambda cell: [getattr(cell.architecture, size) for size in ("depth", "width", "heads", "ffn")])
+    ordered = sorted(cells, key=lambda cell: cell.architecture.sizes)
     return Family(f"{size}, {setting}" if setting else size, budget, tuple(ordered))
 
 
