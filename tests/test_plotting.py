@@ -113,6 +113,7 @@ def test_every_cell_stands_on_a_line_of_the_size_that_varies(
     assert set(data["cell"]) == {cell.name for cell in evidence.cells}
     assert data["line"].nunique() == lines
     assert set(data["place"]) == places
+    assert (data["label"].str.startswith("H")).all() == (data.groupby("line")["width"].nunique().min() > 1)
     drawn = [axis for axis in LossBySize(size).draw(data).axes[0].get_lines() if len(np.asarray(axis.get_xdata())) == 2]
     assert len(drawn) == lines
 

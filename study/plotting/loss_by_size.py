@@ -35,9 +35,9 @@ class LossBySize:
     def frame(self, evidence: Evidence) -> pd.DataFrame:
         """One row a usable run at its cell's chosen rate, on the lines that hold two places or more.
 
-        Of lines of equal parameters and lines of equal width it is those that hold more runs. A line whose shapes differ in
-        heads or FFN at one place is one for each of these, and says so. `low_nats` and `high_nats` are the 95% interval of the
-        cell's mean over seeds (pooled variance, fixed validation set).
+        Of lines of equal parameters and lines of equal width it is those that hold more runs; heads trade against nothing. A
+        line whose shapes differ in heads or FFN at one place is one for each of these, and says so. `low_nats` and `high_nats`
+        are the 95% interval of the cell's mean over seeds (pooled variance, fixed validation set).
         """
         rows = [
             row
@@ -51,7 +51,7 @@ class LossBySize:
         table = pd.DataFrame(rows)
         table["place"] = _ratio(table, digits=3) if self.size == "ffn" else table[self.size]
         traded, fixed = self._on_lines(table[table["family"] != ""], True), self._on_lines(table, False)
-        return traded if len(traded) >= len(fixed) else fixed
+        return fixed if self.size == "heads" or len(fixed) > len(traded) else traded
 
     def _rows(self, cell: Cell, family: Family, half: float | None) -> list[dict[str, object]]:
         shape, mean = cell.architecture, cell.losses.mean()
