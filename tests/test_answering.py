@@ -66,7 +66,7 @@ def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path) -> None
 
 
 def test_too_few_cells_for_a_law_say_so(tmp_path: Path) -> None:
-    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 64), (1, 128)))
     (folder.path / "fits").mkdir()
     (folder.fits / "chinchilla.json").write_text("{}")
     answer = checked(folder)
@@ -74,6 +74,16 @@ def test_too_few_cells_for_a_law_say_so(tmp_path: Path) -> None:
         "No fit of power-floor: its 3 parameters need 4 different points or more, here are 2 in 4 rows."
     ]
     assert not (folder.fits / "chinchilla.json").exists()
+
+
+def test_shapes_of_one_size_tell_no_law_of_size(tmp_path: Path) -> None:
+    """Their parameters differ by the embeddings, which follow the width: a law over these would be one of the shape."""
+    shapes = ((1, 128), (2, 92), (3, 76), (4, 64))
+    one = depth_or_width(tmp_path / "one", budgets=(1e6,), shapes=shapes)
+    reason = "No law is fitted: the usable runs are of one size and one number of tokens."
+    assert undrawn(one).to_dict()["findings"]["laws"] == [reason]
+    (told,) = undrawn(depth_or_width(tmp_path / "tokens", budgets=(1e6, 2e6, 4e6, 8e6), shapes=shapes)).to_dict()["laws"]
+    assert told["law"] == "tokens-floor"
 
 
 def test_runs_that_were_validated_on_different_masks_share_no_law(tmp_path: Path) -> None:

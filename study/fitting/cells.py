@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,8 @@ from study.wording import compact
 
 SHAPE = ("architecture.depth", "architecture.width", "architecture.heads", "architecture.ffn")
 """The four sizes of a shape, as ledger columns."""
+
+ItemT = TypeVar("ItemT")
 
 EQUAL_WITHIN = 0.05
 """Cells have equal parameters where their non-embedding parameters can all lie so near, relatively, to one size."""
@@ -137,12 +139,12 @@ def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:
             yield _family(family, budget, setting)
 
 
-def of_equal_size(cells: Iterable[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:
-    """The cells from the smallest on, together as many as are of equal size within EQUAL_WITHIN."""
-    rest = sorted(cells, key=size)
+def of_equal_size(items: Iterable[ItemT], size: Callable[[ItemT], float]) -> Iterator[list[ItemT]]:
+    """The items from the smallest on, together as many as are of equal size within EQUAL_WITHIN."""
+    rest = sorted(items, key=size)
     while rest:
         most = size(rest[0]) * (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
-        equal = [cell for cell in rest if size(cell) <= most]
+        equal = [item for item in rest if size(item) <= most]
         yield equal
         rest = rest[len(equal) :]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from study.errors import InputError
+from study.fitting.cells import of_equal_size
 from study.fitting.estimation import Settings
 from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.ledgers import LEDGER_COLUMNS, usable, why_incomparable
@@ -30,7 +31,8 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, searched: bool = False) -> Sw
     """Fit the laws whose variables a sweep varies, to its usable runs at the best knobs of their cells.
 
     Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
-    at one budget the law in the sizes of the shape, where these are not tied to each other. None is fitted to runs whose losses
+    at one budget the law in the sizes of the shape, where these are not tied to each other. Shapes of equal non-embedding
+    parameters are of one size, and tell what shape does, not size. None is fitted to runs whose losses
     are of different validation sets or masks, nor to those of a search, which gives few shapes a good rate and prunes others.
     """
     if ledger.empty:
@@ -44,7 +46,7 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, searched: bool = False) -> Sw
         return SweepLaws((), (f"No law is fitted: {reason}",))
     names = _candidates(used)
     if not names:
-        return SweepLaws((), ("No law is fitted: neither parameters nor tokens vary between the usable runs",))
+        return SweepLaws((), ("No law is fitted: the usable runs are of one size and one number of tokens",))
     fits, reasons = [], []
     for name in names:
         try:
@@ -58,6 +60,7 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, searched: bool = False) -> Sw
 def _candidates(used: pd.DataFrame) -> list[str]:
     """The names of the laws whose variables vary, the most telling first."""
     varies = {role: used[column].nunique() > 1 for role, column in LEDGER_COLUMNS.items() if column in used}
+    varies["parameters"] = len(list(of_equal_size(used["parameters_non_embedding"], float))) > 1
     if varies["parameters"] and varies["tokens"]:
         return ["chinchilla", *(["width-depth-tokens"] if varies["depth"] and varies["width"] else [])]
     if varies["parameters"]:
