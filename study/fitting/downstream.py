@@ -196,7 +196,7 @@ def observed(points: pd.DataFrame) -> Observations:
         columns={name: points[column].to_numpy(dtype=float) for name, column in _VARIABLES.items()},
         response=points["score"].to_numpy(dtype=float),
         clusters=shapes,
-        labels=tuple(f"{shape} ({cell})" for shape, cell in zip(points["shape"], points["cell"], strict=True)),
+        labels=tuple(f"{shape} ({', '.join(runs)})" for shape, runs in zip(points["shape"], points["runs"], strict=True)),
         budget=points["train_flops"].to_numpy(dtype=float),
         roles={"loss": "loss_nats", "score": str(points["task"].iloc[0])},
     )
