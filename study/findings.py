@@ -267,7 +267,7 @@ def _open_seeds(evidence: Evidence) -> Iterator[str]:
 
 def _open_pairs(evidence: Evidence) -> Iterator[str]:
     pairs = evidence.comparisons.pairs
-    if evidence.comparisons.seed_variance is None and sum(cell.usable for cell in evidence.cells) > 1:
+    if not evidence.comparisons.seed_variances and sum(cell.usable for cell in evidence.cells) > 1:
         yield "Whether any difference exceeds chance between seeds; two seeds a cell or more would show it."
     families: dict[str, dict[str, list[str]]] = {}
     for pair in pairs:

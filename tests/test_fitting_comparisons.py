@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -64,8 +65,31 @@ def test_known_differences_are_recovered_and_decided(evidence: Evidence) -> None
         assert pair.lower == pair.second
         assert pair.difference.estimate_nats == pytest.approx(0.08 * doublings, abs=0.025)
         assert pair.difference.n_seeds == (2, 2)
-    assert evidence.comparisons.seed_variance is not None
-    assert evidence.comparisons.seed_variance.degrees_of_freedom == 12
+    assert [variance.degrees_of_freedom for variance in evidence.comparisons.seed_variances.values()] == [6, 6]
+
+
+def test_seeds_that_scatter_more_at_one_budget_say_nothing_of_another(tmp_path: Path) -> None:
+    """Runs scatter while they leave the plateau; those of a budget before it are told apart all the same."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for tokens, (depth, width), seed in product((1e6, 2e6), ((1, 128), (2, 92)), (0, 1, 2)):
+        law = Law(depth_effect=0.08, seed_deviation=0.004 if tokens == 1e6 else 0.3)
+        add_run(folder, run_config(depth, width, seed=seed, tokens=tokens), law)
+    found = evidence_of(folder, include_unbracketed=True)
+    quiet, loud = found.comparisons.seed_variances.values()
+    assert loud.variance > 100 * quiet.variance
+    assert [pair.status for pair in found.comparisons.pairs] == ["decided", "undecided"]
+    for gain in found.token_gains:
+        low, high = gain.difference.low_nats, gain.difference.high_nats
+        assert low is not None
+        assert high is not None
+        assert gain.difference.standard_error_seeds_nats == pytest.approx(((quiet.variance + loud.variance) / 3) ** 0.5)
+        assert gain.difference.degrees_of_freedom == pytest.approx(4, rel=0.05), "those of the loud budget"
+    for run in folder.runs():
+        if run.config().seed and run.config().recipe.budget.tokens == 2e6:
+            shutil.rmtree(run.path)
+    single = evidence_of(folder, include_unbracketed=True)
+    assert [pair.status for pair in single.comparisons.pairs] == ["decided", "no_seed_replicates"]
+    assert all(gain.difference.low_nats is None for gain in single.token_gains)
 
 
 def test_unbracketed_cells_enter_only_when_asked(tmp_path: Path) -> None:
@@ -168,8 +192,8 @@ def test_depth_that_adds_no_parameters_is_no_step(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 128), (2, 128)))
     found = evidence_of(folder)
     shared = [replace(cell, parameters_encoder=found.cells[0].parameters_encoder) for cell in found.cells]
-    assert len(gains_of(found.cells, None)) == 1
-    assert gains_of(shared, None) == ()
+    assert len(gains_of(found.cells, {})) == 1
+    assert gains_of(shared, {}) == ()
 
 
 def test_a_front_is_of_one_budget_and_one_validation_set(tmp_path: Path) -> None:

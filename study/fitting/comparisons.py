@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -12,6 +12,7 @@ from study.fitting.paired import (
     CONFIDENCE,
     Difference,
     SeedVariance,
+    SeedVariances,
     holm,
     paired_difference,
     pooled_seed_variance,
@@ -29,9 +30,10 @@ METHOD = (
     "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
     f"other, at equal tokens and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size. Estimate: mean over the "
     "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, plus over "
-    "seeds (pooled over all cells with two seeds or more; seeds taken as independent between shapes). 95% Student intervals "
-    "with Satterthwaite's degrees of freedom, one pair at a time; a pair is decided where Holm's adjusted p, over all pairs, "
-    "is below 5%. The first seed also chose the learning rate, which makes its loss a little too low in every cell alike."
+    "seeds (pooled over the cells of one budget with two seeds or more; seeds taken as independent between shapes). 95% "
+    "Student intervals with Satterthwaite's degrees of freedom, one pair at a time; a pair is decided where Holm's adjusted p, "
+    "over all pairs, is below 5%. The first seed also chose the learning rate, which makes its loss a little too low in every "
+    "cell alike."
 )
 
 
@@ -85,7 +87,7 @@ class Comparisons:
 
     pairs: tuple[Comparison, ...]
     left_out: tuple[LeftOut, ...]
-    seed_variance: SeedVariance | None
+    seed_variances: SeedVariances
     reason: str | None
     method: str = METHOD
 
@@ -108,14 +110,21 @@ def compare(families: Sequence[Family], include_unbracketed: bool = False) -> Co
         if (reason := why_left_out(cell, include_unbracketed)) is not None
     )
     gone = {cell.cell for cell in left_out}
-    seeds = pooled_seed_variance(cell.losses for family in families for cell in family.cells if cell.usable)
-    pairs = [
-        _compare(family.label, *_larger_first(one, other), seeds)
-        for family in equal
-        for one, other in combinations([cell for cell in family.cells if cell.name not in gone], 2)
-    ]
+    seeds = _seed_variances([cell for family in families for cell in family.cells if cell.usable])
+    pairs: list[tuple[Comparison, SeedVariance | None]] = []
+    for family in equal:
+        of_budget = seeds.get(family.cells[0].tokens)
+        for one, other in combinations([cell for cell in family.cells if cell.name not in gone], 2):
+            pairs.append((_compare(family.label, *_larger_first(one, other), of_budget), of_budget))
     reason = None if pairs else _why_none(equal, left_out)
-    return Comparisons(tuple(_judged(pairs, seeds)), left_out, seeds, reason)
+    return Comparisons(tuple(_judged(pairs)), left_out, seeds, reason)
+
+
+def _seed_variances(cells: Sequence[Cell]) -> SeedVariances:
+    """The variance over seeds at each budget that has a cell of two seeds."""
+    budgets = sorted({cell.tokens for cell in cells})
+    pooled = {tokens: pooled_seed_variance(cell.losses for cell in cells if cell.tokens == tokens) for tokens in budgets}
+    return {tokens: variance for tokens, variance in pooled.items() if variance is not None}
 
 
 def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
@@ -156,12 +165,12 @@ def _compare(family: str, first: Cell, second: Cell, seeds: SeedVariance | None)
     )
 
 
-def _judged(pairs: list[Comparison], seeds: SeedVariance | None) -> list[Comparison]:
-    """The pairs with their verdicts, corrected for their number."""
-    if seeds is None:
-        return pairs
-    adjusted = holm([pair.difference.p_value for pair in pairs if pair.difference.p_value is not None])
-    return [_judge(pair, p_value, seeds, len(pairs)) for pair, p_value in zip(pairs, adjusted, strict=True)]
+def _judged(pairs: list[tuple[Comparison, SeedVariance | None]]) -> Iterator[Comparison]:
+    """The pairs with their verdicts, corrected for the number of those that have seed replicates at their budget."""
+    p_values = [p_value for pair, _ in pairs if (p_value := pair.difference.p_value) is not None]
+    adjusted = iter(holm(p_values))
+    for pair, seeds in pairs:
+        yield pair if seeds is None else _judge(pair, next(adjusted), seeds, len(p_values))
 
 
 def _judge(pair: Comparison, p_value: float, seeds: SeedVariance, comparisons: int) -> Comparison:

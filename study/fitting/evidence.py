@@ -61,8 +61,8 @@ class Evidence:
         return budgets
 
     def half_width(self, cell: Cell) -> float | None:
-        """Half the 95% interval of a cell's mean over seeds (nats, pooled variance), None where no cell has two seeds."""
-        variance = self.comparisons.seed_variance
+        """Half the 95% interval of a cell's mean over seeds (nats, pooled at its budget), None where no cell there has two."""
+        variance = self.comparisons.seed_variances.get(cell.tokens)
         return None if variance is None else variance.half_width(len(cell.runs))
 
     def losses(self, cell: Cell) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     cells = cells_of(folder, ledger)
     families = families_of(cells)
     comparisons = compare(families, include_unbracketed)
-    seeds = comparisons.seed_variance
+    seeds = comparisons.seed_variances
     gains, token_gains = gains_of(cells, seeds), token_gains_of(cells, seeds)
     return Evidence(folder, sweep, ledger, cells, families, comparisons, gains, token_gains, front_of(cells))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ MOST_SEQUENCES = 64
 
 @dataclass(frozen=True)
 class SeedVariance:
-    """Variance of a run's loss over seeds (nats²), pooled over `cells` cells of two seeds or more."""
+    """Variance of a run's loss over seeds (nats²), pooled over `cells` cells of one budget with two seeds or more."""
 
     variance: float
     degrees_of_freedom: int
@@ -59,6 +59,10 @@ class Difference:
         return self.low_nats is not None and self.high_nats is not None and self.low_nats <= 0 <= self.high_nats
 
 
+SeedVariances = Mapping[int, SeedVariance]
+"""By the tokens of a budget: runs scatter more while they leave the plateau of the unigrams than before."""
+
+
 def pooled_seed_variance(cells: Iterable[NDArray[np.float64]]) -> SeedVariance | None:
     """The variance over seeds of the mean loss, pooled over cells; None where no cell has two seeds.
 
@@ -72,18 +76,27 @@ def pooled_seed_variance(cells: Iterable[NDArray[np.float64]]) -> SeedVariance |
     return SeedVariance(squares / freedom, freedom, len(means))
 
 
-def paired_difference(first: NDArray[np.float64], second: NDArray[np.float64], seeds: SeedVariance | None) -> Difference:
+def paired_difference(
+    first: NDArray[np.float64], second: NDArray[np.float64], seeds: SeedVariance | None, of_second: SeedVariance | None = None
+) -> Difference:
     """The first cell's loss minus the second's; both are seeds × sequences, over the same two or more sequences.
 
-    The sequences are paired, the seeds are taken as independent. The variance over sequences holds a little of the seeds'
-    interaction with them, so the interval errs on the wide side.
+    The sequences are paired, the seeds are taken as independent; `of_second` is their variance in the second cell, where that
+    is another than in the first. The variance over sequences holds a little of the seeds' interaction with them, so the
+    interval errs on the wide side.
     """
     differences = first.mean(axis=0) - second.mean(axis=0)
     n, n_seeds = len(differences), (len(first), len(second))
     estimate = float(differences.mean())
     if seeds is None:
         return Difference(estimate, variance_over_sequences(differences) ** 0.5, n, n_seeds)
-    over_sequences, over_seeds, freedom = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds)
+    if of_second is None:
+        over_sequences, over_seeds, freedom = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds)
+    else:
+        over_sequences = variance_over_sequences(differences)
+        parts = (seeds.variance / n_seeds[0], of_second.variance / n_seeds[1])
+        over_seeds = sum(parts)
+        freedom = satterthwaite((over_sequences, *parts), (n - 1, seeds.degrees_of_freedom, of_second.degrees_of_freedom))
     error = (over_sequences + over_seeds) ** 0.5
     student = stats.t(freedom, loc=estimate, scale=error)
     low, high = student.interval(CONFIDENCE)
@@ -110,7 +123,7 @@ def variances_of_sum(
     """
     over_sequences = variance_over_sequences(summed)
     over_seeds = seeds.variance * float(np.sum(weights**2 / n_seeds))
-    freedom = satterthwaite(over_sequences, len(summed) - 1, over_seeds, seeds.degrees_of_freedom)
+    freedom = satterthwaite((over_sequences, over_seeds), (len(summed) - 1, seeds.degrees_of_freedom))
     return over_sequences, over_seeds, freedom
 
 
@@ -157,11 +170,11 @@ def sequences_that_would_decide(difference: Difference, seeds: SeedVariance, com
 def _decides(difference: Difference, times: float, over_seeds: float, seed_freedom: int, comparisons: int) -> bool:
     """Whether the estimate would be told from zero with `times` the sequences and this seed variance of the difference."""
     over_sequences = difference.standard_error_sequences_nats**2 / times
-    freedom = satterthwaite(over_sequences, difference.n_sequences * times - 1, over_seeds, seed_freedom)
+    freedom = satterthwaite((over_sequences, over_seeds), (difference.n_sequences * times - 1, seed_freedom))
     critical = stats.t.isf((1 - CONFIDENCE) / 2 / comparisons, freedom)
     return bool(abs(difference.estimate_nats) > critical * (over_sequences + over_seeds) ** 0.5)
 
 
-def satterthwaite(first: float, first_freedom: float, second: float, second_freedom: float) -> float:
-    """Degrees of freedom of the sum of two variances (Satterthwaite 1946, Biometrics Bulletin 2, 110-114)."""
-    return (first + second) ** 2 / (first**2 / first_freedom + second**2 / second_freedom)
+def satterthwaite(variances: Sequence[float], freedoms: Sequence[float]) -> float:
+    """Degrees of freedom of a sum of variances (Satterthwaite 1946, Biometrics Bulletin 2, 110-114)."""
+    return sum(variances) ** 2 / sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))

@@ -9,7 +9,7 @@ from math import log2
 
 from study.architecture import Architecture
 from study.fitting.cells import Cell
-from study.fitting.paired import Difference, SeedVariance, paired_difference
+from study.fitting.paired import Difference, SeedVariances, paired_difference
 
 _HELD: dict[str, Callable[[Cell], tuple[float, ...]]] = {
     "depth": lambda cell: (cell.architecture.width, cell.architecture.heads, cell.architecture.ffn),
@@ -62,7 +62,7 @@ class TokenGain:
         return -self.difference.estimate_nats / log2(self.more_tokens / self.fewer_tokens)
 
 
-def gains_of(cells: Sequence[Cell], seeds: SeedVariance | None) -> tuple[Gain, ...]:
+def gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[Gain, ...]:
     """Every step to the next larger depth, width or FFN, all else equal, ranked by loss lowered per added parameter.
 
     With the width the FFN grows in proportion, and the heads follow it as the shapes have them; where a width was tried with
@@ -75,7 +75,7 @@ def gains_of(cells: Sequence[Cell], seeds: SeedVariance | None) -> tuple[Gain, .
     return tuple(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
 
 
-def token_gains_of(cells: Sequence[Cell], seeds: SeedVariance | None) -> tuple[TokenGain, ...]:
+def token_gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[TokenGain, ...]:
     """Every step of a shape to the next larger budget of tokens, all else equal, in the order of the cells."""
     ladders: dict[tuple[str, Architecture], list[Cell]] = {}
     for cell in _measured(cells):
@@ -88,12 +88,18 @@ def token_gains_of(cells: Sequence[Cell], seeds: SeedVariance | None) -> tuple[T
             longer=more.budget,
             fewer_tokens=fewer.tokens,
             more_tokens=more.tokens,
-            difference=paired_difference(more.losses, fewer.losses, seeds),
+            difference=_over_budgets(more, fewer, seeds),
         )
         for ladder in ladders.values()
         for fewer, more in pairwise(sorted(ladder, key=lambda cell: cell.tokens))
         if fewer.tokens < more.tokens
     )
+
+
+def _over_budgets(more: Cell, fewer: Cell, seeds: SeedVariances) -> Difference:
+    """The difference of two budgets, whose seeds scatter apart; without an interval where either has no seed replicates."""
+    of_more, of_fewer = seeds.get(more.tokens), seeds.get(fewer.tokens)
+    return paired_difference(more.losses, fewer.losses, None if of_fewer is None else of_more, of_fewer)
 
 
 def front_of(cells: Sequence[Cell]) -> tuple[Cell, ...]:
@@ -140,7 +146,7 @@ def _size(axis: str, cell: Cell) -> int:
     return size
 
 
-def _gain(axis: str, smaller: Cell, larger: Cell, seeds: SeedVariance | None) -> Gain:
+def _gain(axis: str, smaller: Cell, larger: Cell, seeds: SeedVariances) -> Gain:
     return Gain(
         axis=axis,
         smaller=smaller.architecture.shape_name,
@@ -148,5 +154,5 @@ def _gain(axis: str, smaller: Cell, larger: Cell, seeds: SeedVariance | None) ->
         budget=smaller.budget,
         setting=smaller.setting,
         parameters_added=larger.parameters_encoder - smaller.parameters_encoder,
-        difference=paired_difference(larger.losses, smaller.losses, seeds),
+        difference=paired_difference(larger.losses, smaller.losses, seeds.get(larger.tokens)),
     )
