@@ -104,6 +104,7 @@ def test_ctrl_c_saves_what_runs_and_takes_back_what_waits(cluster: Any, corpus: 
     until(lambda: made.processes() == [])
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_costs_no_run(cluster: Any, corpus: Path, tmp_path: Path) -> None:
     second = cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()
