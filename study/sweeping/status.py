@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
+from study.config import RunConfig
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
 from study.ownership import is_locked, is_trained
@@ -138,20 +138,20 @@ def status(folder: SweepFolder) -> SweepStatus:
     coordinator = None
     if is_locked(folder.lock_file) and folder.holder_file.exists():
         coordinator = json.loads(folder.holder_file.read_bytes())
-    begun = [(run, run.record()) for run in folder.runs()]
-    runs = tuple(sorted((_run_status(folder, run, record) for run, record in begun), key=_by_shape))
-    records = [record for _, record in begun if record is not None]
+    recorded = [(run, run.record()) for run in folder.runs()]
+    begun = [(run, record, run.config() if record is None else record.config) for run, record in recorded]
+    runs = tuple(_run_status(folder, *one) for one in sorted(begun, key=lambda one: _by_shape(one[2])))
+    records = [record for _, record in recorded if record is not None]
     return SweepStatus(folder.name, coordinator, runs, *_planned(folder, runs, records))
 
 
-def _by_shape(run: RunStatus) -> tuple[list[int], int, float, int]:
+def _by_shape(config: RunConfig) -> tuple[tuple[int, ...], int, float, int]:
     """Small shapes before large ones, short budgets before long ones, then by learning rate and seed."""
-    return [int(size) for size in re.findall(r"\d+", run.shape)], run.target_tokens, run.learning_rate, run.seed
+    return config.architecture.sizes, config.tokens, config.recipe.learning_rate, config.seed
 
 
-def _run_status(folder: SweepFolder, run: RunFolder, record: RunRecord | None) -> RunStatus:
+def _run_status(folder: SweepFolder, run: RunFolder, record: RunRecord | None, config: RunConfig) -> RunStatus:
     home = folder.home(run.run_id)
-    config = run.config() if record is None else record.config
     state: str = "running" if record is None and is_trained(home) else "stopped"
     rows = newest_rows(home) if record is None else []
     values = newest_of(rows)
