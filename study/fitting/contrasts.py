@@ -30,7 +30,8 @@ def contrast(weights: NDArray[np.float64], cells: Sequence[NDArray[np.float64]],
     estimate = float(summed.mean())
     if seeds is None:
         return Contrast(estimate, None)
-    over_sequences, over_seeds, freedom = variances_of_sum(summed, weights, [len(losses) for losses in cells], seeds)
+    n_seeds = [len(losses) for losses in cells]
+    over_sequences, over_seeds, freedom = variances_of_sum(summed, weights, n_seeds, [seeds] * len(cells))
     half = float(stats.t.isf((1 - CONFIDENCE) / 2, freedom)) * (over_sequences + over_seeds) ** 0.5
     return Contrast(estimate, (estimate - half, estimate + half))
 

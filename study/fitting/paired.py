@@ -90,13 +90,8 @@ def paired_difference(
     estimate = float(differences.mean())
     if seeds is None:
         return Difference(estimate, variance_over_sequences(differences) ** 0.5, n, n_seeds)
-    if of_second is None:
-        over_sequences, over_seeds, freedom = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds)
-    else:
-        over_sequences = variance_over_sequences(differences)
-        parts = (seeds.variance / n_seeds[0], of_second.variance / n_seeds[1])
-        over_seeds = sum(parts)
-        freedom = satterthwaite((over_sequences, *parts), (n - 1, seeds.degrees_of_freedom, of_second.degrees_of_freedom))
+    of_cells = (seeds, seeds if of_second is None else of_second)
+    over_sequences, over_seeds, freedom = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, of_cells)
     error = (over_sequences + over_seeds) ** 0.5
     student = stats.t(freedom, loc=estimate, scale=error)
     low, high = student.interval(CONFIDENCE)
@@ -115,16 +110,19 @@ def paired_difference(
 
 
 def variances_of_sum(
-    summed: NDArray[np.float64], weights: NDArray[np.float64], n_seeds: Sequence[int], seeds: SeedVariance
+    summed: NDArray[np.float64], weights: NDArray[np.float64], n_seeds: Sequence[int], seeds: Sequence[SeedVariance]
 ) -> tuple[float, float, float]:
-    """The variance of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and Satterthwaite's degrees of freedom of the two.
+    """The variance of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and Satterthwaite's degrees of freedom of all of them.
 
-    `summed` holds the sum for each sequence; over seeds the variance is s²(seeds)·Σ wᵢ²/kᵢ.
+    `summed` holds the sum for each sequence; over seeds the variance is Σ s²ᵢ·wᵢ²/kᵢ, where cells of one s² share its freedom.
     """
+    shares: dict[SeedVariance, float] = {}
+    for weight, count, of_cell in zip(weights.tolist(), n_seeds, seeds, strict=True):
+        shares[of_cell] = shares.get(of_cell, 0.0) + weight**2 / count
     over_sequences = variance_over_sequences(summed)
-    over_seeds = seeds.variance * float(np.sum(weights**2 / n_seeds))
-    freedom = satterthwaite((over_sequences, over_seeds), (len(summed) - 1, seeds.degrees_of_freedom))
-    return over_sequences, over_seeds, freedom
+    over_seeds = [of_cells.variance * share for of_cells, share in shares.items()]
+    freedoms = (len(summed) - 1, *(of_cells.degrees_of_freedom for of_cells in shares))
+    return over_sequences, sum(over_seeds), satterthwaite((over_sequences, *over_seeds), freedoms)
 
 
 def variance_over_sequences(summed: NDArray[np.float64]) -> float:
