@@ -98,7 +98,7 @@ class Recipe(Strict):
     to `final_learning_rate_fraction` of the peak at the end; `wsd` (warmup-stable-decay) stays at the peak and falls
     linearly over the last `decay_fraction`. `warmup_tokens` takes the place of `warmup_fraction` where it is given: then the
     warmup is that of every budget, and a wsd run's way to its decay is part of the way of every longer run.
-    `batch_tokens` is the global batch, over all devices.
+    `batch_tokens` is the global batch, over all devices. A `gradient_clip_norm` of 0 does not clip.
     """
 
     learning_rate: Positive = 1e-3
@@ -111,7 +111,7 @@ class Recipe(Strict):
     beta1: Annotated[NonNegative, Field(lt=1)] = 0.9
     beta2: Annotated[NonNegative, Field(lt=1)] = 0.98
     epsilon: Positive = 1e-6
-    gradient_clip_norm: Positive | None = 1.0
+    gradient_clip_norm: NonNegative = 1.0
     dropout: Annotated[NonNegative, Field(lt=1)] = 0.0
     batch_tokens: Count = 4096
     precision: Literal["fp32", "bf16", "auto"] = "auto"

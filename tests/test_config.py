@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from study.architecture import BUILT, Architecture
-from study.config import Budget, RunConfig, read_yaml
+from study.config import Budget, DataConfig, Masking, Recipe, RunConfig, TokenizerConfig, read_yaml
 from study.counting import parameters
 from study.errors import InputError
 from study.records import counts_of
@@ -111,6 +111,13 @@ def test_every_knob_is_known_to_move_numbers_or_not_to() -> None:
     other_units = {f"recipe.budget.{unit}" for unit in Budget.model_fields} - {"recipe.budget.steps"}
     only_counted = {f"architecture.{name}" for name in Architecture.model_fields if name not in BUILT}
     assert set(knobs(RunConfig)) - of_the_data - other_units - only_counted == set(OTHER_VALUES)
+
+
+def test_what_may_be_none_is_none_where_it_is_not_given() -> None:
+    """YAML and records leave None out, so that it must be what reads back."""
+    models = (Architecture, DataConfig, TokenizerConfig, Masking, Recipe, Budget, RunConfig)
+    fields = [field for model in models for field in model.model_fields.values() if type(None) in get_args(field.annotation)]
+    assert {field.default for field in fields} == {None}
 
 
 @given(

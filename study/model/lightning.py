@@ -151,8 +151,7 @@ class MaskedLanguageModelling(pl.LightningModule):
 
     @property
     def _clip_norm(self) -> float:
-        limit = self.config.recipe.gradient_clip_norm
-        return float("inf") if limit is None else limit
+        return self.config.recipe.gradient_clip_norm or float("inf")
 
     def on_train_start(self) -> None:
         """Start the clock of the first row, and make the graph of a step where kernels are graphed."""
