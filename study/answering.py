@@ -38,7 +38,10 @@ FIGURES: dict[str, tuple[ModuleType | OfLaw | LossBySize, str]] = {
     "loss_by_depth": (LossBySize("depth"), "Final validation loss against depth, one line a size"),
     "loss_by_heads": (LossBySize("heads"), "Final validation loss against the number of heads, one line a shape"),
     "loss_by_ffn": (LossBySize("ffn"), "Final validation loss against the FFN ratio, one line a size"),
-    "paired_differences": (paired_differences, "Paired differences between shapes of equal parameters"),
+    "paired_differences": (
+        paired_differences,
+        "Paired differences between shapes of equal parameters, or settings of one shape",
+    ),
     "what_doubling_adds": (what_doubling_adds, "Parameters that doubling one size adds"),
     "learning_rate": (learning_rate, "Loss against learning rate, and the rates chosen"),
     "loss_curves": (loss_curves, "Loss curves of the chosen runs"),
@@ -121,7 +124,8 @@ class Answer:
         sections = {
             "Answer": _answer(evidence),
             "What the evidence does not decide": _bullets(undecided(evidence)),
-            "Differences at equal parameters": tables.differences(evidence),
+            "Differences at equal parameters": tables.differences(evidence, of_shapes=True),
+            "Differences between settings": tables.differences(evidence, of_shapes=False),
             "What a larger size buys": tables.gains(evidence),
             "What more tokens buy": tables.token_gains(evidence),
             "Laws of the loss": tables.laws(evidence),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from study.architecture import BUILT, NOT_IN_MLM, Architecture, unbuildable, unlike_bert
 from study.counting import flops_per_token, masked_positions, parameters
 from study.errors import InputError
-from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, whole
+from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, flatten, whole
 
 NUMERICS_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
@@ -225,6 +225,11 @@ class RunConfig(Strict):
         decay = self.recipe.decay_steps(self.steps)
         return self.steps - decay if 0 < decay < self.steps else None
 
+    def setting(self, knobs: Sequence[str]) -> str:
+        """What some knobs are set to, in words."""
+        values = flatten(self.to_dict()) if knobs else {}
+        return setting_words({knob: values.get(knob) for knob in knobs})
+
     def to_dict(self) -> dict[str, Any]:
         """The resolved tree as plain values, whole floats as integers.
 
@@ -273,6 +278,15 @@ class RunConfig(Strict):
         values["validation_sequences"] = self.data.validation_sequences
         values |= {"data_fingerprint": data_fingerprint, "numerics_version": NUMERICS_VERSION}
         return fingerprint_of(values)
+
+
+def setting_words(values: Mapping[str, object]) -> str:
+    """What knobs are set to, by their last words where these tell them apart: norm=pre, dropout=0.1."""
+    words = {knob: knob.rpartition(".")[2] for knob in values}
+    apart = words if len({*words.values()}) == len(words) else {knob: knob for knob in values}
+    return ", ".join(
+        f"{apart[knob]}={value:.6g}" if isinstance(value, float) else f"{apart[knob]}={value}" for knob, value in values.items()
+    )
 
 
 def fingerprint_of(values: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from study.counting import parameters, what_doubling_adds
 from study.fitting.cells import Cell
-from study.fitting.comparisons import SIZES, Comparison, LeftOut, Size
+from study.fitting.comparisons import SIZES, Comparison, LeftOut
 from study.fitting.evidence import Evidence
 from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast
@@ -63,7 +63,9 @@ def loss_findings(evidence: Evidence) -> list[str]:
     if not any(cell.usable for cell in evidence.cells):
         return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
     pairs = evidence.comparisons.pairs
-    told = [verdict(pairs) if pairs else f"No comparison at equal parameters: {evidence.comparisons.reason}."]
+    told = [verdict(among) for of_shapes in (True, False) if (among := [pair for pair in pairs if pair.of_shapes == of_shapes])]
+    if not told:
+        told.append(f"No comparison at equal parameters: {evidence.comparisons.reason}.")
     for name in dict.fromkeys(pair.family for pair in pairs):
         told.append(_family_sentence(name, [pair for pair in pairs if pair.family == name]))
     if not evidence.comparisons.weigh_depth_or_width:
@@ -121,40 +123,60 @@ def coverage(told: Forecast) -> str:
     return "no interval" if covered is None else f"interval covered {round(covered * count)} of {count}"
 
 
-def verdict(pairs: tuple[Comparison, ...]) -> str:
-    """How many pairs are decided, and for which shape."""
-    n = plural(len(pairs), "pair")
+def verdict(pairs: Sequence[Comparison]) -> str:
+    """How many pairs, all of shapes or all of settings, are decided, and for which side."""
+    of_shapes = pairs[0].of_shapes
+    n, equal = plural(len(pairs), "pair"), "equal parameters" if of_shapes else "equal shape"
     if all(pair.status == "no_seed_replicates" for pair in pairs):
-        return f"Not decided: {n} at equal parameters, but no cell has two seeds, so chance between seeds is unknown."
+        return f"Not decided: {n} at {equal}, but no cell has two seeds, so chance between seeds is unknown."
     if not any(pair.status == "decided" for pair in pairs):
-        return f"Not decided: none of {n} at equal parameters differs beyond chance (Holm, 5%)."
-    weighed = {size: among for size in SIZES if (among := [pair for pair in pairs if pair.weighs == size])}
-    counts = [
-        f"of {plural(len(among), 'pair')}{f' of unequal {size}' if len(weighed) > 1 else ''} {_counts(size, among)}"
-        for size, among in weighed.items()
-    ]
-    words = f"at equal parameters and tokens, {'; '.join(counts)} (Holm, 5%)."
+        return f"Not decided: none of {n} at {equal} differs beyond chance (Holm, 5%)."
+    counts = "; ".join(_counts_of_shapes(pairs) if of_shapes else _counts_of_settings(pairs))
+    words = f"at {equal} and tokens, {counts} (Holm, 5%)."
     winner = _winner(pairs)
-    return f"{winner} more in every pair: {words}" if winner else words[0].upper() + words[1:]
+    return f"{winner} in every pair: {words}" if winner else words[0].upper() + words[1:]
 
 
-def _counts(size: Size, pairs: Sequence[Comparison]) -> str:
-    """In how many of the pairs that weigh a size more of it is better, in how many less, and how many are undecided."""
+def _counts_of_shapes(pairs: Sequence[Comparison]) -> Iterator[str]:
+    """Of the pairs that weigh each size, in how many more of it is better."""
+    weighed = {size: among for size in SIZES if (among := [pair for pair in pairs if pair.weighs == size])}
+    for size, among in weighed.items():
+        more, less = _SIDES[size]
+        against = {pair.against for pair in among if pair.status == "decided"}
+        less += _HAS_MORE.get(str(against.pop()), "") if len(against) == 1 else ""
+        yield _counts(among, f" of unequal {size}" if len(weighed) > 1 else "", more, less)
+
+
+def _counts_of_settings(pairs: Sequence[Comparison]) -> Iterator[str]:
+    """Of the pairs of each two settings, in how many either is better."""
+    for first, second in dict.fromkeys((pair.first, pair.second) for pair in pairs):
+        yield _counts([pair for pair in pairs if (pair.first, pair.second) == (first, second)], "", first, second)
+
+
+def _counts(pairs: Sequence[Comparison], kind: str, first: str, second: str) -> str:
+    """In how many pairs the first side is better, in how many the second, and how many are undecided."""
     decided = [pair for pair in pairs if pair.status == "decided"]
-    first = sum(pair.first_is_lower for pair in decided)
-    against = {pair.against for pair in decided}
-    more, less = _SIDES[size]
-    less += _HAS_MORE.get(str(against.pop()), "") if len(against) == 1 else ""
-    return f"{more} is lower in {first}, {less} in {len(decided) - first}, undecided {len(pairs) - len(decided)}"
+    lower = sum(pair.first_is_lower for pair in decided)
+    counts = f"{first} is lower in {lower}, {second} in {len(decided) - lower}, undecided {len(pairs) - len(decided)}"
+    return f"of {plural(len(pairs), 'pair')}{kind} {counts}"
 
 
 def _winner(pairs: Sequence[Comparison]) -> str | None:
-    """What lowers the loss more, where every pair is decided and says the same of the same sizes."""
-    if len({(pair.weighs, pair.against, pair.first_is_lower) for pair in pairs}) > 1:
-        return None
+    """What lowers the loss more, where every pair is decided and says the same of the same sizes or settings."""
     pair = pairs[0]
-    if any(pair.status != "decided" for pair in pairs):
+    if any(other.status != "decided" for other in pairs):
         return None
+    if not pair.of_shapes:
+        alike = len({(other.first, other.second, other.lower) for other in pairs}) == 1
+        return f"{pair.lower} is lower" if alike else None
+    if len({(other.weighs, other.against, other.first_is_lower) for other in pairs}) > 1:
+        return None
+    what = _what_lowers(pair)
+    return f"{what} more" if what else None
+
+
+def _what_lowers(pair: Comparison) -> str | None:
+    """What lowers the loss in a pair of shapes; None where that has no name."""
     if pair.first_is_lower:
         return _LOWERS[pair.weighs]
     return _LESS_LOWERS.get(pair.weighs) if pair.against is None else _LOWERS[pair.against]
@@ -300,12 +322,10 @@ def _remedy(pair: Comparison) -> str:
 
 
 def _open_rates(evidence: Evidence) -> Iterator[str]:
-    gone = {cell.cell for cell in evidence.comparisons.left_out}
-    families = [family for family in evidence.families if family.equal_parameters and len(family.cells) > 1]
-    compared = [cell for family in families for cell in family.cells if cell.name not in gone]
+    compared = [cell for cell in evidence.cells if cell.name in evidence.comparisons.compared]
     if names := ", ".join(_named(cell) for cell in compared if not cell.rates.bracketed):
         yield f"How much of the comparisons is the learning rate's doing: cells that are not bracketed were let in: {names}."
-    elif not families:
+    elif not compared and not evidence.comparisons.left_out:
         yield from _open_rates_of_fronts([cell for cell in evidence.cells if cell.usable])
     reasons: dict[str, list[LeftOut]] = {}
     for cell in evidence.comparisons.left_out:

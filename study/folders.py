@@ -423,6 +423,10 @@ class SweepFolder:
         """The knobs that the sweep tunes; raises InputError where there is no sweep.yaml."""
         return tuple(self.sweep().get("tune") or ())
 
+    def varied(self) -> tuple[str, ...]:
+        """The knobs that the sweep varies."""
+        return tuple(self.sweep().get("vary") or ()) if self.sweep_file.exists() else ()
+
     def tags(self) -> tuple[str, ...]:
         """The tags that the sweep gives its runs in W&B."""
         return tuple(self.sweep().get("tags") or ()) if self.sweep_file.exists() else ()

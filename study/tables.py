@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from study.fitting.cells import Cell
+from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
 from study.fitting.paired import Difference
 from study.quantities import plural
 from study.wording import table
 
 
-def differences(evidence: Evidence) -> str:
-    """Every pair of shapes of equal parameters with its interval and status; empty where there is none."""
-    if not evidence.comparisons.pairs:
-        return ""
+def differences(evidence: Evidence, of_shapes: bool) -> str:
+    """Every pair of shapes of equal parameters, or of settings of one shape, with its interval and status; empty if none."""
+    pairs = [pair for pair in evidence.comparisons.pairs if pair.of_shapes == of_shapes]
     header = ["family", "first − second", "nats", "95% interval", "Holm p", "status", "sequences", "seeds", "dof"]
-    return table(header, _difference_rows(evidence))
+    return table(header, _difference_rows(pairs)) if pairs else ""
 
 
-def _difference_rows(evidence: Evidence) -> Iterator[list[object]]:
-    for pair in evidence.comparisons.pairs:
+def _difference_rows(pairs: Sequence[Comparison]) -> Iterator[list[object]]:
+    for pair in pairs:
         found = pair.difference
         yield [
             pair.family,

@@ -14,7 +14,7 @@ def cell(depth: int, size: int) -> Cell:
     """A cell without runs; its architecture does not have that size."""
     return Cell(
         name=f"{depth}",
-        setting="",
+        settings={},
         budget="1.0M tokens",
         architecture=Architecture.parse({"depth": depth, "width": 64, "heads": 2, "ffn": 256, "vocabulary": 9, "positions": 8}),
         parameters=size,

@@ -8,9 +8,11 @@ import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from study.config import RunConfig
 from study.findings import loss_findings, undecided, verdict
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.fitting.rankings import gains_of
@@ -128,8 +130,67 @@ def test_settings_keep_families_apart(tmp_path: Path) -> None:
         for schedule in ("linear", "cosine"):
             add_run(folder, run_config(depth, width, schedule=schedule))
     found = evidence_of(folder, include_unbracketed=True)
-    assert [family.cells[0].setting for family in found.families] == ["recipe.schedule=cosine", "recipe.schedule=linear"]
-    assert len(found.comparisons.pairs) == 2
+    assert [family.cells[0].setting for family in found.families] == ["schedule=cosine", "schedule=linear"]
+    assert len([pair for pair in found.comparisons.pairs if pair.of_shapes]) == 2
+
+
+def in_setting(config: RunConfig, **settings: Any) -> RunConfig:
+    """The configuration with other norms (`norm`) or another dropout."""
+    sizes = {name: value for name, value in settings.items() if name == "norm"}
+    recipe = {name: value for name, value in settings.items() if name == "dropout"}
+    changed = {"architecture": config.architecture.model_copy(update=sizes), "recipe": config.recipe.model_copy(update=recipe)}
+    return config.model_copy(update=changed)
+
+
+def test_settings_of_one_shape_are_compared_in_the_order_of_the_sweep(tmp_path: Path) -> None:
+    """Pre-norm is made to lower the loss by 0.1 nats a layer beyond the first."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["pre", "post"]}})
+    for depth, norm, seed in product((1, 2, 4), ("pre", "post"), (0, 1)):
+        law = Law(depth_effect=-0.2 if norm == "pre" else 0.0)
+        add_run(folder, in_setting(run_config(depth, 64, seed=seed), norm=norm), law)
+    found = evidence_of(folder, include_unbracketed=True)
+    pairs = found.comparisons.pairs
+    assert {(pair.first, pair.second, pair.weighs, pair.against) for pair in pairs} == {
+        ("norm=post", "norm=pre", "architecture.norm", None)
+    }
+    assert [pair.family for pair in pairs] == [f"L{depth}-H64-A2-F256, 1.0M tokens" for depth in (1, 2, 4)]
+    for pair, gap in zip(pairs, (0.0, 0.2, 0.4), strict=True):
+        assert pair.difference.estimate_nats == pytest.approx(gap, abs=0.03)
+    sentence, *rest = loss_findings(found)
+    assert sentence == ("At equal shape and tokens, of 3 pairs norm=post is lower in 0, norm=pre in 2, undecided 1 (Holm, 5%).")
+    assert rest[1].startswith("L2-H64-A2-F256, 1.0M tokens: norm=pre is lower, norm=post minus norm=pre: +0.")
+    assert "norm=post minus norm=pre" in " ".join(undecided(found))
+    assert verdict(pairs[1:]).startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
+    assert found.laws.fits == ()
+    assert "runs that differ in architecture.norm have laws of their own" in found.laws.reasons[0]
+
+
+def test_of_two_settings_a_pair_holds_one(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for norm, dropout, seed in product(("pre", "post"), (0.0, 0.1, 0.02), (0, 1)):
+        add_run(folder, in_setting(run_config(1, 64, seed=seed), norm=norm, dropout=dropout), Law(depth_effect=0))
+    pairs = evidence_of(folder, include_unbracketed=True).comparisons.pairs
+    of_norm = [pair for pair in pairs if pair.weighs == "architecture.norm"]
+    assert {pair.family for pair in of_norm} == {f"L1-H64-A2-F256, dropout={x}, 1.0M tokens" for x in ("0", "0.02", "0.1")}
+    assert {(pair.first, pair.second) for pair in of_norm} == {("norm=pre", "norm=post")}, "unlisted words go by the alphabet"
+    of_dropout = [pair for pair in pairs if pair.weighs == "recipe.dropout"]
+    assert [(pair.first, pair.second) for pair in of_dropout[:3]] == [
+        ("dropout=0.02", "dropout=0"),
+        ("dropout=0.1", "dropout=0"),
+        ("dropout=0.1", "dropout=0.02"),
+    ]
+    assert len(pairs) == len(of_norm) + len(of_dropout) == 9
+
+
+def test_shapes_and_settings_have_verdicts_of_their_own(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for (depth, width), norm, seed in product(((1, 128), (2, 92)), ("post", "pre"), (0, 1)):
+        law = Law(depth_effect=0.5, best_rate=3e-3 if norm == "pre" else 9e-3)
+        add_run(folder, in_setting(run_config(depth, width, seed=seed), norm=norm), law)
+    found = evidence_of(folder, include_unbracketed=True)
+    shapes, settings = loss_findings(found)[:2]
+    assert shapes.startswith("Width lowers loss more in every pair: at equal parameters and tokens, of 2 pairs")
+    assert settings.startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
 
 
 def test_grid_has_no_comparisons_but_gains_and_a_front(tmp_path: Path) -> None:
@@ -210,7 +271,8 @@ def test_a_front_is_of_one_budget_and_one_validation_set(tmp_path: Path) -> None
     assert all(line.count("L1-") == 2 for line in fronts)
     lowest = [line for line in loss_findings(found) if line.startswith("Lowest")]
     assert len(lowest) == 3
-    assert "masking.rate=0.4" in lowest[-1] + lowest[-2]
+    assert "rate=0.4" in lowest[-1] + lowest[-2]
+    assert found.comparisons.pairs == (), "losses under other masks are not compared"
 
 
 def test_what_more_tokens_buy_is_told_by_shape_and_per_doubling(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_each_validation_set_is_asked_apart(tmp_path: Path, monkeypatch: pytest.
     found = explore_shapes(both.path).universes
     apart = [one for one in found if one.choices["approach"] == "equal sizes"]
     assert sorted((one.value, one.interval) for one in apart) == sorted(values)
-    sets = {f"data.validation_sequences={sequences}" for sequences in (200, 300)}
+    sets = {f"validation_sequences={sequences}" for sequences in (200, 300)}
     assert {one.choices["validation"] for one in apart} == sets
 
 
@@ -262,7 +262,7 @@ def test_no_law_is_asked_across_masks(tmp_path: Path, monkeypatch: pytest.Monkey
     laws = [one.status for one in found if one.choices["approach"] == "law"]
     assert laws
     assert all(status.startswith(f"refused: {reason}") for status in laws)
-    assert {one.choices["validation"] for one in found if one.value is not None} == {"masking.rate=0.15", "masking.rate=0.3"}
+    assert {one.choices["validation"] for one in found if one.value is not None} == {"rate=0.15", "rate=0.3"}
     with pytest.raises(InputError, match=reason):
         explore(Source(folder.path))
 

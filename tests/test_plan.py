@@ -21,7 +21,7 @@ from study.sweeping.executors.slots import Slot
 from study.sweeping.launch import plan
 from study.sweeping.plan import cells, check_space
 from study.sweeping.resources import Resources
-from study.sweeping.tables import bill_summary
+from study.sweeping.tables import bill_summary, bill_table
 from tests.small import write_corpus
 from tests.sweeps import RATES, record, sweep
 from tests.synthetic import environment
@@ -65,6 +65,30 @@ def test_a_grid_and_a_list_give_each_shape_at_each_budget() -> None:
     (listed,) = cells(sweep(shapes={"grid": None, "list": [{"depth": 3, "width": 128}]}))
     assert listed.config.architecture.shape_name == "L3-H128-A2-F512"
     assert (listed.config.architecture.vocabulary, listed.config.architecture.positions) == (100, 16)
+
+
+def test_each_setting_has_every_shape_and_a_search_of_its_own() -> None:
+    vary = {"architecture.norm": ["post", "pre"], "recipe.dropout": ["1e-1", 0]}
+    tune = {"recipe.learning_rate": {"low": 0.01, "high": 0.16, "trials": 5}}
+    planned = cells(sweep(vary=vary, tune=tune))
+    settings = [cell.config.setting(tuple(vary)) for cell in planned]
+    assert settings == [f"norm={norm}, dropout={dropout}" for norm in ("post", "pre") for dropout in (0.1, 0) for _ in (1, 2)]
+    assert [cell.config.architecture.depth for cell in planned] == [1, 2] * 4
+    for one, two in zip(planned[::2], planned[1::2], strict=True):
+        assert (one.neighbour, two.neighbour) == (None, one)
+    table = bill_table("?", bill(sweep(vary=vary, tune=tune), [CORE]))
+    assert [column.header for column in table.columns][:2] == ["shape", "setting"]
+    assert list(table.columns[1].cells) == settings
+
+
+def test_a_value_that_no_run_can_have_is_told_by_its_knob() -> None:
+    assert told(vary={"architecture.norm": ["post", "rms"]}).keys() == {"vary.architecture.norm"}
+    assert "warmup_fraction" in str(told(vary={"recipe.warmup_fraction": [0.1, 0.9]}, base={"recipe": {"schedule": "wsd"}}))
+
+
+def test_schedules_that_are_compared_keep_one_warmup() -> None:
+    planned = cells(sweep(vary={"recipe.schedule": ["linear", "wsd"]}, budgets={"steps": [100, 200]}))
+    assert {(cell.config.recipe.warmup_fraction, cell.config.recipe.warmup_tokens) for cell in planned} == {(0.1, None)}
 
 
 def test_equal_parameters_are_met_within_the_tolerance() -> None:

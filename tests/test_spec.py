@@ -46,6 +46,14 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"base": {"recipe": {"budget": {"steps": 4}}}}, "base.recipe.budget", "stands under budgets, beside base"),
         ({"base": {"architecture": {"width": 8}}}, "base.architecture.width", "is what shapes give"),
         ({"base": {"architecture": {"norm": "rms"}}}, "base.architecture.norm", "is not one of post, pre"),
+        ({"vary": {"recipe.dropuot": [0]}}, "vary.recipe.dropuot", "did you mean 'recipe.dropout'?"),
+        ({"vary": {"recipe.dropout": []}}, "vary.recipe.dropout", "is empty"),
+        ({"vary": {"recipe.dropout": 0.1}}, "vary.recipe.dropout", "0.1 where a list is needed"),
+        ({"vary": {"architecture.depth": [1, 2]}}, "vary.architecture.depth", "is what shapes give"),
+        ({"vary": {"masking.rate": [0.1, 0.2]}}, "vary.masking.rate", "so that losses could not be compared"),
+        ({"vary": {"recipe.precision": ["bf16", "fp32"]}}, "vary.recipe.precision", "has a value in base too"),
+        ({"vary": {"recipe.beta1": [0.8, 0.9]}, "tune": {"recipe.beta1": {"low": 0.5, "high": 0.9, "trials": 2}}},
+         "vary.recipe.beta1", "is tuned too"),
         ({"seeds": True}, "seeds", "is true or false where a number is needed"),
         ({"seeds": 101}, "seeds", "above the most allowed, 100"),
         ({"first_seed": -1}, "first_seed", "below the least allowed, 0"),
@@ -68,7 +76,8 @@ def test_what_a_sweep_cannot_say(changes: dict[str, Any], place: str, message: s
     [
         ({"seeds": 2}, "one budget and one seed"),
         ({"budgets": {"tokens": [1e6]}}, "one budget and one seed"),
-        ({"tune": RATES}, "so no tune"),
+        ({"tune": RATES}, "so no vary and no tune"),
+        ({"vary": {"recipe.dropout": [0, 0.1]}}, "so no vary and no tune"),
     ],
 )
 def test_a_search_takes_one_budget_and_one_seed_and_tunes_itself(changes: dict[str, Any], message: str) -> None:

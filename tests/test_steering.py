@@ -19,6 +19,7 @@ from study.folders import RunFolder, SweepFolder
 from study.ownership import Attempt, turn
 from study.records import ledger
 from study.sweeping.coordinator import Progress, held
+from study.sweeping.display import ended_line
 from study.sweeping.liveness import Signs, seconds_per_row, signs_of
 from study.sweeping.plan import cells
 from study.sweeping.status import status
@@ -191,6 +192,20 @@ def test_runs_stand_in_the_order_of_their_sizes_with_their_budgets(tmp_path: Pat
     assert order == list(product(("L2", "L10"), (20 * 256, 100 * 256), (0, 1)))
     show(status_table(state))
     assert capsys.readouterr().out.count("5.12k") == 4
+
+
+def test_runs_of_a_varied_sweep_say_their_setting(tmp_path: Path, study: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, FakeExecutor(), vary={"recipe.dropout": [0, 0.1]}, shapes={"grid": {"depth": [1]}})
+    state = status(sweep_at(tmp_path))
+    assert [one.setting for one in state.runs] == ["dropout=0", "dropout=0.1"]
+    show(status_table(state), status_summary(state))
+    printed = capsys.readouterr().out
+    assert "dropout=0.1" in printed
+    assert "nats, L1-H16-A2-F32 dropout=0 at rate 0.04" in printed
+    labels = {ended_line(one, ("recipe.dropout",)).split(":")[0] for one in sweep_at(tmp_path).records()}
+    assert labels == {f"COMPLETED L1-H16-A2-F32 dropout={dropout} lr=0.04 seed=0" for dropout in (0, 0.1)}
+    sweep_at(tmp_path).sweep_file.write_text("vary: [")
+    assert [one.setting for one in status(sweep_at(tmp_path)).runs] == ["", ""]
 
 
 def test_a_damaged_exclusion_is_named(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeVar
@@ -12,10 +13,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from study.architecture import Architecture
-from study.config import RunConfig, fingerprint_of
+from study.config import RunConfig, fingerprint_of, setting_words
 from study.counting import parameters
 from study.fitting.learning_rates import RATE, RateSearch, off_best, search_rates
 from study.folders import RunFolder, SweepFolder
+from study.schema import number_in
 from study.wording import compact
 
 SHAPE = ("architecture.depth", "architecture.width", "architecture.heads", "architecture.ffn")
@@ -31,14 +33,14 @@ EQUAL_WITHIN = 0.05
 class Cell:
     """One shape under one setting and budget.
 
-    `setting` says what else the sweep varies, empty where only shapes and budgets differ. `tokens` and `train_flops` are
-    those of the whole budget. `validation` names the validation set and masks: only under one name are losses comparable.
+    `settings` holds what else differs within the sweep, by ledger column. `tokens` and `train_flops` are those of the whole
+    budget. `validation` names the validation set and masks: only under one name are losses comparable.
     `runs` are the usable runs at the chosen rate, by seed, and `losses` theirs: seeds ×
     validation sequences in nats per masked token.
     """
 
     name: str
-    setting: str
+    settings: Mapping[str, object]
     budget: str
     architecture: Architecture
     parameters: int
@@ -51,6 +53,11 @@ class Cell:
     rates: RateSearch
     runs: tuple[str, ...]
     losses: NDArray[np.float64] = field(repr=False, compare=False)
+
+    @property
+    def setting(self) -> str:
+        """The settings in words, empty where only shapes and budgets differ."""
+        return setting_words(self.settings)
 
     @property
     def usable(self) -> bool:
@@ -88,7 +95,8 @@ class Cell:
 class Family:
     """Cells that are looked at together: those of equal parameters, setting and tokens, or else those of one budget.
 
-    `size` says what the parameters and the setting are, empty where they differ within the family.
+    `size` says what the parameters and the setting are, empty where they differ within the family; of a family of settings
+    (families_of_settings) it is the shape.
     """
 
     size: str
@@ -107,14 +115,24 @@ class Family:
 
 
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
-    """The cells of a sweep by size, shape, tokens and setting; empty for an empty ledger."""
+    """The cells of a sweep by size, shape, tokens and setting, these as the sweep lists them; empty for an empty ledger."""
     if ledger.empty:
         return ()
     varied = varied_columns(ledger, (*SHAPE, *folder.tuned(), "seed"))
     found = [_cell(folder, str(name), runs[off_best(runs) == ""], varied) for name, runs in ledger.groupby("cell")]
-    return tuple(
-        sorted(found, key=lambda cell: (cell.parameters_non_embedding, *cell.architecture.sizes, cell.tokens, cell.name))
-    )
+    listed = {column: [number_in(value) for value in values] for column, values in (folder.sweep().get("vary") or {}).items()}
+
+    def order(cell: Cell) -> tuple[object, ...]:
+        settings = (_place(value, listed.get(column, [])) for column, value in cell.settings.items())
+        return cell.parameters_non_embedding, *cell.architecture.sizes, cell.tokens, *settings, cell.name
+
+    return tuple(sorted(found, key=order))
+
+
+def _place(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
+    """Where a value of a setting stands among those that are listed; the others follow, numbers by size and words in order."""
+    number = float(value) if isinstance(value, int | float) and value == value else math.inf
+    return listed.index(value) if value in listed else len(listed), number, str(value)
 
 
 def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
@@ -126,6 +144,19 @@ def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
     for cell in sorted(cells, key=lambda cell: cell.tokens):
         by_budget.setdefault(cell.budget, []).append(cell)
     return tuple(Family("", budget, tuple(members)) for budget, members in by_budget.items())
+
+
+def families_of_settings(cells: Iterable[Cell]) -> Iterator[Family]:
+    """The cells of one shape, budget and validation set that differ in one setting alone, where there are several."""
+    found: dict[tuple[object, ...], tuple[str, list[Cell]]] = {}
+    for cell in cells:
+        for column in cell.settings:
+            others = setting_words({name: value for name, value in cell.settings.items() if name != column})
+            name = ", ".join(filter(None, (cell.architecture.shape_name, others)))
+            found.setdefault((column, name, cell.tokens, cell.budget, cell.validation), (name, []))[1].append(cell)
+    for name, members in found.values():
+        if len(members) > 1:
+            yield Family(name, members[0].budget, tuple(members))
 
 
 def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:
@@ -175,7 +206,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str])
     validation = {"data": row["data_fingerprint"], **config.data.model_dump(), "masking": config.masking.model_dump()}
     return Cell(
         name=name,
-        setting=setting_of(row, varied),
+        settings={column: row[column] for column in varied},
         budget=_budget(config),
         architecture=config.architecture,
         **parameters(config.architecture).totals(),
@@ -187,15 +218,6 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str])
         runs=tuple(chosen["run_id"].astype(str)),
         losses=np.array(losses) if losses else np.empty((0, 0)),
     )
-
-
-def setting_of(run: pd.Series, columns: Sequence[str]) -> str:
-    """What some columns hold for a run, in words: data.validation_sequences=200, masking.rate=0.3."""
-    return ", ".join(f"{column}={_short(run[column])}" for column in columns)
-
-
-def _short(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:

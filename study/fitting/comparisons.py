@@ -1,13 +1,14 @@
-"""Which of two shapes of equal parameters has the lower loss: every pair of every family, with one verdict each."""
+"""Which of two shapes of equal parameters, or of two settings of one shape, has the lower loss: one verdict a pair."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
-from study.fitting.cells import EQUAL_WITHIN, Cell, Family
+from study.config import setting_words
+from study.fitting.cells import EQUAL_WITHIN, Cell, Family, families_of_settings
 from study.fitting.paired import (
     CONFIDENCE,
     Difference,
@@ -28,7 +29,8 @@ SIZES: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
 
 METHOD = (
     "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
-    f"other, at equal tokens and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size. Estimate: mean over the "
+    f"other, at equal tokens and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size; or of one shape, at equal "
+    "tokens, that of a setting minus that of the one before it in the sweep file. Estimate: mean over the "
     "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, plus over "
     "seeds (pooled over the cells of one budget with two seeds or more; seeds taken as independent between shapes). 95% "
     "Student intervals with Satterthwaite's degrees of freedom, one pair at a time; a pair is decided where Holm's adjusted p, "
@@ -39,11 +41,12 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """One pair of shapes: the first minus the second, and whether the sign of the difference is settled.
+    """One pair of shapes, or of settings of a shape: the first minus the second, and whether its sign is settled.
 
     `decided` needs Holm's adjusted p-value below 5%, so a single interval that leaves out zero may still be undecided. `weighs`
-    is the first of SIZES in which the shapes differ, of which the first shape has more; `against` is the first in which the
-    second has more, None where it has more of nothing. The last two fields say what would decide an undecided pair if its
+    is of shapes the first of SIZES in which they differ, of which the first shape has more; `against` is the first in which the
+    second has more, None where it has more of nothing. Of settings `weighs` is the column in which they differ, and nothing
+    stands against it. The last two fields say what would decide an undecided pair if its
     estimate were the truth; None where that alone would not.
     """
 
@@ -52,7 +55,7 @@ class Comparison:
     second: str
     first_cell: str
     second_cell: str
-    weighs: Size
+    weighs: str
     against: Size | None
     difference: Difference
     status: Verdict
@@ -61,13 +64,18 @@ class Comparison:
     sequences_that_would_decide: int | None = None
 
     @property
+    def of_shapes(self) -> bool:
+        """Whether two shapes are compared, and not two settings of one."""
+        return self.weighs in SIZES
+
+    @property
     def lower(self) -> str:
-        """The shape whose estimated loss is lower."""
+        """The shape or the setting whose estimated loss is lower."""
         return self.first if self.first_is_lower else self.second
 
     @property
     def first_is_lower(self) -> bool:
-        """Whether the first shape's estimated loss is the lower one."""
+        """Whether the first one's estimated loss is the lower one."""
         return self.difference.estimate_nats < 0
 
 
@@ -83,7 +91,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """All pairs of a sweep; `reason` says why there are none where there are none."""
+    """All pairs of a sweep; `reason` says why there are none of shapes where there are none."""
 
     pairs: tuple[Comparison, ...]
     left_out: tuple[LeftOut, ...]
@@ -92,32 +100,49 @@ class Comparisons:
     method: str = METHOD
 
     @property
+    def compared(self) -> frozenset[str]:
+        """The names of the cells that are in any pair."""
+        return frozenset(name for pair in self.pairs for name in (pair.first_cell, pair.second_cell))
+
+    @property
     def weigh_depth_or_width(self) -> bool:
         """Whether any pair differs in depth or width, so that pairs say what steps in these would."""
         return any(pair.weighs in ("depth", "width") for pair in self.pairs)
 
 
 def compare(families: Sequence[Family], include_unbracketed: bool = False) -> Comparisons:
-    """Compare every two shapes of each family of equal parameters.
+    """Compare every two shapes of each family of equal parameters, and every two settings of a shape that differ in one thing.
 
     A cell enters when it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate.
     """
+    cells = [cell for family in families for cell in family.cells]
     equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]
-    left_out = tuple(
-        LeftOut(cell.name, cell.architecture.shape_name, family.label, reason)
-        for family in equal
-        for cell in family.cells
-        if (reason := why_left_out(cell, include_unbracketed)) is not None
-    )
-    gone = {cell.cell for cell in left_out}
-    seeds = _seed_variances([cell for family in families for cell in family.cells if cell.usable])
-    pairs: list[tuple[Comparison, SeedVariance | None]] = []
-    for family in equal:
-        of_budget = seeds.get(family.cells[0].tokens)
-        for one, other in combinations([cell for cell in family.cells if cell.name not in gone], 2):
-            pairs.append((_compare(family.label, *_larger_first(one, other), of_budget), of_budget))
-    reason = None if pairs else _why_none(equal, left_out)
-    return Comparisons(tuple(_judged(pairs)), left_out, seeds, reason)
+    alike = list(families_of_settings(cells))
+    left_out: dict[str, LeftOut] = {}
+    for family in (*equal, *alike):
+        for cell in family.cells:
+            if (reason := why_left_out(cell, include_unbracketed)) is not None:
+                left_out.setdefault(cell.name, LeftOut(cell.name, cell.architecture.shape_name, family.label, reason))
+    seeds = _seed_variances([cell for cell in cells if cell.usable])
+    pairs = [
+        (_of_shapes(family.label, *_larger_first(one, other), of_budget), of_budget)
+        for family, one, other in _pairs(equal, left_out.keys())
+        for of_budget in (seeds.get(one.tokens),)
+    ]
+    reason = None if pairs else _why_none(equal, tuple(left_out.values()))
+    pairs += [
+        (_of_settings(family.label, other, one, of_budget), of_budget)
+        for family, one, other in _pairs(alike, left_out.keys())
+        for of_budget in (seeds.get(one.tokens),)
+    ]
+    return Comparisons(tuple(_judged(pairs)), tuple(left_out.values()), seeds, reason)
+
+
+def _pairs(families: Sequence[Family], left_out: Set[str]) -> Iterator[tuple[Family, Cell, Cell]]:
+    """Every two cells of each family that are not left out."""
+    for family in families:
+        for one, other in combinations([cell for cell in family.cells if cell.name not in left_out], 2):
+            yield family, one, other
 
 
 def _seed_variances(cells: Sequence[Cell]) -> SeedVariances:
@@ -149,7 +174,27 @@ def _sizes(cell: Cell) -> tuple[int, ...]:
     return tuple(getattr(cell.architecture, size) for size in SIZES)
 
 
-def _compare(family: str, first: Cell, second: Cell, seeds: SeedVariance | None) -> Comparison:
+def _column(one: Cell, other: Cell) -> str:
+    """The column of the setting in which two cells of a family of settings differ."""
+    return next(column for column, value in one.settings.items() if value != other.settings[column])
+
+
+def _of_settings(family: str, first: Cell, second: Cell, seeds: SeedVariance | None) -> Comparison:
+    column = _column(first, second)
+    return Comparison(
+        family=family,
+        first=setting_words({column: first.settings[column]}),
+        second=setting_words({column: second.settings[column]}),
+        first_cell=first.name,
+        second_cell=second.name,
+        weighs=column,
+        against=None,
+        difference=paired_difference(first.losses, second.losses, seeds),
+        status="no_seed_replicates",
+    )
+
+
+def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariance | None) -> Comparison:
     more = [size for size, one, other in zip(SIZES, _sizes(first), _sizes(second), strict=True) if one > other]
     fewer = [size for size, one, other in zip(SIZES, _sizes(first), _sizes(second), strict=True) if one < other]
     return Comparison(

@@ -38,8 +38,9 @@ class Evidence:
 
     @cached_property
     def laws(self) -> SweepLaws:
-        """The laws that the ledger can tell, fitted when first asked for."""
-        return sweep_laws(self.folder.path, self.ledger, searched="search" in self.sweep)
+        """The laws that the ledger can tell, fitted when first asked for; the warmup of a trunk follows its budgets."""
+        settings = [column for column in self.cells[0].settings if column != "recipe.warmup_tokens"] if self.cells else []
+        return sweep_laws(self.folder.path, self.ledger, settings, searched="search" in self.sweep)
 
     @cached_property
     def downstream(self) -> Downstream | None:

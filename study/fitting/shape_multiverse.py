@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from study.config import setting_words
 from study.errors import InputError, Problem
-from study.fitting.cells import EQUAL_WITHIN, Cell, of_equal_size, setting_of
+from study.fitting.cells import EQUAL_WITHIN, Cell, of_equal_size
 from study.fitting.contrasts import contrast, slope_weights
 from study.fitting.estimation import Fit, fit
 from study.fitting.evidence import Evidence, gather
@@ -88,7 +89,7 @@ def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[Cell]]
     apart = validation_columns(pd.DataFrame([rows[cell.runs[0]] for cell in usable]))
     sets: dict[str, list[Cell]] = {}
     for cell in usable:
-        sets.setdefault(setting_of(rows[cell.runs[0]], apart), []).append(cell)
+        sets.setdefault(setting_words({column: rows[cell.runs[0]][column] for column in apart}), []).append(cell)
     ordered = sorted(sets.items(), key=lambda item: (-len(item[1]), item[0]))
     return [({"validation": name} if len(sets) > 1 else {}, cells) for name, cells in ordered] or [({}, [])]
 

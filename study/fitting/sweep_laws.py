@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +28,14 @@ class SweepLaws:
     reasons: tuple[str, ...]
 
 
-def sweep_laws(folder: Path, ledger: pd.DataFrame, searched: bool = False) -> SweepLaws:
+def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str] = (), searched: bool = False) -> SweepLaws:
     """Fit the laws whose variables a sweep varies, to its usable runs at the best knobs of their cells.
 
     Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
     at one budget the law in the sizes of the shape, where these are not tied to each other. Shapes of equal non-embedding
-    parameters are of one size, and tell what shape does, not size. None is fitted to runs whose losses
-    are of different validation sets or masks, nor to those of a search, which gives few shapes a good rate and prunes others.
+    parameters are of one size, and tell what shape does, not size. None is fitted to runs whose losses are of different
+    validation sets or masks, to runs that differ in a column of `settings`, for each of these has laws of its own, nor to those
+    of a search, which gives few shapes a good rate and prunes others.
     """
     if ledger.empty:
         return SweepLaws((), ("No law is fitted: no run has ended",))
@@ -44,6 +46,9 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, searched: bool = False) -> Sw
         return SweepLaws((), ("No law is fitted: a search gives few sizes their best rate, and may prune the others",))
     if reason := why_incomparable(used, folder):
         return SweepLaws((), (f"No law is fitted: {reason}",))
+    if apart := [column for column in settings if used[column].nunique(dropna=False) > 1]:
+        differ = f"runs that differ in {', '.join(apart)} have laws of their own"
+        return SweepLaws((), (f'No law is fitted: {differ}; fit some with study fit {folder} --where "{apart[0]} == …"',))
     names = _candidates(used)
     if not names:
         return SweepLaws((), ("No law is fitted: the usable runs are of one size and one number of tokens",))

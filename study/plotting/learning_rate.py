@@ -37,6 +37,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "width": cell.architecture.width,
             "heads": cell.architecture.heads,
             "ffn": cell.architecture.ffn,
+            "setting": cell.setting,
             "learning_rate": rate.learning_rate,
             "loss_nats": rate.loss_nats,
             "exclusion": rate.exclusion,

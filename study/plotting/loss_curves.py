@@ -24,6 +24,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "width": cell.architecture.width,
             "heads": cell.architecture.heads,
             "ffn": cell.architecture.ffn,
+            "setting": cell.setting,
             "tokens": row["trainer/tokens"],
             "loss_nats": row["val/loss"],
             "unigram_entropy_nats": cell.unigram_entropy_nats,

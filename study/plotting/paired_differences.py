@@ -1,4 +1,4 @@
-"""A forest plot of the paired differences between shapes of equal parameters."""
+"""A forest plot of the paired differences between shapes of equal parameters, and between settings of one shape."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from study.fitting.evidence import Evidence
 from study.plotting.style import legend_below, theme
+from study.quantities import plural
 
 _SIDES = {
     "depth": ("deeper", "shallower"),
@@ -24,7 +25,7 @@ _LOOK = {"decided": ("#0173b2", "o"), "undecided": ("#de8f05", "s"), "no_seed_re
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a pair: the deeper shape minus the other (see METHOD), its 95% interval, n and status."""
+    """One row a pair: the first minus the second (see METHOD), its 95% interval, n and status; `sides` are what they are."""
     rows = [
         {
             "family": pair.family,
@@ -35,7 +36,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "n_sequences": pair.difference.n_sequences,
             "n_seeds": "+".join(map(str, pair.difference.n_seeds)),
             "status": pair.status,
-            "weighs": pair.weighs,
+            "sides": _SIDES.get(pair.weighs, (pair.first, pair.second)),
+            "equal": "parameters" if pair.of_shapes else "shape",
         }
         for pair in evidence.comparisons.pairs
     ]
@@ -43,8 +45,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A row a pair under its family's name; left of zero the first shape, which has more of what the pair weighs, is better."""
-    first, second = _SIDES[data["weighs"].iloc[0]] if data["weighs"].nunique() == 1 else ("first", "second")
+    """A row a pair under its family's name; left of zero the first is better, of shapes that with more of what is weighed."""
+    first, second = data["sides"].iloc[0] if data["sides"].nunique() == 1 else ("first", "second")
     with theme():
         names = data["family"].unique()
         figure = Figure(figsize=(10, 1.7 + 0.33 * (len(data) + len(names))), layout="constrained")
@@ -65,7 +67,9 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.set_xlabel(f"difference of validation loss (nats per masked token)\n← {first} better        {second} better →")
-        figure.suptitle(f"{first.capitalize()} minus {second} at equal parameters ({len(data)} pairs, 95% intervals)")
+        equal = " or ".join(data["equal"].unique())
+        title = f"{first[0].upper()}{first[1:]} minus {second} at equal {equal}"
+        figure.suptitle(f"{title} ({plural(len(data), 'pair')}, 95% intervals)")
         seen = [status for status in _LOOK if status in set(data["status"])]
         legend_below(figure, [_key(status) for status in seen])
     return figure

@@ -24,6 +24,7 @@ class BillRow:
     """What each of a cell's runs will cost: FLOPs and seconds are those of its `spent_tokens`, without what a trunk trains."""
 
     shape: str
+    setting: str
     parameters: int
     parameters_non_embedding: int
     tokens: int
@@ -105,13 +106,14 @@ def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = 
     if spec.search is not None:
         check_space(spec)
         example = search_example(spec)
-        row = _row(example, example.steps, spec.search.trials, rate)
+        row = _row(spec, example, example.steps, spec.search.trials, rate)
         return Bill((row,), len(slots), basis, at_most=True)
     planned = cells(spec)
     shared = families(planned)
     branches = branch_steps(shared)
     rows = [
-        _row(cell.config, cell.config.steps - branches.get(cell.config.key, 0), cell.planned_runs(), rate) for cell in planned
+        _row(spec, cell.config, cell.config.steps - branches.get(cell.config.key, 0), cell.planned_runs(), rate)
+        for cell in planned
     ]
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
     sharing = _sharing(shared, branches) if branches else None
@@ -144,11 +146,12 @@ def search_example(spec: SweepSpec) -> RunConfig:
     return searched_config(spec, values)
 
 
-def _row(config: RunConfig, spent_steps: int, runs: int, rate: float) -> BillRow:
+def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: int, rate: float) -> BillRow:
     flops = counts_of(config, spent_steps)["train_flops"]
     count = parameters(config.architecture)
     return BillRow(
         shape=config.architecture.shape_name,
+        setting=config.setting(tuple(spec.vary)),
         parameters=count.parameters,
         parameters_non_embedding=count.parameters_non_embedding,
         tokens=config.tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from rich.console import Console
@@ -25,6 +26,7 @@ class LaunchDisplay:
 
     def __init__(self, console: Console, folder: SweepFolder, data_fingerprint: str, expected_runs: int) -> None:
         self.console, self.folder, self.data_fingerprint, self.expected_runs = console, folder, data_fingerprint, expected_runs
+        self._varied = folder.varied()
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -62,19 +64,19 @@ class LaunchDisplay:
         for key, record in state.ended.items():
             if key not in self._shown:
                 self._shown.add(key)
-                self.console.print(printable(ended_line(record)), highlight=False, markup=False, soft_wrap=True)
+                self.console.print(printable(ended_line(record, self._varied)), highlight=False, markup=False, soft_wrap=True)
 
     def _show_held(self, state: SweepProgress) -> None:
         for key, (config, who) in state.held.items():
             if key not in self._held:
                 self._held.add(key)
-                line = f"WAITS     {run_label(config)}: is being trained by {who}"
+                line = f"WAITS     {run_label(config, self._varied)}: is being trained by {who}"
                 self.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
     def _share(self, key: str, config: RunConfig) -> float:
         """Update the bar of one run; the share of its steps that are done."""
         if key not in self._tasks:
-            self._tasks[key] = self.progress.add_task(run_label(config), total=config.tokens, note="starting")
+            self._tasks[key] = self.progress.add_task(run_label(config, self._varied), total=config.tokens, note="starting")
         home = self.folder.home(config.fingerprint(self.data_fingerprint))
         rows = newest_rows(home)
         values = newest_of(rows)
@@ -84,18 +86,20 @@ class LaunchDisplay:
         return float(tokens) / config.tokens
 
 
-def run_label(config: RunConfig) -> str:
-    """A run in a few words: shape, learning rate, seed."""
-    return f"{config.architecture.shape_name} lr={config.recipe.learning_rate:g} seed={config.seed}"
+def run_label(config: RunConfig, varied: Sequence[str]) -> str:
+    """A run in a few words: shape, what the sweep varies, learning rate, seed."""
+    words = (config.architecture.shape_name, config.setting(varied), f"lr={config.recipe.learning_rate:g} seed={config.seed}")
+    return " ".join(filter(None, words))
 
 
-def ended_line(record: RunRecord) -> str:
+def ended_line(record: RunRecord, varied: Sequence[str]) -> str:
     """What became of a run, in a line."""
+    label = run_label(record.config, varied)
     if record.state != "COMPLETED" or record.loss_nats is None:
-        return f"{record.state:<9} {run_label(record.config)}: {record.reason}"
+        return f"{record.state:<9} {label}: {record.reason}"
     note = "" if record.trunk is None else f" for its own {record.spent_tokens:,}"
     note += ", stuck near the unigram entropy" if record.stuck_at_unigram else ""
     return (
-        f"COMPLETED {run_label(record.config)}: {record.loss_nats:.4f} ± {record.loss_standard_error_nats or 0:.4f} nats after "
+        f"COMPLETED {label}: {record.loss_nats:.4f} ± {record.loss_standard_error_nats or 0:.4f} nats after "
         f"{record.tokens:,} tokens in {record.wall_seconds or 0:.0f} s{note}"
     )

@@ -22,32 +22,50 @@ CHECKED_POINTS = 2000
 
 
 def cells(spec: SweepSpec) -> list[Cell]:
-    """All cells of a sweep of shapes, each budget at each shape.
+    """All cells of a sweep of shapes: each budget at each shape in each setting, and searches begin at those of their setting.
 
     Raises InputError with every problem of every cell, each once and under its path in the sweep file.
     """
     problems: dict[str, Problem] = {}
     found: dict[str, Cell] = {}
-    for shape in _shapes(spec, problems):
-        configs = []
-        for budget in spec.budgets.each():
-            try:
-                configs.append(run_config(spec, shape, budget))
-                for point in Cell(configs[-1], spec).points():
-                    run_config(spec, shape, budget, over=point)
-            except InputError as error:
-                problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
-        for config in _on_one_way(configs, spec):
-            found.setdefault(config.key, Cell(config, spec))
+    planned: list[Cell] = []
+    shapes = _shapes(spec, problems)
+    for setting in spec.settings:
+        of_setting = []
+        for shape in shapes:
+            for config in _on_one_way(_configs(spec, shape, setting, problems), spec):
+                if config.key not in found:
+                    found[config.key] = Cell(config, spec)
+                    of_setting.append(found[config.key])
+        planned += with_neighbours(of_setting)
     if problems:
         raise InputError(problems.values())
-    return with_neighbours(list(found.values()))
+    return planned
+
+
+def _configs(
+    spec: SweepSpec, shape: Mapping[str, Any], setting: Mapping[str, Any], problems: dict[str, Problem]
+) -> list[RunConfig]:
+    """One shape in one setting at each budget; what is wrong with any of its runs is added to the problems."""
+    configs = []
+    for budget in spec.budgets.each():
+        try:
+            configs.append(run_config(spec, shape, budget, setting))
+            for point in Cell(configs[-1], spec).points():
+                run_config(spec, shape, budget, {**setting, **point})
+        except InputError as error:
+            problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
+    return configs
 
 
 def _on_one_way(configs: list[RunConfig], spec: SweepSpec) -> list[RunConfig]:
-    """The budgets of one shape with the warmup of the smallest where the schedule is wsd, so that one trunk serves them all."""
+    """The budgets of one shape with the warmup of the smallest where the schedule is wsd, so that one trunk serves them all.
+
+    Where schedules or warmups are compared or tuned, each keeps its own.
+    """
     recipes = [config.recipe for config in configs]
-    if len({config.steps for config in configs}) < 2 or "recipe.warmup_fraction" in spec.tune:
+    alone = {"recipe.warmup_fraction", "recipe.schedule"} & {*spec.tune, *spec.vary}
+    if len({config.steps for config in configs}) < 2 or alone:
         return configs
     if any(recipe.schedule != "wsd" or recipe.warmup_tokens is not None for recipe in recipes):
         return configs
@@ -128,6 +146,8 @@ def _place(spec: SweepSpec, path: str, shape: str = "") -> str:
         return f"search.space.{path}"
     if path in spec.tune:
         return f"tune.{path}"
+    if path in spec.vary:
+        return f"vary.{path}"
     if path in flatten(spec.base):
         return f"base.{path}"
     if path.startswith("recipe.budget"):

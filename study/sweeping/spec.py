@@ -10,7 +10,7 @@ from itertools import product
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from study.config import Budget, DataConfig, Masking
 from study.schema import Count, Index, OneOrSeveral, Positive, Several, Share, Strict, Text, number_in, whole
@@ -184,6 +184,10 @@ def _in_equal_ratios(low: float, high: float, count: int) -> tuple[float, ...]:
     return tuple(dict.fromkeys(_rounded(value) for value in np.geomspace(low, high, count)))
 
 
+Varied = Several[Annotated[int | float | str | bool, BeforeValidator(number_in)]]
+"""Values of a knob to compare, each a setting of its own at every shape and budget; PyYAML reads 1e-3 as a string."""
+
+
 class Dimension(Strict):
     """One dimension of a search: numbers from `low` to `high` (whole ones where both are), or `choices`."""
 
@@ -295,6 +299,7 @@ class SweepSpec(Strict):
     base: dict[str, Any] = Field(default_factory=dict)
     shapes: Shapes | None = None
     budgets: Budgets
+    vary: dict[str, Varied] = Field(default_factory=dict)
     tune: dict[str, Tuned] = Field(default_factory=dict)
     seeds: Annotated[Count, Field(le=100)] = 1
     first_seed: Annotated[Index, Field(le=2**31)] = 0
@@ -333,9 +338,15 @@ class SweepSpec(Strict):
     def _shapes_or_search(self) -> Self:
         if (self.shapes is None) == (self.search is None):
             raise ValueError("needs either shapes or search")
-        if self.search is not None and (self.tune or self.seeds > 1 or sum(len(values) for _, values in self.budgets) > 1):
-            raise ValueError("a search takes one budget and one seed, and tunes what its space names, so no tune")
+        one_budget = sum(len(values) for _, values in self.budgets) == 1
+        if self.search is not None and (self.vary or self.tune or self.seeds > 1 or not one_budget):
+            raise ValueError("a search takes one budget and one seed, and tries what its space names, so no vary and no tune")
         return self
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """Every combination of the values of `vary`, one of no values where it is empty."""
+        return [dict(zip(self.vary, values, strict=True)) for values in product(*self.vary.values())]
 
     @property
     def seed_values(self) -> tuple[int, ...]:

@@ -34,6 +34,7 @@ class RunStatus:
 
     run_id: str
     shape: str
+    setting: str
     learning_rate: float
     seed: int
     state: str
@@ -140,17 +141,28 @@ def status(folder: SweepFolder) -> SweepStatus:
         coordinator = json.loads(folder.holder_file.read_bytes())
     recorded = [(run, run.record()) for run in folder.runs()]
     begun = [(run, record, run.config() if record is None else record.config) for run, record in recorded]
-    runs = tuple(_run_status(folder, *one) for one in sorted(begun, key=lambda one: _by_shape(one[2])))
+    varied = _varied(folder)
+    runs = tuple(_run_status(folder, varied, *one) for one in sorted(begun, key=lambda one: _in_order(one[2], varied)))
     records = [record for _, record in recorded if record is not None]
     return SweepStatus(folder.name, coordinator, runs, *_planned(folder, runs, records))
 
 
-def _by_shape(config: RunConfig) -> tuple[tuple[int, ...], int, float, int]:
-    """Small shapes before large ones, short budgets before long ones, then by learning rate and seed."""
-    return config.architecture.sizes, config.tokens, config.recipe.learning_rate, config.seed
+def _varied(folder: SweepFolder) -> tuple[str, ...]:
+    """The knobs that the sweep varies; none where its file cannot be read any more."""
+    try:
+        return folder.varied()
+    except InputError:
+        return ()
 
 
-def _run_status(folder: SweepFolder, run: RunFolder, record: RunRecord | None, config: RunConfig) -> RunStatus:
+def _in_order(config: RunConfig, varied: Sequence[str]) -> tuple[tuple[int, ...], str, int, float, int]:
+    """Small shapes before large ones, setting by setting, short budgets before long ones, then by learning rate and seed."""
+    return config.architecture.sizes, config.setting(varied), config.tokens, config.recipe.learning_rate, config.seed
+
+
+def _run_status(
+    folder: SweepFolder, varied: Sequence[str], run: RunFolder, record: RunRecord | None, config: RunConfig
+) -> RunStatus:
     home = folder.home(run.run_id)
     state: str = "running" if record is None and is_trained(home) else "stopped"
     rows = newest_rows(home) if record is None else []
@@ -169,6 +181,7 @@ def _run_status(folder: SweepFolder, run: RunFolder, record: RunRecord | None, c
     return RunStatus(
         run_id=run.run_id,
         shape=config.architecture.shape_name,
+        setting=config.setting(varied),
         learning_rate=config.recipe.learning_rate,
         seed=config.seed,
         state=state,

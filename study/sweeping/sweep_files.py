@@ -11,7 +11,7 @@ import yaml
 from study.architecture import Architecture
 from study.config import KeyLoader, Masking, Recipe, read_yaml
 from study.errors import InputError, Problem
-from study.schema import nearest, number_in, shown
+from study.schema import flatten, nearest, number_in, shown
 from study.sweeping.spec import LARGEST, Budgets, SweepSpec
 
 KNOBS = (
@@ -19,7 +19,7 @@ KNOBS = (
     *(f"recipe.{name}" for name in Recipe.model_fields if name != "budget"),
     *(f"masking.{name}" for name in Masking.model_fields),
 )
-"""The dotted keys of a run that `tune` and `search` may set."""
+"""The dotted keys of a run that `vary`, `tune` and `search` may set."""
 
 PRUNE_REFUSED = (
     "stands under search and nowhere else: to stop those runs of a comparison or a fit that begin slowly would bias it"
@@ -82,9 +82,9 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def _keys_of(path: str) -> list[str]:
-    """The keys that a path goes through; a knob under `tune` or `search.space` is one key with a dot in it."""
+    """The keys that a path goes through; a knob under `vary`, `tune` or `search.space` is one key with a dot in it."""
     keys = path.split(".")
-    for above in (["tune"], ["search", "space"]):
+    for above in (["vary"], ["tune"], ["search", "space"]):
         if keys[: len(above)] == above and len(keys) > len(above) + 1:
             knob = ".".join(keys[len(above) : len(above) + 2])
             return [*above, knob, *keys[len(above) + 2 :]]
@@ -94,12 +94,14 @@ def _keys_of(path: str) -> list[str]:
 def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
     """What is wrong with knobs and with `base` by itself; whether the parts of a run fit is for study.sweeping.plan."""
     search = values.get("search")
-    knobs = {"tune": values.get("tune"), "search.space": search.get("space") if isinstance(search, Mapping) else None}
+    space = search.get("space") if isinstance(search, Mapping) else None
+    knobs = {"vary": values.get("vary"), "tune": values.get("tune"), "search.space": space}
     for place, given in knobs.items():
         for path in given if isinstance(given, Mapping) else ():
             if path not in KNOBS:
                 yield Problem(f"{place}.{path}", f"is not a knob of a run; {nearest(str(path), list(KNOBS))}")
     base = values.get("base", {})
+    yield from _problems_of_varied(knobs["vary"], knobs["tune"], base)
     if not isinstance(base, Mapping):
         return
     if isinstance(architecture := base.get("architecture"), Mapping):
@@ -112,6 +114,23 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
         except InputError as error:
             yield from error.problems
     yield from _problems_of_budgets(values, base)
+
+
+def _problems_of_varied(varied: object, tuned: object, base: object) -> Iterator[Problem]:
+    """What is wrong with knobs that are varied and have another place, or change what losses are measured on."""
+    elsewhere = flatten(base) if isinstance(base, Mapping) else {}
+    for path in varied if isinstance(varied, Mapping) else ():
+        place = f"vary.{path}"
+        if str(path).removeprefix("architecture.") in LARGEST:
+            yield Problem(place, "is what shapes give; list its values there")
+        elif str(path).startswith("masking."):
+            yield Problem(
+                place, "changes the masks of validation too, so that losses could not be compared; make a sweep of each"
+            )
+        elif isinstance(tuned, Mapping) and path in tuned:
+            yield Problem(place, "is tuned too; leave it out of one of the two")
+        elif path in elsewhere:
+            yield Problem(place, "has a value in base too; leave it out there")
 
 
 def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Iterator[Problem]:
@@ -130,8 +149,10 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
 
 def _problems_of_budgets(values: Mapping[str, Any], base: Mapping[Any, Any]) -> Iterator[Problem]:
     """Budgets in tokens below one batch, where the file fixes the batch; other budgets depend on the shapes."""
-    recipe, tune = base.get("recipe"), values.get("tune")
-    varies = values.get("search") is not None or (isinstance(tune, Mapping) and "recipe.batch_tokens" in tune)
+    recipe, knobs = base.get("recipe"), [values.get("tune"), values.get("vary")]
+    varies = values.get("search") is not None or any(
+        "recipe.batch_tokens" in each for each in knobs if isinstance(each, Mapping)
+    )
     given = {key: recipe[key] for key in ("batch_tokens",) if isinstance(recipe, Mapping) and key in recipe}
     try:
         batch = Recipe.parse({**given, "budget": {"steps": 1}}).batch_tokens

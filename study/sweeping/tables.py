@@ -17,10 +17,13 @@ from study.terminal import narrow_table, printable
 
 def bill_table(question: str, bill: Bill) -> Table:
     """One row a cell: its size and what one of its runs costs."""
-    table = narrow_table(question, ("shape",), ("parameters", "non-embedding", "tokens", "FLOPs", "seconds", "runs"))
+    varied = any(row.setting for row in bill.rows)
+    words = ("shape", *(["setting"] if varied else []))
+    table = narrow_table(question, words, ("parameters", "non-embedding", "tokens", "FLOPs", "seconds", "runs"))
     for row in bill.rows:
+        name = (row.shape, *([row.setting] if varied else []))
         sizes = (f"{row.parameters:,}", f"{row.parameters_non_embedding:,}", f"{row.tokens:,}")
-        table.add_row(row.shape, *sizes, f"{row.train_flops:.3g}", f"{row.expected_seconds:,.0f}", f"{row.runs}")
+        table.add_row(*name, *sizes, f"{row.train_flops:.3g}", f"{row.expected_seconds:,.0f}", f"{row.runs}")
     return table
 
 
@@ -55,10 +58,11 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
     who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
     title = f"{state.name}: {state.count('COMPLETED')} of {len(state.runs)} runs completed, {who}"
     with_mfu = any(run.mfu is not None for run in state.runs)
+    varied = any(run.setting for run in state.runs)
     several_budgets = len({run.target_tokens for run in state.runs}) > 1
     budget, speeds = ["tokens"] if several_budgets else [], ["tokens/s", *(["MFU"] if with_mfu else [])]
     numbers = (*budget, "rate", "seed", "done", "nats", *speeds, "left")
-    table = narrow_table(title, ("run", "shape", "state"), numbers)
+    table = narrow_table(title, ("run", "shape", *(["setting"] if varied else []), "state"), numbers)
     table.add_column("note")
     for run in state.runs if runs is None else runs:
         loss = "" if run.loss_nats is None else f"{run.loss_nats:.4f}"
@@ -68,7 +72,8 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
         of_tokens = [count_text(run.target_tokens)] if several_budgets else []
         knobs = (*of_tokens, f"{run.learning_rate:g}", f"{run.seed}")
         cells = (*knobs, f"{run.tokens / run.target_tokens:.0%}", loss, speed, *mfu, left)
-        table.add_row(run.run_id, run.shape, run.state, *cells, Text(printable(run.reason or silence(run.signs) or "")))
+        name = (run.run_id, run.shape, *([run.setting] if varied else []), run.state)
+        table.add_row(*name, *cells, Text(printable(run.reason or silence(run.signs) or "")))
     return table
 
 
@@ -83,7 +88,8 @@ def status_summary(state: SweepStatus) -> str:
     planned = "" if state.planned_runs is None else f" of {bound or 'about '}{state.planned_runs} planned"
     lines = [f"{counts}{planned}."]
     if (best := state.best) is not None:
-        where = f"{best.shape} at rate {best.learning_rate:g}, seed {best.seed} (run {best.run_id})"
+        name = " ".join(filter(None, (best.shape, best.setting)))
+        where = f"{name} at rate {best.learning_rate:g}, seed {best.seed} (run {best.run_id})"
         lines.append(f"Best so far: {best.loss_nats:.4f} nats, {where}.")
     spent = f"Spent: {state.spent_flops:.3g} FLOPs (train_flops)"
     left = "" if state.remaining_flops is None else f"; left: {bound}{state.remaining_flops:.3g}"
