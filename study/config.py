@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from study.architecture import BUILT, NOT_IN_MLM, Architecture, unbuildable, unlike_bert
 from study.counting import flops_per_token, masked_positions, parameters
@@ -19,6 +21,28 @@ from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Tex
 
 NUMERICS_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
+
+
+FRESH = "fresh"
+"""The start of a run whose weights are drawn."""
+
+Keep = Literal["first", "last", "spread"]
+"""Which layers of a deeper encoder are kept: its first ones, its last ones, or ones evenly from the first to the last."""
+
+_START = re.compile(r"(?P<folder>(?:.*/)?(?P<run_id>[0-9a-f]{16}))/?(?::(?P<keep>first|last|spread))?")
+
+
+@dataclass(frozen=True)
+class Donor:
+    """The trained run whose weights another one begins with, and which of its layers are kept where it has more."""
+
+    folder: Path
+    keep: Keep
+
+    @property
+    def identity(self) -> str:
+        """What tells donors apart wherever they lie: the run's id, and the layers kept."""
+        return f"{self.folder.name}:{self.keep}"
 
 
 class TokenizerConfig(Strict):
@@ -98,7 +122,9 @@ class Recipe(Strict):
     to `final_learning_rate_fraction` of the peak at the end; `wsd` (warmup-stable-decay) stays at the peak and falls
     linearly over the last `decay_fraction`. `warmup_tokens` takes the place of `warmup_fraction` where it is given: then the
     warmup is that of every budget, and a wsd run's way to its decay is part of the way of every longer run.
-    `batch_tokens` is the global batch, over all devices. A `gradient_clip_norm` of 0 does not clip.
+    `batch_tokens` is the global batch, over all devices. A `gradient_clip_norm` of 0 does not clip. `start` says where the
+    weights come from: `fresh`, drawn; or the folder of a completed run, of which a shallower encoder keeps the first layers,
+    with `:last` or `:spread` after it the last ones or ones spread evenly (see study.model.cutting).
     """
 
     learning_rate: Positive = 1e-3
@@ -115,7 +141,15 @@ class Recipe(Strict):
     dropout: Annotated[NonNegative, Field(lt=1)] = 0.0
     batch_tokens: Count = 4096
     precision: Literal["fp32", "bf16", "auto"] = "auto"
+    start: Text = FRESH
     budget: Budget
+
+    @field_validator("start")
+    @classmethod
+    def _start_is_a_run(cls, start: str) -> str:
+        if start != FRESH and not _START.fullmatch(start):
+            raise ValueError("is neither fresh nor the folder of a run, as results/mine/runs/<run id> or the same with :spread")
+        return start
 
     @model_validator(mode="after")
     def _fractions_fit(self) -> Self:
@@ -126,6 +160,12 @@ class Recipe(Strict):
         elif self.warmup_fraction + decay > 1 + 1e-9:
             raise ValueError(f"warmup_fraction {self.warmup_fraction} and decay_fraction {decay} add up to more than 1")
         return self
+
+    @property
+    def donor(self) -> Donor | None:
+        """The run that the weights come from, None where they are drawn."""
+        found = _START.fullmatch(self.start)
+        return None if found is None else Donor(Path(found["folder"]), cast(Keep, found["keep"] or "first"))
 
     def warmup_steps(self, steps: int) -> int:
         """How many of a run's steps the learning rate rises over."""
@@ -227,27 +267,31 @@ class RunConfig(Strict):
 
     def setting(self, knobs: Sequence[str]) -> str:
         """What some knobs are set to, in words."""
-        values = flatten(self.to_dict()) if knobs else {}
+        values = flatten(_plain(self.model_dump(mode="json"))) if knobs else {}
         return setting_words({knob: values.get(knob) for knob in knobs})
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved tree as plain values, whole floats as integers.
 
-        Fields of the architecture that no run varies are left out at BERT's value, so that configurations, cells and ledgers
-        stay as they are when another family's field is added.
+        Fields of the architecture that no run varies are left out at BERT's value, and the start of runs that begin afresh, so
+        that configurations, cells and ledgers stay as they are when another such field is added.
         """
         values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
         kept = {*BUILT, *unlike_bert(self.architecture)}
         if "warmup_tokens" in values["recipe"]:
             del values["recipe"]["warmup_fraction"]
+        if values["recipe"]["start"] == FRESH:
+            del values["recipe"]["start"]
         values["architecture"] = {name: value for name, value in values["architecture"].items() if name in kept}
         return values
 
     def without_paths(self) -> dict[str, Any]:
-        """The tree without where corpus and tokeniser lie: what tells the runs on one text apart."""
+        """The tree without where corpus, tokeniser and donor lie: what tells the runs on one text apart."""
         values = self.to_dict()
         values["data"].pop("corpus")
         values["data"]["tokenizer"].pop("path", None)
+        if (donor := self.recipe.donor) is not None:
+            values["recipe"]["start"] = donor.identity
         return values
 
     @functools.cached_property
@@ -275,6 +319,8 @@ class RunConfig(Strict):
         """
         unused: dict[str, Any] = {"data": True, "architecture": set(NOT_IN_MLM)}
         values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude=unused))
+        if (donor := self.recipe.donor) is not None:
+            values["recipe"]["start"] = donor.identity
         values["validation_sequences"] = self.data.validation_sequences
         values |= {"data_fingerprint": data_fingerprint, "numerics_version": NUMERICS_VERSION}
         return fingerprint_of(values)
@@ -284,9 +330,12 @@ def setting_words(values: Mapping[str, object]) -> str:
     """What knobs are set to, by their last words where these tell them apart: norm=pre, dropout=0.1."""
     words = {knob: knob.rpartition(".")[2] for knob in values}
     apart = words if len({*words.values()}) == len(words) else {knob: knob for knob in values}
-    return ", ".join(
-        f"{apart[knob]}={value:.6g}" if isinstance(value, float) else f"{apart[knob]}={value}" for knob, value in values.items()
-    )
+    return ", ".join(f"{apart[knob]}={_in_words(value)}" for knob, value in values.items())
+
+
+def _in_words(value: object) -> str:
+    """A value of a knob: a number to six digits, of a path its last part."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value).rpartition("/")[2]
 
 
 def fingerprint_of(values: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from study.config import FRESH
 from study.counting import parameters, what_doubling_adds
 from study.fitting.cells import Cell
 from study.fitting.comparisons import SIZES, Comparison, LeftOut
@@ -184,7 +185,7 @@ def _what_lowers(pair: Comparison) -> str | None:
 
 def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
-    parts = (_open_runs, _open_cells, _open_seeds, _open_pairs, _open_steps, _open_rates, _mixed_precision, _limits)
+    parts = (_open_runs, _open_cells, _open_seeds, _open_pairs, _open_steps, _open_rates, _mixed_precision, _donors, _limits)
     return [line for part in parts for line in part(evidence)]
 
 
@@ -244,7 +245,7 @@ def _gain_sentence(gain: Gain) -> str:
 
 
 def _step(gain: Gain) -> str:
-    return f"{gain.axis} from {gain.smaller} to {gain.larger} at {gain.budget}"
+    return f"{gain.axis} from {gain.smaller} to {_shape_in(gain.larger, gain.setting)} at {gain.budget}"
 
 
 def _longest(evidence: Evidence) -> Iterator[str]:
@@ -367,6 +368,20 @@ def _repeated_text(evidence: Evidence) -> Iterator[str]:
         yield (
             f"What new text would do in place of repeated: runs passed up to {passes[most]:.1f} times over the "
             f"{compact(float(unique.iloc[most]))} tokens that they were trained on; a larger corpus would."
+        )
+
+
+def _donors(evidence: Evidence) -> Iterator[str]:
+    """What runs that began with the weights of another do not say."""
+    if "recipe.start" not in evidence.ledger:
+        return
+    used = evidence.ledger.drop(index=evidence.excluded.index)
+    starts = used.loc[used["recipe.start"] != FRESH, "recipe.start"]
+    if len(starts):
+        yield (
+            f"What another donor would do, and what donors cost: {plural(len(starts), 'run')} began with the weights of "
+            f"{', '.join(sorted(starts.unique()))}, whose luck no interval holds, and whose tokens and "
+            "FLOPs are not counted."
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from study.config import RunConfig, fingerprint_of
+from study.config import FRESH, RunConfig, fingerprint_of
 from study.counting import parameters
 from study.memory import Precision
 from study.schema import Strict, flatten
@@ -152,7 +152,8 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
     columns = ["run_id", "parameters_non_embedding", "architecture.depth", "tokens", "recipe.learning_rate", "seed"]
     if not rows:
         return pd.DataFrame(columns=columns)
-    return pd.DataFrame(rows).sort_values([*columns[1:], "run_id"], ignore_index=True)
+    table = pd.DataFrame(rows).sort_values([*columns[1:], "run_id"], ignore_index=True)
+    return table.fillna({"recipe.start": FRESH}) if "recipe.start" in table else table
 
 
 def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) -> str:

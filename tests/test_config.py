@@ -86,6 +86,7 @@ OTHER_VALUES: dict[str, object] = {
     "recipe.dropout": 0.1,
     "recipe.batch_tokens": 256,
     "recipe.precision": "bf16",
+    "recipe.start": "a/0123456789abcdef",
     "recipe.budget.steps": 31,
     "masking.rate": 0.2,
     "masking.mask_share": 0.7,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-import safetensors.torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from study.data.tokenizing import SpecialTokens
 from study.errors import InputError
 from study.folders import RunFolder
 from study.model.masked_language_model import MaskedLanguageModel
+from study.model.trained_weights import trained_weights
 
 MOST_TEXT = 30_000_000
 """Characters of text that words are counted in, about five million words: enough for a baseline of words and their pairs."""
@@ -79,13 +79,7 @@ class Pretrained:
 
     def state(self) -> dict[str, Tensor]:
         """The weights; raises InputError where the file is not there, or damaged."""
-        file = self.folder.weights_file
-        try:
-            return safetensors.torch.load_file(file)
-        except (FileNotFoundError, safetensors.SafetensorError) as error:
-            what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
-            remedy = "fetch it, or train the run again (move its folder away and launch)"
-            raise InputError.at(str(file), f"{what}, and scores need the weights; {remedy}") from None
+        return trained_weights(self.folder)
 
     def masked_language_model(self, seed: int | None = None) -> MaskedLanguageModel:
         """The model with its weights, or with the random ones of a seed."""

@@ -49,7 +49,10 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
 
 
 def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: list[Slot]) -> Bill:
+    from study.training.donors import check_donors
+
     check_files(spec.data)
+    check_donors(first_runs(spec))
     _check_batches(spec, len(slots[0].indices))
     _check_kernels(spec, slots[0], here=resources.on == "local")
     if resources.on == "local":  # of other machines' memory nothing is known here
@@ -108,12 +111,15 @@ def launch(
 
     Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after the runs have saved.
     """
+    from study.training.donors import check_donors
+
     folder = folder_of(spec, results)
     slots = slots_of(resources)
     expected = _bill(spec, folder, resources, slots).runs
     if note := sharing_note(slots):
         console.print(note, markup=False, soft_wrap=True)
     data = prepare(spec.data, progress=True)
+    check_donors(first_runs(spec), data)
     if note := _passes(spec, data):
         console.print(note, markup=False, soft_wrap=True)
     with held(folder):

@@ -20,6 +20,7 @@ from study.memory import Precision
 from study.ownership import Attempt, Fenced, Held, turn
 from study.records import State
 from study.training.checkpoints import newest_whole_checkpoint, precision_of
+from study.training.donors import check_donors
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
 from study.training.pruning import Pruned
@@ -47,6 +48,7 @@ def train(
     """
     execution.check(config)
     prepared = prepare(config.data)
+    check_donors([config], prepared)
     if rank() > 0:
         return _follow(config, prepared, folder, execution, stop)
     try:

@@ -25,6 +25,7 @@ from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO, precision_of
+from study.training.donors import starting_weights
 from study.training.execution import LIGHTNING_PRECISION, Execution, peak_flops_per_second, resolve_kernels
 from study.training.metrics import MetricsFile
 from study.training.pruning import PruneOrder
@@ -59,7 +60,7 @@ def fit(
     precision: Precision | None = None,
     callbacks: Sequence[pl.Callback] = (),
 ) -> Trained:
-    """Train from `checkpoint`, or from the start, to the last step, and validate there.
+    """Train from `checkpoint`, or from where the recipe starts, to the last step, and validate there.
 
     `check` is asked before every write, and raises where the run is no longer this process's to write; `precision` is by
     default what `precision_of` says; `callbacks` follow the run's own. Raises Preempted when told to stop, after saving, and
@@ -73,6 +74,8 @@ def fit(
     clock = Clock(folder.run_id)
     precision = precision or precision_of(config.recipe.precision, checkpoint, execution.device)
     module = _module_of(config, masker, execution, precision)
+    if checkpoint is None and (weights := starting_weights(config)) is not None:
+        module.model.load_state_dict(weights)
     batches = PackedBatches(config, prepared, masker, pinned=execution.device == "cuda")
     metrics = None
     if rank() == 0:
