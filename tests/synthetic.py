@@ -65,6 +65,14 @@ def reshaped(config: RunConfig, **sizes: int) -> RunConfig:
     return config.model_copy(update={"architecture": config.architecture.model_copy(update=sizes)})
 
 
+def in_setting(config: RunConfig, **settings: Any) -> RunConfig:
+    """The configuration with other norms (`norm`) or another dropout."""
+    sizes = {name: value for name, value in settings.items() if name == "norm"}
+    recipe = {name: value for name, value in settings.items() if name == "dropout"}
+    changed = {"architecture": config.architecture.model_copy(update=sizes), "recipe": config.recipe.model_copy(update=recipe)}
+    return config.model_copy(update=changed)
+
+
 def add_run(
     folder: SweepFolder,
     config: RunConfig,

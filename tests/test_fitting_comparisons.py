@@ -8,11 +8,9 @@ import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from study.config import RunConfig
 from study.findings import loss_findings, undecided, verdict
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.fitting.rankings import gains_of
@@ -23,6 +21,7 @@ from tests.synthetic import (
     Law,
     add_run,
     depth_or_width,
+    in_setting,
     reshaped,
     run_config,
     sweep_folder,
@@ -134,14 +133,6 @@ def test_settings_keep_families_apart(tmp_path: Path) -> None:
     assert len([pair for pair in found.comparisons.pairs if pair.of_shapes]) == 2
 
 
-def in_setting(config: RunConfig, **settings: Any) -> RunConfig:
-    """The configuration with other norms (`norm`) or another dropout."""
-    sizes = {name: value for name, value in settings.items() if name == "norm"}
-    recipe = {name: value for name, value in settings.items() if name == "dropout"}
-    changed = {"architecture": config.architecture.model_copy(update=sizes), "recipe": config.recipe.model_copy(update=recipe)}
-    return config.model_copy(update=changed)
-
-
 def test_settings_of_one_shape_are_compared_in_the_order_of_the_sweep(tmp_path: Path) -> None:
     """Pre-norm is made to lower the loss by 0.1 nats a layer beyond the first."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["pre", "post"]}})
@@ -163,6 +154,8 @@ def test_settings_of_one_shape_are_compared_in_the_order_of_the_sweep(tmp_path: 
     assert verdict(pairs[1:]).startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
     assert found.laws.fits == ()
     assert "runs that differ in architecture.norm have laws of their own" in found.laws.reasons[0]
+    assert found.laws.reasons[0].endswith(f"study fit {folder.path} --where \"architecture.norm == 'pre'\"")
+    assert "depth from L1-H64-A2-F256 to L2-H64-A2-F256 (norm=pre) at 1.0M tokens" in " ".join(loss_findings(found))
 
 
 def test_of_two_settings_a_pair_holds_one(tmp_path: Path) -> None:

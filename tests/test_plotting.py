@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from study.plotting import (
 )
 from study.plotting.loss_by_size import LossBySize
 from study.plotting.style import FLOPS, LOSS
-from tests.synthetic import UNIGRAM, add_run, depth_or_width, reshaped, run_config, sweep_folder
+from tests.synthetic import UNIGRAM, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")
 
@@ -174,6 +175,21 @@ def test_loss_curves_tell_widths_of_one_depth_apart(tmp_path: Path) -> None:
     assert _labels(drawn) == ["depth 1, width 64", "depth 1, width 128", "depth 2"]
     strokes = {(line.get_color(), line.get_linestyle()) for line in drawn.axes[0].get_lines() if line.get_marker() != "None"}
     assert len(strokes) == 3
+
+
+@pytest.mark.parametrize("figure", [learning_rate, loss_curves, loss_against_parameters, loss_against_flops])
+def test_settings_of_one_shape_look_apart(figure: ModuleType, tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for norm, rate in product(("post", "pre"), (1e-3, 2e-3)):
+        add_run(folder, in_setting(run_config(1, 64, rate), norm=norm))
+    folder.write_ledger()
+    drawn = figure.draw(figure.frame(gather(folder)))
+    entries = {line.get_label(): line for line in drawn.legends[0].get_lines() if "norm=" in str(line.get_label())}
+    assert {str(label).removeprefix("depth 1, ") for label in entries} == {"norm=post", "norm=pre"}
+    assert len({str(line.get_markerfacecolor()) for line in entries.values()}) == 2
+    faces = {str(line.get_markerfacecolor()) for line in drawn.axes[0].get_lines() if line.get_marker() not in ("None", None)}
+    faces |= {str(points.get_facecolor()) for points in drawn.axes[0].collections}
+    assert len(faces) >= 2
 
 
 def test_loss_curves_end_at_the_final_loss(evidence: Evidence) -> None:

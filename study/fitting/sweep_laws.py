@@ -48,7 +48,8 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str] = (),
         return SweepLaws((), (f"No law is fitted: {reason}",))
     if apart := [column for column in settings if used[column].nunique(dropna=False) > 1]:
         differ = f"runs that differ in {', '.join(apart)} have laws of their own"
-        return SweepLaws((), (f'No law is fitted: {differ}; fit some with study fit {folder} --where "{apart[0]} == …"',))
+        some = f"{apart[0]} == {used[apart[0]].tolist()[0]!r}"
+        return SweepLaws((), (f'No law is fitted: {differ}; fit some with study fit {folder} --where "{some}"',))
     names = _candidates(used)
     if not names:
         return SweepLaws((), ("No law is fitted: the usable runs are of one size and one number of tokens",))

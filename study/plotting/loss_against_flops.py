@@ -12,9 +12,12 @@ from study.plotting.style import (
     depth_key,
     depth_styles,
     draw_intervals,
+    face,
     finish_cells,
     legend_below,
     panels,
+    setting_faces,
+    setting_key,
     theme,
 )
 
@@ -38,19 +41,23 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A line a shape over its budgets, its width at the largest of them."""
+    """A line a shape over its budgets, the faces of its markers by the setting, its width at the largest of them."""
     with theme():
         figure, (axes,) = panels([""], FLOPS, LOSS, size=(8.5, 5.0))
         styles = depth_styles(data["depth"])
+        faces = setting_faces(data["setting"])
         few = data["series"].nunique() <= 12
         for _, shape in data.sort_values("train_flops").groupby("series", sort=False):
             colour, marker = styles[int(shape["depth"].iloc[0])]
-            axes.plot(shape["train_flops"], shape["loss_nats"], color=colour, marker=marker, linewidth=1.4)
+            inner = face(colour, faces[shape["setting"].iloc[0]])
+            axes.plot(
+                shape["train_flops"], shape["loss_nats"], color=colour, marker=marker, linewidth=1.4, markerfacecolor=inner
+            )
             draw_intervals(axes, shape["train_flops"], shape["loss_nats"], shape["half_nats"], colour)
             last = shape.iloc[-1]
             if few:
                 spot = (last["train_flops"], last["loss_nats"])
                 axes.annotate(f"H{last['width']}", spot, (7, -4), textcoords="offset points", color=colour)
         finish_cells(figure, axes, data, "Final loss against training FLOPs", x_margin=0.1)
-        legend_below(figure, depth_key(styles))
+        legend_below(figure, [*depth_key(styles), *setting_key(faces)])
     return figure

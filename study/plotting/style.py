@@ -6,6 +6,7 @@ import io
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
@@ -78,6 +80,24 @@ def depth_styles(depths: Iterable[int]) -> dict[int, tuple[str, str]]:
 def depth_key(styles: dict[int, tuple[str, str]]) -> list[Line2D]:
     """The entries of a legend that tells the depths apart."""
     return [Line2D([], [], color=colour, marker=mark, label=f"depth {depth}") for depth, (colour, mark) in styles.items()]
+
+
+def setting_faces(settings: Iterable[str]) -> dict[str, float]:
+    """How much of its colour the face of a marker has in each setting, in the order of first appearance; the first has all."""
+    return dict(zip(dict.fromkeys(settings), cycle((1.0, 0.0, 0.45))))
+
+
+def face(colour: str, share: float) -> tuple[float, float, float]:
+    """A share of a colour on white."""
+    red, green, blue = (1 - share * (1 - channel) for channel in to_rgb(colour))
+    return red, green, blue
+
+
+def setting_key(faces: dict[str, float]) -> list[Line2D]:
+    """The entries of a legend that tells the settings apart; none where there is only one."""
+    look: dict[str, Any] = {"color": "grey", "marker": "o", "linestyle": "none"}
+    entries = [Line2D([], [], markerfacecolor=face("grey", share), label=name, **look) for name, share in faces.items()]
+    return entries if len(entries) > 1 else []
 
 
 def series_styles(names: Iterable[object]) -> dict[str, tuple[str, str]]:
