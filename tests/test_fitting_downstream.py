@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from study.folders import SweepFolder
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
 from study.score_findings import law_table, score_findings, score_table, trend_table
 from study.score_records import interval_of_mean, mean_noise, scores_of
-from tests.synthetic import depth_or_width
+from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
 
 
@@ -152,6 +153,20 @@ def test_runs_of_one_cell_are_one_encoder_whose_noise_is_between_them(tmp_path: 
     assert sst2.trend is not None
     assert (sst2.trend.n, sst2.trend.verdict) == (3, "undecided")
     assert sst2.trend.p_value == pytest.approx(2 / 6), "three encoders have six orders"
+
+
+def test_settings_of_one_shape_are_encoders_apart_and_untrained_alike_where_they_are_built_alike(tmp_path: Path) -> None:
+    """The first norm alone was scored untrained, and whatever its dropout those are its untrained weights."""
+    folder = sweep_folder(tmp_path / "s")
+    for norm, dropout in product(("post", "pre"), (0.0, 0.1)):
+        add_run(folder, in_setting(run_config(1, 64), norm=norm, dropout=dropout))
+    add_scores(folder, {"sst2": TASKS["sst2"]})
+    points = score_points(folder, folder.write_ledger()).set_index("shape")
+    first = {record.config.architecture.norm for record in folder.records()[:1]}.pop()
+    assert set(points.index) == {f"L1-H64-A2-F256 (norm={n}, dropout={d})" for n, d in product(("post", "pre"), ("0", "0.1"))}
+    assert {name for name, row in points.iterrows() if row["random"] > 0} == {
+        f"L1-H64-A2-F256 (norm={first}, dropout={dropout})" for dropout in ("0", "0.1")
+    }
 
 
 def test_no_encoder_that_the_commonest_answer_matches_is_above_untrained(evidence: Evidence) -> None:

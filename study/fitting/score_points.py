@@ -7,6 +7,8 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 
+from study.config import setting_words
+from study.fitting.cells import SHAPE, varied_columns
 from study.fitting.ledgers import usable
 from study.folders import SweepFolder
 from study.score_records import BaselineRecord, MeanNoise, baseline, mean_noise
@@ -26,11 +28,11 @@ _OF_SCORE += ["test", "test_standard_error"]
 def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     """Each cell's usable runs at its best knobs on each task, by task and falling loss; empty where nothing was scored.
 
-    Columns: `task` (frozen features apart), `metric`, `cell`, its `runs`, one a seed of pre-training, and its facts,
-    `loss_nats`, their mean; `score`, the mean over the runs of each one's mean over `seeds` of the metric on the split reported
-    on, its standard `error`, the degrees of `freedom` of that and `half` the 95% interval; `random` and `random_half`, the same
-    of the architecture with weights that were never trained; and the baselines `majority` and `bag_of_words`, not a number
-    where there is none.
+    Columns: `task` (frozen features apart), `metric`, `cell`, its `runs`, one a seed of pre-training, and its facts, of which
+    `shape` names the setting too where settings differ; `loss_nats`, their mean; `score`, the mean over the runs of each one's
+    mean over `seeds` of the metric on the split reported on, its standard `error`, the degrees of `freedom` of that and `half`
+    the 95% interval; `random` and `random_half`, the same of the architecture with weights that were never trained; and the
+    baselines `majority` and `bag_of_words`, not a number where there is none.
     The noise (see study.score_records.mean_noise) is that over examples and, where any cell has two runs, between them, else
     where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
     encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
@@ -40,7 +42,12 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     scores = pd.read_parquet(folder.scores_file)
     if scores.empty:
         return pd.DataFrame()
-    runs = ledger.rename(columns={"architecture.depth": "depth"}).set_index("run_id")[[*_OF_CELL, "cell", "loss_nats"]]
+    settings = varied_columns(ledger, (*SHAPE, *folder.tuned(), "seed"))
+    built = [column for column in settings if column.startswith("architecture.")]
+    runs = ledger.rename(columns={"architecture.depth": "depth"}).assign(
+        shape=_named(ledger, settings), architecture=_named(ledger, built)
+    )
+    runs = runs.set_index("run_id")[[*_OF_CELL, "architecture", "cell", "loss_nats"]]
     scores = scores[_OF_SCORE].join(runs, on="run_id", how="inner")
     scores["series"] = scores["task"] + np.where(scores["update"] == "head", FROZEN, "")
     used = set(usable(ledger)["run_id"])
@@ -48,7 +55,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for _, of_task in scores.groupby("series", sort=True):
         is_untrained = untrained.loc[of_task.index]
-        random = _means(of_task[is_untrained], "shape")
+        random = _means(of_task[is_untrained], "architecture")
         trained = of_task[~is_untrained & of_task["run_id"].isin(used)]
         means, known = _means(trained, "cell"), _baselines(folder, of_task)
         rows += [_row(found, means[str(cell)], random, known) for cell, found in trained.groupby("cell")]
@@ -61,12 +68,18 @@ _Mean = tuple[float, MeanNoise]
 
 def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict[str, float]) -> dict[str, object]:
     first, (score, noise) = found.iloc[0], mean
-    untrained, its_noise = random.get(str(first["shape"]), _NONE)
+    untrained, its_noise = random.get(str(first["architecture"]), _NONE)
     each_run = found.drop_duplicates("run_id")
     names = {"task": first["series"], "metric": first["metric"], "cell": first["cell"], "runs": tuple(each_run["run_id"])}
     facts = {name: first[name] for name in _OF_CELL} | {"loss_nats": each_run["loss_nats"].mean()}
     measured = {"score": score, **asdict(noise), "seeds": found["seed"].nunique()}
     return names | facts | measured | {"random": untrained, "random_half": its_noise.half} | known
+
+
+def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
+    """The shape of each run, with the values of some settings after it."""
+    words = (setting_words(dict(zip(settings, values, strict=True))) for values in ledger[settings].itertuples(index=False))
+    return [f"{shape} ({setting})" if setting else shape for shape, setting in zip(ledger["shape"], words, strict=True)]
 
 
 def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
