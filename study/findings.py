@@ -149,9 +149,20 @@ def _counts_of_shapes(pairs: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _counts_of_settings(pairs: Sequence[Comparison]) -> Iterator[str]:
-    """Of the pairs of each two settings, in how many either is better."""
-    for first, second in dict.fromkeys((pair.first, pair.second) for pair in pairs):
-        yield _counts([pair for pair in pairs if (pair.first, pair.second) == (first, second)], "", first, second)
+    """Of the pairs that differ in each setting, in how many either of two values is better, or each of several."""
+    for column in dict.fromkeys(pair.weighs for pair in pairs):
+        among = [pair for pair in pairs if pair.weighs == column]
+        values = dict.fromkeys(value for pair in among for value in (pair.second, pair.first))
+        if len(values) == 2:
+            yield _counts(among, "", among[0].first, among[0].second)
+            continue
+        decided = [pair for pair in among if pair.status == "decided"]
+        for value in values:
+            lower = sum(pair.lower == value for pair in decided)
+            higher = sum(value in (pair.first, pair.second) and pair.lower != value for pair in decided)
+            whole = sum(value in (pair.first, pair.second) for pair in among)
+            counts = f"lower in {lower} of {plural(whole, 'pair')}, higher in {higher}, undecided in {whole - lower - higher}"
+            yield f"{value} is {counts}"
 
 
 def _counts(pairs: Sequence[Comparison], kind: str, first: str, second: str) -> str:
@@ -378,10 +389,10 @@ def _donors(evidence: Evidence) -> Iterator[str]:
     used = evidence.ledger.drop(index=evidence.excluded.index)
     starts = used.loc[used["recipe.start"] != FRESH, "recipe.start"]
     if len(starts):
+        donors = sorted({str(start).rpartition("/")[2].partition(":")[0] for start in starts})
         yield (
-            f"What another donor would do, and what donors cost: {plural(len(starts), 'run')} began with the weights of "
-            f"{', '.join(sorted(starts.unique()))}, whose luck no interval holds, and whose tokens and "
-            "FLOPs are not counted."
+            f"What another donor would do, and what donors cost: {plural(len(starts), 'run')} began with weights of "
+            f"{', '.join(donors)}, whose luck no interval holds, and whose tokens and FLOPs are not counted."
         )
 
 

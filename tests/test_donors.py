@@ -98,14 +98,19 @@ def test_a_run_goes_on_from_the_layers_of_another(corpus: Path, donor: RunFolder
     assert all(torch.allclose(short[name], expected[name], atol=1e-9) for name in expected)
 
 
-def test_a_stopped_run_goes_on_from_its_checkpoint_and_not_from_its_donor(
+def test_a_stopped_run_goes_on_from_its_checkpoint_and_needs_its_donor_no_more(
     corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = started(corpus, donor.path)
     straight = trained(tmp_path / "straight", wanted)
     with monkeypatch.context() as patch:
         assert trained(tmp_path / "stopped", wanted, stop_after(13, patch)).record() is None
-    resumed = trained(tmp_path / "stopped", wanted)
+    away = donor.path.rename(tmp_path / "away")
+    try:
+        resumed = trained(tmp_path / "stopped", wanted)
+        assert trained(tmp_path / "stopped", wanted).attempts() == 2, "a run that has ended asks for no donor"
+    finally:
+        away.rename(donor.path)
     for name, tensor in trained_weights(straight).items():
         assert torch.equal(tensor, trained_weights(resumed)[name])
 
@@ -165,4 +170,9 @@ def test_a_sweep_tells_whether_cut_layers_beat_fresh_ones(donor: RunFolder, corp
     assert [(pair["first"], pair["second"]) for pair in pairs] == [(first, "start=fresh"), (last, "start=fresh"), (last, first)]
     assert pairs[0]["difference"]["estimate_nats"] < -0.1
     (line,) = (line for line in told["findings"]["undecided"] if line.startswith("What another donor would do"))
-    assert f"4 runs began with the weights of {donor.path}, {donor.path}:last" in line
+    assert f"4 runs began with weights of {donor.run_id}, whose luck" in line
+    away = donor.path.rename(tmp_path / "away")
+    try:
+        assert study("plan", file, "--results", tmp_path / "results")[0] == 0, "what is trained asks for no donor"
+    finally:
+        away.rename(donor.path)

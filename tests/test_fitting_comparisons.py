@@ -173,6 +173,12 @@ def test_of_two_settings_a_pair_holds_one(tmp_path: Path) -> None:
         ("dropout=0.1", "dropout=0.02"),
     ]
     assert len(pairs) == len(of_norm) + len(of_dropout) == 9
+    decided = [replace(pair, status="decided", difference=replace(pair.difference, estimate_nats=1.0)) for pair in of_dropout]
+    assert verdict([*of_norm[1:], *decided]).endswith(
+        "dropout=0 is lower in 4 of 4 pairs, higher in 0, undecided in 0; "
+        "dropout=0.02 is lower in 2 of 4 pairs, higher in 2, undecided in 0; "
+        "dropout=0.1 is lower in 0 of 4 pairs, higher in 4, undecided in 0 (Holm, 5%)."
+    )
 
 
 def test_shapes_and_settings_have_verdicts_of_their_own(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 from study.plotting.style import depth_styles
 
 STROKES = ("-", "--", ":", "-.")
-"""Of the lines of one depth, in order of width, heads, FFN and setting."""
+"""Of the lines of one depth, in order of width, heads and FFN, settings as they come."""
 
 
 def lines(data: pd.DataFrame) -> pd.Series[str]:
@@ -25,7 +25,7 @@ def lines(data: pd.DataFrame) -> pd.Series[str]:
 def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
     """How each `line` looks: colour and marker by its depth, strokes by its rank among the lines of that depth."""
     found = {}
-    shown = data.drop_duplicates("line").sort_values(["depth", "width", "heads", "ffn", "setting"])
+    shown = data.drop_duplicates("line").sort_values(["depth", "width", "heads", "ffn"], kind="stable")
     for depth, (colour, marker) in depth_styles(data["depth"]).items():
         for rank, line in enumerate(shown.loc[shown["depth"] == depth, "line"]):
             face = {"markerfacecolor": "white"} if rank % 2 else {}

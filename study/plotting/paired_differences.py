@@ -68,7 +68,7 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.set_xlabel(f"difference of validation loss (nats per masked token)\n← {first} better        {second} better →")
         equal = " or ".join(data["equal"].unique())
-        title = f"{first if equal == 'shape' else first.capitalize()} minus {second} at equal {equal}"
+        title = f"{first if '=' in first else first.capitalize()} minus {second} at equal {equal}"
         figure.suptitle(f"{title} ({plural(len(data), 'pair')}, 95% intervals)")
         seen = [status for status in _LOOK if status in set(data["status"])]
         legend_below(figure, [_key(status) for status in seen])

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from study.config import RunConfig
 from study.data.prepared import PreparedData, check_files, prepare
 from study.errors import InputError
 from study.folders import SweepFolder
@@ -52,13 +53,19 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     from study.training.donors import check_donors
 
     check_files(spec.data)
-    check_donors(first_runs(spec))
+    check_donors(_untrained(spec, folder))
     _check_batches(spec, len(slots[0].indices))
     _check_kernels(spec, slots[0], here=resources.on == "local")
     if resources.on == "local":  # of other machines' memory nothing is known here
         check_room(spec, slots)
     precision = _precision(first_runs(spec)[0].recipe.precision, slots[0].device, here=resources.on == "local")
     return bill(spec, slots, folder.records(), precision)
+
+
+def _untrained(spec: SweepSpec, folder: SweepFolder) -> list[RunConfig]:
+    """The runs that a sweep starts with and that have no record yet."""
+    known = {record.config.key for record in folder.records()}
+    return [run for run in first_runs(spec) if run.key not in known]
 
 
 def _passes(spec: SweepSpec, data: PreparedData) -> str | None:
@@ -119,7 +126,7 @@ def launch(
     if note := sharing_note(slots):
         console.print(note, markup=False, soft_wrap=True)
     data = prepare(spec.data, progress=True)
-    check_donors(first_runs(spec), data)
+    check_donors(_untrained(spec, folder), data)
     if note := _passes(spec, data):
         console.print(note, markup=False, soft_wrap=True)
     with held(folder):

@@ -15,7 +15,7 @@ import torch
 from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
 from study.durable_files import patiently, write_atomically
-from study.folders import RunFolder
+from study.folders import RunFolder, checkpoints_in
 from study.memory import Precision
 from study.ownership import Attempt, Fenced, Held, turn
 from study.records import State
@@ -48,7 +48,6 @@ def train(
     """
     execution.check(config)
     prepared = prepare(config.data)
-    check_donors([config], prepared)
     if rank() > 0:
         return _follow(config, prepared, folder, execution, stop)
     try:
@@ -72,6 +71,8 @@ def _lead(
     if (record := folder.record()) is not None:
         tidy(folder, record.state)
         return record.state
+    if not checkpoints_in(folder.checkpoints):
+        check_donors([config], prepared)
     patiently(lambda: folder.write_config(config))
     attempt = Attempt.begin(folder, locked)
     with attempt.renewed():
