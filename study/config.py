@@ -45,6 +45,17 @@ class Donor:
         return f"{self.folder.name}:{self.keep}"
 
 
+def origin_of(start: str) -> str:
+    """What a start is wherever the donor lies: its identity, and `fresh` as it is."""
+    found = _donor(start)
+    return start if found is None else found.identity
+
+
+def _donor(start: str) -> Donor | None:
+    found = _START.fullmatch(start)
+    return None if found is None else Donor(Path(found["folder"]), cast(Keep, found["keep"] or "first"))
+
+
 class TokenizerConfig(Strict):
     """How text becomes tokens: a vocabulary trained on the corpus, or a file that already holds one.
 
@@ -162,10 +173,14 @@ class Recipe(Strict):
         return self
 
     @property
+    def origin(self) -> str:
+        """Where the weights come from, wherever that lies: `fresh`, or the donor's identity."""
+        return origin_of(self.start)
+
+    @property
     def donor(self) -> Donor | None:
         """The run that the weights come from, None where they are drawn."""
-        found = _START.fullmatch(self.start)
-        return None if found is None else Donor(Path(found["folder"]), cast(Keep, found["keep"] or "first"))
+        return _donor(self.start)
 
     def warmup_steps(self, steps: int) -> int:
         """How many of a run's steps the learning rate rises over."""
@@ -267,7 +282,7 @@ class RunConfig(Strict):
 
     def setting(self, knobs: Sequence[str]) -> str:
         """What some knobs are set to, in words."""
-        values = flatten(_plain(self.model_dump(mode="json"))) if knobs else {}
+        values = flatten(_plain(self.model_dump(mode="json"))) | {"recipe.start": self.recipe.origin} if knobs else {}
         return setting_words({knob: values.get(knob) for knob in knobs})
 
     def to_dict(self) -> dict[str, Any]:
@@ -290,8 +305,8 @@ class RunConfig(Strict):
         values = self.to_dict()
         values["data"].pop("corpus")
         values["data"]["tokenizer"].pop("path", None)
-        if (donor := self.recipe.donor) is not None:
-            values["recipe"]["start"] = donor.identity
+        if "start" in values["recipe"]:
+            values["recipe"]["start"] = self.recipe.origin
         return values
 
     @functools.cached_property
@@ -319,8 +334,8 @@ class RunConfig(Strict):
         """
         unused: dict[str, Any] = {"data": True, "architecture": set(NOT_IN_MLM)}
         values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude=unused))
-        if (donor := self.recipe.donor) is not None:
-            values["recipe"]["start"] = donor.identity
+        if "start" in values["recipe"]:
+            values["recipe"]["start"] = self.recipe.origin
         values["validation_sequences"] = self.data.validation_sequences
         values |= {"data_fingerprint": data_fingerprint, "numerics_version": NUMERICS_VERSION}
         return fingerprint_of(values)
@@ -330,12 +345,9 @@ def setting_words(values: Mapping[str, object]) -> str:
     """What knobs are set to, by their last words where these tell them apart: norm=pre, dropout=0.1."""
     words = {knob: knob.rpartition(".")[2] for knob in values}
     apart = words if len({*words.values()}) == len(words) else {knob: knob for knob in values}
-    return ", ".join(f"{apart[knob]}={_in_words(value)}" for knob, value in values.items())
-
-
-def _in_words(value: object) -> str:
-    """A value of a knob: a number to six digits, of a path its last part."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value).rpartition("/")[2]
+    return ", ".join(
+        f"{apart[knob]}={value:.6g}" if isinstance(value, float) else f"{apart[knob]}={value}" for knob, value in values.items()
+    )
 
 
 def fingerprint_of(values: object) -> str:

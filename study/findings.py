@@ -65,6 +65,10 @@ def loss_findings(evidence: Evidence) -> list[str]:
         return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
     pairs = evidence.comparisons.pairs
     told = [verdict(among) for of_shapes in (True, False) if (among := [pair for pair in pairs if pair.of_shapes == of_shapes])]
+    if all(pair.of_shapes for pair in pairs) and any(cell.settings for cell in evidence.cells):
+        told.append(
+            "Settings are not compared: no two cells can be used that differ in one of them, at one shape and equal tokens."
+        )
     if not told:
         told.append(f"No comparison at equal parameters: {evidence.comparisons.reason}.")
     for name in dict.fromkeys(pair.family for pair in pairs):
@@ -389,7 +393,7 @@ def _donors(evidence: Evidence) -> Iterator[str]:
     used = evidence.ledger.drop(index=evidence.excluded.index)
     starts = used.loc[used["recipe.start"] != FRESH, "recipe.start"]
     if len(starts):
-        donors = sorted({str(start).rpartition("/")[2].partition(":")[0] for start in starts})
+        donors = sorted({str(start).partition(":")[0] for start in starts})
         yield (
             f"What another donor would do, and what donors cost: {plural(len(starts), 'run')} began with weights of "
             f"{', '.join(donors)}, whose luck no interval holds, and whose tokens and FLOPs are not counted."

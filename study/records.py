@@ -122,6 +122,10 @@ class RunRecord(Strict):
         return None if self.exclusion is not None else self.loss_nats
 
 
+FOREIGN = "not part of the sweep as last launched"
+"""Why fits leave out a run of another cell than the sweep now has."""
+
+
 def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozenset[str] = frozenset()) -> pd.DataFrame:
     """All records as a table: configuration keys dotted (`architecture.depth`), results by their names, missing as missing.
 
@@ -139,7 +143,7 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
         values = record.model_dump(mode="json", exclude=unshown)
         environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
         cell = cell_of(record.config, tuned, record.data_fingerprint)
-        foreign = "not part of the sweep as last launched" if cells and cell not in cells else None
+        foreign = FOREIGN if cells and cell not in cells else None
         names = {
             "shape": record.config.architecture.shape_name,
             "cell": cell,
@@ -148,7 +152,10 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
         }
         if record.excluded is not None:
             names["excluded_by_hand"] = record.excluded
-        rows.append(values | flatten(record.config.to_dict()) | environment | names)
+        config = flatten(record.config.to_dict())
+        if "recipe.start" in config:
+            config["recipe.start"] = record.config.recipe.origin
+        rows.append(values | config | environment | names)
     columns = ["run_id", "parameters_non_embedding", "architecture.depth", "tokens", "recipe.learning_rate", "seed"]
     if not rows:
         return pd.DataFrame(columns=columns)

@@ -72,7 +72,7 @@ def _average(found: Downstream) -> Iterator[str]:
     if found.average is not None:
         best, half = found.average.best
         metric = found.average.metric
-        yield f"On average ({metric}) {found.average.best_row['shape']} scores highest, {best:.3f} ± {half:.3f}."
+        yield f"On average ({metric}) {found.average.best_row['name']} scores highest, {best:.3f} ± {half:.3f}."
     for task, reason in found.left_out.items():
         yield f"{task} is left out of the average: {reason}."
 
@@ -101,7 +101,7 @@ def _trend_row(task: TaskScores) -> list[object]:
     if told is not None:
         interval = f"{told.low:+.2f} to {told.high:+.2f}"
         correlation = [f"{told.correlation:+.2f}", interval, f"{told.p_value:.2g}", told.n, len(told.reversals)]
-    return [task.task, task.metric, f"{best:.4f}", _number(half), row["shape"], *beside, _above(task), *correlation]
+    return [task.task, task.metric, f"{best:.4f}", _number(half), row["name"], *beside, _above(task), *correlation]
 
 
 def law_table(evidence: Evidence) -> str:
@@ -150,7 +150,7 @@ def score_table(evidence: Evidence) -> str:
         [
             task.task,
             task.metric,
-            row["shape"],
+            row["name"],
             f"{row['parameters']:,}",
             f"{row['loss_nats']:.4f}",
             f"{row['score']:.4f}",

@@ -77,6 +77,7 @@ def test_a_donor_is_known_by_its_run_and_layers_wherever_it_lies(corpus: Path) -
     assert ids["fresh"] == toy(corpus).fingerprint("data")
     assert other.fingerprint("data") not in ids.values()
     assert started(corpus, f"b/{run}:last").key == other.key
+    assert started(corpus, f"b/{run}/").setting(("recipe.start",)) == f"start={run}:first"
     assert RunConfig.parse(other.to_dict()) == other
     assert "start" not in toy(corpus).to_dict()["recipe"]
     for wrong in ("afresh", "results/mine", f"a/{run}:middle", f"{run}0"):
@@ -128,6 +129,10 @@ def test_what_a_donor_cannot_give_is_told_before_anything_is_spent(corpus: Path,
     wide = toy(corpus, width=32, start=str(donor.path))
     assert "has width 16 and not 32; a run begins with the weights of one that differs from it in depth alone" in told(wide)
     assert "has 4 of the 5 layers that L5-H16-A2-F32 begins with" in told(started(corpus, donor.path, depth=5))
+    assert "gives L4-H16-A2-F32 the same layers by :last as by :first" in told(started(corpus, f"{donor.path}:last", depth=4))
+    renamed = tmp_path / ("e" * 16)
+    renamed.symlink_to(donor.path)
+    assert f"holds run {donor.run_id}; a run's folder has its id for a name" in told(started(corpus, renamed))
     lost = RunFolder(tmp_path / donor.run_id)
     lost.path.mkdir()
     record = donor.record()
@@ -142,8 +147,10 @@ def test_what_a_donor_cannot_give_is_told_before_anything_is_spent(corpus: Path,
 
 def test_a_donor_of_another_tokeniser_is_refused(donor: RunFolder, tmp_path: Path) -> None:
     other = write_corpus(tmp_path / "other.txt")
-    with pytest.raises(InputError, match="knows the pieces of another tokeniser"):
-        trained(tmp_path, started(other, donor.path))
+    record = trained(tmp_path, started(other, donor.path)).record()
+    assert record is not None
+    assert record.state == "FAILED"
+    assert "was trained on other text, with pieces of its own" in str(record.reason)
 
 
 def test_a_sweep_tells_whether_cut_layers_beat_fresh_ones(donor: RunFolder, corpus: Path, tmp_path: Path, study: Any) -> None:
@@ -166,7 +173,7 @@ def test_a_sweep_tells_whether_cut_layers_beat_fresh_ones(donor: RunFolder, corp
     Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
     told = json.loads(study("report", tmp_path / "results/toy", "--include-unbracketed", "--json")[1])
     pairs = told["comparisons"]["pairs"]
-    first, last = f"start={donor.run_id}", f"start={donor.run_id}:last"
+    first, last = f"start={donor.run_id}:first", f"start={donor.run_id}:last"
     assert [(pair["first"], pair["second"]) for pair in pairs] == [(first, "start=fresh"), (last, "start=fresh"), (last, first)]
     assert pairs[0]["difference"]["estimate_nats"] < -0.1
     (line,) = (line for line in told["findings"]["undecided"] if line.startswith("What another donor would do"))

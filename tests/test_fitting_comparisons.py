@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from study.errors import InputError
 from study.findings import loss_findings, undecided, verdict
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.fitting.rankings import gains_of
+from study.fitting.reading import Source, read_columns
 from study.folders import SweepFolder
 from tests.synthetic import (
     SEQUENCES,
@@ -179,6 +181,56 @@ def test_of_two_settings_a_pair_holds_one(tmp_path: Path) -> None:
         "dropout=0.02 is lower in 2 of 4 pairs, higher in 2, undecided in 0; "
         "dropout=0.1 is lower in 0 of 4 pairs, higher in 4, undecided in 0 (Holm, 5%)."
     )
+
+
+def test_a_donor_is_one_setting_however_its_folder_is_written(tmp_path: Path) -> None:
+    run = "0123456789abcdef"
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.start": [f"here/{run}/", "fresh"]}})
+    for seed, start in enumerate((f"here/{run}", f"/there/{run}/", f"./{run}:first")):
+        add_run(folder, run_config(1, 64, seed=seed, start=start), Law(depth_effect=0))
+        add_run(folder, run_config(1, 64, seed=seed), Law(depth_effect=0))
+    found = evidence_of(folder, include_unbracketed=True)
+    (pair,) = found.comparisons.pairs
+    assert (pair.first, pair.second) == ("start=fresh", f"start={run}:first")
+    assert pair.difference.n_seeds == (3, 3)
+    assert any(f"3 runs began with weights of {run}, whose" in line for line in undecided(found))
+
+
+def test_settings_of_shapes_of_equal_parameters_keep_the_order_of_the_sweep(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["pre", "post"]}})
+    for (depth, width), norm in product(((1, 128), (2, 92)), ("pre", "post")):
+        add_run(folder, in_setting(run_config(depth, width), norm=norm))
+    pairs = evidence_of(folder, include_unbracketed=True).comparisons.pairs
+    assert {(pair.first, pair.second) for pair in pairs if not pair.of_shapes} == {("norm=post", "norm=pre")}
+
+
+def test_settings_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> None:
+    """A batch of 32,768 tokens takes 983,040 of a million, one of 1,024 takes 999,424."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.batch_tokens": [1024, 32768]}})
+    for batch in (1024, 32768):
+        add_run(folder, run_config(1, 64, batch_tokens=batch))
+    assert loss_findings(evidence_of(folder, include_unbracketed=True))[0].startswith("Settings are not compared: no two cells")
+
+
+def test_runs_that_are_no_more_of_the_sweep_make_no_settings(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.dropout": [0, 0.1]}})
+    for dropout, beta in product((0.0, 0.1), (0.9, 0.8)):
+        add_run(folder, in_setting(run_config(1, 64, beta1=beta), dropout=dropout))
+    cells = {str(name) for name, runs in folder.write_ledger().groupby("cell") if runs["recipe.beta1"].iloc[0] == 0.9}
+    folder.cells_file.write_text(json.dumps(sorted(cells)))
+    (pair,) = evidence_of(folder, include_unbracketed=True).comparisons.pairs
+    assert (pair.family, pair.first) == ("L1-H64-A2-F256, 1.0M tokens", "dropout=0.1")
+
+
+def test_a_law_of_a_sweep_that_varies_a_knob_is_fitted_to_one_setting(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["post", "pre"]}})
+    for width, norm in product((32, 64, 96, 128), ("post", "pre")):
+        add_run(folder, in_setting(run_config(1, width), norm=norm))
+    folder.write_ledger()
+    with pytest.raises(InputError, match=r"differ in architecture\.norm have laws of their own; .* == 'post'"):
+        read_columns(Source(folder.path), ("parameters",), "loss")
+    chosen = read_columns(Source(folder.path, where="architecture.norm == 'pre'"), ("parameters",), "loss")
+    assert len(chosen) == 4
 
 
 def test_shapes_and_settings_have_verdicts_of_their_own(tmp_path: Path) -> None:

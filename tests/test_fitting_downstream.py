@@ -161,9 +161,13 @@ def test_settings_of_one_shape_are_encoders_apart_and_untrained_alike_where_they
     for norm, dropout in product(("post", "pre"), (0.0, 0.1)):
         add_run(folder, in_setting(run_config(1, 64), norm=norm, dropout=dropout))
     add_scores(folder, {"sst2": TASKS["sst2"]})
-    points = score_points(folder, folder.write_ledger()).set_index("shape")
+    points = score_points(folder, folder.write_ledger()).set_index("name")
+    assert set(points["shape"]) == {"L1-H64-A2-F256"}
     first = {record.config.architecture.norm for record in folder.records()[:1]}.pop()
     assert set(points.index) == {f"L1-H64-A2-F256 (norm={n}, dropout={d})" for n, d in product(("post", "pre"), ("0", "0.1"))}
+    found = gather(folder).downstream
+    assert found is not None
+    assert "settings, each of which has a law" in str(found.tasks[0].forecast_from_sizes)
     assert {name for name, row in points.iterrows() if row["random"] > 0} == {
         f"L1-H64-A2-F256 (norm={first}, dropout={dropout})" for dropout in ("0", "0.1")
     }

@@ -54,6 +54,7 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"vary": {"recipe.precision": ["bf16", "fp32"]}}, "vary.recipe.precision", "has a value in base too"),
         ({"vary": {"recipe.beta1": [0.8, 0.9]}, "tune": {"recipe.beta1": {"low": 0.5, "high": 0.9, "trials": 2}}},
          "vary.recipe.beta1", "is tuned too"),
+        ({"tune": {"recipe.start": {"low": 1, "high": 2, "trials": 2}}}, "tune.recipe.start", "is compared by vary"),
         ({"seeds": True}, "seeds", "is true or false where a number is needed"),
         ({"seeds": 101}, "seeds", "above the most allowed, 100"),
         ({"first_seed": -1}, "first_seed", "below the least allowed, 0"),

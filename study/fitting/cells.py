@@ -13,10 +13,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from study.architecture import Architecture
-from study.config import RunConfig, fingerprint_of, setting_words
+from study.config import RunConfig, fingerprint_of, origin_of, setting_words
 from study.counting import parameters
 from study.fitting.learning_rates import RATE, RateSearch, off_best, search_rates
 from study.folders import RunFolder, SweepFolder
+from study.records import FOREIGN
 from study.schema import number_in
 from study.wording import compact
 
@@ -115,18 +116,28 @@ class Family:
 
 
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
-    """The cells of a sweep by size, shape, tokens and setting, these as the sweep lists them; empty for an empty ledger."""
+    """The cells of a sweep by size, shape, tokens and setting, these as the sweep lists them; empty for an empty ledger.
+
+    Settings are told by the runs of the sweep as last launched. The warmup of a trunk follows its budgets and the batch.
+    """
     if ledger.empty:
         return ()
-    varied = varied_columns(ledger, (*SHAPE, *folder.tuned(), "seed"))
+    listed = {column: [_as_told(value) for value in values] for column, values in (folder.sweep().get("vary") or {}).items()}
+    own = ledger[ledger["exclusion"] != FOREIGN]
+    follow = [column for column in ("recipe.warmup_fraction", "recipe.warmup_tokens") if column not in listed]
+    varied = varied_columns(ledger if own.empty else own, (*SHAPE, *folder.tuned(), "seed", *follow))
     found = [_cell(folder, str(name), runs[off_best(runs) == ""], varied) for name, runs in ledger.groupby("cell")]
-    listed = {column: [number_in(value) for value in values] for column, values in (folder.sweep().get("vary") or {}).items()}
 
     def order(cell: Cell) -> tuple[object, ...]:
         settings = (_place(value, listed.get(column, [])) for column, value in cell.settings.items())
         return cell.parameters_non_embedding, *cell.architecture.sizes, cell.tokens, *settings, cell.name
 
     return tuple(sorted(found, key=order))
+
+
+def _as_told(value: object) -> object:
+    """A listed value of a setting as the ledger tells it."""
+    return origin_of(value) if isinstance(value, str) and number_in(value) == value else number_in(value)
 
 
 def _place(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
@@ -146,17 +157,22 @@ def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
     return tuple(Family("", budget, tuple(members)) for budget, members in by_budget.items())
 
 
-def families_of_settings(cells: Iterable[Cell]) -> Iterator[Family]:
-    """The cells of one shape, budget and validation set that differ in one setting alone, where there are several."""
-    found: dict[tuple[object, ...], tuple[str, list[Cell]]] = {}
+def families_of_settings(cells: Iterable[Cell]) -> Iterator[tuple[str, Family]]:
+    """The cells of one shape, budget and validation set that differ in one setting alone, and the column of that."""
+    found: dict[tuple[object, ...], tuple[str, str, dict[str, Cell]]] = {}
     for cell in cells:
         for column in cell.settings:
             others = setting_words({name: value for name, value in cell.settings.items() if name != column})
             name = ", ".join(filter(None, (cell.architecture.shape_name, others)))
-            found.setdefault((column, name, cell.tokens, cell.budget, cell.validation), (name, []))[1].append(cell)
-    for name, members in found.values():
+            same = (column, name, cell.tokens, cell.budget, cell.validation)
+            _, _, members = found.setdefault(same, (column, name, {}))
+            value = setting_words({column: cell.settings[column]})
+            if value not in members or not members[value].usable:  # a cell of runs that are no more of the sweep
+                members[value] = cell
+    for column, name, members in found.values():
         if len(members) > 1:
-            yield Family(name, members[0].budget, tuple(members))
+            alike = tuple(members.values())
+            yield column, Family(name, alike[0].budget, alike)
 
 
 def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:

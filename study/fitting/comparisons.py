@@ -81,7 +81,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A cell that no comparison uses, and why."""
+    """A cell that no comparison uses, and why; `shape` is its setting where settings would have been compared."""
 
     cell: str
     shape: str
@@ -110,39 +110,41 @@ class Comparisons:
         return any(pair.weighs in ("depth", "width") for pair in self.pairs)
 
 
-def compare(families: Sequence[Family], include_unbracketed: bool = False) -> Comparisons:
+def compare(cells: Sequence[Cell], families: Sequence[Family], include_unbracketed: bool = False) -> Comparisons:
     """Compare every two shapes of each family of equal parameters, and every two settings of a shape that differ in one thing.
 
-    A cell enters when it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate.
+    A cell enters when it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate. Settings
+    are told in the order of the cells.
     """
-    cells = [cell for family in families for cell in family.cells]
     equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]
     alike = list(families_of_settings(cells))
     left_out: dict[str, LeftOut] = {}
-    for family in (*equal, *alike):
+    for column, family in (*(("", family) for family in equal), *alike):
         for cell in family.cells:
             if (reason := why_left_out(cell, include_unbracketed)) is not None:
-                left_out.setdefault(cell.name, LeftOut(cell.name, cell.architecture.shape_name, family.label, reason))
+                name = setting_words({column: cell.settings[column]}) if column else cell.architecture.shape_name
+                left_out.setdefault(cell.name, LeftOut(cell.name, name, family.label, reason))
     seeds = _seed_variances([cell for cell in cells if cell.usable])
     pairs = [
         (_of_shapes(family.label, *_larger_first(one, other), of_budget), of_budget)
-        for family, one, other in _pairs(equal, left_out.keys())
+        for family in equal
+        for one, other in _pairs(family, left_out.keys())
         for of_budget in (seeds.get(one.tokens),)
+        if _sizes(one) != _sizes(other)
     ]
     reason = None if pairs else _why_none(equal, tuple(left_out.values()))
     pairs += [
-        (_of_settings(family.label, other, one, of_budget), of_budget)
-        for family, one, other in _pairs(alike, left_out.keys())
+        (_of_settings(family.label, column, other, one, of_budget), of_budget)
+        for column, family in alike
+        for one, other in _pairs(family, left_out.keys())
         for of_budget in (seeds.get(one.tokens),)
     ]
     return Comparisons(tuple(_judged(pairs)), tuple(left_out.values()), seeds, reason)
 
 
-def _pairs(families: Sequence[Family], left_out: Set[str]) -> Iterator[tuple[Family, Cell, Cell]]:
-    """Every two cells of each family that are not left out."""
-    for family in families:
-        for one, other in combinations([cell for cell in family.cells if cell.name not in left_out], 2):
-            yield family, one, other
+def _pairs(family: Family, left_out: Set[str]) -> Iterator[tuple[Cell, Cell]]:
+    """Every two cells of a family that are not left out."""
+    yield from combinations([cell for cell in family.cells if cell.name not in left_out], 2)
 
 
 def _seed_variances(cells: Sequence[Cell]) -> SeedVariances:
@@ -174,13 +176,7 @@ def _sizes(cell: Cell) -> tuple[int, ...]:
     return tuple(getattr(cell.architecture, size) for size in SIZES)
 
 
-def _column(one: Cell, other: Cell) -> str:
-    """The column of the setting in which two cells of a family of settings differ."""
-    return next(column for column, value in one.settings.items() if value != other.settings[column])
-
-
-def _of_settings(family: str, first: Cell, second: Cell, seeds: SeedVariance | None) -> Comparison:
-    column = _column(first, second)
+def _of_settings(family: str, column: str, first: Cell, second: Cell, seeds: SeedVariance | None) -> Comparison:
     return Comparison(
         family=family,
         first=setting_words({column: first.settings[column]}),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.stats import t
 
 from study.errors import InputError
@@ -171,8 +172,15 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
         trend=trend(*(points[name].to_numpy(dtype=float) for name in ("loss_nats", "score", "error", "freedom"))),
         law=told,
         forecast=forecast(law, over_loss, _SETTINGS, HELD_OUT),
-        forecast_from_sizes=two_step_forecast(observations, HELD_OUT, _LOSS_SETTINGS, (_law_of_loss(points[~held]), law)),
+        forecast_from_sizes=_forecast_from_sizes(points, observations, held, law),
     )
+
+
+def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, held: NDArray[np.bool_], law: Law) -> Forecast | str:
+    """The two-step forecast, or why there is none: encoders of several settings follow no one law of the sizes."""
+    if points["name"].nunique() > points["shape"].nunique():
+        return "none: encoders differ in settings, each of which has a law of the sizes of its own"
+    return two_step_forecast(observations, HELD_OUT, _LOSS_SETTINGS, (_law_of_loss(points[~held]), law))
 
 
 def _law_of_loss(points: pd.DataFrame) -> Law:
@@ -196,7 +204,7 @@ def observed(points: pd.DataFrame) -> Observations:
         columns={name: points[column].to_numpy(dtype=float) for name, column in _VARIABLES.items()},
         response=points["score"].to_numpy(dtype=float),
         clusters=shapes,
-        labels=tuple(f"{shape} ({', '.join(runs)})" for shape, runs in zip(points["shape"], points["runs"], strict=True)),
+        labels=tuple(f"{shape} ({', '.join(runs)})" for shape, runs in zip(points["name"], points["runs"], strict=True)),
         budget=points["train_flops"].to_numpy(dtype=float),
         roles={"loss": "loss_nats", "score": str(points["task"].iloc[0])},
     )

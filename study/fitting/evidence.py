@@ -38,8 +38,8 @@ class Evidence:
 
     @cached_property
     def laws(self) -> SweepLaws:
-        """The laws that the ledger can tell, fitted when first asked for; the warmup of a trunk follows its budgets."""
-        settings = [column for column in self.cells[0].settings if column != "recipe.warmup_tokens"] if self.cells else []
+        """The laws that the ledger can tell, fitted when first asked for."""
+        settings = list(self.cells[0].settings) if self.cells else []
         return sweep_laws(self.folder.path, self.ledger, settings, searched="search" in self.sweep)
 
     @cached_property
@@ -102,7 +102,7 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     sweep, ledger = folder.sweep(), folder.read_ledger()
     cells = cells_of(folder, ledger)
     families = families_of(cells)
-    comparisons = compare(families, include_unbracketed)
+    comparisons = compare(cells, families, include_unbracketed)
     seeds = comparisons.seed_variances
     gains, token_gains = gains_of(cells, seeds), token_gains_of(cells, seeds)
     return Evidence(folder, sweep, ledger, cells, families, comparisons, gains, token_gains, front_of(cells))

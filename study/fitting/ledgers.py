@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,15 @@ def why_incomparable(runs: pd.DataFrame, table: Path) -> str:
         return ""
     differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
     return f'{differ}; fit some with study fit {table} --where "{apart[0]} == …"'
+
+
+def why_apart(runs: pd.DataFrame, settings: Sequence[str], table: Path) -> str:
+    """Why runs that differ in columns of `settings` may not be pooled, and what to do; empty where they may."""
+    apart = [column for column in settings if column in runs and runs[column].nunique(dropna=False) > 1]
+    if not apart:
+        return ""
+    some = " and ".join(f"{column} == {runs[column].tolist()[0]!r}" for column in apart)
+    return f'runs that differ in {", ".join(apart)} have laws of their own; fit some with study fit {table} --where "{some}"'
 
 
 def usable(ledger: pd.DataFrame) -> pd.DataFrame:

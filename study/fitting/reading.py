@@ -16,10 +16,11 @@ from study.errors import InputError, Problem
 from study.fitting.column_names import SYMBOLS, named_like
 from study.fitting.expressions import evaluate
 from study.fitting.laws import Law
-from study.fitting.ledgers import LEDGER_COLUMNS, is_ledger, runs_of, unusable, why_incomparable
+from study.fitting.ledgers import LEDGER_COLUMNS, is_ledger, runs_of, unusable, why_apart, why_incomparable
 from study.fitting.observations import Exclusion, Observations, budget_of
 from study.fitting.table_files import NOTES, read_table
 from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
+from study.folders import SweepFolder
 from study.schema import nearest
 
 NAMED = 30
@@ -232,9 +233,11 @@ class _Reading:
         self.warnings += [warning for each in found if len(rows) for warning in loss_warnings(each)]
 
     def refuse_incomparable_losses(self, gone: Mapping[int, str]) -> None:
-        """Raise InputError for a ledger's losses that are of different validation sets or masks."""
-        reason = why_incomparable(self.table[self.present(gone)], self.source.path) if self.is_ledger else ""
-        if reason:
+        """Raise InputError for a ledger's losses of different validation sets or masks, or settings that its sweep varies."""
+        if not self.is_ledger:
+            return
+        runs, path = self.table[self.present(gone)], self.source.path
+        if reason := why_incomparable(runs, path) or why_apart(runs, SweepFolder(path).varied(), path):
             raise InputError.at("loss", reason)
 
     def present(self, gone: Mapping[int, str]) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from study.score_records import BaselineRecord, MeanNoise, baseline, mean_noise
 FROZEN = " (frozen)"
 """What the name of a task ends with where only a head was trained, on features that stay as they are."""
 
-_OF_CELL = ["shape", "depth", "parameters", "train_flops", "tokens"]
+_OF_CELL = ["shape", "name", "depth", "parameters", "train_flops", "tokens"]
 """What is known of a cell from any of its runs."""
 
 _NONE = (np.nan, MeanNoise(np.nan, np.nan, np.nan))
@@ -29,10 +29,10 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     """Each cell's usable runs at its best knobs on each task, by task and falling loss; empty where nothing was scored.
 
     Columns: `task` (frozen features apart), `metric`, `cell`, its `runs`, one a seed of pre-training, and its facts, of which
-    `shape` names the setting too where settings differ; `loss_nats`, their mean; `score`, the mean over the runs of each one's
-    mean over `seeds` of the metric on the split reported on, its standard `error`, the degrees of `freedom` of that and `half`
-    the 95% interval; `random` and `random_half`, the same of the architecture with weights that were never trained; and the
-    baselines `majority` and `bag_of_words`, not a number where there is none.
+    `name` is the shape with its setting where settings differ; `loss_nats`, their mean; `score`, the mean over the runs of each
+    one's mean over `seeds` of the metric on the split reported on, its standard `error`, the degrees of `freedom` of that and
+    `half` the 95% interval; `random` and `random_half`, the same of the architecture with weights that were never trained; and
+    the baselines `majority` and `bag_of_words`, not a number where there is none.
     The noise (see study.score_records.mean_noise) is that over examples and, where any cell has two runs, between them, else
     where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
     encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
@@ -45,7 +45,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     settings = varied_columns(ledger, (*SHAPE, *folder.tuned(), "seed"))
     built = [column for column in settings if column.startswith("architecture.")]
     runs = ledger.rename(columns={"architecture.depth": "depth"}).assign(
-        shape=_named(ledger, settings), architecture=_named(ledger, built)
+        name=_named(ledger, settings), architecture=_named(ledger, built)
     )
     runs = runs.set_index("run_id")[[*_OF_CELL, "architecture", "cell", "loss_nats"]]
     scores = scores[_OF_SCORE].join(runs, on="run_id", how="inner")

@@ -13,7 +13,7 @@ from study.errors import InputError
 from study.fitting.cells import of_equal_size
 from study.fitting.estimation import Settings
 from study.fitting.law_fits import LawFit, fit_table
-from study.fitting.ledgers import LEDGER_COLUMNS, usable, why_incomparable
+from study.fitting.ledgers import LEDGER_COLUMNS, usable, why_apart, why_incomparable
 from study.fitting.reading import Source
 
 _SHAPE = ("depth", "width", "heads", "ffn")
@@ -46,10 +46,8 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str] = (),
         return SweepLaws((), ("No law is fitted: a search gives few sizes their best rate, and may prune the others",))
     if reason := why_incomparable(used, folder):
         return SweepLaws((), (f"No law is fitted: {reason}",))
-    if apart := [column for column in settings if used[column].nunique(dropna=False) > 1]:
-        differ = f"runs that differ in {', '.join(apart)} have laws of their own"
-        some = f"{apart[0]} == {used[apart[0]].tolist()[0]!r}"
-        return SweepLaws((), (f'No law is fitted: {differ}; fit some with study fit {folder} --where "{some}"',))
+    if reason := why_apart(used, settings, folder):
+        return SweepLaws((), (f"No law is fitted: {reason}",))
     names = _candidates(used)
     if not names:
         return SweepLaws((), ("No law is fitted: the usable runs are of one size and one number of tokens",))

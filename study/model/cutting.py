@@ -17,8 +17,8 @@ def kept_layers(depth: int, kept: int, keep: Keep) -> tuple[int, ...]:
     """The layers, from 0, that an encoder of `kept` layers has of one of `depth`.
 
     The first ones, since cutting off those nearest the output loses least (Sajjad et al. 2023, arXiv:2004.03844, top-layer
-    dropping); the last ones; or round(i·(depth − 1)/(kept − 1)), which of 12 layers takes 0, 2, 4, 7, 9 and 11 for six as
-    DistilBERT does (Sanh et al. 2019, arXiv:1910.01108, its scripts). Raises ValueError where there are fewer layers than that.
+    dropping); the last ones; or round(i·(depth − 1)/(kept − 1)), and of one layer the first: six of 12 are 0, 2, 4, 7, 9 and
+    11, as in DistilBERT (Sanh et al. 2019, arXiv:1910.01108, its scripts). Raises ValueError where there are fewer layers.
     """
     if not 1 <= kept <= depth:
         raise ValueError(f"{kept} layers cannot be kept of {depth}")

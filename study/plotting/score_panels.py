@@ -40,7 +40,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
                 "score": task.points["score"],
                 "half": task.points["half"],
                 "depth": task.points["depth"],
-                "label": task.points["shape"],
+                "label": task.points["name"],
                 "over": "seeds and examples" if task.points["seeds"].max() > 1 else "examples",
                 "held_out": [held and _is_forecast(task) for held in task.held_out],
                 **{name: task.points[name] for name in ("random", "majority", "bag_of_words")},

@@ -6,7 +6,6 @@ import io
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +82,10 @@ def depth_key(styles: dict[int, tuple[str, str]]) -> list[Line2D]:
 
 
 def setting_faces(settings: Iterable[str]) -> dict[str, float]:
-    """How much of its colour the face of a marker has in each setting, in the order of first appearance; the first has all."""
-    return dict(zip(dict.fromkeys(settings), cycle((1.0, 0.0, 0.45))))
+    """How much of its colour the face of a marker has in each setting, in the order of first appearance: all, none, between."""
+    ordered = list(dict.fromkeys(settings))
+    between = np.linspace(0, 1, len(ordered)).tolist()
+    return dict(zip(ordered, [1.0, *between[:-1]], strict=True))
 
 
 def face(colour: str, share: float) -> tuple[float, float, float]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from study.config import RunConfig
 from study.data.prepared import PreparedData, check_files, prepare
 from study.errors import InputError
-from study.folders import SweepFolder
+from study.folders import SweepFolder, checkpoints_in
 from study.memory import Device, Precision
 from study.quantities import count_text
 from study.sweeping.bill import Bill, bill, first_runs
@@ -20,6 +20,7 @@ from study.sweeping.display import LaunchDisplay
 from study.sweeping.executors.choosing import executor_of, slots_of
 from study.sweeping.executors.slots import Slot, sharing_note
 from study.sweeping.mirror_process import MirrorProcess
+from study.sweeping.plan import cells
 from study.sweeping.resources import Resources
 from study.sweeping.room import check_room
 from study.sweeping.spec import SweepSpec
@@ -53,7 +54,7 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     from study.training.donors import check_donors
 
     check_files(spec.data)
-    check_donors(_untrained(spec, folder))
+    check_donors(_unbegun(spec, folder))
     _check_batches(spec, len(slots[0].indices))
     _check_kernels(spec, slots[0], here=resources.on == "local")
     if resources.on == "local":  # of other machines' memory nothing is known here
@@ -62,10 +63,14 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     return bill(spec, slots, folder.records(), precision)
 
 
-def _untrained(spec: SweepSpec, folder: SweepFolder) -> list[RunConfig]:
-    """The runs that a sweep starts with and that have no record yet."""
-    known = {record.config.key for record in folder.records()}
-    return [run for run in first_runs(spec) if run.key not in known]
+def _unbegun(spec: SweepSpec, folder: SweepFolder) -> list[RunConfig]:
+    """The runs that a sweep wants next, as far as its records tell, but for those that have a checkpoint."""
+    if spec.search is not None:
+        return first_runs(spec)
+    records = {record.config.key: record for record in folder.records()}
+    wanted = [run for cell in cells(spec) for run in cell.wanted(records)]
+    begun = {run.config().key for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)}
+    return [run for run in wanted if run.key not in begun]
 
 
 def _passes(spec: SweepSpec, data: PreparedData) -> str | None:
@@ -126,7 +131,7 @@ def launch(
     if note := sharing_note(slots):
         console.print(note, markup=False, soft_wrap=True)
     data = prepare(spec.data, progress=True)
-    check_donors(_untrained(spec, folder), data)
+    check_donors(_unbegun(spec, folder), data)
     if note := _passes(spec, data):
         console.print(note, markup=False, soft_wrap=True)
     with held(folder):

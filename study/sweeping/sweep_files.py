@@ -100,6 +100,8 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
         for path in given if isinstance(given, Mapping) else ():
             if path not in KNOBS:
                 yield Problem(f"{place}.{path}", f"is not a knob of a run; {nearest(str(path), list(KNOBS))}")
+            elif path == "recipe.start" and place != "vary":
+                yield Problem(f"{place}.{path}", "is compared by vary, and no number to search")
     base = values.get("base", {})
     yield from _problems_of_varied(knobs["vary"], knobs["tune"], base)
     if not isinstance(base, Mapping):

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from study.architecture import NOT_IN_MLM, Architecture
-from study.config import Donor, RunConfig
-from study.data.prepared import PreparedData, prepare
+from study.config import DataConfig, Donor, RunConfig
+from study.data.cache import sha256_of
+from study.data.prepared import PreparedData
+from study.data.tokenizing import tokenizer_file
 from study.errors import InputError, Problem
 from study.folders import RunFolder
 from study.model.cutting import cut, kept_layers
@@ -17,10 +19,11 @@ from study.model.trained_weights import trained_weights
 _PLACE = "recipe.start"
 
 
-def starting_weights(config: RunConfig) -> dict[str, Tensor] | None:
-    """The weights of a run's donor under the run's own names, None where they are drawn; `check_donors` comes before."""
+def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:
+    """The weights of a run's donor under the run's own names, None where they are drawn; raises InputError as check_donors."""
     if (donor := config.recipe.donor) is None:
         return None
+    check_donors([config], prepared)
     folder = RunFolder(donor.folder)
     layers = kept_layers(folder.config().architecture.depth, config.architecture.depth, donor.keep)
     return cut(trained_weights(folder), layers)
@@ -29,13 +32,15 @@ def starting_weights(config: RunConfig) -> dict[str, Tensor] | None:
 def check_donors(configs: Iterable[RunConfig], prepared: PreparedData | None = None) -> None:
     """Raise InputError with everything that keeps donors of these runs from giving their weights, each once.
 
-    A donor must have completed, have the run's architecture but for the depth, at least as many layers, and the same tokeniser,
-    which is looked at where the runs' data is there.
+    A donor must have completed, have the run's architecture but for the depth, at least as many layers, and its tokeniser: that
+    of the same text, or of the same file, which is looked at where the runs' data is there.
     """
     problems: dict[str, Problem] = {}
     for config in configs:
         if (donor := config.recipe.donor) is not None:
-            found = [*_problems(donor, config.architecture), *(_problems_of_tokenizer(donor, prepared) if prepared else ())]
+            found = _problems(donor, config.architecture)
+            if not found and prepared is not None:
+                found = _problems_of_tokenizer(donor, config.data, prepared)
             problems |= {str(problem): problem for problem in found}
     if problems:
         raise InputError(problems.values())
@@ -48,6 +53,8 @@ def _problems(donor: Donor, wanted: Architecture) -> list[Problem]:
         return [Problem(place, "is the folder of no run that has ended; give one that was trained, from where you are now")]
     record = folder.record()
     assert record is not None
+    if record.run_id != folder.run_id:
+        return [Problem(place, f"holds run {record.run_id}; a run's folder has its id for a name")]
     if record.state != "COMPLETED":
         return [
             Problem(place, f"did not complete ({record.state}), so it has no weights to give; `study retry` goes on with it")
@@ -61,14 +68,23 @@ def _problems(donor: Donor, wanted: Architecture) -> list[Problem]:
         return [Problem(place, f"has {told}; a run begins with the weights of one that differs from it in depth alone")]
     if given.depth < wanted.depth:
         return [Problem(place, f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with")]
+    layers = kept_layers(given.depth, wanted.depth, donor.keep)
+    if donor.keep != "first" and layers == kept_layers(given.depth, wanted.depth, "first"):
+        same = f"gives {wanted.shape_name} the same layers by :{donor.keep} as by :first"
+        return [Problem(place, f"{same}; leave :{donor.keep} out")]
     return []
 
 
-def _problems_of_tokenizer(donor: Donor, prepared: PreparedData) -> list[Problem]:
+def _problems_of_tokenizer(donor: Donor, data: DataConfig, prepared: PreparedData) -> list[Problem]:
     record = RunFolder(donor.folder).record()
-    if record is None or record.data_fingerprint == prepared.fingerprint:
+    assert record is not None
+    if record.data_fingerprint == prepared.fingerprint:
         return []
-    if prepare(record.config.data).facts.tokenizer_sha256 == prepared.facts.tokenizer_sha256:
-        return []
-    remedy = "give both one vocabulary: tokenizer: {kind: file, …}"
-    return [Problem(f"{_PLACE} {donor.folder}", f"knows the pieces of another tokeniser; {remedy}")]
+    files = [each.tokenizer for each in (record.config.data, data) if each.tokenizer.kind == "file"]
+    try:
+        if len(files) == 2 and len({sha256_of(tokenizer_file(tokenizer)) for tokenizer in files}) == 1:
+            return []
+    except InputError as error:
+        return [Problem(f"{_PLACE} {donor.folder}: {problem.place}", problem.message) for problem in error.problems]
+    remedy = "give both one vocabulary, as tokenizer: {kind: file, …}"
+    return [Problem(f"{_PLACE} {donor.folder}", f"was trained on other text, with pieces of its own; {remedy}")]

@@ -15,12 +15,11 @@ import torch
 from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
 from study.durable_files import patiently, write_atomically
-from study.folders import RunFolder, checkpoints_in
+from study.folders import RunFolder
 from study.memory import Precision
 from study.ownership import Attempt, Fenced, Held, turn
 from study.records import State
 from study.training.checkpoints import newest_whole_checkpoint, precision_of
-from study.training.donors import check_donors
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
 from study.training.pruning import Pruned
@@ -71,8 +70,6 @@ def _lead(
     if (record := folder.record()) is not None:
         tidy(folder, record.state)
         return record.state
-    if not checkpoints_in(folder.checkpoints):
-        check_donors([config], prepared)
     patiently(lambda: folder.write_config(config))
     attempt = Attempt.begin(folder, locked)
     with attempt.renewed():

@@ -74,7 +74,7 @@ def fit(
     clock = Clock(folder.run_id)
     precision = precision or precision_of(config.recipe.precision, checkpoint, execution.device)
     module = _module_of(config, masker, execution, precision)
-    if checkpoint is None and (weights := starting_weights(config)) is not None:
+    if checkpoint is None and (weights := starting_weights(config, prepared)) is not None:
         module.model.load_state_dict(weights)
     batches = PackedBatches(config, prepared, masker, pinned=execution.device == "cuda")
     metrics = None
