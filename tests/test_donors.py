@@ -170,6 +170,8 @@ def test_a_sweep_tells_whether_cut_layers_beat_fresh_ones(donor: RunFolder, corp
     assert refused[2].startswith("error: vary.recipe.start: 'old' is neither fresh nor the folder of a run")
     assert f"recipe.start {donor.path}: has 4 of the 5 layers" in study("plan", file, "shapes.grid.depth=[5]")[2]
     assert f"start={donor.run_id}:last" in study("plan", file)[1]
+    gone = study("plan", file, f"vary.recipe.start=[runs/{'0' * 16}]")
+    assert (gone[0], "is the folder of no run that has ended" in gone[2]) == (2, True)
     Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
     told = json.loads(study("report", tmp_path / "results/toy", "--include-unbracketed", "--json")[1])
     pairs = told["comparisons"]["pairs"]

@@ -14,6 +14,7 @@ from study.errors import InputError
 from study.folders import SweepFolder, checkpoints_in
 from study.memory import Device, Precision
 from study.quantities import count_text
+from study.schema import flatten
 from study.sweeping.bill import Bill, bill, first_runs
 from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.display import LaunchDisplay
@@ -54,7 +55,7 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     from study.training.donors import check_donors
 
     check_files(spec.data)
-    check_donors(_unbegun(spec, folder))
+    check_donors(_begun_by_donors(spec, folder))
     _check_batches(spec, len(slots[0].indices))
     _check_kernels(spec, slots[0], here=resources.on == "local")
     if resources.on == "local":  # of other machines' memory nothing is known here
@@ -63,13 +64,16 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     return bill(spec, slots, folder.records(), precision)
 
 
-def _unbegun(spec: SweepSpec, folder: SweepFolder) -> list[RunConfig]:
-    """The runs that a sweep wants next, as far as its records tell, but for those that have a checkpoint."""
+def _begun_by_donors(spec: SweepSpec, folder: SweepFolder) -> list[RunConfig]:
+    """The runs with donors that a sweep wants next, as far as its records tell, but for those that have a checkpoint."""
+    if "recipe.start" not in {*spec.vary, *flatten(spec.base)}:
+        return []
     if spec.search is not None:
         return first_runs(spec)
     records = {record.config.key: record for record in folder.records()}
     wanted = [run for cell in cells(spec) for run in cell.wanted(records)]
-    begun = {run.config().key for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)}
+    under_way = [run for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)]
+    begun = {run.config().key for run in under_way if run.config_file.exists()}
     return [run for run in wanted if run.key not in begun]
 
 
@@ -131,7 +135,7 @@ def launch(
     if note := sharing_note(slots):
         console.print(note, markup=False, soft_wrap=True)
     data = prepare(spec.data, progress=True)
-    check_donors(_unbegun(spec, folder), data)
+    check_donors(_begun_by_donors(spec, folder), data)
     if note := _passes(spec, data):
         console.print(note, markup=False, soft_wrap=True)
     with held(folder):
