@@ -65,7 +65,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
         return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
     pairs = evidence.comparisons.pairs
     told = [verdict(among) for of_shapes in (True, False) if (among := [pair for pair in pairs if pair.of_shapes == of_shapes])]
-    if all(pair.of_shapes for pair in pairs) and any(cell.settings for cell in evidence.cells):
+    if all(pair.of_shapes for pair in pairs) and evidence.sweep.get("vary"):
         told.append(
             "Settings are not compared: no two cells can be used that differ in one of them, at one shape and equal tokens."
         )

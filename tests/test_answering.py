@@ -207,9 +207,10 @@ def test_search_reports_best_and_front(tmp_path: Path) -> None:
     search = {"trials": 6, "sampler": "tpe", "objectives": ["loss_nats", "parameters"], "space": {}}
     sweep = {key: value for key, value in SWEEP.items() if key not in ("shapes", "tune", "seeds")} | {"search": search}
     folder = sweep_folder(tmp_path / "s", sweep)
-    for depth, width, rate in ((1, 64, 2e-3), (2, 64, 3e-3), (1, 128, 4e-3), (3, 128, 1e-3), (2, 192, 3.5e-3)):
+    for depth, width, rate in ((1, 64, 2e-3), (1, 64, 4e-3), (2, 64, 3e-3), (1, 128, 4e-3), (3, 128, 1e-3), (2, 192, 3.5e-3)):
         add_run(folder, run_config(depth, width, rate))
     answer = checked(folder)
+    assert (answer.evidence.comparisons.pairs, answer.evidence.comparisons.left_out) == ((), ())
     loss = answer.to_dict()["findings"]["loss"]
     assert "No comparison at equal parameters" in loss[0]
     assert any(line.startswith("Lowest loss at 1.0M tokens: L2-H192") for line in loss)

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Literal
 
 from study.config import setting_words
-from study.fitting.cells import EQUAL_WITHIN, Cell, Family, families_of_settings
+from study.fitting.cells import EQUAL_WITHIN, Cell, Family
 from study.fitting.paired import (
     CONFIDENCE,
     Difference,
@@ -110,14 +110,16 @@ class Comparisons:
         return any(pair.weighs in ("depth", "width") for pair in self.pairs)
 
 
-def compare(cells: Sequence[Cell], families: Sequence[Family], include_unbracketed: bool = False) -> Comparisons:
-    """Compare every two shapes of each family of equal parameters, and every two settings of a shape that differ in one thing.
+def compare(
+    families: Sequence[Family], alike: Sequence[tuple[str, Family]] = (), include_unbracketed: bool = False
+) -> Comparisons:
+    """Compare every two shapes of each family of equal parameters, and every two settings of each family of settings.
 
-    A cell enters when it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate. Settings
-    are told in the order of the cells.
+    `alike` holds the families of settings with the column in which their cells differ (study.fitting.cells). A cell enters when
+    it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate.
     """
+    cells = [cell for family in families for cell in family.cells]
     equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]
-    alike = list(families_of_settings(cells))
     left_out: dict[str, LeftOut] = {}
     for column, family in (*(("", family) for family in equal), *alike):
         for cell in family.cells:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from study.durable_files import write_atomically
 from study.fitting.catalogue import LAWS
-from study.fitting.cells import Cell, Family, cells_of, families_of
+from study.fitting.cells import Cell, Family, cells_of, families_of, families_of_settings
 from study.fitting.comparisons import Comparisons, compare
 from study.fitting.downstream import Downstream, downstream
 from study.fitting.rankings import Gain, TokenGain, front_of, gains_of, token_gains_of
@@ -102,7 +102,8 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     sweep, ledger = folder.sweep(), folder.read_ledger()
     cells = cells_of(folder, ledger)
     families = families_of(cells)
-    comparisons = compare(cells, families, include_unbracketed)
+    alike = [] if "search" in sweep else list(families_of_settings(cells))
+    comparisons = compare(families, alike, include_unbracketed)
     seeds = comparisons.seed_variances
     gains, token_gains = gains_of(cells, seeds), token_gains_of(cells, seeds)
     return Evidence(folder, sweep, ledger, cells, families, comparisons, gains, token_gains, front_of(cells))
