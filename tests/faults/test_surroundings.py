@@ -95,6 +95,7 @@ def test_a_run_whose_peer_is_killed_is_tried_again(corpus: Path, tmp_path: Path,
     figure(f"a gloo peer killed: exit {status}, no record, completed at the second attempt")
 
 
+@pytest.mark.faults
 def test_what_is_derived_is_rebuilt_equal(corpus: Path, tmp_path: Path, figure: Figure) -> None:
     """The ledger, the Optuna study and W&B's folder are caches of the records."""
     made = Place(tmp_path)
