@@ -29,7 +29,7 @@ FRESH = "fresh"
 Keep = Literal["first", "last", "spread"]
 """Which layers of a deeper encoder are kept: its first ones, its last ones, or ones evenly from the first to the last."""
 
-_START = re.compile(r"(?P<folder>(?:.*/)?(?P<run_id>[0-9a-f]{16}))/?(?::(?P<keep>first|last|spread))?")
+_START = re.compile(r"(?P<folder>(?:.*/)?[0-9a-f]{16})/?(?::(?P<keep>first|last|spread))?")
 
 
 @dataclass(frozen=True)

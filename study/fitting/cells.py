@@ -116,16 +116,11 @@ class Family:
 
 
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
-    """The cells of a sweep by size, shape, tokens and setting, these as the sweep lists them; empty for an empty ledger.
-
-    Settings are told by the runs of the sweep as last launched. The warmup of a trunk follows its budgets and the batch.
-    """
+    """The cells of a sweep by size, shape, tokens and setting, these as the sweep lists them; empty for an empty ledger."""
     if ledger.empty:
         return ()
     listed = {column: [_as_told(value) for value in values] for column, values in (folder.sweep().get("vary") or {}).items()}
-    own = ledger[ledger["exclusion"] != FOREIGN]
-    follow = [column for column in ("recipe.warmup_fraction", "recipe.warmup_tokens") if column not in listed]
-    varied = varied_columns(ledger if own.empty else own, (*SHAPE, *folder.tuned(), "seed", *follow))
+    varied = setting_columns(folder, ledger)
     found = [_cell(folder, str(name), runs[off_best(runs) == ""], varied) for name, runs in ledger.groupby("cell")]
 
     def order(cell: Cell) -> tuple[object, ...]:
@@ -202,14 +197,22 @@ def _family(cells: list[Cell], budget: str, setting: str) -> Family:
     return Family(f"{size}, {setting}" if setting else size, budget, tuple(ordered))
 
 
-def varied_columns(ledger: pd.DataFrame, apart_from: tuple[str, ...]) -> list[str]:
-    """The configuration columns that differ between runs, but for the given ones and the budget."""
+def setting_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
+    """The columns of a sweep's settings: what else than shape, tuned knobs, seed and budget differs between its runs.
+
+    They are told by the runs of the sweep as last launched. The warmup of a trunk follows its budgets and the batch, and is no
+    setting where the sweep does not vary it.
+    """
+    own = ledger[ledger["exclusion"] != FOREIGN]
+    runs = ledger if own.empty else own
+    follow = {"recipe.warmup_fraction", "recipe.warmup_tokens"} - {*folder.varied()}
+    apart_from = {*SHAPE, *folder.tuned(), "seed", *follow}
     configuration = [
         name
-        for name in ledger.columns
+        for name in runs.columns
         if "." in name and name not in apart_from and not name.startswith(("environment.", "recipe.budget."))
     ]
-    return [name for name in (*configuration, "data_fingerprint") if ledger[name].nunique(dropna=False) > 1]
+    return [name for name in (*configuration, "data_fingerprint") if runs[name].nunique(dropna=False) > 1]
 
 
 def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str]) -> Cell:

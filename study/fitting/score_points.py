@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from study.config import setting_words
-from study.fitting.cells import SHAPE, varied_columns
+from study.fitting.cells import setting_columns
 from study.fitting.ledgers import usable
 from study.folders import SweepFolder
 from study.score_records import BaselineRecord, MeanNoise, baseline, mean_noise
@@ -42,7 +42,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     scores = pd.read_parquet(folder.scores_file)
     if scores.empty:
         return pd.DataFrame()
-    settings = varied_columns(ledger, (*SHAPE, *folder.tuned(), "seed"))
+    settings = setting_columns(folder, ledger)
     built = [column for column in settings if column.startswith("architecture.")]
     runs = ledger.rename(columns={"architecture.depth": "depth"}).assign(
         name=_named(ledger, settings), architecture=_named(ledger, built)
