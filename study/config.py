@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +24,15 @@ NUMERICS_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
 
 
-FRESH = "fresh"
-"""The start of a run whose weights are drawn."""
+NO_RUN = {"start": "fresh", "teacher": "none"}
+"""The knobs of a recipe that name a trained run, and what they are where they name none."""
 
 Keep = Literal["first", "last", "spread"]
 """Which layers of a deeper encoder are kept: its first ones, its last ones, or ones evenly from the first to the last."""
 
-_START = re.compile(r"(?P<folder>(?:.*/)?[0-9a-f]{16})/?(?::(?P<keep>first|last|spread))?")
+_RUN = r"(?P<folder>(?:.*/)?[0-9a-f]{16})/?"
+_START = re.compile(_RUN + r"(?::(?P<keep>first|last|spread))?")
+_TEACHER = re.compile(_RUN + r"(?::weight=(?P<weight>[0-9.e+-]+))?(?::temperature=(?P<temperature>[0-9.e+-]+))?")
 
 
 @dataclass(frozen=True)
@@ -45,15 +48,43 @@ class Donor:
         return f"{self.folder.name}:{self.keep}"
 
 
-def origin_of(start: str) -> str:
-    """What a start is wherever the donor lies: its identity, and `fresh` as it is."""
-    found = _donor(start)
-    return start if found is None else found.identity
+@dataclass(frozen=True)
+class Teacher:
+    """The trained run from whose predictions another one learns, their share of its loss, and their temperature."""
+
+    folder: Path
+    weight: float = 1.0
+    temperature: float = 1.0
+
+    @property
+    def identity(self) -> str:
+        """What tells teachers apart wherever they lie: the run's id, with weight and temperature where they are not usual."""
+        told = [f":{name}={getattr(self, name):g}" for name in ("weight", "temperature") if getattr(self, name) != USUAL[name]]
+        return "".join((self.folder.name, *told))
 
 
-def _donor(start: str) -> Donor | None:
+USUAL = {"weight": Teacher.weight, "temperature": Teacher.temperature}
+"""How a teacher is followed where nothing is said of it."""
+
+
+def donor_of(start: str) -> Donor | None:
+    """The donor that a start names, None where it names none."""
     found = _START.fullmatch(start)
     return None if found is None else Donor(Path(found["folder"]), cast(Keep, found["keep"] or "first"))
+
+
+def teacher_of(named: str) -> Teacher | None:
+    """The teacher that a recipe names, None where it names none; raises ValueError where weight or temperature is no number."""
+    if (found := _TEACHER.fullmatch(named)) is None:
+        return None
+    return Teacher(Path(found["folder"]), **{name: float(found[name] or usual) for name, usual in USUAL.items()})
+
+
+def as_told(knob: str, value: object) -> object:
+    """A knob's value as ledgers tell it: a trained run by its identity, wherever it lies."""
+    read = {"recipe.start": donor_of, "recipe.teacher": teacher_of}.get(knob)
+    found = read(value) if read is not None and isinstance(value, str) else None
+    return value if found is None else found.identity
 
 
 class TokenizerConfig(Strict):
@@ -135,7 +166,10 @@ class Recipe(Strict):
     warmup is that of every budget, and a wsd run's way to its decay is part of the way of every longer run.
     `batch_tokens` is the global batch, over all devices. A `gradient_clip_norm` of 0 does not clip. `start` says where the
     weights come from: `fresh`, drawn; or the folder of a completed run, of which a shallower encoder keeps the first layers,
-    with `:last` or `:spread` after it the last ones or ones spread evenly (see study.model.cutting).
+    with `:last` or `:spread` after it the last ones or ones spread evenly (see study.model.cutting). `teacher` is `none`, or
+    the folder of a completed run whose predictions take the place of the words that were masked; a share of the loss below 1,
+    beside these words, or a temperature is written after it, as in `PATH:weight=0.5:temperature=2` (see
+    study.model.loss.distillation_loss).
     """
 
     learning_rate: Positive = 1e-3
@@ -152,15 +186,32 @@ class Recipe(Strict):
     dropout: Annotated[NonNegative, Field(lt=1)] = 0.0
     batch_tokens: Count = 4096
     precision: Literal["fp32", "bf16", "auto"] = "auto"
-    start: Text = FRESH
+    start: Text = NO_RUN["start"]
+    teacher: Text = NO_RUN["teacher"]
     budget: Budget
 
     @field_validator("start")
     @classmethod
     def _start_is_a_run(cls, start: str) -> str:
-        if start != FRESH and not _START.fullmatch(start):
+        if start != NO_RUN["start"] and donor_of(start) is None:
             raise ValueError("is neither fresh nor the folder of a run, as results/mine/runs/<run id> or the same with :spread")
         return start
+
+    @field_validator("teacher")
+    @classmethod
+    def _teacher_is_a_run(cls, named: str) -> str:
+        try:
+            teacher = teacher_of(named)
+        except ValueError:
+            raise ValueError("has a weight or a temperature that is no number") from None
+        if named != NO_RUN["teacher"] and teacher is None:
+            raise ValueError(
+                "is neither none nor the folder of a run, as results/mine/runs/<run id> or the same with :weight=0.9, "
+                ":temperature=1 or both in this order"
+            )
+        if teacher is not None and not (0 < teacher.weight <= 1 and 0 < teacher.temperature < math.inf):
+            raise ValueError("needs a weight above 0 and at most 1, and a temperature above 0")
+        return named
 
     @model_validator(mode="after")
     def _fractions_fit(self) -> Self:
@@ -173,14 +224,20 @@ class Recipe(Strict):
         return self
 
     @property
-    def origin(self) -> str:
-        """Where the weights come from, wherever that lies: `fresh`, or the donor's identity."""
-        return origin_of(self.start)
-
-    @property
     def donor(self) -> Donor | None:
         """The run that the weights come from, None where they are drawn."""
-        return _donor(self.start)
+        return donor_of(self.start)
+
+    @property
+    def taught_by(self) -> Teacher | None:
+        """The run from whose predictions this one learns too, None where it learns from text alone."""
+        return teacher_of(self.teacher)
+
+    @property
+    def trained_runs(self) -> dict[str, str]:
+        """The identities of the trained runs that the recipe names, by knob."""
+        named = {"start": self.donor, "teacher": self.taught_by}
+        return {knob: run.identity for knob, run in named.items() if run is not None}
 
     def warmup_steps(self, steps: int) -> int:
         """How many of a run's steps the learning rate rises over."""
@@ -216,6 +273,8 @@ class RunConfig(Strict):
             raise ValueError(f"recipe.batch_tokens {recipe.batch_tokens} is not a multiple of data.sequence_length {length}")
         if self.predictions < 1:
             raise ValueError(f"masking.rate {self.masking.rate} masks no position of {length}")
+        if recipe.teacher != NO_RUN["teacher"] and recipe.budget.flops is not None:
+            raise ValueError("recipe.budget.flops would leave out what the teacher takes; give tokens or steps")
         if self.steps < 1:
             batch = recipe.batch_tokens
             raise ValueError(f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}")
@@ -239,8 +298,15 @@ class RunConfig(Strict):
 
     @property
     def flops_per_token(self) -> dict[str, float]:
-        """FLOPs of training per input token, by convention."""
+        """FLOPs of training per input token, by convention; what a teacher takes is not in them."""
         return flops_per_token(self.architecture, self.data.sequence_length, self.predictions)
+
+    def flops_per_token_with(self, teacher: Architecture | None) -> dict[str, float]:
+        """FLOPs of training per input token, by convention, a teacher's forward pass among them: a third of training it."""
+        if teacher is None:
+            return self.flops_per_token
+        training = flops_per_token(teacher, self.data.sequence_length, self.predictions)
+        return {convention: flops + training[convention] / 3 for convention, flops in self.flops_per_token.items()}
 
     @property
     def budget_tokens(self) -> float:
@@ -282,31 +348,29 @@ class RunConfig(Strict):
 
     def setting(self, knobs: Sequence[str]) -> str:
         """What some knobs are set to, in words."""
-        values = flatten(_plain(self.model_dump(mode="json"))) | {"recipe.start": self.recipe.origin} if knobs else {}
-        return setting_words({knob: values.get(knob) for knob in knobs})
+        values = flatten(_plain(self.model_dump(mode="json"))) if knobs else {}
+        return setting_words({knob: as_told(knob, values.get(knob)) for knob in knobs})
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved tree as plain values, whole floats as integers.
 
-        Fields of the architecture that no run varies are left out at BERT's value, and the start of runs that begin afresh, so
-        that configurations, cells and ledgers stay as they are when another such field is added.
+        Fields of the architecture that no run varies are left out at BERT's value, and trained runs where the recipe names
+        none, so that configurations, cells and ledgers stay as they are when another such field is added.
         """
         values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
         kept = {*BUILT, *unlike_bert(self.architecture)}
         if "warmup_tokens" in values["recipe"]:
             del values["recipe"]["warmup_fraction"]
-        if values["recipe"]["start"] == FRESH:
-            del values["recipe"]["start"]
+        values["recipe"] = {name: value for name, value in values["recipe"].items() if value != NO_RUN.get(name)}
         values["architecture"] = {name: value for name, value in values["architecture"].items() if name in kept}
         return values
 
     def without_paths(self) -> dict[str, Any]:
-        """The tree without where corpus, tokeniser and donor lie: what tells the runs on one text apart."""
+        """The tree without where corpus, tokeniser and trained runs lie: what tells the runs on one text apart."""
         values = self.to_dict()
         values["data"].pop("corpus")
         values["data"]["tokenizer"].pop("path", None)
-        if "start" in values["recipe"]:
-            values["recipe"]["start"] = self.recipe.origin
+        values["recipe"] |= self.recipe.trained_runs
         return values
 
     @functools.cached_property
@@ -334,8 +398,7 @@ class RunConfig(Strict):
         """
         unused: dict[str, Any] = {"data": True, "architecture": set(NOT_IN_MLM)}
         values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude=unused))
-        if "start" in values["recipe"]:
-            values["recipe"]["start"] = self.recipe.origin
+        values["recipe"] |= self.recipe.trained_runs
         values["validation_sequences"] = self.data.validation_sequences
         values |= {"data_fingerprint": data_fingerprint, "numerics_version": NUMERICS_VERSION}
         return fingerprint_of(values)

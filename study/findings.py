@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from study.config import FRESH
+from study.config import NO_RUN
 from study.counting import parameters, what_doubling_adds
 from study.fitting.cells import Cell
 from study.fitting.comparisons import SIZES, Comparison, LeftOut
@@ -200,7 +200,8 @@ def _what_lowers(pair: Comparison) -> str | None:
 
 def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
-    parts = (_open_runs, _open_cells, _open_seeds, _open_pairs, _open_steps, _open_rates, _mixed_precision, _donors, _limits)
+    of_runs = (_open_runs, _open_cells, _open_seeds, _open_pairs, _open_steps, _open_rates, _mixed_precision)
+    parts = (*of_runs, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
 
 
@@ -386,18 +387,23 @@ def _repeated_text(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _donors(evidence: Evidence) -> Iterator[str]:
-    """What runs that began with the weights of another do not say."""
-    if "recipe.start" not in evidence.ledger:
-        return
+def _trained_runs(evidence: Evidence) -> Iterator[str]:
+    """What runs that began with the weights of another, or learned from it, do not say."""
     used = evidence.ledger.drop(index=evidence.excluded.index)
-    starts = used.loc[used["recipe.start"] != FRESH, "recipe.start"]
-    if len(starts):
-        donors = sorted({str(start).partition(":")[0] for start in starts})
-        yield (
-            f"What another donor would do, and what donors cost: {plural(len(starts), 'run')} began with weights of "
-            f"{', '.join(donors)}, whose luck no interval holds, and whose tokens and FLOPs are not counted."
-        )
+    told = {
+        "start": ("donor", "donors cost", "began with weights of", "whose tokens and FLOPs are not counted"),
+        "teacher": ("teacher", "training teachers cost", "learned from", "of whose FLOPs the forward passes alone are counted"),
+    }
+    for knob, (role, cost, did, counted) in told.items():
+        if (column := f"recipe.{knob}") not in used:
+            continue
+        named = used.loc[used[column] != NO_RUN[knob], column]
+        if len(named):
+            runs = ", ".join(sorted({str(name).partition(":")[0] for name in named}))
+            yield (
+                f"What another {role} would do, and what {cost}: {plural(len(named), 'run')} {did} {runs}, "
+                f"whose luck no interval holds, and {counted}."
+            )
 
 
 def _limits(evidence: Evidence) -> Iterator[str]:

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from study.architecture import Architecture
 from study.config import RunConfig, read_yaml
 from study.durable_files import sync_folder, write_atomically, write_once
 from study.errors import InputError
@@ -446,6 +447,13 @@ class SweepFolder:
     def sweep(self) -> dict[str, Any]:
         """The resolved sweep as plain values."""
         return read_yaml(self.sweep_file)
+
+
+def teacher_architecture(config: RunConfig) -> Architecture | None:
+    """The architecture of the run that this one learns from; None where it has no teacher, or that one's record is not here."""
+    teacher = config.recipe.taught_by
+    record = None if teacher is None else RunFolder(teacher.folder).record()
+    return None if record is None else record.config.architecture
 
 
 def write_table(file: Path, table: pd.DataFrame) -> None:

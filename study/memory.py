@@ -20,8 +20,9 @@ FLOAT, TOKEN = 4, 8
 class Memory:
     """Bytes of tensors alive at the peak, by part, and the moment of the peak.
 
-    `weight_copies` are the bf16 copies of the weights that autocast keeps until the backward pass is over. `workspace` is
-    what the peak needs above the parts that are stored: logits and their gradient, or gradients on their way.
+    `weights` hold a teacher's too. `weight_copies` are the bf16 copies of the weights that autocast keeps until the backward
+    pass is over. `workspace` is what the peak needs above the parts that are stored: logits and their gradient, or gradients on
+    their way.
     The process itself (interpreter, libraries, CUDA context) is not in it.
     """
 
@@ -56,6 +57,7 @@ class Step:
 
     Attention is fused everywhere but on CPUs with dropout or in bf16; there it keeps the S·S probabilities. `ranks` share the
     batch by DDP, whose buckets hold the gradients once more. A step that is `graphed` (a CUDA graph) keeps what it works in.
+    A `teacher` predicts the masked positions first.
     """
 
     batch: int
@@ -66,6 +68,7 @@ class Step:
     device: Device = "cpu"
     ranks: int = 1
     graphed: bool = False
+    teacher: Architecture | None = None
 
     @property
     def tokens(self) -> int:
@@ -97,6 +100,9 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     - gradient of the token table: gradients whole, its two contributions and their sum, so 8VH beside (tied only);
     - validation, at 2B sequences: logits and log-probabilities 16MV, gradients and activations gone, but beside the largest of
       the other moments where steps are graphed.
+    A teacher, with weights 4P' of its own, adds to the loss its logits, both log-probabilities, the probabilities, their
+    difference and its product: 24MV, in bf16 26MV; and a moment before the student's forward pass,
+    - lesson: the last step's gradients, with the activations of one of the teacher's blocks or its logits, 4MV.
 
     Convention: tensors alive in PyTorch's allocator from the second step on, activations not recomputed; Lightning frees the
     gradients between forward and backward pass and before validation. Source: autograd's saved tensors, which
@@ -104,7 +110,9 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     """
     count = parameters(architecture).parameters
     weights, gradients = FLOAT * count, FLOAT * count * (2 if step.ranks > 1 else 1)
-    fixed, copies, kept = 3 * weights, _copied_weights(architecture, step), activation_bytes(architecture, step)
+    teacher = 0 if step.teacher is None else FLOAT * parameters(step.teacher).parameters
+    fixed = 3 * weights + teacher
+    copies, kept = _copied_weights(architecture, step), activation_bytes(architecture, step)
     logits = FLOAT * step.batch * step.predictions * architecture.vocabulary
     table = FLOAT * architecture.vocabulary * architecture.width
     bf16_logits = logits // 2 if step.precision == "bf16" else 0
@@ -115,10 +123,14 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
         "backward pass of the last block": fixed + copies + kept + table + _block_backward(architecture, step),
         "gradient of the token table": fixed + gradients + (2 * table if architecture.tied_decoder else 0),
     }
+    if step.teacher is not None:
+        taught = inference_memory(step.teacher, step.batch, step.sequence_length)
+        moments["loss"] += 6 * logits + bf16_logits
+        moments["lesson"] = fixed + gradients + max(taught.activations, logits)
     moments["validation"] = (max(moments.values()) if step.graphed else fixed) + 4 * logits
     moment = max(moments, key=lambda name: moments[name])
     workspace = moments[moment] - fixed - gradients - copies - kept
-    return Memory(moment, weights, gradients, 2 * weights, copies, kept, workspace)
+    return Memory(moment, weights + teacher, gradients, 2 * weights, copies, kept, workspace)
 
 
 def activation_bytes(architecture: Architecture, step: Step) -> int:

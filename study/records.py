@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from study.config import FRESH, RunConfig, fingerprint_of
+from study.architecture import Architecture
+from study.config import NO_RUN, RunConfig, fingerprint_of
 from study.counting import parameters
 from study.memory import Precision
 from study.schema import Strict, flatten
@@ -55,7 +56,8 @@ class RunRecord(Strict):
     `tokens` were trained on, with the [CLS] of each sequence; `train_tokens` are those of the corpus, without. Losses are nats
     per masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the standard error over its
     sequences. `train_flops` and its namesakes are totals over the steps done, by the conventions of
-    study.counting. `wall_seconds` sums the attempts' training time, validation included.
+    study.counting, the forward passes of a teacher among them. `train_loss_nats` is the mean of what the last steps minimised,
+    where a teacher has its share. `wall_seconds` sums the attempts' training time, validation included.
 
     A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
     what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
@@ -153,14 +155,13 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
         if record.excluded is not None:
             names["excluded_by_hand"] = record.excluded
         config = flatten(record.config.to_dict())
-        if "recipe.start" in config:
-            config["recipe.start"] = record.config.recipe.origin
+        config |= {f"recipe.{knob}": run for knob, run in record.config.recipe.trained_runs.items()}
         rows.append(values | config | environment | names)
     columns = ["run_id", "parameters_non_embedding", "architecture.depth", "tokens", "recipe.learning_rate", "seed"]
     if not rows:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(rows).sort_values([*columns[1:], "run_id"], ignore_index=True)
-    return table.fillna({"recipe.start": FRESH}) if "recipe.start" in table else table
+    return table.fillna({f"recipe.{knob}": none for knob, none in NO_RUN.items() if f"recipe.{knob}" in table})
 
 
 def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) -> str:
@@ -169,10 +170,10 @@ def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) ->
     return fingerprint_of(shared | {"data_fingerprint": data_fingerprint})
 
 
-def counts_of(config: RunConfig, steps: int) -> dict[str, Any]:
-    """The parameter totals and the FLOPs of `steps` optimiser steps, as a record names them."""
+def counts_of(config: RunConfig, steps: int, teacher: Architecture | None = None) -> dict[str, Any]:
+    """The parameter totals and the FLOPs of `steps` optimiser steps, a teacher's among them, as a record names them."""
     tokens = steps * config.recipe.batch_tokens
-    flops = {convention: per_token * tokens for convention, per_token in config.flops_per_token.items()}
+    flops = {convention: per_token * tokens for convention, per_token in config.flops_per_token_with(teacher).items()}
     return parameters(config.architecture).totals() | flops
 
 

@@ -13,9 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.data import DataLoader
 
+from study.architecture import Architecture
 from study.config import RunConfig
 from study.data.masking import Masker
 from study.model.lightning import MaskedLanguageModelling
+from study.model.masked_language_model import MaskedLanguageModel
+from study.model.tutor import Tutor
 
 
 class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -80,10 +83,11 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def train_three_steps(config: RunConfig, device: str = "cpu") -> None:
-    """Three steps of the workbench's own LightningModule on random tokens, validated as a run is."""
+def train_three_steps(config: RunConfig, device: str = "cpu", teacher: Architecture | None = None) -> None:
+    """Three steps of the workbench's own LightningModule on random tokens, validated as a run is, perhaps with a teacher."""
     masker = Masker(config.masking, config.predictions, 4, (0, 1, 2, 3, 4), config.architecture.vocabulary)
-    module = MaskedLanguageModelling(config, masker)
+    tutor = None if teacher is None else Tutor(MaskedLanguageModel(teacher), 0.5, 2.0)
+    module = MaskedLanguageModelling(config, masker, tutor=tutor)
     draw = torch.Generator().manual_seed(0)
     vocabulary, size = config.architecture.vocabulary, (config.batch_sequences, config.data.sequence_length)
     batches = [torch.randint(5, vocabulary, size, generator=draw) for _ in range(3)]

@@ -66,6 +66,11 @@ def cuda_config(corpus: Path, **recipe: Any) -> RunConfig:
     return config(corpus, recipe={"budget": {"steps": 40}, "dropout": 0.1, **recipe})
 
 
+def taught(corpus: Path, teacher: RunFolder) -> RunConfig:
+    named = f"{teacher.path}:weight=0.7:temperature=2"
+    return config(corpus, architecture={"depth": 1, "width": 8}, recipe={"teacher": named})
+
+
 def test_kernels_are_eager_on_cpu_and_refused_where_they_cannot_run(corpus: Path) -> None:
     assert resolve_kernels(Execution("cpu"), "bf16") == "eager"
     with pytest.raises(InputError, match="graphed runs on a single CUDA device; use compiled or eager"):
@@ -119,6 +124,24 @@ def test_fused_kernels_learn_what_eager_ones_do(corpus: Path, tmp_path: Path, ke
     assert record.environment is not None
     assert record.environment.kernels == kernels
     assert losses(fused) == pytest.approx(losses(eager), rel=1e-3 if precision == "fp32" else 1e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_compile("cpu"), reason="torch.compile finds no C++ compiler or no Python headers here")
+def test_a_compiled_run_on_cpu_learns_from_its_teacher_what_an_eager_one_does(corpus: Path, tmp_path: Path) -> None:
+    wanted = taught(corpus, trained(tmp_path, config(corpus)))
+    eager = trained_apart(tmp_path / "eager", wanted, kernels="eager")
+    compiled = trained_apart(tmp_path / "compiled", wanted, kernels="compiled")
+    assert losses(compiled) == pytest.approx(losses(eager), rel=1e-4)
+
+
+@needs_gpu
+@pytest.mark.parametrize("kernels", FUSED)
+def test_fused_kernels_learn_from_a_teacher_what_eager_ones_do(corpus: Path, tmp_path: Path, kernels: Kernels) -> None:
+    wanted = taught(corpus, trained(tmp_path, config(corpus)))
+    eager = trained_apart(tmp_path / "eager", wanted, device="cuda", kernels="eager")
+    fused = trained_apart(tmp_path / "fused", wanted, device="cuda", kernels=kernels)
+    assert losses(fused) == pytest.approx(losses(eager), rel=1e-3)
 
 
 @needs_gpu

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from study.data.masking import IGNORED
-from study.model.loss import mean_cross_entropy
+from study.model.loss import distillation_loss, mean_cross_entropy
 
 
 def drawn(spread: float = 3.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -27,6 +27,22 @@ def test_the_loss_and_its_gradient_are_those_of_cross_entropy(spread: float, ign
     found = mean_cross_entropy(logits, labels)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(3 * found, logits)[0], gradient)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
+def test_distillation_is_the_divergence_from_the_teacher_where_labels_count(temperature: float) -> None:
+    """Its gradient is T·(softmax(logits/T) - softmax(taught/T)) by the mean, so of one size at every large T."""
+    logits, labels = drawn()
+    taught = torch.randn(19, 301, generator=torch.Generator().manual_seed(1))
+    labels[[0, 7]] = IGNORED
+    counts = labels != IGNORED
+    target, learned = (torch.softmax(each.double() / temperature, -1) for each in (taught, logits.detach()))
+    expected = temperature**2 * (target * (target / learned).log()).sum(-1)[counts].mean()
+    found = distillation_loss(logits, taught, labels, temperature)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+    (gradient,) = torch.autograd.grad(found, logits)
+    wanted = torch.where(counts[:, None], temperature * (learned - target) / counts.sum(), 0)
+    torch.testing.assert_close(gradient.double(), wanted, rtol=1e-4, atol=1e-7)
 
 
 def test_a_logit_that_is_not_finite_makes_the_loss_so() -> None:

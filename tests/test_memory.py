@@ -78,6 +78,29 @@ def test_a_run_takes_the_memory_that_is_predicted(name: str) -> None:
     assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
 
 
+TAUGHT = {
+    "loss": ("loss", {"depth": 4, "width": 256, "heads": 4, "ffn": 1024}),
+    "bf16": ("bf16", {"depth": 4, "width": 256, "heads": 4, "ffn": 1024}),
+    "few tokens, deep": ("few tokens, deep", {"depth": 8, "width": 256, "heads": 4, "ffn": 1024}),
+    "lesson": ("pre-norm", {"depth": 2, "width": 512, "heads": 8, "ffn": 4096}),
+}
+
+
+@pytest.mark.parametrize("name", TAUGHT)
+def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> None:
+    student, sizes = TAUGHT[name]
+    run = TRAINED[student]
+    a = run.architecture
+    teacher = Architecture.parse(sizes | {"vocabulary": a.vocabulary, "positions": a.positions})
+    precision: Any = "bf16" if run.recipe.precision == "bf16" else "fp32"
+    step = Step(run.batch_sequences, run.data.sequence_length, run.predictions, precision, teacher=teacher)
+    predicted = training_memory(a, step)
+    with one_thread():
+        measured = tracked_peak(lambda: train_three_steps(run, teacher=teacher))
+    assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
+    assert predicted.moment == ("lesson" if name == "lesson" else predicted.moment)
+
+
 def test_every_moment_is_the_peak_of_some_run_here() -> None:
     moments = {run_memory(run, "fp32", "cpu").moment for run in TRAINED.values()}
     assert len(moments) == 4

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from study.architecture import Architecture
-from study.config import RunConfig, fingerprint_of, origin_of, setting_words
+from study.config import RunConfig, as_told, fingerprint_of, setting_words
 from study.counting import parameters
 from study.fitting.learning_rates import RATE, RateSearch, off_best, search_rates
 from study.folders import RunFolder, SweepFolder
@@ -119,7 +119,8 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
     """The cells of a sweep by size, shape, tokens and setting, these as the sweep lists them; empty for an empty ledger."""
     if ledger.empty:
         return ()
-    listed = {column: [_as_told(value) for value in values] for column, values in (folder.sweep().get("vary") or {}).items()}
+    varied_values = (folder.sweep().get("vary") or {}).items()
+    listed = {column: [as_told(column, number_in(value)) for value in values] for column, values in varied_values}
     varied = setting_columns(folder, ledger)
     found = [_cell(folder, str(name), runs[off_best(runs) == ""], varied) for name, runs in ledger.groupby("cell")]
 
@@ -128,11 +129,6 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
         return cell.parameters_non_embedding, *cell.architecture.sizes, cell.tokens, *settings, cell.name
 
     return tuple(sorted(found, key=order))
-
-
-def _as_told(value: object) -> object:
-    """A listed value of a setting as the ledger tells it."""
-    return origin_of(value) if isinstance(value, str) and number_in(value) == value else number_in(value)
 
 
 def _place(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
@@ -230,13 +226,19 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str])
         architecture=config.architecture,
         **parameters(config.architecture).totals(),
         tokens=config.tokens,
-        train_flops=config.flops_per_token["train_flops"] * config.tokens,
+        train_flops=_train_flops(config, runs),
         validation=fingerprint_of(validation),
         unigram_entropy_nats=None if unigram.empty else float(unigram.iloc[0]),
         rates=rates,
         runs=tuple(chosen["run_id"].astype(str)),
         losses=np.array(losses) if losses else np.empty((0, 0)),
     )
+
+
+def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:
+    """FLOPs of the whole budget: as a run counted them that went through it, with its teacher's, or else without."""
+    whole = runs.loc[runs["tokens"] == config.tokens, "train_flops"]
+    return float(whole.iloc[0]) if len(whole) else config.flops_per_token["train_flops"] * config.tokens
 
 
 def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ from study.model.linear import multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, clip_gradients, learning_rate_factor, schedule
 from study.model.step_graph import StepGraph
+from study.model.tutor import Tutor
 from study.randomness import Stream, stream_seed
 from study.records import Kernels
 
@@ -54,6 +55,7 @@ class ValidationResult:
 class MaskedLanguageModelling(pl.LightningModule):
     """One run's training: masks and dropout of step t come from (seed, t), and the loss is the mean over masked tokens only.
 
+    With a `tutor` that mean is mixed with its lesson (MaskedLanguageModel.predicted_loss), and FLOPs count its forward pass.
     A training batch is the packed tokens (B, S) of this rank. Logged every `log_every_steps`: `train/loss`, the mean since
     the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; `trainer/step`, `trainer/tokens` and
     `trainer/flops` (convention train_flops) done so far; `perf/tokens_per_second` and, where the device's peak is known,
@@ -67,10 +69,13 @@ class MaskedLanguageModelling(pl.LightningModule):
         log_every_steps: int = 50,
         peak_flops_per_second: float | None = None,
         kernels: Kernels = "eager",
+        tutor: Tutor | None = None,
     ) -> None:
         super().__init__()
         self.config, self.masker, self.log_every_steps = config, masker, log_every_steps
-        self.peak_flops_per_second, self.kernels = peak_flops_per_second, kernels
+        self.peak_flops_per_second, self.kernels, self.tutor = peak_flops_per_second, kernels, tutor
+        teacher = None if tutor is None else tutor.model.architecture
+        self.flops_per_token = config.flops_per_token_with(teacher)["train_flops"]
         self.model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed)
         self.validation: ValidationResult | None = None
         self.gradient_norm = torch.zeros(())
@@ -95,17 +100,20 @@ class MaskedLanguageModelling(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Draw masks on the training device, and choose what multiplies; fuse each block and the loss where asked to.
 
-        Blocks of one shape are compiled once, whatever the depth.
+        Blocks of one shape are compiled once, whatever the depth. All this is the tutor's too, where there is one.
         """
+        models = [self.model] if self.tutor is None else [self.model, self.tutor.model.to(self.device)]
         self._generator = torch.Generator(self.device)
         self._graph: StepGraph | None = None
         self._predicted_loss = self.model.predicted_loss
         if self.kernels == "onednn":
-            multiply_through_onednn(self.model)
+            for model in models:
+                multiply_through_onednn(model)
         if self.fused and stage == "fit":
             torch._dynamo.config.optimize_ddp = False  # it would cut up what is smaller than a model already
-            for block in (self.model.encoder.embeddings, *self.model.encoder.blocks):
-                block.compile(dynamic=False)
+            for model in models:
+                for block in (model.encoder.embeddings, *model.encoder.blocks):
+                    block.compile(dynamic=False)
             self._predicted_loss = torch.compile(self.model.predicted_loss, dynamic=False)
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
@@ -124,9 +132,10 @@ class MaskedLanguageModelling(pl.LightningModule):
         return loss
 
     def _loss_of(self, tokens: Tensor) -> Tensor:
-        """The mean loss over the positions that are masked in this rank's tokens."""
+        """The mean loss over the positions that are masked in this rank's tokens, the tutor's lesson in it."""
         masked = self.masker(tokens, self._generator, self.trainer.global_rank, self.trainer.world_size)
-        return self._predicted_loss(self.model.encoder(masked.tokens), masked.positions, masked.labels)
+        lesson = None if self.tutor is None else self.tutor.lesson(masked)
+        return self._predicted_loss(self.model.encoder(masked.tokens), masked.positions, masked.labels, lesson)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Differentiate the loss; the graph of a step has done it already."""
@@ -198,7 +207,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._row_started, self._row_step = now, self.steps_done
         if self.peak_flops_per_second is None:
             return {"perf/tokens_per_second": tokens_per_second}
-        achieved = tokens_per_second * self.config.flops_per_token["train_flops"]
+        achieved = tokens_per_second * self.flops_per_token
         return {"perf/tokens_per_second": tokens_per_second, "perf/mfu": achieved / self.peak_flops_per_second}
 
     def _log_row(self, row: dict[str, float]) -> None:
@@ -225,7 +234,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return {
             "trainer/step": self.steps_done,
             "trainer/tokens": tokens,
-            "trainer/flops": self.config.flops_per_token["train_flops"] * tokens,
+            "trainer/flops": self.flops_per_token * tokens,
         }
 
     def validation_step(self, batch: tuple[Tensor, MaskedBatch], batch_idx: int) -> None:

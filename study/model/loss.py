@@ -28,6 +28,19 @@ def mean_cross_entropy(logits_NxV: Float[Tensor, "N V"], labels_N: Int[Tensor, "
     return loss
 
 
+def distillation_loss(
+    logits_NxV: Float[Tensor, "N V"], taught_NxV: Float[Tensor, "N V"], labels_N: Int[Tensor, " N"], temperature: float
+) -> Float[Tensor, ""]:
+    """T² times the mean, over the labels but for those that are IGNORED, of KL(softmax(taught/T) ‖ softmax(logits/T)), in nats.
+
+    By T² its gradient stays of one size whatever the temperature. Source: Hinton et al. 2015 (arXiv:1503.02531), §2.
+    """
+    taught_NxV, learned_NxV = (torch.log_softmax(logits / temperature, -1) for logits in (taught_NxV, logits_NxV))
+    divergence_N = F.kl_div(learned_NxV, taught_NxV, reduction="none", log_target=True).sum(-1)
+    counts_N = labels_N != IGNORED
+    return temperature**2 * torch.where(counts_N, divergence_N, 0).sum() / counts_N.sum()
+
+
 class _MeanCrossEntropy(torch.autograd.Function):
     """Gradient: (softmax(logits) - one at the label) ÷ labels that count. It can be taken once."""
 

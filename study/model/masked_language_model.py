@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,8 +15,16 @@ from study.errors import InputError
 from study.model.embeddings import initialise
 from study.model.encoder import Encoder, at_positions
 from study.model.heads import MaskedLanguageModelHead
-from study.model.loss import mean_cross_entropy
+from study.model.loss import distillation_loss, mean_cross_entropy
 from study.randomness import Stream, stream_seed
+
+
+class Lesson(NamedTuple):
+    """What a teacher predicts at the masked positions, its share of the student's loss, and the temperature of both."""
+
+    logits: Float[Tensor, "B K V"]
+    weight: float
+    temperature: float
 
 
 class MaskedLanguageModel(nn.Module):
@@ -53,11 +62,23 @@ class MaskedLanguageModel(nn.Module):
         return logits
 
     def predicted_loss(
-        self, hidden_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"], labels_BxK: Int[Tensor, "B K"]
+        self,
+        hidden_BxSxH: Float[Tensor, "B S H"],
+        positions_BxK: Int[Tensor, "B K"],
+        labels_BxK: Int[Tensor, "B K"],
+        lesson: Lesson | None = None,
     ) -> Float[Tensor, ""]:
-        """The mean cross-entropy in nats over the positions to predict, but for IGNORED labels."""
-        logits_BxKxV = self.logits(at_positions(hidden_BxSxH, positions_BxK))
-        return mean_cross_entropy(logits_BxKxV.flatten(0, 1).float(), labels_BxK.flatten())
+        """The mean cross-entropy in nats over the positions to predict, but for IGNORED labels.
+
+        With a lesson of weight w it is (1 − w) · cross-entropy + w · distillation_loss.
+        """
+        logits_NxV = self.logits(at_positions(hidden_BxSxH, positions_BxK)).flatten(0, 1).float()
+        loss = mean_cross_entropy(logits_NxV, labels_BxK.flatten())
+        if lesson is None:
+            return loss
+        taught_NxV = lesson.logits.flatten(0, 1).float()
+        distilled = distillation_loss(logits_NxV, taught_NxV, labels_BxK.flatten(), lesson.temperature)
+        return (1 - lesson.weight) * loss + lesson.weight * distilled
 
 
 def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from study.config import RunConfig
 from study.data.prepared import PreparedData, check_files, prepare
 from study.errors import InputError
 from study.folders import SweepFolder, checkpoints_in
@@ -25,6 +24,7 @@ from study.sweeping.plan import cells
 from study.sweeping.resources import Resources
 from study.sweeping.room import check_room
 from study.sweeping.spec import SweepSpec
+from study.sweeping.sweep_files import TRAINED_RUNS
 
 MIRROR_SECONDS = 20.0
 """How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
@@ -52,10 +52,8 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
 
 
 def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: list[Slot]) -> Bill:
-    from study.training.donors import check_donors
-
     check_files(spec.data)
-    check_donors(_begun_by_donors(spec, folder))
+    _check_trained_runs(spec, folder)
     _check_batches(spec, len(slots[0].indices))
     _check_kernels(spec, slots[0], here=resources.on == "local")
     if resources.on == "local":  # of other machines' memory nothing is known here
@@ -64,17 +62,18 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     return bill(spec, slots, folder.records(), precision)
 
 
-def _begun_by_donors(spec: SweepSpec, folder: SweepFolder) -> list[RunConfig]:
-    """The runs with donors that a sweep wants next, as far as its records tell, but for those that have a checkpoint."""
-    if "recipe.start" not in {*spec.vary, *flatten(spec.base)}:
-        return []
-    if spec.search is not None:
-        return first_runs(spec)
+def _check_trained_runs(spec: SweepSpec, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
+    """Raise InputError where donors or teachers of the runs that a sweep still wants, as its records tell, are of no use."""
+    from study.training.trained_runs import check_trained_runs
+
+    if not {*TRAINED_RUNS} & {*spec.vary, *flatten(spec.base)}:
+        return
     records = {record.config.key: record for record in folder.records()}
-    wanted = [run for cell in cells(spec) for run in cell.wanted(records)]
+    searched = spec.search is not None
+    wanted = first_runs(spec) if searched else [run for cell in cells(spec) for run in cell.wanted(records)]
     under_way = [run for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)]
     begun = {run.config().key for run in under_way if run.config_file.exists()}
-    return [run for run in wanted if run.key not in begun]
+    check_trained_runs(wanted, begun, prepared)
 
 
 def _passes(spec: SweepSpec, data: PreparedData) -> str | None:
@@ -127,15 +126,13 @@ def launch(
 
     Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after the runs have saved.
     """
-    from study.training.donors import check_donors
-
     folder = folder_of(spec, results)
     slots = slots_of(resources)
     expected = _bill(spec, folder, resources, slots).runs
     if note := sharing_note(slots):
         console.print(note, markup=False, soft_wrap=True)
     data = prepare(spec.data, progress=True)
-    check_donors(_begun_by_donors(spec, folder), data)
+    _check_trained_runs(spec, folder, data)
     if note := _passes(spec, data):
         console.print(note, markup=False, soft_wrap=True)
     with held(folder):

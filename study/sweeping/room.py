@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from study.config import RunConfig
 from study.errors import InputError, Problem
+from study.folders import teacher_architecture
 from study.memory import Device, Memory, Precision, Step, training_memory
 from study.quantities import bytes_text
 from study.sweeping.bill import first_runs
@@ -83,6 +84,7 @@ def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: i
         device=device,
         ranks=ranks,
         graphed=graphed,
+        teacher=teacher_architecture(config),
     )
     return training_memory(config.architecture, step)
 

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from study.architecture import Architecture
-from study.config import KeyLoader, Masking, Recipe, read_yaml
+from study.config import NO_RUN, KeyLoader, Masking, Recipe, read_yaml
 from study.errors import InputError, Problem
 from study.schema import flatten, nearest, number_in, shown
 from study.sweeping.spec import LARGEST, Budgets, SweepSpec
@@ -20,6 +20,9 @@ KNOBS = (
     *(f"masking.{name}" for name in Masking.model_fields),
 )
 """The dotted keys of a run that `vary`, `tune` and `search` may set."""
+
+TRAINED_RUNS = tuple(f"recipe.{knob}" for knob in NO_RUN)
+"""The knobs that name a trained run."""
 
 PRUNE_REFUSED = (
     "stands under search and nowhere else: to stop those runs of a comparison or a fit that begin slowly would bias it"
@@ -100,7 +103,7 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
         for path in given if isinstance(given, Mapping) else ():
             if path not in KNOBS:
                 yield Problem(f"{place}.{path}", f"is not a knob of a run; {nearest(str(path), list(KNOBS))}")
-            elif path == "recipe.start" and place != "vary":
+            elif path in TRAINED_RUNS and place != "vary":
                 yield Problem(f"{place}.{path}", "is compared by vary, and no number to search")
     base = values.get("base", {})
     yield from _problems_of_varied(knobs["vary"], knobs["tune"], base)

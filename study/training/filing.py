@@ -13,7 +13,7 @@ import torch
 from study.config import RunConfig
 from study.data.prepared import PreparedData
 from study.durable_files import FULL_DISK, patiently, write_atomically
-from study.folders import RunFolder
+from study.folders import RunFolder, teacher_architecture
 from study.memory import Precision
 from study.ownership import Attempt
 from study.records import RunRecord, State, counts_of, timestamp
@@ -123,7 +123,7 @@ def _facts(outcome: Outcome, config: RunConfig, prepared: PreparedData, folder: 
     rows = list(folder.metrics())
     steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
     tokens = steps * config.recipe.batch_tokens
-    facts: dict[str, Any] = {"steps": steps, "tokens": tokens} | counts_of(config, steps)
+    facts: dict[str, Any] = {"steps": steps, "tokens": tokens} | counts_of(config, steps, teacher_architecture(config))
     facts |= folder.spent(tokens, config.recipe.batch_tokens)
     if losses := [row["train/loss"] for row in rows if "train/loss" in row]:
         facts["train_loss_nats"] = losses[-1]

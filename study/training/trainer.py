@@ -21,15 +21,16 @@ from study.data.prepared import PreparedData
 from study.folders import RunFolder, step_of
 from study.memory import Device, Precision
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
+from study.model.tutor import Tutor
 from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO, precision_of
-from study.training.donors import starting_weights
 from study.training.execution import LIGHTNING_PRECISION, Execution, peak_flops_per_second, resolve_kernels
 from study.training.metrics import MetricsFile
 from study.training.pruning import PruneOrder
 from study.training.stopping import StopSignal
+from study.training.trained_runs import starting_weights, tutor_of
 from study.training.watchdog import Watchdog
 
 VALIDATION_SHARE = 0.05
@@ -73,7 +74,7 @@ def fit(
     masker = masker_of(config, prepared)
     clock = Clock(folder.run_id)
     precision = precision or precision_of(config.recipe.precision, checkpoint, execution.device)
-    module = _module_of(config, masker, execution, precision)
+    module = _module_of(config, masker, execution, precision, tutor_of(config, prepared))
     if checkpoint is None and (weights := starting_weights(config, prepared)) is not None:
         module.model.load_state_dict(weights)
     batches = PackedBatches(config, prepared, masker, pinned=execution.device == "cuda")
@@ -113,11 +114,14 @@ def fit(
     return Trained(module, validation, clock.seconds)
 
 
-def _module_of(config: RunConfig, masker: Masker, execution: Execution, precision: Precision) -> MaskedLanguageModelling:
+def _module_of(
+    config: RunConfig, masker: Masker, execution: Execution, precision: Precision, tutor: Tutor | None
+) -> MaskedLanguageModelling:
     """What Lightning trains; where its blocks are fused, torch.compile has been told on how many threads to build them."""
     log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
     kernels = resolve_kernels(execution, precision)
-    module = MaskedLanguageModelling(config, masker, log_every, peak_flops_per_second(execution, precision), kernels)
+    peak = peak_flops_per_second(execution, precision)
+    module = MaskedLanguageModelling(config, masker, log_every, peak, kernels, tutor)
     if module.fused:
         compile_on(execution.threads)
     return module

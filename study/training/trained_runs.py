@@ -1,0 +1,142 @@
+"""The trained runs that another one needs: the donor of the weights it begins with, and the teacher that it learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from study.architecture import NOT_IN_MLM, Architecture
+from study.config import DataConfig, Donor, RunConfig
+from study.data.cache import sha256_of
+from study.data.prepared import PreparedData
+from study.data.tokenizing import tokenizer_file
+from study.errors import InputError, Problem
+from study.folders import RunFolder
+from study.model.cutting import cut, kept_layers
+from study.model.masked_language_model import MaskedLanguageModel
+from study.model.trained_weights import trained_weights
+from study.model.tutor import Tutor
+from study.records import RunRecord
+
+_START, _TEACHER = "recipe.start", "recipe.teacher"
+
+
+def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:
+    """The weights of a run's donor under the run's own names, None where they are drawn.
+
+    Raises InputError as check_trained_runs, and where the weights are damaged.
+    """
+    if (donor := config.recipe.donor) is None:
+        return None
+    _raise_all(_problems_of_donor(config, donor, prepared))
+    folder = RunFolder(donor.folder)
+    layers = kept_layers(folder.config().architecture.depth, config.architecture.depth, donor.keep)
+    return cut(trained_weights(folder), layers)
+
+
+def tutor_of(config: RunConfig, prepared: PreparedData) -> Tutor | None:
+    """The trained model that a run learns from, None where it has no teacher; raises InputError as starting_weights does."""
+    if (teacher := config.recipe.taught_by) is None:
+        return None
+    _raise_all(_problems_of_teacher(config, teacher.folder, prepared))
+    folder = RunFolder(teacher.folder)
+    model = MaskedLanguageModel(folder.config().architecture)
+    model.load_state_dict(trained_weights(folder))
+    return Tutor(model, teacher.weight, teacher.temperature)
+
+
+def check_trained_runs(configs: Iterable[RunConfig], begun: Container[str] = (), prepared: PreparedData | None = None) -> None:
+    """Raise InputError with everything that keeps the donors and teachers of these runs from what they are for, each once.
+
+    Both must have completed, and have the run's tokeniser: that of the same text, or of the same file, which is looked at
+    where the runs' data is there. A donor has the run's architecture but for the depth, and at least as many layers; runs whose
+    keys are in `begun` need theirs no more. A teacher has the run's vocabulary, and positions for its sequences.
+    """
+    problems: dict[str, Problem] = {}
+    for config in configs:
+        found: list[Problem] = []
+        if (donor := config.recipe.donor) is not None and config.key not in begun:
+            found += _problems_of_donor(config, donor, prepared)
+        if (teacher := config.recipe.taught_by) is not None:
+            found += _problems_of_teacher(config, teacher.folder, prepared)
+        problems |= {str(problem): problem for problem in found}
+    _raise_all(problems.values())
+
+
+def _raise_all(problems: Iterable[Problem]) -> None:
+    if found := list(problems):
+        raise InputError(found)
+
+
+def _problems_of_donor(config: RunConfig, donor: Donor, prepared: PreparedData | None) -> Iterator[Problem]:
+    place = f"{_START} {donor.folder}"
+    given = _completed(donor.folder, place)
+    if isinstance(given, Problem):
+        yield given
+    elif problem := _unfit(given.config.architecture, config.architecture, donor, place):
+        yield problem
+    else:
+        yield from _problems_of_tokenizer(given, config.data, prepared, place)
+
+
+def _problems_of_teacher(config: RunConfig, folder: Path, prepared: PreparedData | None) -> Iterator[Problem]:
+    place = f"{_TEACHER} {folder}"
+    given = _completed(folder, place)
+    if isinstance(given, Problem):
+        yield given
+        return
+    architecture, length = given.config.architecture, config.data.sequence_length
+    if architecture.vocabulary != config.architecture.vocabulary:
+        found, wanted = architecture.vocabulary, config.architecture.vocabulary
+        yield Problem(place, f"has a vocabulary of {found} and not {wanted}; a teacher predicts the pieces of its student")
+    elif architecture.positions < length:
+        yield Problem(place, f"has {architecture.positions} positions, and sequences have {length} tokens; shorten these")
+    else:
+        yield from _problems_of_tokenizer(given, config.data, prepared, place)
+
+
+def _completed(path: Path, place: str) -> RunRecord | Problem:
+    """The record of a completed run that still has its weights, or what is wrong."""
+    folder = RunFolder(path)
+    if not folder.record_file.exists():
+        return Problem(place, "is the folder of no run that has ended; give one that was trained, from where you are now")
+    record = folder.record()
+    assert record is not None
+    if record.run_id != folder.run_id:
+        return Problem(place, f"holds run {record.run_id}; a run's folder has its id for a name")
+    if record.state != "COMPLETED":
+        return Problem(place, f"did not complete ({record.state}), so it has no weights to give; `study retry` goes on with it")
+    if not folder.weights_file.exists():
+        return Problem(place, f"has no {folder.weights_file.name}; fetch it, or train the run again")
+    return record
+
+
+def _unfit(given: Architecture, wanted: Architecture, donor: Donor, place: str) -> Problem | None:
+    """Why layers of one encoder cannot be those of another."""
+    sizes = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, "depth")]
+    if differ := [name for name in sizes if getattr(given, name) != getattr(wanted, name)]:
+        told = ", ".join(f"{name} {getattr(given, name)} and not {getattr(wanted, name)}" for name in differ)
+        return Problem(place, f"has {told}; a run begins with the weights of one that differs from it in depth alone")
+    if given.depth < wanted.depth:
+        return Problem(place, f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with")
+    layers = kept_layers(given.depth, wanted.depth, donor.keep)
+    if donor.keep != "first" and layers == kept_layers(given.depth, wanted.depth, "first"):
+        same = f"gives {wanted.shape_name} the same layers by :{donor.keep} as by :first"
+        return Problem(place, f"{same}; leave :{donor.keep} out")
+    return None
+
+
+def _problems_of_tokenizer(given: RunRecord, data: DataConfig, prepared: PreparedData | None, place: str) -> Iterator[Problem]:
+    if prepared is None or given.data_fingerprint == prepared.fingerprint:
+        return
+    files = [each.tokenizer for each in (given.config.data, data) if each.tokenizer.kind == "file"]
+    try:
+        if len(files) == 2 and len({sha256_of(tokenizer_file(tokenizer)) for tokenizer in files}) == 1:
+            return
+    except InputError as error:
+        yield from (Problem(f"{place}: {problem.place}", problem.message) for problem in error.problems)
+        return
+    remedy = "give both one vocabulary, as tokenizer: {kind: file, …}"
+    yield Problem(place, f"was trained on other text, with pieces of its own; {remedy}")

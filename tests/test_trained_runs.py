@@ -1,0 +1,348 @@
+"""Runs that begin with the weights of another one, or learn from its predictions: what they get of it, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+from torch import nn
+
+from study.architecture import Architecture
+from study.config import RunConfig
+from study.data.masking import IGNORED, MaskedBatch
+from study.data.prepared import prepare
+from study.errors import InputError
+from study.folders import RunFolder
+from study.model.cutting import cut, kept_layers
+from study.model.masked_language_model import MaskedLanguageModel
+from study.model.optimization import adamw, schedule
+from study.model.trained_weights import trained_weights
+from study.model.tutor import Tutor
+from study.randomness import Stream, stream_seed
+from study.records import RunRecord, counts_of
+from study.schema import deep_merge
+from study.training.trained_runs import check_trained_runs
+from study.training.trainer import masker_of
+from tests.launching import Place
+from tests.small import config, stop_after, trained, write_corpus
+from tests.sweeps import write_topics
+
+RECIPE: dict[str, Any] = {"learning_rate": 0.01, "batch_tokens": 256}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_topics(tmp_path_factory.mktemp("corpus") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def donor(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> RunFolder:
+    """A trained run of four layers that has left the plateau."""
+    return trained(tmp_path_factory.mktemp("donor"), toy(corpus, depth=4, budget={"steps": 200}))
+
+
+def toy(corpus: Path, depth: int = 2, width: int = 16, **recipe: Any) -> RunConfig:
+    sizes = {"depth": depth, "width": width, "vocabulary": 100}
+    return config(corpus, architecture=sizes, recipe=RECIPE | recipe, data={"tokenizer": {"vocabulary": 100}})
+
+
+def started(corpus: Path, start: object, depth: int = 2, **recipe: Any) -> RunConfig:
+    return toy(corpus, depth, start=str(start), **recipe)
+
+
+def taught(corpus: Path, teacher: object, depth: int = 1, **recipe: Any) -> RunConfig:
+    return toy(corpus, depth, width=8, teacher=str(teacher), **recipe)
+
+
+def told(*runs: RunConfig) -> str:
+    with pytest.raises(InputError) as caught:
+        check_trained_runs(runs)
+    return str(caught.value)
+
+
+def test_layers_are_kept_as_the_literature_keeps_them() -> None:
+    assert kept_layers(12, 6, "spread") == (0, 2, 4, 7, 9, 11), "DistilBERT's, of its scripts/extract_distilbert.py"
+    assert kept_layers(12, 8, "first") == (0, 1, 2, 3, 4, 5, 6, 7)
+    assert kept_layers(12, 3, "last") == (9, 10, 11)
+    for keep in ("first", "last", "spread"):
+        assert kept_layers(5, 5, keep) == (0, 1, 2, 3, 4)
+    for wrong in (0, 3):
+        with pytest.raises(ValueError, match=f"{wrong} layers cannot be kept of 2"):
+            kept_layers(2, wrong, "first")
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_cut_model_is_the_deep_one_without_the_other_blocks(norm: str) -> None:
+    sizes = {"width": 16, "heads": 2, "ffn": 32, "vocabulary": 100, "positions": 8, "norm": norm}
+    whole = MaskedLanguageModel(Architecture.parse(sizes | {"depth": 12}), seed=1).eval()
+    short = MaskedLanguageModel(Architecture.parse(sizes | {"depth": 3}), seed=2).eval()
+    short.load_state_dict(cut(whole.state_dict(), (1, 10, 11)))
+    whole.encoder.blocks = nn.ModuleList(whole.encoder.blocks[layer] for layer in (1, 10, 11))
+    tokens = torch.arange(16).view(2, 8)
+    assert torch.equal(short(tokens), whole(tokens))
+
+
+def test_a_donor_is_known_by_its_run_and_layers_wherever_it_lies(corpus: Path) -> None:
+    run = "0123456789abcdef"
+    ids = {start: started(corpus, start).fingerprint("data") for start in ("fresh", run, f"a/{run}", f"/b/{run}/:first")}
+    other = started(corpus, f"a/{run}:last")
+    assert len({*ids.values()}) == 2
+    assert ids["fresh"] == toy(corpus).fingerprint("data")
+    assert other.fingerprint("data") not in ids.values()
+    assert started(corpus, f"b/{run}:last").key == other.key
+    assert started(corpus, f"b/{run}/").setting(("recipe.start",)) == f"start={run}:first"
+    assert RunConfig.parse(other.to_dict()) == other
+    assert "start" not in toy(corpus).to_dict()["recipe"]
+    for wrong in ("afresh", "results/mine", f"a/{run}:middle", f"{run}0"):
+        with pytest.raises(InputError, match=r"recipe\.start: .*neither fresh nor the folder of a run"):
+            started(corpus, wrong)
+
+
+def test_a_run_goes_on_from_the_layers_of_another(corpus: Path, donor: RunFolder, tmp_path: Path) -> None:
+    """A rate of next to nothing leaves the weights as they were given, and the donor's loss where no layer is cut."""
+    still: dict[str, Any] = {"learning_rate": 1e-12, "weight_decay": 0.0, "budget": {"steps": 1}, "warmup_fraction": 0.0}
+    whole = trained(tmp_path, started(corpus, donor.path, depth=4, **still))
+    given, found = trained_weights(donor), trained_weights(whole)
+    assert all(torch.allclose(found[name], given[name], atol=1e-9) for name in given)
+    losses = [record.loss_nats for folder in (donor, whole) if (record := folder.record())]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    short = trained_weights(trained(tmp_path, started(corpus, f"{donor.path}:spread", **still)))
+    expected = cut(given, (0, 3))
+    assert short.keys() == expected.keys()
+    assert all(torch.allclose(short[name], expected[name], atol=1e-9) for name in expected)
+
+
+def test_a_stopped_run_goes_on_from_its_checkpoint_and_needs_its_donor_no_more(
+    corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = started(corpus, donor.path)
+    straight = trained(tmp_path / "straight", wanted)
+    with monkeypatch.context() as patch:
+        assert trained(tmp_path / "stopped", wanted, stop_after(13, patch)).record() is None
+    away = donor.path.rename(tmp_path / "away")
+    try:
+        resumed = trained(tmp_path / "stopped", wanted)
+        assert trained(tmp_path / "stopped", wanted).attempts() == 2, "a run that has ended asks for no donor"
+    finally:
+        away.rename(donor.path)
+    for name, tensor in trained_weights(straight).items():
+        assert torch.equal(tensor, trained_weights(resumed)[name])
+
+
+def test_what_a_donor_cannot_give_is_told_before_anything_is_spent(corpus: Path, donor: RunFolder, tmp_path: Path) -> None:
+    check_trained_runs([started(corpus, donor.path), toy(corpus)])
+    missing = started(corpus, tmp_path / "0123456789abcdef")
+    assert "is the folder of no run that has ended" in told(missing)
+    assert told(missing, missing).count("\n") == 0, "each once"
+    wide = toy(corpus, width=32, start=str(donor.path))
+    assert "has width 16 and not 32; a run begins with the weights of one that differs from it in depth alone" in told(wide)
+    assert "has 4 of the 5 layers that L5-H16-A2-F32 begins with" in told(started(corpus, donor.path, depth=5))
+    assert "gives L4-H16-A2-F32 the same layers by :last as by :first" in told(started(corpus, f"{donor.path}:last", depth=4))
+    renamed = tmp_path / ("e" * 16)
+    renamed.symlink_to(donor.path)
+    assert f"holds run {donor.run_id}; a run's folder has its id for a name" in told(started(corpus, renamed))
+    lost = RunFolder(tmp_path / donor.run_id)
+    lost.path.mkdir()
+    record = donor.record()
+    assert record is not None
+    lost.file_record(record)
+    assert "has no weights.safetensors" in told(started(corpus, lost.path))
+    failed = RunFolder(tmp_path / ("f" * 16))
+    failed.path.mkdir()
+    failed.file_record(RunRecord.parse(record.model_dump() | {"state": "DIVERGED", "run_id": "f" * 16}))
+    assert "did not complete (DIVERGED)" in told(started(corpus, failed.path))
+
+
+def test_a_teacher_is_known_by_its_run_weight_and_temperature_wherever_it_lies(corpus: Path) -> None:
+    run = "0123456789abcdef"
+    usual = taught(corpus, f"a/{run}")
+    for same in (run, f"/b/{run}/", f"{run}:weight=1", f"{run}:weight=10e-1:temperature=1.0"):
+        assert taught(corpus, same).key == usual.key
+        assert taught(corpus, same).fingerprint("data") == usual.fingerprint("data")
+    others = ("none", f"{run}:weight=0.5", f"{run}:temperature=4", f"{run}:weight=0.5:temperature=4")
+    assert len({taught(corpus, other).fingerprint("data") for other in (run, *others)}) == 5
+    assert taught(corpus, "none").fingerprint("data") == toy(corpus, 1, 8).fingerprint("data")
+    assert taught(corpus, others[3]).setting(("recipe.teacher",)) == f"teacher={run}:weight=0.5:temperature=4"
+    assert RunConfig.parse(usual.to_dict()) == usual
+
+
+@pytest.mark.parametrize(
+    ("teacher", "message"),
+    [
+        ("0123", "is neither none nor the folder of a run"),
+        ("0123456789abcdef:temperature=1:weight=0.5", "is neither none nor the folder of a run"),
+        ("0123456789abcdef:weight=1.2.3", "has a weight or a temperature that is no number"),
+        ("0123456789abcdef:weight=0", "needs a weight above 0 and at most 1"),
+        ("0123456789abcdef:weight=1.5", "needs a weight above 0 and at most 1"),
+        ("0123456789abcdef:temperature=-1", "and a temperature above 0"),
+        ("0123456789abcdef:temperature=1e999", "and a temperature above 0"),
+    ],
+)
+def test_what_is_no_teacher_is_refused(corpus: Path, teacher: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        taught(corpus, teacher)
+    assert [problem.place for problem in caught.value.problems] == ["recipe.teacher"]
+
+
+def test_a_budget_in_flops_has_no_room_for_a_teacher(corpus: Path) -> None:
+    with pytest.raises(InputError, match="would leave out what the teacher takes; give tokens or steps"):
+        taught(corpus, "0123456789abcdef", budget={"flops": 1e9, "steps": None})
+
+
+@pytest.mark.parametrize(("weight", "temperature"), [(0.5, 2.0), (1.0, 1.0)])
+def test_a_taught_run_is_the_plain_loop_with_its_teachers_lesson(
+    corpus: Path, donor: RunFolder, tmp_path: Path, weight: float, temperature: float
+) -> None:
+    """The loss of Hinton et al. at the masked positions, in float64, from the teacher's predictions on the masked tokens."""
+    teacher = f"{donor.path}:weight={weight}:temperature={temperature}"
+    wanted = taught(corpus, teacher, budget={"steps": 20}, gradient_clip_norm=0)
+    folder = trained(tmp_path, wanted, kernels="eager")
+    prepared, whole = prepare(wanted.data), donor.record()
+    assert whole is not None
+    deep = MaskedLanguageModel(whole.config.architecture).eval()
+    deep.load_state_dict(trained_weights(donor))
+    student = MaskedLanguageModel(wanted.architecture, seed=0)
+    optimizer = adamw(student, wanted.recipe)
+    rates = schedule(optimizer, wanted.steps, wanted.recipe)
+    masker, train = masker_of(wanted, prepared), prepared.split("train")
+    order = np.random.Generator(np.random.PCG64(stream_seed(Stream.DATA_ORDER, 0, 0))).permutation(len(train))
+    losses = []
+    for step in range(20):
+        batch = torch.from_numpy(train.take(order[16 * step : 16 * step + 16]))
+        masked = masker(batch, torch.Generator().manual_seed(stream_seed(Stream.MASKS, 0, step)))
+        logits = student(masked.tokens, masked.positions).flatten(0, 1).double()
+        with torch.no_grad():
+            target = torch.softmax(deep(masked.tokens, masked.positions).flatten(0, 1).double() / temperature, -1)
+        learned = torch.softmax(logits / temperature, -1)
+        divergence = (target * (target / learned).log()).sum(-1).mean()
+        loss = (1 - weight) * F.cross_entropy(logits, masked.labels.flatten()) + weight * temperature**2 * divergence
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        rates.step()
+        losses.append(loss.item())
+    logged = [row["train/loss"] for row in folder.metrics() if "train/loss" in row]
+    assert logged == pytest.approx(losses, rel=1e-4)
+    assert trained_weights(folder).keys() == student.state_dict().keys(), "no weights of the teacher"
+
+
+def test_a_teacher_that_is_the_student_has_nothing_to_teach(corpus: Path) -> None:
+    model = MaskedLanguageModel(toy(corpus).architecture, seed=1)
+    masked = MaskedBatch(torch.arange(32).view(2, 16), torch.tensor([[1, 5], [2, 3]]), torch.tensor([[7, IGNORED], [9, 9]]))
+    lesson = Tutor(copy.deepcopy(model), weight=1.0, temperature=3.0).lesson(masked)
+    loss = model.predicted_loss(model.encoder(masked.tokens), masked.positions, masked.labels, lesson)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+    assert all(parameter.grad is None or parameter.grad.abs().max() < 1e-6 for parameter in model.parameters())
+
+
+def test_the_flops_of_a_taught_run_are_its_own_and_a_third_of_its_teachers(
+    corpus: Path, donor: RunFolder, tmp_path: Path
+) -> None:
+    folder = trained(tmp_path, taught(corpus, donor.path, budget={"steps": 20}))
+    own, whole = (toy(corpus, 1, 8, budget={"steps": 20}), toy(corpus, 4, 16, budget={"steps": 20}))
+    record = folder.record()
+    assert record is not None
+    for convention, flops in counts_of(own, 20).items():
+        if "flops" in convention:
+            assert getattr(record, convention) == pytest.approx(flops + counts_of(whole, 20)[convention] / 3)
+    assert list(folder.metrics())[-1]["trainer/flops"] == pytest.approx(record.train_flops)
+    assert record.parameters == counts_of(own, 20)["parameters"]
+
+
+def test_a_taught_run_that_was_stopped_goes_on_to_the_same_bits(
+    corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = taught(corpus, donor.path, budget={"steps": 30}, dropout=0.1)
+    straight = trained(tmp_path / "straight", wanted)
+    with monkeypatch.context() as patch:
+        assert trained(tmp_path / "stopped", wanted, stop_after(13, patch)).record() is None
+    resumed = trained(tmp_path / "stopped", wanted)
+    assert resumed.attempts() == 2
+    for name, tensor in trained_weights(straight).items():
+        assert torch.equal(tensor, trained_weights(resumed)[name])
+
+
+def test_what_a_teacher_cannot_give_is_told_before_anything_is_spent(corpus: Path, donor: RunFolder, tmp_path: Path) -> None:
+    wanted = taught(corpus, donor.path)
+    check_trained_runs([wanted, taught(corpus, donor.path, 6)], begun={wanted.key})
+    missing = taught(corpus, tmp_path / "0123456789abcdef")
+    assert "recipe.teacher" in told(missing)
+    assert "is the folder of no run that has ended" in told(missing)
+    with pytest.raises(InputError, match="is the folder of no run"):  # unlike a donor, a teacher is needed to the end
+        check_trained_runs([missing], begun={missing.key})
+    both = taught(corpus, tmp_path / ("1" * 16), start=str(tmp_path / ("2" * 16)))
+    assert told(both).count("\n") == 1, "all at once"
+    data = {"tokenizer": {"vocabulary": 90}}
+    values = wanted.to_dict()
+    fewer = RunConfig.parse(deep_merge(values, {"data": data, "architecture": {"vocabulary": 90}}))
+    assert "has a vocabulary of 100 and not 90" in told(fewer)
+    longer = RunConfig.parse(deep_merge(values, {"data": {"sequence_length": 32}, "architecture": {"positions": 32}}))
+    assert "has 16 positions, and sequences have 32 tokens" in told(longer)
+
+
+@pytest.mark.parametrize("named", [started, taught])
+def test_a_trained_run_of_another_tokeniser_is_refused(
+    donor: RunFolder, tmp_path: Path, named: Callable[[Path, object], RunConfig]
+) -> None:
+    other = write_corpus(tmp_path / "other.txt")
+    record = trained(tmp_path, named(other, donor.path)).record()
+    assert record is not None
+    assert record.state == "FAILED"
+    assert "was trained on other text, with pieces of its own" in str(record.reason)
+
+
+def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
+    donor: RunFolder, corpus: Path, tmp_path: Path, study: Any
+) -> None:
+    sweep = {
+        "name": "toy",
+        "question": "May I cut layers off, and do I need distillation?",
+        "data": toy(corpus).data.model_dump(mode="json", exclude_none=True),
+        "base": {"recipe": RECIPE | {"precision": "fp32"}},
+        "shapes": {"grid": {"depth": [2], "width": [16], "heads": [2], "ffn": [32]}},
+        "budgets": {"steps": [150]},
+        "vary": {
+            "recipe.start": ["fresh", str(donor.path), f"{donor.path}:last"],
+            "recipe.teacher": ["none", str(donor.path)],
+        },
+        "seeds": 2,
+    }
+    file = tmp_path / "toy.yaml"
+    file.write_text(yaml.safe_dump(sweep, sort_keys=False))
+    refused = study("plan", file, "vary.recipe.start=[fresh, old]")
+    assert refused[2].startswith("error: vary.recipe.start: 'old' is neither fresh nor the folder of a run")
+    assert f"recipe.start {donor.path}: has 4 of the 5 layers" in study("plan", file, "shapes.grid.depth=[5]")[2]
+    assert f"start={donor.run_id}:last" in study("plan", file)[1]
+    gone = study("plan", file, f"vary.recipe.start=[runs/{'0' * 16}]")
+    assert (gone[0], "is the folder of no run that has ended" in gone[2]) == (2, True)
+    Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
+    answer = json.loads(study("report", tmp_path / "results/toy", "--include-unbracketed", "--json")[1])
+    of_starts, of_teachers = (
+        [p for p in answer["comparisons"]["pairs"] if knob in p["first"]] for knob in ("start", "teacher")
+    )
+    pairs = [pair for pair in of_starts if "teacher=none" in pair["family"]]
+    first, last = f"start={donor.run_id}:first", f"start={donor.run_id}:last"
+    assert [(pair["first"], pair["second"]) for pair in pairs] == [(first, "start=fresh"), (last, "start=fresh"), (last, first)]
+    assert pairs[0]["difference"]["estimate_nats"] < -0.1
+    lessons = [p for p in of_teachers if "start=fresh" in p["family"]]
+    assert [(p["first"], p["second"]) for p in lessons] == [(f"teacher={donor.run_id}", "teacher=none")]
+    (line,) = (line for line in answer["findings"]["undecided"] if line.startswith("What another donor would do"))
+    assert f"8 runs began with weights of {donor.run_id}, whose luck" in line
+    (line,) = (line for line in answer["findings"]["undecided"] if line.startswith("What another teacher would do"))
+    assert f"6 runs learned from {donor.run_id}, whose luck" in line
+    flops = {cell["setting"]: cell["train_flops"] for cell in answer["cells"]}
+    assert flops[f"start=fresh, teacher={donor.run_id}"] > 1.2 * flops["start=fresh, teacher=none"]
+    away = donor.path.rename(tmp_path / "away")
+    try:
+        assert study("plan", file, "--results", tmp_path / "results")[0] == 0, "what is trained asks for no donor"
+    finally:
+        away.rename(donor.path)
