@@ -15,7 +15,7 @@ from study.fitting.law_fits import LawFit
 from study.fitting.learning_rates import RATE
 from study.fitting.ledgers import LEDGER_COLUMNS
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, Difference
-from study.fitting.rankings import Gain, TokenGain
+from study.fitting.rankings import Gain, TokenGain, flops_fronts_of
 from study.plotting.what_doubling_adds import shapes_shown
 from study.quantities import plural
 from study.wording import compact, signed, span
@@ -242,6 +242,10 @@ def _best(evidence: Evidence) -> Iterator[str]:
         if len(cells) > 1:
             shown = "; ".join(f"{_named(cell)} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in cells)
             yield f"Front of loss (nats) against parameters at {budget}: {shown}."
+    for front in flops_fronts_of(evidence.cells):
+        shown = "; ".join(f"{cell.setting}, {cell.budget}: {cell.loss_nats:.4f} at {cell.train_flops:.3g}" for cell in front)
+        name = front[0].architecture.shape_name
+        yield f"Front of loss (nats) against train_flops over the settings of {name}, a teacher's among them: {shown}."
     yield from (_gain_sentence(gain) for gain in evidence.gains[:GAINS_TOLD])
 
 

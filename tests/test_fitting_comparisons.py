@@ -326,6 +326,31 @@ def test_a_front_is_of_one_budget_and_one_validation_set(tmp_path: Path) -> None
     assert found.comparisons.pairs == (), "losses under other masks are not compared"
 
 
+def test_settings_that_cost_other_flops_are_told_by_what_they_reach_for_them(tmp_path: Path) -> None:
+    """A teacher makes tokens dearer; it is on the front where its pupil is lower than text alone brings for as many FLOPs."""
+    run = "0123456789abcdef"
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.teacher": ["none", f"here/{run}"]}})
+    for tokens, teacher in product((2.5e5, 1e6), ("none", f"here/{run}")):
+        add_run(folder, run_config(1, 64, tokens=tokens, teacher=teacher))
+    found = evidence_of(folder, include_unbracketed=True)
+    assert [cell.setting for cell in found.cells] == ["teacher=none", f"teacher={run}"] * 2
+    assert not any("Front of loss (nats) against train_flops" in line for line in loss_findings(found)), "none costs more here"
+
+    def fronts(*costs_and_losses: tuple[float, float]) -> list[str]:
+        cells = [
+            replace(cell, train_flops=flops, losses=loss + 0 * cell.losses)
+            for cell, (flops, loss) in zip(found.cells, costs_and_losses, strict=True)
+        ]
+        return [line for line in loss_findings(replace(found, cells=tuple(cells))) if "against train_flops" in line]
+
+    (pays,) = fronts((1e9, 5.0), (2e9, 4.5), (4e9, 4.0), (8e9, 4.0))
+    budgets = (f"teacher={run}, 250.0k tokens: 4.5000 at 2e+09", "teacher=none, 1.0M tokens: 4.0000 at 4e+09")
+    assert pays.endswith(f": teacher=none, 250.0k tokens: 5.0000 at 1e+09; {'; '.join(budgets)}.")
+    (pays_not,) = fronts((1e9, 5.0), (4e9, 4.5), (4e9, 4.0), (8e9, 4.1))
+    assert f"teacher={run}" not in pays_not
+    assert pays_not.count("teacher=none") == 2
+
+
 def test_what_more_tokens_buy_is_told_by_shape_and_per_doubling(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for tokens, depth, seed in product((2.5e5, 1e6, 2e6), (1, 2), (0, 1)):

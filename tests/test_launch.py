@@ -100,7 +100,8 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     launched = json.loads(done.stdout)
     assert launched["runs"] == {"started": 8, "ended": 8, "excluded": 0}
     assert json.loads(study("report", again.folder.path, "--json")[1]) == launched
-    paid = json.loads(again.study("plan", "toy.yaml", "--json", "--device", "cpu").stdout)
+    results = again.path / "results"
+    paid = json.loads(study("plan", again.path / "toy.yaml", "--results", results, "--json", "--device", "cpu")[1])
     assert paid["runs"] == 6
     assert "the median of 8 earlier runs" in paid["basis"]
 
@@ -128,7 +129,7 @@ main()
     assert written(bare.folder.path, DERIVED) == drawn
 
 
-def assert_stopped(made: Place, launcher: subprocess.Popen[str]) -> list[RunFolder]:
+def assert_stopped(made: Place, launcher: subprocess.Popen[str], study: Any) -> list[RunFolder]:
     """A launcher that was told to stop says how to go on, and every run that had begun has saved; the runs that wait."""
     output, errors = launcher.communicate(timeout=60)
     assert launcher.returncode == 130, errors
@@ -138,7 +139,7 @@ def assert_stopped(made: Place, launcher: subprocess.Popen[str]) -> list[RunFold
     waiting = [run for run in made.folder.runs() if run.record() is None]
     assert waiting
     assert all(checkpoints_in(run.checkpoints) for run in waiting if has_rows(run))
-    state = json.loads(made.study("status", "results/toy", "--json").stdout)
+    state = json.loads(study("status", made.folder.path, "--json")[1])
     assert (state["coordinator"], state["counts"]["stopped"]) == (None, len(waiting))
     return waiting
 
@@ -150,7 +151,7 @@ def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(
     launcher = made.start(*LAUNCH)
     until(made.is_training)
     os.killpg(launcher.pid, signal.SIGINT)
-    waiting = assert_stopped(made, launcher)
+    waiting = assert_stopped(made, launcher, study)
     assert all(len(checkpoints_in(run.checkpoints)) == 1 for run in waiting if has_rows(run))
     made.study(*LAUNCH)
     assert numbers(made.folder) == numbers(finished[0].folder)
@@ -178,12 +179,13 @@ def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_sto
     assert (state["coordinator"]["pid"], state["counts"]) == (launcher.pid, {"running": 2})
     assert all(0 < run["tokens"] < run["target_tokens"] for run in state["runs"])
     assert f"run by process {launcher.pid}" in " ".join(study("status", made.folder.path)[1].split())
-    refused = made.study(*LAUNCH, status=2).stderr
+    status, _, refused = study("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:])
+    assert status == 2
     assert f"is being run by process {launcher.pid} on" in refused
     assert study("report", made.folder.path)[0] == 0
     assert "0 of 2 runs ended" in made.folder.answer_file.read_text()
     launcher.terminate()
-    assert_stopped(made, launcher)
+    assert_stopped(made, launcher, study)
 
 
 def test_runs_stop_when_their_coordinator_is_killed_and_a_relaunch_resumes_them(

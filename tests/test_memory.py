@@ -46,10 +46,10 @@ def config(
 TRAINED = {
     "bert-tiny, gradient of the token table": config(2, 128, 2, 512, vocabulary=30522, length=64, batch=8),
     "loss": config(2, 128, 2, 512, vocabulary=2048, length=64, batch=32),
-    "bf16": config(2, 128, 2, 512, vocabulary=2048, length=64, batch=32, precision="bf16"),
+    "bf16": config(2, 128, 2, 512, vocabulary=2048, length=64, batch=8, precision="bf16"),
     "dropout, so math attention": config(2, 64, 8, 256, vocabulary=300, length=256, batch=8, dropout=0.1),
     "bf16, dropout, untied": config(
-        4, 256, 4, 1024, vocabulary=8000, length=64, batch=8, precision="bf16", dropout=0.1, tied_decoder=False
+        2, 128, 2, 512, vocabulary=8000, length=64, batch=8, precision="bf16", dropout=0.1, tied_decoder=False
     ),
     "bf16, many heads, so products of attention": config(2, 128, 8, 256, vocabulary=300, length=256, batch=8, precision="bf16"),
     "few tokens, deep": config(4, 256, 4, 1024, vocabulary=2048, length=32, batch=2),
@@ -80,7 +80,7 @@ def test_a_run_takes_the_memory_that_is_predicted(name: str) -> None:
 
 TAUGHT = {
     "loss": ("loss", {"depth": 4, "width": 256, "heads": 4, "ffn": 1024}),
-    "bf16": ("bf16", {"depth": 4, "width": 256, "heads": 4, "ffn": 1024}),
+    "bf16": ("bf16", {"depth": 1, "width": 256, "heads": 4, "ffn": 1024}),
     "few tokens, deep": ("few tokens, deep", {"depth": 8, "width": 256, "heads": 4, "ffn": 1024}),
     "lesson": ("pre-norm", {"depth": 2, "width": 512, "heads": 8, "ffn": 4096}),
 }

@@ -1,4 +1,4 @@
-"""What a larger size and more tokens buy, and the front of loss against parameters."""
+"""What a larger size and more tokens buy, and the fronts of loss against parameters and FLOPs."""
 
 from __future__ import annotations
 
@@ -115,6 +115,26 @@ def front_of(cells: Sequence[Cell]) -> tuple[Cell, ...]:
             lowest[cell.budget, cell.validation] = loss
             front.append(cell)
     return tuple(front)
+
+
+def flops_fronts_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
+    """Of each shape and validation set the cells that no other beats: for as few `train_flops` with lower loss.
+
+    Of shapes alone whose settings take other FLOPs for equal tokens, as with a teacher; ordered by FLOPs.
+    """
+    shapes: dict[tuple[Architecture, str], list[Cell]] = {}
+    for cell in cells:
+        if cell.usable:
+            shapes.setdefault((cell.architecture, cell.validation), []).append(cell)
+    fronts = []
+    for alike in shapes.values():
+        if len({cell.tokens for cell in alike}) < len({(cell.tokens, cell.train_flops) for cell in alike}):
+            front: list[Cell] = []
+            for cell in sorted(alike, key=lambda cell: (cell.train_flops, cell.losses.mean())):
+                if not front or cell.losses.mean() < front[-1].losses.mean():
+                    front.append(cell)
+            fronts.append(tuple(front))
+    return tuple(fronts)
 
 
 def _measured(cells: Sequence[Cell]) -> list[Cell]:

@@ -64,10 +64,10 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
 
 def _check_trained_runs(spec: SweepSpec, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
     """Raise InputError where donors or teachers of the runs that a sweep still wants, as its records tell, are of no use."""
-    from study.training.trained_runs import check_trained_runs
-
     if not {*TRAINED_RUNS} & {*spec.vary, *flatten(spec.base)}:
         return
+    from study.training.trained_runs import check_trained_runs
+
     records = {record.config.key: record for record in folder.records()}
     searched = spec.search is not None
     wanted = first_runs(spec) if searched else [run for cell in cells(spec) for run in cell.wanted(records)]
