@@ -68,7 +68,7 @@ CONVENTIONS = (
     "`parameters`: unique tensors of the MLM model. `parameters_encoder`: embeddings and blocks, no pooler. "
     "`parameters_non_embedding`: the encoder less its token, position and segment tables.",
     "`train_flops`: matrix products that run, forward and backward, over the whole budget; 12·L·H·S for attention; the head "
-    "on masked positions only.",
+    "on masked positions only; a teacher's forward passes too.",
     "Chosen rate: the lowest loss at the first seed. Bracketed: worse rates were tried on both sides; a run that diverged or "
     "stayed at the unigram entropy (a loss above 97% of it) counts as worse, one that failed otherwise does not count. "
     "Vertex: where the parabola in log(rate) through the chosen rate and its two neighbours is lowest, and by how many nats.",

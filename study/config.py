@@ -59,8 +59,8 @@ class Teacher:
     @property
     def identity(self) -> str:
         """What tells teachers apart wherever they lie: the run's id, with weight and temperature where they are not usual."""
-        told = [f":{name}={getattr(self, name):g}" for name in ("weight", "temperature") if getattr(self, name) != USUAL[name]]
-        return "".join((self.folder.name, *told))
+        told = {name: getattr(self, name) for name, usual in USUAL.items() if getattr(self, name) != usual}
+        return "".join((self.folder.name, *(f":{name}={whole(value)!r}" for name, value in told.items())))
 
 
 USUAL = {"weight": Teacher.weight, "temperature": Teacher.temperature}
@@ -274,7 +274,8 @@ class RunConfig(Strict):
         if self.predictions < 1:
             raise ValueError(f"masking.rate {self.masking.rate} masks no position of {length}")
         if recipe.teacher != NO_RUN["teacher"] and recipe.budget.flops is not None:
-            raise ValueError("recipe.budget.flops would leave out what the teacher takes; give tokens or steps")
+            flops = f"recipe.budget.flops {recipe.budget.flops:g}"
+            raise ValueError(f"{flops} would leave out what the teacher {recipe.teacher} takes; give tokens or steps")
         if self.steps < 1:
             batch = recipe.batch_tokens
             raise ValueError(f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}")

@@ -42,7 +42,7 @@ from study.architecture import Architecture
 from study.config import RunConfig, read_yaml
 from study.durable_files import sync_folder, write_atomically, write_once
 from study.errors import InputError
-from study.records import RunRecord, ledger
+from study.records import RunRecord, counts_of, ledger
 from study.schema import Count, Strict
 
 if TYPE_CHECKING:
@@ -454,6 +454,11 @@ def teacher_architecture(config: RunConfig) -> Architecture | None:
     teacher = config.recipe.taught_by
     record = None if teacher is None else RunFolder(teacher.folder).record()
     return None if record is None else record.config.architecture
+
+
+def expected_flops(config: RunConfig, steps: int) -> float:
+    """The `train_flops` of so many steps, with the forward passes of a teacher that is here."""
+    return float(counts_of(config, steps, teacher_architecture(config))["train_flops"])
 
 
 def write_table(file: Path, table: pd.DataFrame) -> None:

@@ -102,7 +102,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
       the other moments where steps are graphed.
     A teacher, with weights 4P' of its own, adds to the loss its logits, both log-probabilities, the probabilities, their
     difference and its product: 24MV, in bf16 26MV; and a moment before the student's forward pass,
-    - lesson: the last step's gradients, with the activations of one of the teacher's blocks or its logits, 4MV.
+    - lesson: the last step's gradients, with the teacher's activations as in inference, and 2a·A'·S·N where attention is not
+      fused, or its logits, 4MV.
 
     Convention: tensors alive in PyTorch's allocator from the second step on, activations not recomputed; Lightning frees the
     gradients between forward and backward pass and before validation. Source: autograd's saved tensors, which
@@ -124,9 +125,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
         "gradient of the token table": fixed + gradients + (2 * table if architecture.tied_decoder else 0),
     }
     if step.teacher is not None:
-        taught = inference_memory(step.teacher, step.batch, step.sequence_length)
         moments["loss"] += 6 * logits + bf16_logits
-        moments["lesson"] = fixed + gradients + max(taught.activations, logits)
+        moments["lesson"] = fixed + gradients + max(_lesson_activations(step.teacher, step), logits)
     moments["validation"] = (max(moments.values()) if step.graphed else fixed) + 4 * logits
     moment = max(moments, key=lambda name: moments[name])
     workspace = moments[moment] - fixed - gradients - copies - kept
@@ -193,6 +193,16 @@ def memory_of(architecture: Architecture, batch: int, sequence_length: int, prec
 def itemsize(precision: Precision) -> int:
     """Bytes of a number: 4 in fp32, 2 in bf16."""
     return 2 if precision == "bf16" else FLOAT
+
+
+def _lesson_activations(teacher: Architecture, step: Step) -> int:
+    """What the teacher's forward pass holds at its widest: that of inference in fp32, or scores and probabilities in bf16."""
+    activations = inference_memory(teacher, step.batch, step.sequence_length).activations
+    if step.device == "cuda" or step.precision == "fp32":
+        return activations
+    n, h = step.tokens, teacher.width
+    scores = 2 * step.item * teacher.heads * step.sequence_length * n
+    return max(activations, scores + n * (FLOAT * h + 4 * step.item * h))
 
 
 def _head_activations(architecture: Architecture, step: Step) -> int:

@@ -154,14 +154,23 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
         }
         if record.excluded is not None:
             names["excluded_by_hand"] = record.excluded
-        config = flatten(record.config.to_dict())
-        config |= {f"recipe.{knob}": run for knob, run in record.config.recipe.trained_runs.items()}
-        rows.append(values | config | environment | names)
+        rows.append(values | dotted(record.config) | environment | names)
     columns = ["run_id", "parameters_non_embedding", "architecture.depth", "tokens", "recipe.learning_rate", "seed"]
     if not rows:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(rows).sort_values([*columns[1:], "run_id"], ignore_index=True)
+    return with_no_runs(table)
+
+
+def with_no_runs(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of runs in which those that name no trained run, where others do, say so."""
     return table.fillna({f"recipe.{knob}": none for knob, none in NO_RUN.items() if f"recipe.{knob}" in table})
+
+
+def dotted(config: RunConfig) -> dict[str, Any]:
+    """A configuration under dotted keys, with the trained runs that it names by their identities."""
+    named = {f"recipe.{knob}": run for knob, run in config.recipe.trained_runs.items()}
+    return flatten(config.to_dict()) | named
 
 
 def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) -> str:

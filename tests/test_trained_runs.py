@@ -29,8 +29,9 @@ from study.model.tutor import Tutor
 from study.randomness import Stream, stream_seed
 from study.records import RunRecord, counts_of
 from study.schema import deep_merge
+from study.training.filing import Filing
 from study.training.trained_runs import check_trained_runs
-from study.training.trainer import masker_of
+from study.training.trainer import Trained, masker_of
 from tests.launching import Place
 from tests.small import config, stop_after, trained, write_corpus
 from tests.sweeps import write_topics
@@ -172,6 +173,7 @@ def test_a_teacher_is_known_by_its_run_weight_and_temperature_wherever_it_lies(c
     assert taught(corpus, "none").fingerprint("data") == toy(corpus, 1, 8).fingerprint("data")
     assert taught(corpus, others[3]).setting(("recipe.teacher",)) == f"teacher={run}:weight=0.5:temperature=4"
     assert RunConfig.parse(usual.to_dict()) == usual
+    assert taught(corpus, f"{run}:weight=0.1234567").key != taught(corpus, f"{run}:weight=0.1234568").key
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_what_is_no_teacher_is_refused(corpus: Path, teacher: str, message: str)
 
 
 def test_a_budget_in_flops_has_no_room_for_a_teacher(corpus: Path) -> None:
-    with pytest.raises(InputError, match="would leave out what the teacher takes; give tokens or steps"):
+    with pytest.raises(InputError, match=r"flops 1e\+09 would leave out what the teacher .* takes; give tokens or steps"):
         taught(corpus, "0123456789abcdef", budget={"flops": 1e9, "steps": None})
 
 
@@ -258,6 +260,32 @@ def test_the_flops_of_a_taught_run_are_its_own_and_a_third_of_its_teachers(
     assert record.parameters == counts_of(own, 20)["parameters"]
 
 
+def test_a_teacher_that_goes_when_its_pupil_has_learned_is_counted_all_the_same(
+    corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, write = tmp_path / "away", Filing._write_results
+
+    def teacher_goes(filing: Filing, done: Trained) -> None:
+        donor.path.rename(away)
+        write(filing, done)
+
+    monkeypatch.setattr(Filing, "_write_results", teacher_goes)
+    try:
+        folder = trained(tmp_path, taught(corpus, donor.path, budget={"steps": 20}))
+    finally:
+        away.rename(donor.path)
+    record = folder.record()
+    assert record is not None
+    assert record.train_flops == pytest.approx(list(folder.metrics())[-1]["trainer/flops"])
+
+
+def test_a_teacher_of_longer_sequences_teaches_shorter_ones(corpus: Path, donor: RunFolder, tmp_path: Path) -> None:
+    values = deep_merge(taught(corpus, donor.path, budget={"steps": 5}).to_dict(), {"data": {"sequence_length": 8}})
+    record = trained(tmp_path, RunConfig.parse(values)).record()
+    assert record is not None
+    assert record.state == "COMPLETED", record.reason
+
+
 def test_a_taught_run_that_was_stopped_goes_on_to_the_same_bits(
     corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,7 +340,7 @@ def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
         "budgets": {"steps": [150]},
         "vary": {
             "recipe.start": ["fresh", str(donor.path), f"{donor.path}:last"],
-            "recipe.teacher": ["none", str(donor.path)],
+            "recipe.teacher": ["none", f"{donor.path}:weight=0.5"],
         },
         "seeds": 1,
         "first_seed": 1,
@@ -323,6 +351,9 @@ def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
     assert refused[2].startswith("error: vary.recipe.start: 'old' is neither fresh nor the folder of a run")
     assert f"recipe.start {donor.path}: has 4 of the 5 layers" in study("plan", file, "shapes.grid.depth=[5]")[2]
     assert f"start={donor.run_id}:last" in study("plan", file)[1]
+    tuned = "tune.recipe.learning_rate={low: 0.001, high: 0.1, trials: 4}"
+    later = study("plan", file, "shapes.grid.depth=[1, 5]", tuned)
+    assert f"recipe.start {donor.path}: has 4 of the 5 layers" in later[2], "of shapes that wait for a rate too"
     gone = study("plan", file, f"vary.recipe.start=[runs/{'0' * 16}]")
     assert (gone[0], "is the folder of no run that has ended" in gone[2]) == (2, True)
     Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
@@ -335,15 +366,16 @@ def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
     assert [(pair["first"], pair["second"]) for pair in pairs] == [(first, "start=fresh"), (last, "start=fresh"), (last, first)]
     assert pairs[0]["difference"]["estimate_nats"] < -0.1
     lessons = [p for p in of_teachers if "start=fresh" in p["family"]]
-    assert [(p["first"], p["second"]) for p in lessons] == [(f"teacher={donor.run_id}", "teacher=none")]
+    assert [(p["first"], p["second"]) for p in lessons] == [(f"teacher={donor.run_id}:weight=0.5", "teacher=none")]
     (line,) = (line for line in answer["findings"]["undecided"] if line.startswith("What another donor would do"))
     assert f"4 runs began with weights of {donor.run_id}, whose luck" in line
     (line,) = (line for line in answer["findings"]["undecided"] if line.startswith("What another teacher would do"))
     assert f"3 runs learned from {donor.run_id}, whose luck" in line
     flops = {cell["setting"]: cell["train_flops"] for cell in answer["cells"]}
-    assert flops[f"start=fresh, teacher={donor.run_id}"] > 1.2 * flops["start=fresh, teacher=none"]
+    assert flops[f"start=fresh, teacher={donor.run_id}:weight=0.5"] > 1.2 * flops["start=fresh, teacher=none"]
     away = donor.path.rename(tmp_path / "away")
     try:
         assert study("plan", file, "--results", tmp_path / "results")[0] == 0, "what is trained asks for no donor"
+        assert study("plan", file, "--results", tmp_path / "results", "name=other")[0] == 0, "nor what another sweep trained"
     finally:
         away.rename(donor.path)

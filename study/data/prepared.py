@@ -77,6 +77,10 @@ class PreparedData:
         """Those of the train split as runs count them, with the [CLS] that begins each sequence."""
         return self.train_tokens * self.sequence_length / (self.sequence_length - 1)
 
+    def fingerprint_at(self, sequence_length: int) -> str:
+        """The fingerprint of the same tokens at another sequence length."""
+        return _fingerprint(self.folder.name, sequence_length)
+
     def tokenizer(self) -> Tokenizer:
         """The tokeniser that made the tokens."""
         return open_tokenizer(self.folder / _TOKENIZER_FILE)

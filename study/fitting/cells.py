@@ -236,9 +236,12 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str])
 
 
 def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:
-    """FLOPs of the whole budget: as a run counted them that went through it, with its teacher's, or else without."""
-    whole = runs.loc[runs["tokens"] == config.tokens, "train_flops"]
-    return float(whole.iloc[0]) if len(whole) else config.flops_per_token["train_flops"] * config.tokens
+    """FLOPs of the whole budget by what the runs took for a token, a teacher's among them; without it where none trained."""
+    trained = runs[runs["tokens"] > 0]
+    if trained.empty:
+        return config.flops_per_token["train_flops"] * config.tokens
+    row = trained.sort_values("tokens").iloc[-1]
+    return float(row["train_flops"] * (config.tokens / row["tokens"]))
 
 
 def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from study.config import RunConfig
 from study.counting import parameters
-from study.folders import teacher_architecture
+from study.folders import expected_flops
 from study.memory import Precision
-from study.records import RunRecord, counts_of
+from study.records import RunRecord
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import cells, check_space, searched_config
@@ -126,7 +126,7 @@ def _sharing(shared: list[tuple[Cell, ...]], branches: dict[str, int]) -> Sharin
     spent = alone = largest = 0.0
     for family in shared:
         for cell in family:
-            flops = _train_flops(cell.config, cell.config.steps) * cell.planned_runs()
+            flops = expected_flops(cell.config, cell.config.steps) * cell.planned_runs()
             alone += flops
             spent += flops * (1 - branches.get(cell.config.key, 0) / cell.config.steps)
             largest += flops if cell is family[0] else 0.0
@@ -147,13 +147,8 @@ def search_example(spec: SweepSpec) -> RunConfig:
     return searched_config(spec, values)
 
 
-def _train_flops(config: RunConfig, steps: int) -> float:
-    """What so many steps cost, with the forward passes of a teacher that is here."""
-    return float(counts_of(config, steps, teacher_architecture(config))["train_flops"])
-
-
 def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: int, rate: float) -> BillRow:
-    flops = _train_flops(config, spent_steps)
+    flops = expected_flops(config, spent_steps)
     count = parameters(config.architecture)
     return BillRow(
         shape=config.architecture.shape_name,

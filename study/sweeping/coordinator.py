@@ -22,7 +22,7 @@ from study import garbage
 from study.config import RunConfig
 from study.durable_files import patiently, write_atomically
 from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders import RunFolder, SweepFolder, teacher_architecture
 from study.records import RunRecord, cell_of, counts_of, timestamp
 from study.sweeping.deaths import Deaths, GivenUp
 from study.sweeping.plan import cells
@@ -268,7 +268,8 @@ class Coordinator:
             attempts=run.attempts(),
             started_at=now,
             finished_at=now,
-            **counts_of(config, steps) | run.spent(steps * config.recipe.batch_tokens, config.recipe.batch_tokens),
+            **counts_of(config, steps, teacher_architecture(config))
+            | run.spent(steps * config.recipe.batch_tokens, config.recipe.batch_tokens),
         )
 
     def _home(self, config: RunConfig) -> RunFolder:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from study.config import RunConfig
 from study.data.prepared import PreparedData, check_files, prepare
 from study.errors import InputError
 from study.folders import SweepFolder, checkpoints_in
@@ -68,12 +69,20 @@ def _check_trained_runs(spec: SweepSpec, folder: SweepFolder, prepared: Prepared
         return
     from study.training.trained_runs import check_trained_runs
 
-    records = {record.config.key: record for record in folder.records()}
-    searched = spec.search is not None
-    wanted = first_runs(spec) if searched else [run for cell in cells(spec) for run in cell.wanted(records)]
+    wanted = _wanted(spec, folder)
     under_way = [run for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)]
     begun = {run.config().key for run in under_way if run.config_file.exists()}
     check_trained_runs(wanted, begun, prepared)
+
+
+def _wanted(spec: SweepSpec, folder: SweepFolder) -> list[RunConfig]:
+    """The runs that a sweep wants yet, as far as records tell, its own and those that it shares; of a search the largest."""
+    own = folder.records()
+    if spec.search is not None:
+        return first_runs(spec) if len(own) < spec.search.trials else []
+    shared = [record for sibling in folder.siblings() for record in sibling.records()]
+    records = {record.config.key: record for record in (*shared, *own)}
+    return [run for cell in cells(spec) for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]
 
 
 def _passes(spec: SweepSpec, data: PreparedData) -> str | None:

@@ -17,8 +17,8 @@ from study.config import RunConfig
 from study.counting import parameters
 from study.durable_files import write_atomically
 from study.errors import InputError, Problem
-from study.folders import RunFolder, SweepFolder, teacher_architecture
-from study.records import RunRecord
+from study.folders import RunFolder, SweepFolder
+from study.records import RunRecord, dotted
 from study.schema import flatten, join_path
 from study.sweeping.mirror_state import Mirrored, Rows, Tracked, state_file
 
@@ -190,10 +190,12 @@ def run_name(config: RunConfig, varied: Sequence[str] = ()) -> str:
 
 
 def tracked_config(config: RunConfig) -> dict[str, Any]:
-    """A run's configuration under dotted keys, with its parameter totals and its training FLOPs per token by convention."""
-    per_token = config.flops_per_token_with(teacher_architecture(config))
-    flops = {f"flops_per_token.{convention}": flops for convention, flops in per_token.items()}
-    return flatten(config.to_dict()) | parameters(config.architecture).totals() | flops
+    """A run's configuration under dotted keys, with its parameter totals and its training FLOPs per token by convention.
+
+    These are a function of the configuration alone, so without those of a teacher, which the run's metrics and record hold.
+    """
+    flops = {f"flops_per_token.{convention}": flops for convention, flops in config.flops_per_token.items()}
+    return dotted(config) | parameters(config.architecture).totals() | flops
 
 
 def tracked_summary(record: RunRecord) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from study.config import RunConfig
 from study.counting import parameters
+from study.folders import expected_flops
 from study.sweeping.cell import Cell
 from study.sweeping.tuning import AT_ONCE
 
@@ -29,7 +30,7 @@ def with_neighbours(planned: list[Cell]) -> list[Cell]:
     for name, cell in zip(names, planned, strict=True):
         if name not in longest or longest[name].config.steps < cell.config.steps:
             longest[name] = cell
-    costs = {name: cell.config.flops_per_token["train_flops"] * cell.config.tokens for name, cell in longest.items()}
+    costs = {name: expected_flops(cell.config, cell.config.steps) for name, cell in longest.items()}
     ordered = sorted(longest, key=costs.__getitem__)
     sizes = np.log([_sizes(longest[name].config) for name in ordered])
     found: list[Cell] = []

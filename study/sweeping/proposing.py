@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 from study.config import RunConfig
+from study.folders import expected_flops
 from study.records import RunRecord
 from study.sweeping.cell import Cell
 from study.sweeping.trunks import Trunks
@@ -81,7 +82,7 @@ class CellProposer:
         if self.trunks is not None and self.trunks.has_longer(config):
             self._held[key] = config
         else:
-            cost = config.flops_per_token["train_flops"] * config.tokens
+            cost = expected_flops(config, config.steps)
             heappush(self._waiting, (-cost, next(self._serial), key, config))
 
     def _release(self, records: Mapping[str, RunRecord]) -> None:

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import safetensors.torch
 import torch
 
+from study.architecture import Architecture
 from study.config import RunConfig
 from study.data.prepared import PreparedData
 from study.durable_files import FULL_DISK, patiently, write_atomically
-from study.folders import RunFolder, teacher_architecture
+from study.folders import RunFolder
 from study.memory import Precision
 from study.ownership import Attempt
 from study.records import RunRecord, State, counts_of, timestamp
@@ -44,6 +45,7 @@ class Filing:
     execution: Execution
     precision: Precision
     attempt: Attempt
+    teacher: Architecture | None
 
     def file(self, outcome: Outcome) -> None:
         """Write what a run leaves, waiting while the folder is out of reach; raises Fenced where the run is another's now."""
@@ -54,7 +56,7 @@ class Filing:
             except OSError as error:
                 outcome = Outcome("FAILED", reason_of(error))
         assert outcome.state != "PREEMPTED", "a run that was told to stop has not ended"
-        facts = _facts(outcome, self.config, self.prepared, self.folder)
+        facts = _facts(outcome, self.config, self.prepared, self.folder, self.teacher)
         facts |= _surroundings(self.prepared, self.execution, self.precision)
         record = RunRecord(
             run_id=self.folder.run_id,
@@ -118,12 +120,14 @@ def reason_of(error: Exception) -> str:
     return f"disk full: {error}" if full else f"{type(error).__name__}: {error}"
 
 
-def _facts(outcome: Outcome, config: RunConfig, prepared: PreparedData, folder: RunFolder) -> dict[str, Any]:
+def _facts(
+    outcome: Outcome, config: RunConfig, prepared: PreparedData, folder: RunFolder, teacher: Architecture | None
+) -> dict[str, Any]:
     """What the record says of the training itself; what was not reached is left out."""
     rows = list(folder.metrics())
     steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
     tokens = steps * config.recipe.batch_tokens
-    facts: dict[str, Any] = {"steps": steps, "tokens": tokens} | counts_of(config, steps, teacher_architecture(config))
+    facts: dict[str, Any] = {"steps": steps, "tokens": tokens} | counts_of(config, steps, teacher)
     facts |= folder.spent(tokens, config.recipe.batch_tokens)
     if losses := [row["train/loss"] for row in rows if "train/loss" in row]:
         facts["train_loss_nats"] = losses[-1]

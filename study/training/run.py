@@ -15,7 +15,7 @@ import torch
 from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
 from study.durable_files import patiently, write_atomically
-from study.folders import RunFolder
+from study.folders import RunFolder, teacher_architecture
 from study.memory import Precision
 from study.ownership import Attempt, Fenced, Held, turn
 from study.records import State
@@ -76,7 +76,7 @@ def _lead(
         folder.remove_leftovers()
         checkpoint = newest_whole_checkpoint(folder.checkpoints)
         precision = precision_of(config.recipe.precision, checkpoint, execution.device)
-        filing = Filing(config, prepared, folder, sweep, execution, precision, attempt)
+        filing = Filing(config, prepared, folder, sweep, execution, precision, attempt, teacher_architecture(config))
         watchdog = Watchdog(execution.hang_seconds, filing.give_up)
         outcome = _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check, checkpoint, precision)
         if outcome.state != "PREEMPTED":

@@ -129,7 +129,7 @@ def _unfit(given: Architecture, wanted: Architecture, donor: Donor, place: str) 
 
 
 def _problems_of_tokenizer(given: RunRecord, data: DataConfig, prepared: PreparedData | None, place: str) -> Iterator[Problem]:
-    if prepared is None or given.data_fingerprint == prepared.fingerprint:
+    if prepared is None or given.data_fingerprint == prepared.fingerprint_at(given.config.data.sequence_length):
         return
     files = [each.tokenizer for each in (given.config.data, data) if each.tokenizer.kind == "file"]
     try:
