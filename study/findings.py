@@ -245,7 +245,7 @@ def _best(evidence: Evidence) -> Iterator[str]:
     for front in flops_fronts_of(evidence.cells):
         shown = "; ".join(f"{cell.setting}, {cell.budget}: {cell.loss_nats:.4f} at {cell.train_flops:.3g}" for cell in front)
         name = front[0].architecture.shape_name
-        yield f"Front of loss (nats) against train_flops over the settings of {name}, a teacher's among them: {shown}."
+        yield f"Front of loss (nats) against train_flops, a teacher's among them, of {name}: {shown}."
     yield from (_gain_sentence(gain) for gain in evidence.gains[:GAINS_TOLD])
 
 

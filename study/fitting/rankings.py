@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import log2
 
 from study.architecture import Architecture
+from study.config import setting_words
 from study.fitting.cells import Cell
 from study.fitting.paired import Difference, SeedVariances, paired_difference
 
@@ -118,19 +119,20 @@ def front_of(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
 
 def flops_fronts_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
-    """Of each shape and validation set the cells that no other beats: for as few `train_flops` with lower loss.
+    """Of each shape, of one setting but for the teacher, the cells that no other beats: for as few `train_flops` lower loss.
 
-    Of shapes alone whose settings take other FLOPs for equal tokens, as with a teacher; ordered by FLOPs.
+    Only where teachers make equal tokens cost other FLOPs; ordered by FLOPs.
     """
-    shapes: dict[tuple[Architecture, str], list[Cell]] = {}
+    alike: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         if cell.usable:
-            shapes.setdefault((cell.architecture, cell.validation), []).append(cell)
+            others = setting_words({name: value for name, value in cell.settings.items() if name != "recipe.teacher"})
+            alike.setdefault((cell.architecture, cell.validation, others), []).append(cell)
     fronts = []
-    for alike in shapes.values():
-        if len({cell.tokens for cell in alike}) < len({(cell.tokens, cell.train_flops) for cell in alike}):
+    for members in alike.values():
+        if len({cell.tokens for cell in members}) < len({(cell.tokens, cell.train_flops) for cell in members}):
             front: list[Cell] = []
-            for cell in sorted(alike, key=lambda cell: (cell.train_flops, cell.losses.mean())):
+            for cell in sorted(members, key=lambda cell: (cell.train_flops, cell.losses.mean())):
                 if not front or cell.losses.mean() < front[-1].losses.mean():
                     front.append(cell)
             fronts.append(tuple(front))

@@ -9,15 +9,11 @@ from study.fitting.evidence import Evidence
 from study.plotting.style import (
     FLOPS,
     LOSS,
-    depth_key,
-    depth_styles,
+    CellLooks,
     draw_intervals,
-    face,
     finish_cells,
     legend_below,
     panels,
-    setting_faces,
-    setting_key,
     theme,
 )
 
@@ -41,23 +37,19 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A line a shape over its budgets, the faces of its markers by the setting, its width at the largest of them."""
+    """A line a shape and setting over its budgets, told apart as CellLooks says, with its width at the largest of them."""
     with theme():
         figure, (axes,) = panels([""], FLOPS, LOSS, size=(8.5, 5.0))
-        styles = depth_styles(data["depth"])
-        faces = setting_faces(data["setting"])
+        looks = CellLooks(data["depth"], data["setting"])
         few = data["series"].nunique() <= 12
         for _, shape in data.sort_values("train_flops").groupby("series", sort=False):
-            colour, marker = styles[int(shape["depth"].iloc[0])]
-            inner = face(colour, faces[shape["setting"].iloc[0]])
-            axes.plot(
-                shape["train_flops"], shape["loss_nats"], color=colour, marker=marker, linewidth=1.4, markerfacecolor=inner
-            )
-            draw_intervals(axes, shape["train_flops"], shape["loss_nats"], shape["half_nats"], colour)
+            look = looks.of(int(shape["depth"].iloc[0]), shape["setting"].iloc[0])
+            axes.plot(shape["train_flops"], shape["loss_nats"], linewidth=1.4, **look)
+            draw_intervals(axes, shape["train_flops"], shape["loss_nats"], shape["half_nats"], look["color"])
             last = shape.iloc[-1]
             if few:
                 spot = (last["train_flops"], last["loss_nats"])
-                axes.annotate(f"H{last['width']}", spot, (7, -4), textcoords="offset points", color=colour)
+                axes.annotate(f"H{last['width']}", spot, (7, -4), textcoords="offset points", color=look["color"])
         finish_cells(figure, axes, data, "Final loss against training FLOPs", x_margin=0.1)
-        legend_below(figure, [*depth_key(styles), *setting_key(faces)])
+        legend_below(figure, looks.key())
     return figure

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -11,15 +9,11 @@ from matplotlib.lines import Line2D
 from study.fitting.evidence import Evidence
 from study.plotting.style import (
     LOSS,
-    depth_key,
-    depth_styles,
+    CellLooks,
     draw_intervals,
-    face,
     finish_cells,
     legend_below,
     panels,
-    setting_faces,
-    setting_key,
     theme,
 )
 
@@ -46,22 +40,20 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A point a cell, coloured by depth, its face by the setting; one stepped line a budget joins the front."""
+    """A point a cell, told apart as CellLooks says; one stepped line a budget joins the front."""
     with theme():
         figure, (axes,) = panels([""], PARAMETERS, LOSS, size=(8.5, 5.0))
-        styles = depth_styles(data["depth"])
         for _, budget in data.groupby("series", sort=False):
             front = budget[budget["on_front"]].sort_values("parameters")
             axes.plot(front["parameters"], front["loss_nats"], color="grey", drawstyle="steps-post", linewidth=1.4, zorder=1)
-        faces = setting_faces(data["setting"])
-        for depth, (colour, marker) in styles.items():
-            cells = data[data["depth"] == depth]
-            for setting, points in cells.groupby("setting", sort=False):
-                look: dict[str, Any] = {"color": colour, "marker": marker, "s": 45, "zorder": 3}
-                shown = axes.scatter(points["parameters"], points["loss_nats"], **look)
-                shown.set_facecolor(face(colour, faces[str(setting)]))
-            draw_intervals(axes, cells["parameters"], cells["loss_nats"], cells["half_nats"], colour)
+        looks = CellLooks(data["depth"], data["setting"])
+        for _, points in data.groupby(["depth", "setting"], sort=False):
+            look = looks.of(int(points["depth"].iloc[0]), points["setting"].iloc[0])
+            face = look.pop("markerfacecolor")
+            shown = axes.scatter(points["parameters"], points["loss_nats"], s=45, zorder=3, **look)
+            shown.set_facecolor(face)
+            draw_intervals(axes, points["parameters"], points["loss_nats"], points["half_nats"], look["color"])
         finish_cells(figure, axes, data, "Final loss against all parameters", x_margin=0.08)
         line = Line2D([], [], color="grey", label="front at equal budget: none smaller is better")
-        legend_below(figure, [*depth_key(styles), *setting_key(faces), line])
+        legend_below(figure, [*looks.key(), line])
     return figure

@@ -81,24 +81,41 @@ def depth_key(styles: dict[int, tuple[str, str]]) -> list[Line2D]:
     return [Line2D([], [], color=colour, marker=mark, label=f"depth {depth}") for depth, (colour, mark) in styles.items()]
 
 
-def setting_faces(settings: Iterable[str]) -> dict[str, float]:
-    """How much of its colour the face of a marker has in each setting, in the order of first appearance: all, none, between."""
-    ordered = list(dict.fromkeys(settings))
-    between = np.linspace(0, 1, len(ordered)).tolist()
-    return dict(zip(ordered, [1.0, *between[:-1]], strict=True))
+class CellLooks:
+    """How cells are told apart: depths by colour and marker, settings by how much of its colour the marker's face has.
+
+    Of one depth the settings have colours and markers of their own.
+    """
+
+    def __init__(self, depths: Iterable[int], settings: Iterable[str]) -> None:
+        ordered = list(dict.fromkeys(settings))
+        self._depths = depth_styles(depths)
+        self._settings = series_styles(ordered) if len(self._depths) == 1 and len(ordered) > 1 else None
+        between = np.linspace(0, 1, len(ordered)).tolist()
+        self._faces = dict(zip(ordered, [1.0, *between[:-1]], strict=True))
+
+    def of(self, depth: int, setting: str) -> dict[str, Any]:
+        """Colour, marker and the colour of the marker's face."""
+        if self._settings is not None:
+            colour, marker = self._settings[setting]
+            return {"color": colour, "marker": marker, "markerfacecolor": colour}
+        colour, marker = self._depths[depth]
+        return {"color": colour, "marker": marker, "markerfacecolor": _face(colour, self._faces[setting])}
+
+    def key(self) -> list[Line2D]:
+        """The entries of a legend that tells the cells apart."""
+        if self._settings is not None:
+            return [Line2D([], [], color=colour, marker=mark, label=name) for name, (colour, mark) in self._settings.items()]
+        look: dict[str, Any] = {"color": "grey", "marker": "o", "linestyle": "none"}
+        shares = self._faces.items() if len(self._faces) > 1 else ()
+        faces = [Line2D([], [], markerfacecolor=_face("grey", share), label=name, **look) for name, share in shares]
+        return [*depth_key(self._depths), *faces]
 
 
-def face(colour: str, share: float) -> tuple[float, float, float]:
+def _face(colour: str, share: float) -> tuple[float, float, float]:
     """A share of a colour on white."""
     red, green, blue = (1 - share * (1 - channel) for channel in to_rgb(colour))
     return red, green, blue
-
-
-def setting_key(faces: dict[str, float]) -> list[Line2D]:
-    """The entries of a legend that tells the settings apart; none where there is only one."""
-    look: dict[str, Any] = {"color": "grey", "marker": "o", "linestyle": "none"}
-    entries = [Line2D([], [], markerfacecolor=face("grey", share), label=name, **look) for name, share in faces.items()]
-    return entries if len(entries) > 1 else []
 
 
 def series_styles(names: Iterable[object]) -> dict[str, tuple[str, str]]:
