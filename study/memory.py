@@ -100,8 +100,9 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     - gradient of the token table: gradients whole, its two contributions and their sum, so 8VH beside (tied only);
     - validation, at 2B sequences: logits and log-probabilities 16MV, gradients and activations gone, but beside the largest of
       the other moments where steps are graphed.
-    A teacher, with weights 4P' of its own, adds to the loss its logits, both log-probabilities, the probabilities, their
-    difference and its product: 24MV, in bf16 26MV; and a moment before the student's forward pass,
+    A teacher, with weights 4P' of its own, adds to the loss its logits, both log-probabilities, its probabilities, the
+    difference and their product, less the probabilities of the words, which come later: 20MV, in bf16 22MV; and a moment before
+    the student's forward pass,
     - lesson: the last step's gradients, with the teacher's activations as in inference, and 2a·A'·S·N where attention is not
       fused, or its logits, 4MV.
 
@@ -125,7 +126,7 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
         "gradient of the token table": fixed + gradients + (2 * table if architecture.tied_decoder else 0),
     }
     if step.teacher is not None:
-        moments["loss"] += 6 * logits + bf16_logits
+        moments["loss"] += 5 * logits + bf16_logits
         moments["lesson"] = fixed + gradients + max(_lesson_activations(step.teacher, step), logits)
     moments["validation"] = (max(moments.values()) if step.graphed else fixed) + 4 * logits
     moment = max(moments, key=lambda name: moments[name])

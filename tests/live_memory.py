@@ -83,10 +83,10 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def train_three_steps(config: RunConfig, device: str = "cpu", teacher: Architecture | None = None) -> None:
+def train_three_steps(config: RunConfig, device: str = "cpu", teacher: Architecture | None = None, weight: float = 1.0) -> None:
     """Three steps of the workbench's own LightningModule on random tokens, validated as a run is, perhaps with a teacher."""
     masker = Masker(config.masking, config.predictions, 4, (0, 1, 2, 3, 4), config.architecture.vocabulary)
-    tutor = None if teacher is None else Tutor(MaskedLanguageModel(teacher), 0.5, 2.0)
+    tutor = None if teacher is None else Tutor(MaskedLanguageModel(teacher), weight, 2.0)
     module = MaskedLanguageModelling(config, masker, tutor=tutor)
     draw = torch.Generator().manual_seed(0)
     vocabulary, size = config.architecture.vocabulary, (config.batch_sequences, config.data.sequence_length)

@@ -73,12 +73,13 @@ class MaskedLanguageModel(nn.Module):
         With a lesson of weight w it is (1 − w) · cross-entropy + w · distillation_loss.
         """
         logits_NxV = self.logits(at_positions(hidden_BxSxH, positions_BxK)).flatten(0, 1).float()
-        loss = mean_cross_entropy(logits_NxV, labels_BxK.flatten())
+        labels_N = labels_BxK.flatten()
         if lesson is None:
-            return loss
-        taught_NxV = lesson.logits.flatten(0, 1).float()
-        distilled = distillation_loss(logits_NxV, taught_NxV, labels_BxK.flatten(), lesson.temperature)
-        return (1 - lesson.weight) * loss + lesson.weight * distilled
+            return mean_cross_entropy(logits_NxV, labels_N)
+        distilled = distillation_loss(logits_NxV, lesson.logits.flatten(0, 1).float(), labels_N, lesson.temperature)
+        if lesson.weight == 1:
+            return distilled
+        return (1 - lesson.weight) * mean_cross_entropy(logits_NxV, labels_N) + lesson.weight * distilled
 
 
 def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:
