@@ -20,11 +20,13 @@ from study.config import RunConfig
 from study.errors import OOM_EXIT, InputError
 from study.folders import RunFolder, SweepFolder
 from study.ownership import is_locked
+from study.records import counts_of
 from study.sweeping.coordinator import Coordinator, Progress, held
 from study.sweeping.deaths import CRASHES, KILLS
 from study.sweeping.status import newest_values, status
 from study.sweeping.stopping import SAVE_SECONDS
 from tests.sweeps import RATES, record, sweep, sweep_values
+from tests.synthetic import add_run, run_config, sweep_folder
 
 Life = Callable[[RunConfig, RunFolder], int]
 """What becomes of a run: it may file a record, and gives an exit status."""
@@ -165,6 +167,21 @@ def test_a_run_whose_process_keeps_dying_is_filed_and_the_rest_goes_on(
     assert lost.reason == f"its process {told}; see log.txt"
     assert lost.exclusion == f"{state}: {lost.reason}"
     assert states(tmp_path) == {"COMPLETED": 1, state: 1}
+
+
+def test_the_flops_of_a_run_whose_process_keeps_dying_hold_its_teachers(tmp_path: Path) -> None:
+    teachers = sweep_folder(tmp_path / "teachers")
+    teacher = teachers.run(add_run(teachers, run_config(4, 64))).path
+
+    def life(config: RunConfig, run: RunFolder) -> int:
+        run.metrics_file.write_text('{"trainer/step": 7}\n')
+        return -11
+
+    progress = run(tmp_path, FakeExecutor(life), base={"recipe": {"teacher": str(teacher)}})
+    for lost in progress.ended.values():
+        assert (lost.state, lost.steps) == ("FAILED", 7)
+        own, passes = counts_of(lost.config, 7), lost.config.flops_per_token_with(run_config(4, 64).architecture)
+        assert lost.train_flops == passes["train_flops"] * lost.tokens > own["train_flops"]
 
 
 def test_a_run_that_is_killed_again_and_again_while_it_gets_on_is_not_given_up(tmp_path: Path) -> None:

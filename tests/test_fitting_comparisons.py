@@ -13,6 +13,7 @@ import pytest
 
 from study.errors import InputError
 from study.findings import loss_findings, undecided, verdict
+from study.fitting.cells import cells_of
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.fitting.rankings import gains_of
 from study.fitting.reading import Source, read_columns
@@ -349,6 +350,20 @@ def test_settings_that_cost_other_flops_are_told_by_what_they_reach_for_them(tmp
     (pays_not,) = fronts((1e9, 5.0), (4e9, 4.5), (4e9, 4.0), (8e9, 4.1))
     assert f"teacher={run}" not in pays_not
     assert pays_not.count("teacher=none") == 2
+
+
+def test_the_flops_of_a_cell_are_those_that_its_runs_took_for_a_token(tmp_path: Path) -> None:
+    """Records know what a teacher took, also where no run went through the whole budget; configurations do not."""
+    folder = sweep_folder(tmp_path / "s")
+    add_run(folder, run_config(1, 64))
+    add_run(folder, run_config(1, 128), state="DIVERGED", reason="the loss is nan")
+    ledger = evidence_of(folder).ledger
+    alone = {cell.name: cell.train_flops for cell in cells_of(folder, ledger)}
+    taught = cells_of(folder, ledger.assign(train_flops=2 * ledger["train_flops"]))
+    assert len(taught) == 2
+    assert {cell.name: cell.train_flops for cell in taught} == pytest.approx({name: 2 * flops for name, flops in alone.items()})
+    untrained = cells_of(folder, ledger.assign(tokens=0, train_flops=0.0))
+    assert {cell.name: cell.train_flops for cell in untrained} == pytest.approx(alone)
 
 
 def test_what_more_tokens_buy_is_told_by_shape_and_per_doubling(tmp_path: Path) -> None:

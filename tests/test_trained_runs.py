@@ -29,12 +29,15 @@ from study.model.tutor import Tutor
 from study.randomness import Stream, stream_seed
 from study.records import RunRecord, counts_of
 from study.schema import deep_merge
+from study.sweeping.plan import searched_config
+from study.sweeping.sweep_files import parse_sweep
 from study.training.filing import Filing
 from study.training.trained_runs import check_trained_runs
 from study.training.trainer import Trained, masker_of
 from tests.launching import Place
 from tests.small import config, stop_after, trained, write_corpus
 from tests.sweeps import write_topics
+from tests.synthetic import add_run, sweep_folder
 
 RECIPE: dict[str, Any] = {"learning_rate": 0.01, "batch_tokens": 256}
 
@@ -315,6 +318,24 @@ def test_what_a_teacher_cannot_give_is_told_before_anything_is_spent(corpus: Pat
     assert "has a vocabulary of 100 and not 90" in told(fewer)
     longer = RunConfig.parse(deep_merge(values, {"data": {"sequence_length": 32}, "architecture": {"positions": 32}}))
     assert "has 16 positions, and sequences have 32 tokens" in told(longer)
+
+
+def test_a_search_that_is_over_needs_its_teacher_no_more(corpus: Path, tmp_path: Path, study: Any) -> None:
+    sizes = {"depth": 1, "width": 16, "heads": 2, "ffn": 32}
+    sweep = {
+        "name": "toy",
+        "question": "Which rate?",
+        "data": toy(corpus).data.model_dump(mode="json", exclude_none=True),
+        "base": {"architecture": sizes, "recipe": RECIPE | {"teacher": str(tmp_path / "0123456789abcdef")}},
+        "budgets": {"steps": [20]},
+        "search": {"trials": 1, "space": {"recipe.dropout": {"low": 0.0, "high": 0.5}}},
+    }
+    file, results = tmp_path / "toy.yaml", tmp_path / "results"
+    file.write_text(yaml.safe_dump(sweep, sort_keys=False))
+    assert "is the folder of no run that has ended" in study("plan", file, "--results", results)[2]
+    tried = searched_config(parse_sweep(sweep), {"recipe.dropout": 0.1})
+    add_run(sweep_folder(results / "toy", sweep), tried)
+    assert study("plan", file, "--results", results)[0] == 0
 
 
 @pytest.mark.parametrize("named", [started, taught])
