@@ -365,7 +365,7 @@ def _open_rates_of_fronts(cells: list[Cell]) -> Iterator[str]:
 
 
 def _mixed_precision(evidence: Evidence) -> Iterator[str]:
-    used = evidence.ledger.drop(index=evidence.excluded.index)
+    used = evidence.used
     if "environment.precision" not in used:
         return
     runs = used.loc[used["recipe.precision"] == "auto", "environment.precision"].value_counts()
@@ -378,7 +378,7 @@ def _mixed_precision(evidence: Evidence) -> Iterator[str]:
 
 
 def _repeated_text(evidence: Evidence) -> Iterator[str]:
-    used = evidence.ledger.drop(index=evidence.excluded.index)
+    used = evidence.used
     if used.empty or used["train_tokens"].isna().any():
         return
     unique = evaluate(LEDGER_COLUMNS["unique_tokens"], used.__getitem__, "the ledger", used.columns)
@@ -393,7 +393,7 @@ def _repeated_text(evidence: Evidence) -> Iterator[str]:
 
 def _trained_runs(evidence: Evidence) -> Iterator[str]:
     """What runs that began with the weights of another, or learned from it, do not say."""
-    used = evidence.ledger.drop(index=evidence.excluded.index)
+    used = evidence.used
     told = {
         "start": ("donor", "donors cost", "began with weights of", "whose tokens and FLOPs are not counted"),
         "teacher": ("teacher", "training teachers cost", "learned from", "of whose FLOPs the forward passes alone are counted"),

@@ -42,7 +42,7 @@ from study.architecture import Architecture
 from study.config import RunConfig, read_yaml
 from study.durable_files import sync_folder, write_atomically, write_once
 from study.errors import InputError
-from study.records import RunRecord, counts_of, ledger
+from study.records import RunRecord, ledger
 from study.schema import Count, Strict
 
 if TYPE_CHECKING:
@@ -458,7 +458,8 @@ def teacher_architecture(config: RunConfig) -> Architecture | None:
 
 def expected_flops(config: RunConfig, steps: int) -> float:
     """The `train_flops` of so many steps, with the forward passes of a teacher that is here."""
-    return float(counts_of(config, steps, teacher_architecture(config))["train_flops"])
+    per_token = config.flops_per_token_with(teacher_architecture(config))["train_flops"]
+    return per_token * (steps * config.recipe.batch_tokens)
 
 
 def write_table(file: Path, table: pd.DataFrame) -> None:

@@ -79,26 +79,30 @@ def test_a_run_takes_the_memory_that_is_predicted(name: str) -> None:
 
 
 TAUGHT = {
-    "loss": ("loss", {"depth": 4, "width": 256, "heads": 4, "ffn": 1024}),
-    "loss, beside the text": ("loss", {"depth": 4, "width": 256, "heads": 4, "ffn": 1024}),
-    "bf16": ("bf16", {"depth": 1, "width": 256, "heads": 4, "ffn": 1024}),
-    "few tokens, deep": ("few tokens, deep", {"depth": 8, "width": 256, "heads": 4, "ffn": 1024}),
-    "lesson": ("pre-norm", {"depth": 2, "width": 512, "heads": 8, "ffn": 4096}),
-    "lesson in bf16": ("bf16, long", {"depth": 1, "width": 64, "heads": 16, "ffn": 256}),
+    "loss": (TRAINED["loss"], 1.0, {"depth": 4, "width": 256, "heads": 4, "ffn": 1024}),
+    "loss, beside the text": (TRAINED["loss"], 0.5, {"depth": 4, "width": 256, "heads": 4, "ffn": 1024}),
+    "bf16": (TRAINED["bf16"], 1.0, {"depth": 1, "width": 256, "heads": 4, "ffn": 1024}),
+    "few tokens, deep": (TRAINED["few tokens, deep"], 1.0, {"depth": 8, "width": 256, "heads": 4, "ffn": 1024}),
+    "lesson": (TRAINED["pre-norm"], 1.0, {"depth": 2, "width": 512, "heads": 8, "ffn": 4096}),
+    "lesson in bf16": (
+        config(1, 32, 1, 64, vocabulary=300, length=256, batch=2, precision="bf16"),
+        1.0,
+        {"depth": 1, "width": 64, "heads": 16, "ffn": 256},
+    ),
 }
+"""Students, the weights of their lessons, and the sizes of their teachers."""
 
 
 @pytest.mark.parametrize("name", TAUGHT)
 def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> None:
-    student, sizes = TAUGHT[name]
-    run = TRAINED.get(student) or config(1, 32, 1, 64, vocabulary=300, length=256, batch=2, precision="bf16")
+    run, weight, sizes = TAUGHT[name]
     a = run.architecture
     teacher = Architecture.parse(sizes | {"vocabulary": a.vocabulary, "positions": a.positions})
     precision: Any = "bf16" if run.recipe.precision == "bf16" else "fp32"
     step = Step(run.batch_sequences, run.data.sequence_length, run.predictions, precision, teacher=teacher)
     predicted = training_memory(a, step)
     with one_thread():
-        measured = tracked_peak(lambda: train_three_steps(run, teacher=teacher, weight=0.5 if name.endswith("text") else 1.0))
+        measured = tracked_peak(lambda: train_three_steps(run, teacher=teacher, weight=weight))
     assert predicted.total == pytest.approx(measured, rel=TOLERANCE), predicted
     assert (predicted.moment == "lesson") == name.startswith("lesson")
 

@@ -52,6 +52,11 @@ class Evidence:
         """The ledger's rows that no fit uses."""
         return self.ledger if self.ledger.empty else self.ledger[self.ledger["exclusion"].notna()]
 
+    @property
+    def used(self) -> pd.DataFrame:
+        """The ledger's other rows."""
+        return self.ledger.drop(index=self.excluded.index)
+
     def panels(self) -> dict[str, tuple[Cell, ...]]:
         """The cells of each panel of a figure: one a family, or one a budget where that would be more than MOST_PANELS."""
         if len(self.families) <= MOST_PANELS:

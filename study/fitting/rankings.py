@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import log2
+from itertools import chain, pairwise
+from math import inf, log2
 
 from study.architecture import Architecture
 from study.config import setting_words
@@ -108,14 +108,12 @@ def front_of(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
     Ordered by tokens, then by parameters; along one budget and validation set the loss falls.
     """
-    front: list[Cell] = []
-    lowest: dict[tuple[str, str], float] = {}
-    usable = [(cell.tokens, cell.parameters, loss, cell) for cell in cells if (loss := cell.loss_nats) is not None]
-    for *_, loss, cell in sorted(usable, key=lambda row: row[:3]):
-        if loss < lowest.get((cell.budget, cell.validation), float("inf")):
-            lowest[cell.budget, cell.validation] = loss
-            front.append(cell)
-    return tuple(front)
+
+    def place(cell: Cell) -> tuple[float, ...]:
+        return cell.tokens, cell.parameters
+
+    fronts = (_falling(alike, place) for alike in _grouped(cells, lambda cell: (cell.budget, cell.validation)))
+    return tuple(sorted(chain.from_iterable(fronts), key=lambda cell: (*place(cell), cell.losses.mean())))
 
 
 def flops_fronts_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
@@ -123,20 +121,34 @@ def flops_fronts_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
 
     Only where teachers make equal tokens cost other FLOPs; ordered by FLOPs.
     """
-    alike: dict[tuple[object, ...], list[Cell]] = {}
+
+    def but_for_the_teacher(cell: Cell) -> tuple[object, ...]:
+        others = {name: value for name, value in cell.settings.items() if name != "recipe.teacher"}
+        return cell.architecture, cell.validation, setting_words(others)
+
+    return tuple(
+        tuple(_falling(alike, lambda cell: (cell.train_flops,)))
+        for alike in _grouped(cells, but_for_the_teacher)
+        if len({cell.tokens for cell in alike}) < len({(cell.tokens, cell.train_flops) for cell in alike})
+    )
+
+
+def _grouped(cells: Sequence[Cell], alike: Callable[[Cell], tuple[object, ...]]) -> list[list[Cell]]:
+    """The usable cells in groups of those that are alike."""
+    groups: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         if cell.usable:
-            others = setting_words({name: value for name, value in cell.settings.items() if name != "recipe.teacher"})
-            alike.setdefault((cell.architecture, cell.validation, others), []).append(cell)
-    fronts = []
-    for members in alike.values():
-        if len({cell.tokens for cell in members}) < len({(cell.tokens, cell.train_flops) for cell in members}):
-            front: list[Cell] = []
-            for cell in sorted(members, key=lambda cell: (cell.train_flops, cell.losses.mean())):
-                if not front or cell.losses.mean() < front[-1].losses.mean():
-                    front.append(cell)
-            fronts.append(tuple(front))
-    return tuple(fronts)
+            groups.setdefault(alike(cell), []).append(cell)
+    return list(groups.values())
+
+
+def _falling(cells: Sequence[Cell], place: Callable[[Cell], tuple[float, ...]]) -> Iterator[Cell]:
+    """In the order of their places the cells with a lower loss than all before."""
+    lowest = inf
+    for cell in sorted(cells, key=lambda cell: (*place(cell), cell.losses.mean())):
+        if (loss := cell.losses.mean()) < lowest:
+            lowest = loss
+            yield cell
 
 
 def _measured(cells: Sequence[Cell]) -> list[Cell]:

@@ -75,7 +75,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self.config, self.masker, self.log_every_steps = config, masker, log_every_steps
         self.peak_flops_per_second, self.kernels, self.tutor = peak_flops_per_second, kernels, tutor
         teacher = None if tutor is None else tutor.model.architecture
-        self.flops_per_token = config.flops_per_token_with(teacher)["train_flops"]
+        self.train_flops_per_token = config.flops_per_token_with(teacher)["train_flops"]
         self.model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed)
         self.validation: ValidationResult | None = None
         self.gradient_norm = torch.zeros(())
@@ -207,7 +207,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._row_started, self._row_step = now, self.steps_done
         if self.peak_flops_per_second is None:
             return {"perf/tokens_per_second": tokens_per_second}
-        achieved = tokens_per_second * self.flops_per_token
+        achieved = tokens_per_second * self.train_flops_per_token
         return {"perf/tokens_per_second": tokens_per_second, "perf/mfu": achieved / self.peak_flops_per_second}
 
     def _log_row(self, row: dict[str, float]) -> None:
@@ -234,7 +234,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return {
             "trainer/step": self.steps_done,
             "trainer/tokens": tokens,
-            "trainer/flops": self.flops_per_token * tokens,
+            "trainer/flops": self.train_flops_per_token * tokens,
         }
 
     def validation_step(self, batch: tuple[Tensor, MaskedBatch], batch_idx: int) -> None:

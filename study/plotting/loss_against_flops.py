@@ -43,13 +43,15 @@ def draw(data: pd.DataFrame) -> Figure:
         looks = CellLooks(data["depth"], data["setting"])
         few = data["series"].nunique() <= 12
         for _, shape in data.sort_values("train_flops").groupby("series", sort=False):
-            look = looks.of(int(shape["depth"].iloc[0]), shape["setting"].iloc[0])
-            axes.plot(shape["train_flops"], shape["loss_nats"], linewidth=1.4, **look)
-            draw_intervals(axes, shape["train_flops"], shape["loss_nats"], shape["half_nats"], look["color"])
+            colour, marker, face = looks.of(int(shape["depth"].iloc[0]), shape["setting"].iloc[0])
+            axes.plot(
+                shape["train_flops"], shape["loss_nats"], color=colour, marker=marker, linewidth=1.4, markerfacecolor=face
+            )
+            draw_intervals(axes, shape["train_flops"], shape["loss_nats"], shape["half_nats"], colour)
             last = shape.iloc[-1]
             if few:
                 spot = (last["train_flops"], last["loss_nats"])
-                axes.annotate(f"H{last['width']}", spot, (7, -4), textcoords="offset points", color=look["color"])
+                axes.annotate(f"H{last['width']}", spot, (7, -4), textcoords="offset points", color=colour)
         finish_cells(figure, axes, data, "Final loss against training FLOPs", x_margin=0.1)
         legend_below(figure, looks.key())
     return figure

@@ -94,13 +94,10 @@ class CellLooks:
         between = np.linspace(0, 1, len(ordered)).tolist()
         self._faces = dict(zip(ordered, [1.0, *between[:-1]], strict=True))
 
-    def of(self, depth: int, setting: str) -> dict[str, Any]:
+    def of(self, depth: int, setting: str) -> tuple[str, str, tuple[float, float, float]]:
         """Colour, marker and the colour of the marker's face."""
-        if self._settings is not None:
-            colour, marker = self._settings[setting]
-            return {"color": colour, "marker": marker, "markerfacecolor": colour}
-        colour, marker = self._depths[depth]
-        return {"color": colour, "marker": marker, "markerfacecolor": _face(colour, self._faces[setting])}
+        colour, marker = self._depths[depth] if self._settings is None else self._settings[setting]
+        return colour, marker, _face(colour, self._faces[setting] if self._settings is None else 1.0)
 
     def key(self) -> list[Line2D]:
         """The entries of a legend that tells the cells apart."""

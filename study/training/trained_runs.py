@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 
 from torch import Tensor
@@ -19,8 +19,6 @@ from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
 from study.model.tutor import Tutor
 from study.records import RunRecord
-
-_START, _TEACHER = "recipe.start", "recipe.teacher"
 
 
 def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:
@@ -71,60 +69,68 @@ def _raise_all(problems: Iterable[Problem]) -> None:
 
 
 def _problems_of_donor(config: RunConfig, donor: Donor, prepared: PreparedData | None) -> Iterator[Problem]:
-    place = f"{_START} {donor.folder}"
-    given = _completed(donor.folder, place)
-    if isinstance(given, Problem):
-        yield given
-    elif problem := _unfit(given.config.architecture, config.architecture, donor, place):
-        yield problem
-    else:
-        yield from _problems_of_tokenizer(given, config.data, prepared, place)
+    def unfit(given: Architecture) -> str | None:
+        return _unfit_donor(given, config.architecture, donor)
+
+    return _problems(f"recipe.start {donor.folder}", RunFolder(donor.folder), unfit, config, prepared)
 
 
-def _problems_of_teacher(config: RunConfig, folder: Path, prepared: PreparedData | None) -> Iterator[Problem]:
-    place = f"{_TEACHER} {folder}"
-    given = _completed(folder, place)
-    if isinstance(given, Problem):
-        yield given
-        return
-    architecture, length = given.config.architecture, config.data.sequence_length
-    if architecture.vocabulary != config.architecture.vocabulary:
-        found, wanted = architecture.vocabulary, config.architecture.vocabulary
-        yield Problem(place, f"has a vocabulary of {found} and not {wanted}; a teacher predicts the pieces of its student")
-    elif architecture.positions < length:
-        yield Problem(place, f"has {architecture.positions} positions, and sequences have {length} tokens; shorten these")
-    else:
-        yield from _problems_of_tokenizer(given, config.data, prepared, place)
+def _problems_of_teacher(config: RunConfig, path: Path, prepared: PreparedData | None) -> Iterator[Problem]:
+    def unfit(given: Architecture) -> str | None:
+        return _unfit_teacher(given, config)
+
+    return _problems(f"recipe.teacher {path}", RunFolder(path), unfit, config, prepared)
 
 
-def _completed(path: Path, place: str) -> RunRecord | Problem:
-    """The record of a completed run that still has its weights, or what is wrong."""
-    folder = RunFolder(path)
-    if not folder.record_file.exists():
-        return Problem(place, "is the folder of no run that has ended; give one that was trained, from where you are now")
+def _problems(
+    place: str,
+    folder: RunFolder,
+    unfit: Callable[[Architecture], str | None],
+    config: RunConfig,
+    prepared: PreparedData | None,
+) -> Iterator[Problem]:
+    """What keeps a trained run from being of use to another, the first thing that is wrong with it."""
     record = folder.record()
-    assert record is not None
+    if record is None:
+        yield Problem(place, "is the folder of no run that has ended; give one that was trained, from where you are now")
+    elif problem := _incomplete(folder, record) or unfit(record.config.architecture):
+        yield Problem(place, problem)
+    else:
+        yield from _problems_of_tokenizer(record, config.data, prepared, place)
+
+
+def _incomplete(folder: RunFolder, record: RunRecord) -> str | None:
+    """Why a run that has ended has no weights to give."""
     if record.run_id != folder.run_id:
-        return Problem(place, f"holds run {record.run_id}; a run's folder has its id for a name")
+        return f"holds run {record.run_id}; a run's folder has its id for a name"
     if record.state != "COMPLETED":
-        return Problem(place, f"did not complete ({record.state}), so it has no weights to give; `study retry` goes on with it")
+        return f"did not complete ({record.state}), so it has no weights to give; `study retry` goes on with it"
     if not folder.weights_file.exists():
-        return Problem(place, f"has no {folder.weights_file.name}; fetch it, or train the run again")
-    return record
+        return f"has no {folder.weights_file.name}; fetch it, or train the run again"
+    return None
 
 
-def _unfit(given: Architecture, wanted: Architecture, donor: Donor, place: str) -> Problem | None:
+def _unfit_donor(given: Architecture, wanted: Architecture, donor: Donor) -> str | None:
     """Why layers of one encoder cannot be those of another."""
     sizes = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, "depth")]
     if differ := [name for name in sizes if getattr(given, name) != getattr(wanted, name)]:
         told = ", ".join(f"{name} {getattr(given, name)} and not {getattr(wanted, name)}" for name in differ)
-        return Problem(place, f"has {told}; a run begins with the weights of one that differs from it in depth alone")
+        return f"has {told}; a run begins with the weights of one that differs from it in depth alone"
     if given.depth < wanted.depth:
-        return Problem(place, f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with")
+        return f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with"
     layers = kept_layers(given.depth, wanted.depth, donor.keep)
     if donor.keep != "first" and layers == kept_layers(given.depth, wanted.depth, "first"):
-        same = f"gives {wanted.shape_name} the same layers by :{donor.keep} as by :first"
-        return Problem(place, f"{same}; leave :{donor.keep} out")
+        return f"gives {wanted.shape_name} the same layers by :{donor.keep} as by :first; leave :{donor.keep} out"
+    return None
+
+
+def _unfit_teacher(given: Architecture, config: RunConfig) -> str | None:
+    """Why an encoder cannot predict what a run masks."""
+    wanted, length = config.architecture.vocabulary, config.data.sequence_length
+    if given.vocabulary != wanted:
+        return f"has a vocabulary of {given.vocabulary} and not {wanted}; a teacher predicts the pieces of its student"
+    if given.positions < length:
+        return f"has {given.positions} positions, and sequences have {length} tokens; shorten these"
     return None
 
 
