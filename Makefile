@@ -2,11 +2,13 @@
 #   PYTHON=python3.12    the interpreter that .venv is made with
 #   PIP_ARGS='...'       more arguments for pip, such as an index of your own
 #   SWEEP=sweeps/x.yaml  the sweep that `make study` launches
+#   RESULTS=results/x    the folder that `make dashboard` shows
 #   WORKERS=4            processes that run the tests
 #   CHINCHILLA=x.csv     Epoch's points of Chinchilla's figure, for `make replicate`
 PYTHON ?= python3
 PIP_ARGS ?=
 SWEEP ?= sweeps/depth_or_width.yaml
+RESULTS ?= results
 WORKERS ?= 2
 CHINCHILLA ?=
 
@@ -16,7 +18,7 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow faults lint replicate bench scale reference constraints
+.PHONY: help install study test slow faults lint dashboard replicate bench scale reference constraints
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s%s\n", $$1, $$2 }' Makefile
@@ -34,6 +36,9 @@ slow: .venv/.installed-dev ## run the tests that take longer than a minute
 
 faults: .venv/.installed-dev ## kill, stop, starve and damage sweeps in every way, and print what held
 	$(PYTEST) tests/faults
+
+dashboard: .venv/.installed-dev ## show all sweeps of a results folder, results or RESULTS, in a browser
+	.venv/bin/marimo run --token analysis/dashboard.py -- --results $(RESULTS)
 
 replicate: .venv/.installed ## fit published scaling studies again, into results/replications
 	.venv/bin/study replicate $(if $(CHINCHILLA),--chinchilla $(CHINCHILLA))

@@ -414,9 +414,13 @@ class SweepFolder:
         """The records of all ended runs, by id."""
         return [record for run in self.runs() if (record := run.record()) is not None]
 
+    def ledger(self) -> pd.DataFrame:
+        """The records as a table."""
+        return ledger(self.records(), tuned=self.tuned(), cells=self.cells())
+
     def write_ledger(self) -> pd.DataFrame:
         """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table."""
-        table = ledger(self.records(), tuned=self.tuned(), cells=self.cells())
+        table = self.ledger()
         write_table(self.ledger_file, table)
         return table
 
@@ -495,3 +499,17 @@ def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
     if len(ids := {run.run_id for run in found}) > 1:
         raise InputError.at(run_id, f"is the start of {len(ids)} runs' ids in {results}; give more of the id")
     return found
+
+
+def sweeps_in(results: Path) -> dict[str, SweepFolder]:
+    """The sweeps at a folder and up to two levels below it, in hidden folders none, by their paths from there.
+
+    Raises InputError where there is none.
+    """
+    files = (file for pattern in (".", "[!.]*", "[!.]*/[!.]*") for file in sorted(results.glob(f"{pattern}/sweep.yaml")))
+    folders = [SweepFolder(file.parent) for file in files]
+    if not folders:
+        raise InputError.at(str(results), "holds no sweep; give a folder that `study launch` wrote to, or one of such folders")
+    return {
+        folder.name if folder.path == results else folder.path.relative_to(results).as_posix(): folder for folder in folders
+    }

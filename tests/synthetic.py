@@ -115,7 +115,7 @@ def add_run(
         "started_at": "2026-01-01T00:00:00+00:00",
         "finished_at": "2026-01-01T00:01:00+00:00",
     }
-    _write_metrics(run.metrics_file, steps, loss)
+    _write_metrics(run.metrics_file, config, steps, loss)
     run.file_record(RunRecord.parse(record))
     return run_id
 
@@ -164,12 +164,15 @@ def _losses(law: Law, config: RunConfig, run_id: str, stuck: bool) -> np.ndarray
     return losses
 
 
-def _write_metrics(file: Path, steps: int, loss: float) -> None:
+def _write_metrics(file: Path, config: RunConfig, steps: int, loss: float) -> None:
     """A loss curve that leaves the unigram plateau and ends at the run's loss."""
-    rows = []
+    rows: list[dict[str, float]] = []
     for step in np.unique(np.linspace(1, steps, 20).astype(int)).tolist():
+        tokens = step * BATCH_TOKENS
+        progress = {"trainer/step": step, "trainer/tokens": tokens}
+        progress["trainer/flops"] = config.flops_per_token["train_flops"] * tokens
         value = loss + max(0.0, UNIGRAM - loss) * (1 - step / steps) ** 2
-        rows.append({"trainer/step": step, "trainer/tokens": step * BATCH_TOKENS, "train/loss": value + 0.01})
+        rows.append(progress | {"train/loss": value + 0.01})
         if step % 2 or step == steps:
-            rows.append({"trainer/step": step, "trainer/tokens": step * BATCH_TOKENS, "val/loss": value})
+            rows.append(progress | {"val/loss": value})
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))

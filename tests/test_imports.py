@@ -24,11 +24,11 @@ TRAINING = (
 )
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
-    *("findings", "tables", "score_findings", "answering", "law_commands", "bench_commands", "cli"),
+    *("exploring", "findings", "tables", "score_findings", "answering", "law_commands", "bench_commands", "cli"),
 )
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
 
-HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb", "submitit", "ray"}
+HEAVY = {"torch", "lightning", "lightning_fabric", "pytorch_lightning", "optuna", "wandb", "submitit", "ray", "altair"}
 ALLOWED = {
     "data": {"torch", "pytorch_lightning"},
     "model": {"torch", "pytorch_lightning"},
@@ -45,6 +45,8 @@ ALONE = {
     "study.sweeping.wandb_import": {"wandb"},
     "study.sweeping.executors.slurm": {"submitit"},
     "study.sweeping.executors.ray": {"ray"},
+    "study.plotting.explorer": {"altair"},
+    "study.plotting.run_curves": {"altair"},
 }
 """The modules that may import a package which not everyone has or trusts."""
 

@@ -1,0 +1,430 @@
+"""All sweeps of a results folder in a browser: what they answered, where they are, and any quantity against any other.
+
+    marimo run --token analysis/dashboard.py [-- --results results]
+
+The folder is `--results`, else $STUDY_RESULTS, else the results folder beside this one; one sweep's folder will do. Nothing is
+written. Without the token any page that the browser shows could read what the dashboard does.
+"""
+
+import marimo
+
+__generated_with = "0.25.2"
+app = marimo.App(width="full", app_title="Scaling study")
+
+
+@app.cell
+def _():
+    import base64
+    import os
+    import re
+    from pathlib import Path
+
+    import marimo as mo
+    import pandas as pd
+
+    from study.accounts import account
+    from study.architecture import Architecture
+    from study.changes import changes_as_text, measures, rank_changes
+    from study.errors import InputError
+    from study.exploring import LOSSES, comparable, kinds, quantities, runs_in
+    from study.fitting.catalogue import LAWS
+    from study.fitting.law_fits import fit_table
+    from study.fitting.ledgers import LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS
+    from study.fitting.reading import Source
+    from study.folders import sweeps_in
+    from study.naming import Subject
+    from study.plotting import elasticities, explorer, run_curves
+    from study.plotting.law_figures import FIGURES
+    from study.quantities import plural
+    from study.sweeping.overview import overview, runs_table
+    from study.sweeping.status import status
+    from study.wording import escape
+
+    given = mo.cli_args().get("results") or os.environ.get("STUDY_RESULTS")
+    results = Path(given) if given else Path(__file__).resolve().parents[1] / "results"
+    return (
+        Architecture,
+        FIGURES,
+        InputError,
+        LAWS,
+        LEDGER_COLUMNS,
+        LEDGER_FLOPS,
+        LEDGER_PARAMETERS,
+        LOSSES,
+        Source,
+        Subject,
+        account,
+        base64,
+        changes_as_text,
+        comparable,
+        elasticities,
+        escape,
+        explorer,
+        fit_table,
+        kinds,
+        measures,
+        mo,
+        overview,
+        pd,
+        plural,
+        quantities,
+        rank_changes,
+        re,
+        results,
+        run_curves,
+        runs_in,
+        runs_table,
+        status,
+        sweeps_in,
+    )
+
+
+@app.cell
+def _(mo):
+    refresh = mo.ui.refresh(options=["10s", "1m", "10m"], label="read again every")
+    again = mo.ui.run_button(label="read again")
+    kept = {}  # what was chosen, for elements that are made anew
+
+    def keep(name):
+        return lambda value: kept.__setitem__(name, value)
+
+    def dropdown(name, options, first):
+        """Options by their words; begins with what was chosen before, else with the value `first`."""
+        words = {value: words for words, value in options.items()}
+        value = words.get(kept.get(name), words.get(first, next(iter(options), None)))
+        return mo.ui.dropdown(options, value=value, label=name, searchable=True, on_change=keep(name))
+
+    return again, dropdown, keep, kept, refresh
+
+
+@app.cell
+def _(InputError, escape, mo, overview, results, sweeps_in):
+    try:
+        found = sweeps_in(results)
+    except InputError as error:
+        mo.stop(True, mo.callout(mo.md(escape(error)), kind="warn"))
+    _read = overview(found)
+    folders = {name: found[name] for name in _read["sweep"][_read["problem"] == ""]}
+    print(f"{len(found)} sweeps in {results}")
+    return folders, found
+
+
+@app.cell
+def _(found, keep, kept, mo, overview, refresh, results, sweeps_in):
+    refresh
+    current = found | sweeps_in(results)
+    sweeps = overview(current)
+    _names = sweeps["sweep"].tolist()
+    _running = [name for name, launched in zip(_names, sweeps["launched"]) if launched]
+    _first = kept.get("sweep", (_running or _names)[0])
+    _shown = sweeps[[name for name in sweeps if sweeps[name].fillna("").ne("").any()]]
+    _long = [name for name in ("question", "problem") if name in _shown]
+    sweep_table = mo.ui.table(
+        _shown,
+        selection="single",
+        initial_selection=[_names.index(_first)],
+        show_column_summaries=False,
+        show_data_types=False,
+        wrapped_columns=_long,
+        column_widths=dict.fromkeys(_long, 480),
+        on_change=lambda rows: keep("sweep")(rows["sweep"].iloc[0]) if len(rows) else None,
+    )
+    return current, sweep_table, sweeps
+
+
+@app.cell
+def _(
+    current,
+    keep,
+    kept,
+    mo,
+    pd,
+    runs_table,
+    status,
+    sweep_table,
+    sweeps,
+):
+    _readable = set(sweeps["sweep"][sweeps["problem"] == ""])
+    chosen = next((name for name in sweep_table.value["sweep"] if name in _readable), None)
+    sweep_runs = runs_table(status(current[chosen])) if chosen else pd.DataFrame({"run": []})
+    _running = sweep_runs["run"][sweep_runs["state"] == "running"].tolist() if len(sweep_runs) else []
+    _drawn = kept.get(f"runs of {chosen}", _running)
+    run_table = mo.ui.table(
+        sweep_runs,
+        initial_selection=[place for place, run in enumerate(sweep_runs["run"]) if run in _drawn],
+        page_size=20,
+        show_column_summaries=False,
+        show_data_types=False,
+        format_mapping={"learning rate": "{:g}"},
+        label="Choose runs to see their curves.",
+        on_change=lambda rows: keep(f"runs of {chosen}")(rows["run"].tolist()),
+    )
+    return chosen, run_table, sweep_runs
+
+
+@app.cell
+def _(
+    base64,
+    chosen,
+    current,
+    curves_page,
+    keep,
+    kept,
+    mo,
+    re,
+    run_table,
+    sweep_runs,
+):
+    def embedded(folder, text):
+        """The text of an answer with its figures in it."""
+
+        def data(match):
+            file = folder.path / match["file"]
+            image = base64.b64encode(file.read_bytes()).decode() if file.exists() else ""
+            return f"![{match['caption']}](data:image/svg+xml;base64,{image})"
+
+        return re.sub(r"!\[(?P<caption>[^\]]*)\]\((?P<file>figures/\w+\.svg)\)", data, text)
+
+    def page(folder):
+        """The answer of a sweep, its runs, and its file."""
+        selected = sweep_runs[sweep_runs["run"].isin(run_table.value["run"])].assign(sweep=chosen)
+        parts = {"Answer": mo.md(embedded(folder, folder.answer_file.read_text()))} if folder.answer_file.exists() else {}
+        parts["Runs"] = mo.vstack([run_table, curves_page(selected, current)])
+        parts["Sweep file"] = mo.plain_text(folder.sweep_file.read_text())
+        first = kept.get("part", "")
+        return mo.ui.tabs(parts, value=first if first in parts else None, on_change=keep("part"))
+
+    sweep_page = page(current[chosen]) if chosen else mo.md("Choose a sweep that can be read.")
+    return (sweep_page,)
+
+
+@app.cell
+def _(folders, mo):
+    explored = mo.ui.multiselect(options=list(folders), value=list(folders), label="sweeps")
+    return (explored,)
+
+
+@app.cell
+def _(again, explored, folders, runs_in):
+    again
+    runs = runs_in({name: folders[name] for name in explored.value})
+    return (runs,)
+
+
+@app.cell
+def _(dropdown, keep, kept, kinds, mo, quantities, runs):
+    axes = {words: name for name, words in quantities(runs).items()}
+    told_apart = {name: name for name in kinds(runs) or ["sweep"]}
+    common = {words or "the one that all share": words for words in runs["validation"].value_counts().index}
+    x_axis = dropdown("x", axes, "train_flops")
+    y_axis = dropdown("y", axes, "loss_nats")
+    colour = dropdown("colour", told_apart, "architecture.depth")
+    validation = dropdown("validated on", common, next(iter(common.values()), ""))
+    log_x, log_y, used_only = (
+        mo.ui.checkbox(kept.get(name, value), label=name, on_change=keep(name))
+        for name, value in {"log x": True, "log y": False, "only runs that fits use": True}.items()
+    )
+    return colour, log_x, log_y, used_only, validation, x_axis, y_axis
+
+
+@app.cell
+def _(
+    LOSSES,
+    colour,
+    comparable,
+    explorer,
+    log_x,
+    log_y,
+    mo,
+    quantities,
+    runs,
+    used_only,
+    validation,
+    x_axis,
+    y_axis,
+):
+    def explorer_chart():
+        """The points that are asked for."""
+        rows = comparable(runs, y_axis.value, validation.value)
+        rows = rows[rows["left_out"].isna()] if used_only.value else rows
+        points = explorer.frame(rows, x_axis.value, y_axis.value, colour.value)
+        words = quantities(runs)
+        return explorer.draw(points, words[x_axis.value], words[y_axis.value], colour.value, log_x.value, log_y.value)
+
+    chart = None if runs.empty else mo.ui.altair_chart(explorer_chart())
+    _about = "Draw a box around runs to see their learning curves and rows below."
+    if y_axis.value in LOSSES and runs["validation"].nunique() > 1:
+        _about += " Losses compare only on one validation set, so that one is shown; choose another beside."
+    explorer_page = mo.vstack(
+        [
+            mo.hstack([x_axis, y_axis, colour, validation], justify="start", wrap=True),
+            mo.hstack([log_x, log_y, used_only], justify="start"),
+            mo.md("No run of these sweeps has ended yet." if runs.empty else _about),
+            mo.md("") if runs.empty else chart,
+        ]
+    )
+    return chart, explorer_page
+
+
+@app.cell
+def _(mo, run_curves):
+    curve_x, curve_y = (
+        mo.ui.dropdown({words: name for name, words in options.items()}, value=next(iter(options.values())), label=label)
+        for label, options in {"x": run_curves.AXES, "y": run_curves.LOSSES}.items()
+    )
+    return curve_x, curve_y
+
+
+@app.cell
+def _(curve_x, curve_y, mo, plural, run_curves):
+    def curves_page(rows, folders):
+        """The learning curves of some runs."""
+        if not len(rows):
+            return mo.md("")
+        data = run_curves.frame(rows.head(run_curves.MOST_RUNS), folders, curve_y.value)
+        drawn = f", the first {run_curves.MOST_RUNS} drawn" if len(rows) > run_curves.MOST_RUNS else ""
+        curves = run_curves.draw(data, curve_x.value, curve_y.value) if len(data) else mo.md("They logged no such loss.")
+        return mo.vstack([mo.md(f"### {plural(len(rows), 'run')}{drawn}"), mo.hstack([curve_x, curve_y], justify="start"), curves])
+
+    return (curves_page,)
+
+
+@app.cell
+def _(chart, curves_page, folders, mo):
+    def selected(rows):
+        """The curves and the rows of some points."""
+        told = rows.drop(columns=["x", "y", "colour", "used"]).dropna(axis="columns", how="all").reset_index(drop=True)
+        table = mo.ui.table(
+            told,
+            selection=None,
+            show_data_types=False,
+            show_column_summaries=False,
+            format_mapping={"learning rate": "{:g}", "tokens": "{:,}", "loss (nats)": "{:.4f}"},
+        )
+        return mo.vstack([curves_page(rows, folders), table])
+
+    selection_page = mo.md("") if chart is None or not len(chart.value) else selected(chart.value)
+    return (selection_page,)
+
+
+@app.cell
+def _(LAWS, LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS, folders, mo):
+    _laws = [
+        f"{law.name}: {law.formula}"
+        for law in LAWS.values()
+        if law.predicts == "loss" and set(law.variables) <= set(LEDGER_COLUMNS)
+    ]
+    law_form = (
+        mo.md("{sweep} {law} {parameters} {flops} {where}")
+        .batch(
+            sweep=mo.ui.dropdown(list(folders), value=next(iter(folders), None), label="sweep"),
+            law=mo.ui.dropdown(_laws, value=_laws[0], label="law", searchable=True),
+            parameters=mo.ui.dropdown(list(LEDGER_PARAMETERS), value="parameters", label="N"),
+            flops=mo.ui.dropdown(list(LEDGER_FLOPS), value="train_flops", label="C"),
+            where=mo.ui.text(placeholder="architecture.depth == 2", label="only runs where"),
+        )
+        .form(submit_button_label="Fit", bordered=False)
+    )
+    return (law_form,)
+
+
+@app.cell
+def _(FIGURES, InputError, Source, escape, fit_table, folders, law_form, mo):
+    def fitted(values):
+        """The fit that the form asks for, or what keeps it from being made."""
+        if values["sweep"] is None:
+            return mo.md("Choose a sweep.")
+        roles = {"parameters": values["parameters"], "flops": values["flops"]}
+        source = Source(folders[values["sweep"]].path, roles, where=values["where"] or None)
+        try:
+            with mo.status.spinner("Fitting, with 1,000 resamples"):
+                found = fit_table(source, values["law"].partition(":")[0])
+        except InputError as error:
+            return mo.callout(mo.md("\n\n".join(escape(problem) for problem in error.problems)), kind="warn")
+        drawn = [draw(data) for frame, draw in FIGURES.values() if not (data := frame(found)).empty]
+        return mo.vstack([mo.plain_text(found.to_text()), *drawn])
+
+    law_page = mo.vstack([law_form, fitted(law_form.value) if law_form.value else mo.md("")])
+    return (law_page,)
+
+
+@app.cell
+def _(mo):
+    depth = mo.ui.slider(1, 48, value=12, label="depth", show_value=True, debounce=True)
+    heads = mo.ui.slider(1, 32, value=12, label="heads", show_value=True, debounce=True)
+    head_width = mo.ui.slider(16, 128, 16, value=64, label="head width", show_value=True, debounce=True)
+    ffn_ratio = mo.ui.slider(0.5, 8, 0.5, value=4, label="FFN ratio", show_value=True, debounce=True)
+    vocabulary = mo.ui.number(64, 1_000_000, value=30_522, label="vocabulary", debounce=True)
+    length = mo.ui.slider(32, 512, 32, value=128, label="sequence length", show_value=True, debounce=True)
+    sliders = mo.hstack([depth, heads, head_width, ffn_ratio, vocabulary, length], justify="start", wrap=True)
+    return depth, ffn_ratio, head_width, heads, length, sliders, vocabulary
+
+
+@app.cell
+def _(
+    Architecture,
+    Subject,
+    account,
+    changes_as_text,
+    depth,
+    elasticities,
+    ffn_ratio,
+    head_width,
+    heads,
+    length,
+    measures,
+    mo,
+    rank_changes,
+    sliders,
+    vocabulary,
+):
+    _width = heads.value * head_width.value
+    _ffn = int(ffn_ratio.value * _width)
+    _sizes = {"depth": depth.value, "width": _width, "heads": heads.value, "ffn": _ffn, "vocabulary": vocabulary.value or 30_522}
+    _base = Architecture.parse(_sizes)
+    _changes = [f"depth={2 * depth.value}", f"width={2 * _width},ffn={2 * _ffn}", f"width={2 * _width}", f"ffn={2 * _ffn}"]
+    _subject = Subject(_base.shape_name, _base)
+    _ranked = rank_changes(_subject, _changes, measures(length.value, 32, "bf16", None))
+    _account = account(_base, length.value, 32, "bf16")
+    sizes_page = mo.vstack(
+        [
+            sliders,
+            mo.md("### What doubling adds"),
+            mo.plain_text(changes_as_text(_subject, _ranked, "parameters")),
+            elasticities.draw(elasticities.frame(_base), _base),
+            mo.md("### Where the parameters are"),
+            mo.plain_text(_account.to_text()),
+        ]
+    )
+    return (sizes_page,)
+
+
+@app.cell
+def _(
+    again,
+    explored,
+    explorer_page,
+    keep,
+    kept,
+    law_page,
+    mo,
+    refresh,
+    results,
+    selection_page,
+    sizes_page,
+    sweep_page,
+    sweep_table,
+):
+    pages = {
+        "Sweeps": mo.vstack([mo.hstack([refresh], justify="end"), sweep_table, sweep_page]),
+        "Explore": mo.vstack([mo.hstack([explored, again], justify="start"), explorer_page, selection_page]),
+        "Laws": law_page,
+        "Sizes": sizes_page,
+    }
+    _tabs = mo.ui.tabs(pages, value=kept.get("page"), on_change=keep("page"))
+    mo.vstack([mo.md(f"# Scaling study\n\n`{results}`"), _tabs])
+    return
+
+
+if __name__ == "__main__":
+    app.run()

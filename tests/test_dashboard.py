@@ -1,0 +1,159 @@
+"""The dashboard reads a folder of sweeps, fits what is asked for, says what it cannot read, and shows in a real browser."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.answering import report
+from study.folders import SweepFolder
+from tests.synthetic import depth_or_width, run_config, sweep_folder
+from tests.waiting import until
+
+DASHBOARD = Path(__file__).resolve().parents[1] / "analysis" / "dashboard.py"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep that is reported on, and one that has not begun."""
+    results = tmp_path_factory.mktemp("results")
+    shapes = ((1, 64), (1, 92), (1, 128), (2, 64), (2, 92))
+    report(depth_or_width(results / "made_up", budgets=(1e6,), shapes=shapes, seeds=2))
+    waiting = sweep_folder(results / "group" / "waiting")
+    waiting.run("f" * 16).write_config(run_config(1, 128))
+    return results
+
+
+def definitions(results: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the dashboard's cells defined on a folder."""
+    monkeypatch.setenv("STUDY_RESULTS", str(results))
+    spec = importlib.util.spec_from_file_location("dashboard", DASHBOARD)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    _, defined = module.app.run()
+    return dict(defined)
+
+
+def test_dashboard_passes_marimo_check() -> None:
+    done = subprocess.run([sys.executable, "-m", "marimo", "check", "--strict", DASHBOARD], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_dashboard_shows_sweeps_runs_laws_and_sizes(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {file: file.stat().st_mtime_ns for file in results.rglob("*")}
+    found = definitions(results, monkeypatch)
+    assert list(found["folders"]) == ["made_up", "group/waiting"]
+    assert len(found["runs"]) == len(SweepFolder(results / "made_up").records())
+    assert (found["x_axis"].value, found["y_axis"].value) == ("train_flops", "loss_nats")
+    answer = found["sweep_page"].text
+    assert answer.count("data:image/svg+xml;base64,") == len(list((results / "made_up" / "figures").glob("*.svg")))
+    assert "1 stopped" in found["sweep_table"].text
+    asked = {
+        "sweep": "made_up",
+        "law": "power: …",
+        "parameters": "parameters_non_embedding",
+        "flops": "train_flops",
+        "where": "",
+    }
+    fitted = found["fitted"](asked).text
+    assert "status: " in fitted
+    assert "parameters = parameters_non_embedding" in fitted
+    refused = found["fitted"](asked | {"where": "architecture.dept == 2"}).text
+    assert "architecture.depth" in refused, "the nearest column is named"
+    assert "L12-H768-A12-F3072" in found["sizes_page"].text
+    assert {file: file.stat().st_mtime_ns for file in results.rglob("*")} == before, "it only reads"
+
+
+def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(results, tmp_path / "results")
+    broken = depth_or_width(tmp_path / "results" / "broken", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
+    broken.runs()[0].record_file.write_text("{")
+    found = definitions(tmp_path / "results", monkeypatch)
+    assert list(found["folders"]) == ["made_up", "group/waiting"]
+    assert "record.json" in found["sweep_table"].text
+    assert not found["runs"].empty
+
+
+def test_dashboard_of_a_sweep_that_has_just_begun_has_every_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = sweep_folder(tmp_path / "begun")
+    found = definitions(tmp_path, monkeypatch)
+    assert list(found["pages"]) == ["Sweeps", "Explore", "Laws", "Sizes"]
+    assert "No run of these sweeps has ended yet." in found["explorer_page"].text
+    folder.run("f" * 16).write_config(run_config(1, 128))
+    assert "stopped" in definitions(tmp_path, monkeypatch)["run_table"].text
+    folder.sweep_file.write_text("[")
+    assert list(definitions(tmp_path, monkeypatch)["pages"]) == ["Sweeps", "Explore", "Laws", "Sizes"]
+
+
+def test_dashboard_shows_nothing_but_words_where_there_is_no_sweep(tmp_path: Path) -> None:
+    environment = os.environ | {"STUDY_RESULTS": str(tmp_path)}
+    done = subprocess.run([sys.executable, DASHBOARD], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def address(results: Path, tmp_path: Path) -> Iterator[str]:
+    """Where a dashboard is served, with its token."""
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "marimo", "run", "--headless", "--token", str(DASHBOARD), "--", "--results", str(results)]
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as server:
+        try:
+            until(lambda: "access_token=" in log.read_text(), 60)
+            (url,) = re.findall(r"http://\S+access_token=\S+", log.read_text())
+            yield url
+        finally:
+            server.terminate()
+
+
+WORDS = """
+const words = node => node.nodeType === 3 ? node.data : node.matches?.("style, script") ? "" :
+    [...(node.shadowRoot?.childNodes ?? []), ...node.childNodes].map(words).join(" ");
+return words(document.body);
+"""
+"""All text of the page, with that of its shadow trees."""
+
+ELEMENTS = """
+const within = node => [node, ...[...(node.shadowRoot?.children ?? []), ...node.children].flatMap(within)];
+return within(document.body).filter(node => node.matches(arguments[0]));
+"""
+"""All elements of the page that a selector matches, with those of its shadow trees."""
+
+
+@pytest.mark.skipif(
+    shutil.which("chromedriver") is None, reason="no Chromium with its driver here: apt-get install chromium-driver"
+)
+def test_a_browser_shows_the_answer_and_the_curves_of_points_in_a_box(address: str) -> None:
+    from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService
+
+    options = ChromeOptions()
+    for option in ("--headless", "--no-sandbox", "--window-size=1400,1200"):
+        options.add_argument(option)
+    with Chrome(options, ChromeService(shutil.which("chromedriver"))) as browser:
+        browser.get(address.split("?")[0])
+        assert "Scaling study" not in browser.execute_script(WORDS), "nothing is shown without the token"
+        browser.get(address)
+        until(lambda: "What the evidence does not decide" in browser.execute_script(WORDS), 90)
+        (tab,) = (tab for tab in browser.execute_script(ELEMENTS, "[role=tab]") if tab.text == "Explore")
+        tab.click()
+        until(lambda: "log x" in browser.execute_script(WORDS), 60)
+        until(lambda: bool(browser.execute_script(ELEMENTS, "canvas")), 60)
+        (points,) = browser.execute_script(ELEMENTS, "canvas")
+        width, height = points.size["width"], points.size["height"]
+        box = ActionChains(browser).move_to_element_with_offset(points, 60 - width / 2, 40 - height / 2).click_and_hold()
+        box.move_by_offset(width / 2, height / 2).move_by_offset(width / 2 - 200, height / 2 - 100).release().perform()
+        until(lambda: "10 runs" in browser.execute_script(WORDS), 60)
+        until(lambda: len(browser.execute_script(ELEMENTS, "canvas")) == 2, 60)
+        assert "internal error" not in browser.execute_script(WORDS)
