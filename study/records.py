@@ -179,6 +179,11 @@ def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) ->
     return fingerprint_of(shared | {"data_fingerprint": data_fingerprint})
 
 
+def validation_of(config: RunConfig, data_fingerprint: str) -> str:
+    """The name of a run's validation set and masks: only under one name are losses comparable."""
+    return fingerprint_of({"data": data_fingerprint, **config.data.model_dump(), "masking": config.masking.model_dump()})
+
+
 def counts_of(config: RunConfig, steps: int, teacher: Architecture | None = None) -> dict[str, Any]:
     """The parameter totals and the FLOPs of `steps` optimiser steps, a teacher's among them, as a record names them."""
     tokens = steps * config.recipe.batch_tokens

@@ -27,6 +27,7 @@ from study.sweeping.steering import exclude, include, retry, stop
 from study.sweeping.tables import duration, status_summary, status_table, watched
 from study.terminal import show
 from tests.sweeps import RATES, record, sweep
+from tests.synthetic import add_run, depth_or_width, run_config
 from tests.test_coordinator import CORPUS, FakeExecutor, completes, coordinator, run
 
 TUNED: dict[str, Any] = {"shapes": {"grid": {"depth": [1]}}, "tune": RATES}
@@ -132,8 +133,8 @@ def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: 
     assert pd.notna(table["exclusion"]).sum() == 1
     shown = status(folder)
     assert [one.run_id for one in shown.left_out] == [best.run_id]
-    assert shown.best is not None
-    assert shown.best.run_id != best.run_id
+    (next_best,) = shown.best
+    assert next_best.run_id != best.run_id
     more = FakeExecutor()
     run(tmp_path, more, **TUNED, seeds=2)
     assert {RunConfig.from_yaml(folder.run(name).config_file).recipe.learning_rate for name in more.submitted} != {
@@ -342,6 +343,18 @@ def test_silence_is_measured_by_a_runs_own_rows(rows: list[float], seconds: floa
 )
 def test_durations_are_told_as_people_read_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_each_validation_set_has_a_best_run_of_its_own(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 128), (2, 92)), rates=(2e-3, 4e-3), seeds=1)
+    lowest = min(folder.records(), key=lambda one: one.loss_nats or 9)
+    assert "Best so far: " in status_summary(status(folder))
+    config = run_config(1, 64)
+    shorter = config.model_copy(update={"data": config.data.model_copy(update={"sequence_length": 32})})
+    other = add_run(folder, shorter)
+    assert {one.run_id for one in status(folder).best} == {lowest.run_id, other}
+    told = status_summary(status(folder))
+    assert told.count("Best so far on one of 2 validation sets, between which losses do not compare: ") == 2
 
 
 def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:

@@ -13,11 +13,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from study.architecture import Architecture
-from study.config import RunConfig, as_told, fingerprint_of, setting_words
+from study.config import RunConfig, as_told, setting_words
 from study.counting import parameters
 from study.fitting.learning_rates import RATE, RateSearch, off_best, search_rates
 from study.folders import RunFolder, SweepFolder
-from study.records import FOREIGN
+from study.records import FOREIGN, validation_of
 from study.schema import number_in
 from study.wording import compact
 
@@ -218,7 +218,6 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str])
     chosen = runs[(runs[RATE] == rates.chosen) & runs["exclusion"].isna()].sort_values("seed")
     losses = [_per_masked_token(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
     unigram = runs["unigram_entropy_nats"].dropna()
-    validation = {"data": row["data_fingerprint"], **config.data.model_dump(), "masking": config.masking.model_dump()}
     return Cell(
         name=name,
         settings={column: row[column] for column in varied},
@@ -227,7 +226,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str])
         **parameters(config.architecture).totals(),
         tokens=config.tokens,
         train_flops=_train_flops(config, runs),
-        validation=fingerprint_of(validation),
+        validation=validation_of(config, str(row["data_fingerprint"])),
         unigram_entropy_nats=None if unigram.empty else float(unigram.iloc[0]),
         rates=rates,
         runs=tuple(chosen["run_id"].astype(str)),

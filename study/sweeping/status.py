@@ -11,7 +11,7 @@ from study.config import RunConfig
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
 from study.ownership import is_locked, is_trained
-from study.records import RunRecord, State
+from study.records import RunRecord, State, validation_of
 from study.sweeping.bill import bill
 from study.sweeping.executors.slots import Slot
 from study.sweeping.liveness import Signs, signs_of
@@ -28,8 +28,8 @@ class RunStatus:
     """Where one run is: its state is that of its record, `running`, or `stopped` where no process trains it now.
 
     `tokens` are done so far, of which the run trained `spent_tokens` itself for `train_flops`, and a trunk the others.
-    `seconds_left` are at the speed of its last row, None of a run that fell silent. `signs` say when a running run last did
-    something, None of others.
+    `seconds_left` are at the speed of its last row, None of a run that fell silent. `validation` names the set and masks that
+    an ended run was validated on. `signs` say when a running run last did something, None of others.
     """
 
     run_id: str
@@ -48,6 +48,7 @@ class RunStatus:
     seconds_left: float | None
     attempts: int
     reason: str | None
+    validation: str | None = None
     signs: Signs | None = None
 
     @property
@@ -98,10 +99,13 @@ class SweepStatus:
         return tuple(run for run in self.runs if run.reason is not None)
 
     @property
-    def best(self) -> RunStatus | None:
-        """The completed run of the lowest loss that is not left out."""
+    def best(self) -> tuple[RunStatus, ...]:
+        """The completed run of the lowest loss that is not left out, on each validation set: only there do losses compare."""
+        best: dict[str | None, RunStatus] = {}
         usable = [run for run in self.runs if run.state == "COMPLETED" and run.reason is None and run.loss_nats is not None]
-        return min(usable, key=lambda run: run.loss_nats or 0.0, default=None)
+        for run in sorted(usable, key=lambda run: run.loss_nats or 0.0):
+            best.setdefault(run.validation, run)
+        return tuple(best.values())
 
     @property
     def spent_flops(self) -> float:
@@ -126,7 +130,7 @@ class SweepStatus:
             "counts": self.counts,
             "planned_runs": self.planned_runs,
             "at_most": self.at_most,
-            "best": None if self.best is None else self.best.run_id,
+            "best": [run.run_id for run in self.best],
             "spent_flops": self.spent_flops,
             "remaining_flops": self.remaining_flops,
             "seconds_left": self.seconds_left,
@@ -195,6 +199,7 @@ def _run_status(
         seconds_left=(config.tokens - tokens) / speed if gets_on and speed else None,
         attempts=home.attempts() if record is None else record.attempts,
         reason=record.exclusion if record else None,
+        validation=validation_of(config, record.data_fingerprint) if record else None,
         signs=signs,
     )
 

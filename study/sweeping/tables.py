@@ -87,10 +87,11 @@ def status_summary(state: SweepStatus) -> str:
     bound = "at most " if state.at_most else ""
     planned = "" if state.planned_runs is None else f" of {bound or 'about '}{state.planned_runs} planned"
     lines = [f"{counts}{planned}."]
-    if (best := state.best) is not None:
+    on = f" on one of {len(state.best)} validation sets, between which losses do not compare" if len(state.best) > 1 else ""
+    for best in state.best:
         name = " ".join(filter(None, (best.shape, best.setting)))
         where = f"{name} at rate {best.learning_rate:g}, seed {best.seed} (run {best.run_id})"
-        lines.append(f"Best so far: {best.loss_nats:.4f} nats, {where}.")
+        lines.append(f"Best so far{on}: {best.loss_nats:.4f} nats, {where}.")
     spent = f"Spent: {state.spent_flops:.3g} FLOPs (train_flops)"
     left = "" if state.remaining_flops is None else f"; left: {bound}{state.remaining_flops:.3g}"
     time = "" if state.seconds_left is None else f", about {duration(state.seconds_left)} at this speed"
