@@ -284,7 +284,9 @@ def _(curve_x, curve_y, mo, plural, run_curves):
         data = run_curves.frame(rows.head(run_curves.MOST_RUNS), folders, curve_y.value)
         drawn = f", the first {run_curves.MOST_RUNS} drawn" if len(rows) > run_curves.MOST_RUNS else ""
         curves = run_curves.draw(data, curve_x.value, curve_y.value) if len(data) else mo.md("They logged no such loss.")
-        return mo.vstack([mo.md(f"### {plural(len(rows), 'run')}{drawn}"), mo.hstack([curve_x, curve_y], justify="start"), curves])
+        return mo.vstack(
+            [mo.md(f"### {plural(len(rows), 'run')}{drawn}"), mo.hstack([curve_x, curve_y], justify="start"), curves]
+        )
 
     return (curves_page,)
 
@@ -380,7 +382,13 @@ def _(
 ):
     _width = heads.value * head_width.value
     _ffn = int(ffn_ratio.value * _width)
-    _sizes = {"depth": depth.value, "width": _width, "heads": heads.value, "ffn": _ffn, "vocabulary": vocabulary.value or 30_522}
+    _sizes = {
+        "depth": depth.value,
+        "width": _width,
+        "heads": heads.value,
+        "ffn": _ffn,
+        "vocabulary": vocabulary.value or 30_522,
+    }
     _base = Architecture.parse(_sizes)
     _changes = [f"depth={2 * depth.value}", f"width={2 * _width},ffn={2 * _ffn}", f"width={2 * _width}", f"ffn={2 * _ffn}"]
     _subject = Subject(_base.shape_name, _base)

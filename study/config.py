@@ -352,6 +352,10 @@ class RunConfig(Strict):
         values = flatten(_plain(self.model_dump(mode="json"))) if knobs else {}
         return setting_words({knob: as_told(knob, values.get(knob)) for knob in knobs})
 
+    def words(self, knobs: Sequence[str]) -> str:
+        """The run in a few words: its shape, what some knobs are set to, its learning rate and its seed."""
+        return run_words(self.architecture.shape_name, self.setting(knobs), self.recipe.learning_rate, self.seed)
+
     def to_dict(self) -> dict[str, Any]:
         """The resolved tree as plain values, whole floats as integers.
 
@@ -412,6 +416,12 @@ def setting_words(values: Mapping[str, object]) -> str:
     return ", ".join(
         f"{apart[knob]}={value:.6g}" if isinstance(value, float) else f"{apart[knob]}={value}" for knob, value in values.items()
     )
+
+
+def run_words(shape: str, setting: str, learning_rate: float, seed: int) -> str:
+    """A run in a few words, such as `L2-H128-A2-F512 norm=pre lr=3e-3 seed=0`."""
+    mantissa, exponent = f"{learning_rate:.2e}".split("e")
+    return " ".join(filter(None, (shape, setting, f"lr={float(mantissa):g}e{int(exponent)} seed={seed}")))
 
 
 def fingerprint_of(values: object) -> str:

@@ -145,7 +145,7 @@ def test_a_step_that_was_logged_twice_is_one_point_of_a_curve(made: SweepFolder)
     assert one["loss_nats"].iloc[-1] == 2.5
     assert one["train_flops"].iloc[-1] == pytest.approx(made.run(points["run"].iloc[0]).record().train_flops)  # type: ignore[union-attr]
     assert curves["run"].nunique() == 2
-    assert curves["run"].iloc[0].startswith("L1-H128-A2-F512, rate 0.002, seed 0 (")
+    assert curves["run"].iloc[0].startswith("L1-H128-A2-F512 lr=2e-3 seed=0 (")
     assert len(run_curves.frame(points, {"made": made}, "train/loss")) > len(curves)
     drawn = run_curves.draw(curves, "train_flops").to_dict()
     assert drawn["encoding"]["x"]["field"] == "train_flops"

@@ -16,7 +16,7 @@ from study.errors import InputError
 from study.folders import SweepFolder
 from study.sweeping.mirror import mirror_sweep, retry_seconds
 from study.sweeping.mirror_state import left_behind
-from study.sweeping.mirror_wandb import batch_seconds, run_name, tracked_config
+from study.sweeping.mirror_wandb import batch_seconds, tracked_config
 from study.sweeping.steering import exclude, include
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.fake_wandb_server import SECRET, Listener, Server
@@ -84,7 +84,7 @@ def test_an_offline_run_holds_exactly_what_the_run_wrote(folder: SweepFolder) ->
 def test_a_name_says_shape_rate_and_seed(rate: float, said: str, folder: SweepFolder) -> None:
     config = FakeRun(folder).config
     config = config.model_copy(update={"recipe": config.recipe.model_copy(update={"learning_rate": rate})})
-    assert run_name(config) == f"L2-H128-A2-F512 lr={said} seed=0"
+    assert config.words(()) == f"L2-H128-A2-F512 lr={said} seed=0"
 
 
 def test_sync_can_be_repeated_and_rebuilds_what_was_deleted(folder: SweepFolder) -> None:

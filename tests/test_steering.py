@@ -202,9 +202,9 @@ def test_runs_of_a_varied_sweep_say_their_setting(tmp_path: Path, study: Any, ca
     show(status_table(state), status_summary(state))
     printed = capsys.readouterr().out
     assert "dropout=0.1" in printed
-    assert "nats, L1-H16-A2-F32 dropout=0 at rate 0.04" in printed
+    assert "nats, L1-H16-A2-F32 dropout=0 lr=4e-2 seed=0 (run " in printed
     labels = {ended_line(one, ("recipe.dropout",)).split(":")[0] for one in sweep_at(tmp_path).records()}
-    assert labels == {f"COMPLETED L1-H16-A2-F32 dropout={dropout} lr=0.04 seed=0" for dropout in (0, 0.1)}
+    assert labels == {f"COMPLETED L1-H16-A2-F32 dropout={dropout} lr=4e-2 seed=0" for dropout in (0, 0.1)}
     sweep_at(tmp_path).sweep_file.write_text("vary: [")
     assert [one.setting for one in status(sweep_at(tmp_path)).runs] == ["", ""]
 

@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
+from study.config import run_words
 from study.folders import SweepFolder
 from study.plotting.style import FLOPS, LOSS
 
@@ -36,8 +37,8 @@ def frame(runs: pd.DataFrame, folders: Mapping[str, SweepFolder], loss: str = "v
 
 
 def _name(run: Mapping[Hashable, Any]) -> str:
-    knobs = filter(None, (run["shape"], run.get("setting"), f"rate {run['learning rate']:g}", f"seed {run['seed']}"))
-    return f"{', '.join(map(str, knobs))} ({str(run['run'])[:6]})"
+    words = run_words(run["shape"], run.get("setting", ""), run["learning rate"], run["seed"])
+    return f"{words} ({run['run'][:6]})"
 
 
 def draw(data: pd.DataFrame, x: str = "tokens", loss: str = "val/loss") -> alt.Chart:

@@ -70,13 +70,13 @@ class LaunchDisplay:
         for key, (config, who) in state.held.items():
             if key not in self._held:
                 self._held.add(key)
-                line = f"WAITS     {run_label(config, self._varied)}: is being trained by {who}"
+                line = f"WAITS     {config.words(self._varied)}: is being trained by {who}"
                 self.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
     def _share(self, key: str, config: RunConfig) -> float:
         """Update the bar of one run; the share of its steps that are done."""
         if key not in self._tasks:
-            self._tasks[key] = self.progress.add_task(run_label(config, self._varied), total=config.tokens, note="starting")
+            self._tasks[key] = self.progress.add_task(config.words(self._varied), total=config.tokens, note="starting")
         home = self.folder.home(config.fingerprint(self.data_fingerprint))
         rows = newest_rows(home)
         values = newest_of(rows)
@@ -86,15 +86,9 @@ class LaunchDisplay:
         return float(tokens) / config.tokens
 
 
-def run_label(config: RunConfig, varied: Sequence[str]) -> str:
-    """A run in a few words: shape, what the sweep varies, learning rate, seed."""
-    words = (config.architecture.shape_name, config.setting(varied), f"lr={config.recipe.learning_rate:g} seed={config.seed}")
-    return " ".join(filter(None, words))
-
-
 def ended_line(record: RunRecord, varied: Sequence[str]) -> str:
     """What became of a run, in a line."""
-    label = run_label(record.config, varied)
+    label = record.config.words(varied)
     if record.state != "COMPLETED" or record.loss_nats is None:
         return f"{record.state:<9} {label}: {record.reason}"
     note = "" if record.trunk is None else f" for its own {record.spent_tokens:,}"

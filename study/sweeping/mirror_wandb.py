@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,7 +121,7 @@ class WandbRun:
                 project=wandb.setup(settings=_settings()).settings.project or DEFAULT_PROJECT,
                 group=folder.name,
                 job_type="pretrain",
-                name=run_name(config, folder.varied()),
+                name=config.words(folder.varied()),
                 tags=[config.architecture.shape_name, *(tag[:64] for tag in folder.tags())],
                 config=tracked_config(config),
                 dir=str(folder.path),
@@ -180,13 +179,6 @@ class WandbRun:
 def batch_seconds(runs: int) -> float:
     """How long each of so many open runs collects rows, so that together they stay below W&B's limit."""
     return max(BATCH_SECONDS, 60.0 * runs / REQUESTS_PER_MINUTE)
-
-
-def run_name(config: RunConfig, varied: Sequence[str] = ()) -> str:
-    """The readable name of a run, such as `L2-H128-A2-F512 norm=pre lr=3e-3 seed=0`, with what its sweep varies."""
-    mantissa, exponent = f"{config.recipe.learning_rate:.2e}".split("e")
-    rate = f"lr={float(mantissa):g}e{int(exponent)} seed={config.seed}"
-    return " ".join(filter(None, (config.architecture.shape_name, config.setting(varied), rate)))
 
 
 def tracked_config(config: RunConfig) -> dict[str, Any]:

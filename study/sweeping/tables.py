@@ -8,6 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from study.config import run_words
 from study.quantities import count_text, plural
 from study.sweeping.bill import Bill
 from study.sweeping.liveness import Signs
@@ -89,9 +90,8 @@ def status_summary(state: SweepStatus) -> str:
     lines = [f"{counts}{planned}."]
     on = f" on one of {len(state.best)} validation sets, between which losses do not compare" if len(state.best) > 1 else ""
     for best in state.best:
-        name = " ".join(filter(None, (best.shape, best.setting)))
-        where = f"{name} at rate {best.learning_rate:g}, seed {best.seed} (run {best.run_id})"
-        lines.append(f"Best so far{on}: {best.loss_nats:.4f} nats, {where}.")
+        name = run_words(best.shape, best.setting, best.learning_rate, best.seed)
+        lines.append(f"Best so far{on}: {best.loss_nats:.4f} nats, {name} (run {best.run_id}).")
     spent = f"Spent: {state.spent_flops:.3g} FLOPs (train_flops)"
     left = "" if state.remaining_flops is None else f"; left: {bound}{state.remaining_flops:.3g}"
     time = "" if state.seconds_left is None else f", about {duration(state.seconds_left)} at this speed"
