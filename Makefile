@@ -38,7 +38,7 @@ faults: .venv/.installed-dev ## kill, stop, starve and damage sweeps in every wa
 	$(PYTEST) tests/faults
 
 dashboard: .venv/.installed-dev ## show all sweeps of a results folder, results or RESULTS, in a browser
-	.venv/bin/marimo run --token analysis/dashboard.py -- --results $(RESULTS)
+	STUDY_RESULTS='$(RESULTS)' .venv/bin/marimo run --token analysis/dashboard.py
 
 replicate: .venv/.installed ## fit published scaling studies again, into results/replications
 	.venv/bin/study replicate $(if $(CHINCHILLA),--chinchilla $(CHINCHILLA))

@@ -1,9 +1,9 @@
 """All sweeps of a results folder in a browser: what they answered, where they are, and any quantity against any other.
 
-    marimo run --token analysis/dashboard.py [-- --results results]
+    STUDY_RESULTS=results marimo run --token analysis/dashboard.py
 
-The folder is `--results`, else $STUDY_RESULTS, else the results folder beside this one; one sweep's folder will do. Nothing is
-written. Without the token any page that the browser shows could read what the dashboard does.
+The folder is $STUDY_RESULTS, else the results folder beside this one; one sweep's folder will do. Nothing is written. Without
+the token any page that the browser shows could read what the dashboard does.
 """
 
 import marimo
@@ -40,8 +40,7 @@ def _():
     from study.sweeping.status import status
     from study.wording import escape
 
-    given = mo.cli_args().get("results") or os.environ.get("STUDY_RESULTS")
-    results = Path(given) if given else Path(__file__).resolve().parents[1] / "results"
+    results = Path(os.environ.get("STUDY_RESULTS") or Path(__file__).resolve().parents[1] / "results")
     return (
         Architecture,
         FIGURES,
@@ -98,38 +97,46 @@ def _(mo):
 
 
 @app.cell
-def _(InputError, escape, mo, overview, results, sweeps_in):
-    try:
-        found = sweeps_in(results)
-    except InputError as error:
-        mo.stop(True, mo.callout(mo.md(escape(error)), kind="warn"))
-    _read = overview(found)
-    folders = {name: found[name] for name in _read["sweep"][_read["problem"] == ""]}
-    print(f"{len(found)} sweeps in {results}")
-    return folders, found
+def _(InputError, escape, mo, results, sweeps_in):
+    def scan():
+        """The sweeps that are there now."""
+        try:
+            return sweeps_in(results)
+        except InputError:
+            return {}
+
+    def warning(problems):
+        """What is wrong with some sweeps, nothing where nothing is."""
+        lines = [f"{escape(name)}: {escape(problem)}" for name, problem in problems.items()]
+        return mo.callout(mo.md("\n\n".join(lines)), kind="warn") if lines else mo.md("")
+
+    return scan, warning
 
 
 @app.cell
-def _(found, keep, kept, mo, overview, refresh, results, sweeps_in):
+def _(keep, kept, mo, overview, refresh, results, scan, warning):
     refresh
-    current = found | sweeps_in(results)
-    sweeps = overview(current)
-    _names = sweeps["sweep"].tolist()
-    _running = [name for name, launched in zip(_names, sweeps["launched"]) if launched]
-    _first = kept.get("sweep", (_running or _names)[0])
-    _shown = sweeps[[name for name in sweeps if sweeps[name].fillna("").ne("").any()]]
-    _long = [name for name in ("question", "problem") if name in _shown]
+    current = scan()
+    sweeps = overview(current).set_index("sweep")
+    _problems = {name: problem for name, problem in sweeps["problem"].items() if problem}
+    readable = [name for name in current if name not in _problems]
+    _shown = sweeps.loc[readable].drop(columns="problem").reset_index()
+    _running = [name for name in readable if sweeps.loc[name, "launched"]]
+    _first = kept.get("sweep") if kept.get("sweep") in readable else next(iter(_running or readable), None)
     sweep_table = mo.ui.table(
         _shown,
         selection="single",
-        initial_selection=[_names.index(_first)],
+        initial_selection=[readable.index(_first)] if readable else None,
         show_column_summaries=False,
         show_data_types=False,
-        wrapped_columns=_long,
-        column_widths=dict.fromkeys(_long, 480),
+        wrapped_columns=["question"],
+        column_widths={"question": 480},
         on_change=lambda rows: keep("sweep")(rows["sweep"].iloc[0]) if len(rows) else None,
     )
-    return current, sweep_table, sweeps
+    _none = {str(results): "holds no sweep; give a folder that study launch wrote to as STUDY_RESULTS"}
+    sweeps_warning = warning(_problems if current else _none)
+    print(f"{len(current)} sweeps in {results}")
+    return current, readable, sweep_table, sweeps_warning
 
 
 @app.cell
@@ -139,23 +146,28 @@ def _(
     kept,
     mo,
     pd,
+    readable,
     runs_table,
     status,
     sweep_table,
-    sweeps,
 ):
-    _readable = set(sweeps["sweep"][sweeps["problem"] == ""])
-    chosen = next((name for name in sweep_table.value["sweep"] if name in _readable), None)
+    chosen = next((name for name in sweep_table.value["sweep"] if name in readable), None)
     sweep_runs = runs_table(status(current[chosen])) if chosen else pd.DataFrame({"run": []})
     _running = sweep_runs["run"][sweep_runs["state"] == "running"].tolist() if len(sweep_runs) else []
     _drawn = kept.get(f"runs of {chosen}", _running)
+
+    def written(form):
+        return lambda value: "" if value is None or pd.isna(value) else form.format(value)
+
+    _forms = {"learning rate": "{:g}", "tokens": "{:,}", "done": "{:.0%}", "loss (nats)": "{:.4f}", "tokens/s": "{:,.0f}"}
+    _forms |= {"MFU": "{:.1%}", "seconds left": "{:,.0f}"}
     run_table = mo.ui.table(
         sweep_runs,
         initial_selection=[place for place, run in enumerate(sweep_runs["run"]) if run in _drawn],
         page_size=20,
         show_column_summaries=False,
         show_data_types=False,
-        format_mapping={"learning rate": "{:g}"},
+        format_mapping={name: written(form) for name, form in _forms.items()},
         label="Choose runs to see their curves.",
         on_change=lambda rows: keep(f"runs of {chosen}")(rows["run"].tolist()),
     )
@@ -187,28 +199,40 @@ def _(
 
     def page(folder):
         """The answer of a sweep, its runs, and its file."""
-        selected = sweep_runs[sweep_runs["run"].isin(run_table.value["run"])].assign(sweep=chosen)
-        parts = {"Answer": mo.md(embedded(folder, folder.answer_file.read_text()))} if folder.answer_file.exists() else {}
+        apart = any(knob.startswith(("data.", "masking.")) for knob in folder.varied())
+        selected = sweep_runs[sweep_runs["run"].isin(run_table.value["run"])]
+        selected = selected.assign(sweep=chosen, validation=selected["setting"] if apart and len(selected) else "")
+        parts = (
+            {"Answer": mo.md(embedded(folder, folder.answer_file.read_text(encoding="utf-8")))}
+            if folder.answer_file.exists()
+            else {}
+        )
         parts["Runs"] = mo.vstack([run_table, curves_page(selected, current)])
-        parts["Sweep file"] = mo.plain_text(folder.sweep_file.read_text())
+        parts["Sweep file"] = mo.plain_text(folder.sweep_file.read_text(encoding="utf-8"))
         first = kept.get("part", "")
         return mo.ui.tabs(parts, value=first if first in parts else None, on_change=keep("part"))
 
-    sweep_page = page(current[chosen]) if chosen else mo.md("Choose a sweep that can be read.")
+    sweep_page = page(current[chosen]) if chosen else mo.md("Choose a sweep.")
     return (sweep_page,)
 
 
 @app.cell
-def _(folders, mo):
-    explored = mo.ui.multiselect(options=list(folders), value=list(folders), label="sweeps")
-    return (explored,)
+def _(again, keep, kept, mo, scan):
+    again
+    folders = scan()
+    explored = mo.ui.multiselect(
+        options=list(folders),
+        value=[name for name in kept.get("sweeps", folders) if name in folders],
+        label="sweeps",
+        on_change=keep("sweeps"),
+    )
+    return explored, folders
 
 
 @app.cell
-def _(again, explored, folders, runs_in):
-    again
-    runs = runs_in({name: folders[name] for name in explored.value})
-    return (runs,)
+def _(explored, folders, runs_in):
+    runs, unread = runs_in({name: folders[name] for name in explored.value})
+    return runs, unread
 
 
 @app.cell
@@ -222,7 +246,7 @@ def _(dropdown, keep, kept, kinds, mo, quantities, runs):
     validation = dropdown("validated on", common, next(iter(common.values()), ""))
     log_x, log_y, used_only = (
         mo.ui.checkbox(kept.get(name, value), label=name, on_change=keep(name))
-        for name, value in {"log x": True, "log y": False, "only runs that fits use": True}.items()
+        for name, value in {"log x": True, "log y": False, "only runs that laws use": True}.items()
     )
     return colour, log_x, log_y, used_only, validation, x_axis, y_axis
 
@@ -238,14 +262,16 @@ def _(
     mo,
     quantities,
     runs,
+    unread,
     used_only,
     validation,
+    warning,
     x_axis,
     y_axis,
 ):
     def explorer_chart():
         """The points that are asked for."""
-        rows = comparable(runs, y_axis.value, validation.value)
+        rows = comparable(runs, (x_axis.value, y_axis.value), validation.value)
         rows = rows[rows["left_out"].isna()] if used_only.value else rows
         points = explorer.frame(rows, x_axis.value, y_axis.value, colour.value)
         words = quantities(runs)
@@ -253,10 +279,11 @@ def _(
 
     chart = None if runs.empty else mo.ui.altair_chart(explorer_chart())
     _about = "Draw a box around runs to see their learning curves and rows below."
-    if y_axis.value in LOSSES and runs["validation"].nunique() > 1:
+    if LOSSES.keys() & {x_axis.value, y_axis.value} and runs["validation"].nunique() > 1:
         _about += " Losses compare only on one validation set, so that one is shown; choose another beside."
     explorer_page = mo.vstack(
         [
+            warning(unread),
             mo.hstack([x_axis, y_axis, colour, validation], justify="start", wrap=True),
             mo.hstack([log_x, log_y, used_only], justify="start"),
             mo.md("No run of these sweeps has ended yet." if runs.empty else _about),
@@ -276,17 +303,19 @@ def _(mo, run_curves):
 
 
 @app.cell
-def _(curve_x, curve_y, mo, plural, run_curves):
+def _(curve_x, curve_y, escape, mo, plural, run_curves):
     def curves_page(rows, folders):
-        """The learning curves of some runs."""
-        if not len(rows):
-            return mo.md("")
-        data = run_curves.frame(rows.head(run_curves.MOST_RUNS), folders, curve_y.value)
-        drawn = f", the first {run_curves.MOST_RUNS} drawn" if len(rows) > run_curves.MOST_RUNS else ""
-        curves = run_curves.draw(data, curve_x.value, curve_y.value) if len(data) else mo.md("They logged no such loss.")
-        return mo.vstack(
-            [mo.md(f"### {plural(len(rows), 'run')}{drawn}"), mo.hstack([curve_x, curve_y], justify="start"), curves]
-        )
+        """The learning curves of some runs, those of each validation set apart."""
+        parts = []
+        for validation, alike in rows.groupby("validation", sort=False):
+            data = run_curves.frame(alike.head(run_curves.MOST_RUNS), folders, curve_y.value)
+            drawn = f", the first {run_curves.MOST_RUNS} drawn" if len(alike) > run_curves.MOST_RUNS else ""
+            words = f", validated on {escape(validation)}" if validation else ""
+            parts.append(mo.md(f"### {plural(len(alike), 'run')}{drawn}{words}"))
+            curves = None if data.empty else run_curves.draw(data, curve_x.value, curve_y.value)
+            still = {"chart_selection": False, "legend_selection": False}
+            parts.append(mo.md("They logged no such loss.") if curves is None else mo.ui.altair_chart(curves, **still))
+        return mo.vstack([mo.hstack([curve_x, curve_y], justify="start"), *parts] if parts else [])
 
     return (curves_page,)
 
@@ -295,7 +324,11 @@ def _(curve_x, curve_y, mo, plural, run_curves):
 def _(chart, curves_page, folders, mo):
     def selected(rows):
         """The curves and the rows of some points."""
-        told = rows.drop(columns=["x", "y", "colour", "used"]).dropna(axis="columns", how="all").reset_index(drop=True)
+        told = (
+            rows.drop(columns=["x", "y", "colour", "used", "validation"])
+            .dropna(axis="columns", how="all")
+            .reset_index(drop=True)
+        )
         table = mo.ui.table(
             told,
             selection=None,
@@ -338,6 +371,8 @@ def _(FIGURES, InputError, Source, escape, fit_table, folders, law_form, mo):
             return mo.md("Choose a sweep.")
         roles = {"parameters": values["parameters"], "flops": values["flops"]}
         source = Source(folders[values["sweep"]].path, roles, where=values["where"] or None)
+        if not folders[values["sweep"]].ledger_file.exists():
+            return mo.md("It has no ledger yet: `study report` writes one from the records.")
         try:
             with mo.status.spinner("Fitting, with 1,000 resamples"):
                 found = fit_table(source, values["law"].partition(":")[0])
@@ -346,7 +381,8 @@ def _(FIGURES, InputError, Source, escape, fit_table, folders, law_form, mo):
         drawn = [draw(data) for frame, draw in FIGURES.values() if not (data := frame(found)).empty]
         return mo.vstack([mo.plain_text(found.to_text()), *drawn])
 
-    law_page = mo.vstack([law_form, fitted(law_form.value) if law_form.value else mo.md("")])
+    _about = mo.md("A law is fitted to the ledger as `study launch` or `study report` last wrote it.")
+    law_page = mo.vstack([_about, law_form, fitted(law_form.value) if law_form.value else mo.md("")])
     return (law_page,)
 
 
@@ -380,7 +416,7 @@ def _(
     sliders,
     vocabulary,
 ):
-    _width = heads.value * head_width.value
+    _width, _pieces = heads.value * head_width.value, int(vocabulary.value or 30_522)
     _ffn = int(ffn_ratio.value * _width)
     _sizes = {
         "depth": depth.value,
@@ -391,13 +427,14 @@ def _(
     }
     _base = Architecture.parse(_sizes)
     _changes = [f"depth={2 * depth.value}", f"width={2 * _width},ffn={2 * _ffn}", f"width={2 * _width}", f"ffn={2 * _ffn}"]
+    _changes += [f"heads={2 * heads.value}", f"vocabulary={2 * _pieces}"]
     _subject = Subject(_base.shape_name, _base)
     _ranked = rank_changes(_subject, _changes, measures(length.value, 32, "bf16", None))
     _account = account(_base, length.value, 32, "bf16")
     sizes_page = mo.vstack(
         [
             sliders,
-            mo.md("### What doubling adds"),
+            mo.md("### What doubling adds (memory: batches of 32 in bf16)"),
             mo.plain_text(changes_as_text(_subject, _ranked, "parameters")),
             elasticities.draw(elasticities.frame(_base), _base),
             mo.md("### Where the parameters are"),
@@ -422,9 +459,10 @@ def _(
     sizes_page,
     sweep_page,
     sweep_table,
+    sweeps_warning,
 ):
     pages = {
-        "Sweeps": mo.vstack([mo.hstack([refresh], justify="end"), sweep_table, sweep_page]),
+        "Sweeps": mo.vstack([mo.hstack([refresh], justify="end"), sweeps_warning, sweep_table, sweep_page]),
         "Explore": mo.vstack([mo.hstack([explored, again], justify="start"), explorer_page, selection_page]),
         "Laws": law_page,
         "Sizes": sizes_page,

@@ -40,3 +40,7 @@ class InputError(Exception):
 
     def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Problem, ...]]]:
         return (type(self), (self.problems,))
+
+
+UNREADABLE = (InputError, OSError, TypeError, ValueError)
+"""What reading a folder raises whose files somebody damaged, for whoever goes on with the others and says so."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
 from study.config import setting_words
+from study.errors import UNREADABLE
 from study.fitting.cells import SHAPE
 from study.fitting.ledgers import unusable, validation_columns
-from study.fitting.score_points import FROZEN
+from study.fitting.score_points import series
 from study.folders import SweepFolder
 from study.plotting.loss_against_parameters import PARAMETERS
 from study.plotting.style import FLOPS, LOSS
+from study.records import with_no_runs
+from study.score_records import scores_in
 
 SCORE = "downstream/"
 """What the column of a downstream score begins with."""
@@ -38,34 +41,41 @@ QUANTITIES = {
     "architecture.ffn": "FFN size",
     "architecture.vocabulary": "vocabulary (pieces)",
     "recipe.learning_rate": "learning rate",
-    "wall_seconds": "wall time (s)",
+    "wall_seconds": "wall time (s; of a branch, that of its own part)",
     "tokens_per_second": "speed (tokens/s)",
     "peak_memory_bytes": "peak memory (bytes)",
     **LOSSES,
 }
 """The columns of a ledger that an axis may show, with their conventions and units."""
 
-MOST_KINDS = 12
+MOST_KINDS = 10
 """Runs are told apart by a column that has at most so many values."""
 
 _CONFIGURED = ("architecture.", "recipe.", "data.", "masking.", "environment.")
 
 
-def runs_in(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
-    """One row a run that ended: its row of the ledger as the records are now, and what comparing it to others takes.
+def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """One row a run that ended and a sweep that has it, and of sweeps that cannot be read why not.
 
-    `sweep` is the name that `folders` gives; `setting` what the sweep varies, in words; `left_out` why laws and comparisons
-    do not use the run (see study.fitting.ledgers.unusable), missing where they do; `validation` names in words the validation
-    set and masks, empty where all runs share them: losses compare only under one name. `downstream/<task>/<metric>` is the
-    score on the split reported on, a mean over seeds of fine-tuning. A run that several sweeps share is there once.
+    A row is that of the ledger as the records are now, and `sweep`, the name that `folders` gives; `setting`, what the sweep
+    varies, in words; `left_out`, why laws do not use the run (see study.fitting.ledgers.unusable), missing where they do;
+    `validation`, the validation set and masks in words, empty where all runs share them: losses compare only under one name;
+    `downstream/<series>/<metric>`, the score of trained weights on the split reported on, a mean over seeds of fine-tuning
+    (see study.fitting.score_points.series).
     """
-    tables = [table for name, folder in folders.items() if not (table := _runs_of(name, folder)).empty]
-    if not tables:
-        return pd.DataFrame(columns=["run_id", "sweep", "setting", "left_out", "validation"])
-    runs = pd.concat(tables, ignore_index=True)
-    used_first = runs.sort_values("left_out", na_position="first", kind="stable", key=pd.Series.notna)
-    runs = used_first.drop_duplicates("run_id").sort_index(ignore_index=True)
-    return runs.assign(validation=_in_words(runs, validation_columns(runs)))
+    tables, scores, problems = [], [], {}
+    for name, folder in folders.items():
+        try:
+            tables.append(_runs_of(name, folder))
+            scores.append(_scores_of(name, folder))
+        except UNREADABLE as error:
+            problems[name] = str(error)
+    if all(table.empty for table in tables):
+        return pd.DataFrame(columns=["run_id", "sweep", "setting", "left_out", "validation"]), problems
+    runs = with_no_runs(pd.concat([table for table in tables if not table.empty], ignore_index=True))
+    runs = runs.assign(validation=_in_words(runs, validation_columns(runs)))
+    scored = [table for table in scores if not table.empty]
+    return (_with_scores(runs, pd.concat(scored, ignore_index=True)) if scored else runs), problems
 
 
 def _runs_of(name: str, folder: SweepFolder) -> pd.DataFrame:
@@ -74,23 +84,24 @@ def _runs_of(name: str, folder: SweepFolder) -> pd.DataFrame:
         return table
     varied = [knob for knob in folder.varied() if knob in table]
     left_out = pd.Series(unusable(table), dtype=object).reindex(range(len(table)))
-    table = table.assign(sweep=name, setting=_in_words(table, varied), left_out=left_out.to_numpy())
-    return table.join(_scores_of(folder), on="run_id")
+    return table.assign(sweep=name, setting=_in_words(table, varied), left_out=left_out.to_numpy())
 
 
 def _in_words(table: pd.DataFrame, columns: list[str]) -> list[str]:
     return [setting_words(dict(zip(columns, values, strict=True))) for values in table[columns].itertuples(index=False)]
 
 
-def _scores_of(folder: SweepFolder) -> pd.DataFrame:
-    """A column a task and metric by run, of trained weights."""
-    if not folder.scores_file.exists():
-        return pd.DataFrame()
-    scores = pd.read_parquet(folder.scores_file)
-    scores = scores[scores["protocol"] != "random_init"]
-    frozen = scores["update"].map({"head": FROZEN}).fillna("")
-    column = SCORE + scores["task"] + frozen + "/" + scores["metric"]
-    return scores.assign(column=column).pivot_table(index="run_id", columns="column", values="test", aggfunc="mean")
+def _scores_of(name: str, folder: SweepFolder) -> pd.DataFrame:
+    """The scores of trained weights."""
+    scores = scores_in(folder)
+    return scores if scores.empty else scores[scores["protocol"] != "random_init"].assign(sweep=name)
+
+
+def _with_scores(runs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """The runs with a column a series and metric."""
+    scores = scores.assign(column=SCORE + series(scores) + "/" + scores["metric"])
+    by_run = scores.pivot_table(index=["sweep", "run_id"], columns="column", values="test", aggfunc="mean")
+    return runs.join(by_run, on=["sweep", "run_id"])
 
 
 def quantities(runs: pd.DataFrame) -> dict[str, str]:
@@ -105,9 +116,9 @@ def kinds(runs: pd.DataFrame) -> list[str]:
     return [name for name in dict.fromkeys(named) if name in runs and 1 < runs[name].nunique() <= MOST_KINDS]
 
 
-def comparable(runs: pd.DataFrame, y: str, validation: str) -> pd.DataFrame:
-    """The runs that may share an axis of `y`: of what is measured on a validation set, those of one."""
-    return runs[runs["validation"] == validation] if y in LOSSES else runs
+def comparable(runs: pd.DataFrame, axes: Iterable[str], validation: str) -> pd.DataFrame:
+    """The runs that these axes may show: those of one validation set where one of them is measured on it."""
+    return runs[runs["validation"] == validation] if LOSSES.keys() & set(axes) else runs
 
 
 def _columns(runs: pd.DataFrame, *beginnings: str) -> list[str]:

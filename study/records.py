@@ -180,8 +180,9 @@ def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) ->
 
 
 def validation_of(config: RunConfig, data_fingerprint: str) -> str:
-    """The name of a run's validation set and masks: only under one name are losses comparable."""
-    return fingerprint_of({"data": data_fingerprint, **config.data.model_dump(), "masking": config.masking.model_dump()})
+    """The name of a run's validation set and masks, wherever its text lies: only under one name are losses comparable."""
+    values = config.without_paths()
+    return fingerprint_of({"data_fingerprint": data_fingerprint, "data": values["data"], "masking": values["masking"]})
 
 
 def counts_of(config: RunConfig, steps: int, teacher: Architecture | None = None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field
 
+from study.config import setting_words
 from study.durable_files import write_atomically, write_once
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder, write_table
@@ -159,9 +160,14 @@ def baseline(folder: SweepFolder, task: str, task_fingerprint: str) -> BaselineR
     return _read(_baseline_file(folder, task, task_fingerprint), BaselineRecord)
 
 
+def scores_in(folder: SweepFolder) -> pd.DataFrame:
+    """The table of `scores` of a sweep, from the records."""
+    return scores(record for run in folder.runs() for record in scores_of(run))
+
+
 def write_scores(folder: SweepFolder) -> pd.DataFrame:
     """Rebuild `scores.parquet` and `scores.csv` of a sweep from the records and return the table of `scores`."""
-    table = scores(record for run in folder.runs() for record in scores_of(run))
+    table = scores_in(folder)
     write_table(folder.scores_file, table)
     return table
 
@@ -171,8 +177,9 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
 
     Scores that differ in learning rate, batch, epochs and seed compete: those knobs stay whose main metric on dev, averaged
     over the seeds that ran all of the knobs, is highest (the first seed runs the whole grid). Columns: `run_id`, `encoder`,
-    `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, the `precision` used, `metric`, `dev`, `test`,
-    `dev/<metric>` and `test/<metric>` for each metric of the task, `chosen_on`, `reported_on`, examples, `tokens_per_second`.
+    `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (others that are not as usual, in words),
+    the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric of the task,
+    `chosen_on`, `reported_on`, examples, `tokens_per_second`.
     A row of random weights has the id of the run that it lies under; join it to others by `architecture` through that run's
     record.
     """
@@ -249,8 +256,9 @@ def _row(record: ScoreRecord) -> dict[str, Any]:
     knobs = {name: getattr(record.config.knobs, name) for name in TUNED}
     metrics = {f"dev/{name}": value for name, value in record.dev_scores.items()}
     metrics |= {f"test/{name}": value for name, value in record.test_scores.items()}
-    precision = {"precision": None if record.environment is None else record.environment.precision}
-    return names | config | knobs | precision | metrics
+    given = record.config.knobs.model_dump(mode="json", exclude_defaults=True, exclude=set(TUNED))
+    rest = {"knobs": setting_words(given), "precision": None if record.environment is None else record.environment.precision}
+    return names | config | knobs | rest | metrics
 
 
 def _baseline_file(folder: SweepFolder, task: str, task_fingerprint: str) -> Path:

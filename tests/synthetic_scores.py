@@ -76,7 +76,14 @@ def _of(law: ScoreLaw, record: RunRecord) -> dict[Protocol, float]:
 
 
 def add_score(
-    folder: SweepFolder, record: RunRecord, task: str, law: ScoreLaw, protocol: Protocol, seed: int, score: float
+    folder: SweepFolder,
+    record: RunRecord,
+    task: str,
+    law: ScoreLaw,
+    protocol: Protocol,
+    seed: int,
+    score: float,
+    knobs: Knobs | None = None,
 ) -> None:
     """File one score."""
     config = ScoreConfig(
@@ -86,7 +93,7 @@ def add_score(
         metric=law.metric,
         protocol=protocol,
         update="none" if law.zero_shot else "all",
-        knobs=Knobs(),
+        knobs=knobs or Knobs(),
         seed=seed,
     )
     found = ScoreRecord(

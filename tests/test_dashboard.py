@@ -82,9 +82,10 @@ def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(
     broken = depth_or_width(tmp_path / "results" / "broken", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
     broken.runs()[0].record_file.write_text("{")
     found = definitions(tmp_path / "results", monkeypatch)
-    assert list(found["folders"]) == ["made_up", "group/waiting"]
-    assert "record.json" in found["sweep_table"].text
-    assert not found["runs"].empty
+    assert found["readable"] == ["made_up", "group/waiting"]
+    assert "record.json" in found["sweeps_warning"].text
+    assert "record.json" in found["explorer_page"].text
+    assert set(found["runs"]["sweep"]) == {"made_up"}
 
 
 def test_dashboard_of_a_sweep_that_has_just_begun_has_every_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,21 +96,25 @@ def test_dashboard_of_a_sweep_that_has_just_begun_has_every_page(tmp_path: Path,
     folder.run("f" * 16).write_config(run_config(1, 128))
     assert "stopped" in definitions(tmp_path, monkeypatch)["run_table"].text
     folder.sweep_file.write_text("[")
-    assert list(definitions(tmp_path, monkeypatch)["pages"]) == ["Sweeps", "Explore", "Laws", "Sizes"]
+    found = definitions(tmp_path, monkeypatch)
+    assert list(found["pages"]) == ["Sweeps", "Explore", "Laws", "Sizes"]
+    assert "sweep.yaml" in found["sweeps_warning"].text
 
 
-def test_dashboard_shows_nothing_but_words_where_there_is_no_sweep(tmp_path: Path) -> None:
-    environment = os.environ | {"STUDY_RESULTS": str(tmp_path)}
-    done = subprocess.run([sys.executable, DASHBOARD], env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_dashboard_says_so_where_there_is_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = definitions(tmp_path, monkeypatch)
+    assert list(found["pages"]) == ["Sweeps", "Explore", "Laws", "Sizes"]
+    assert "holds no sweep" in found["sweeps_warning"].text
+    assert "No run of these sweeps has ended yet." in found["explorer_page"].text
 
 
 @pytest.fixture
 def address(results: Path, tmp_path: Path) -> Iterator[str]:
     """Where a dashboard is served, with its token."""
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "marimo", "run", "--headless", "--token", str(DASHBOARD), "--", "--results", str(results)]
-    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as server:
+    command = [sys.executable, "-m", "marimo", "run", "--headless", "--token", str(DASHBOARD)]
+    environment = os.environ | {"STUDY_RESULTS": str(results)}
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment) as server:
         try:
             until(lambda: "access_token=" in log.read_text(), 60)
             (url,) = re.findall(r"http://\S+access_token=\S+", log.read_text())

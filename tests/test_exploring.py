@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -10,13 +11,18 @@ import pytest
 
 from study.errors import InputError
 from study.exploring import LOSSES, comparable, kinds, quantities, runs_in
+from study.fitting.downstream import downstream
+from study.fitting.score_points import series
 from study.folders import SweepFolder, sweeps_in
 from study.ownership import turn
 from study.plotting import explorer, run_curves
+from study.records import validation_of
+from study.score_config import Knobs
+from study.score_records import write_scores
 from study.sweeping.overview import overview, runs_table
 from study.sweeping.status import status
-from tests.synthetic import add_run, depth_or_width, run_config, sweep_folder
-from tests.synthetic_scores import add_scores
+from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
+from tests.synthetic_scores import TASKS, add_score, add_scores
 
 RATES = (2e-3, 4e-3, 8e-3)
 
@@ -40,7 +46,8 @@ def test_a_folder_without_sweeps_is_refused_with_its_name(tmp_path: Path) -> Non
 
 
 def test_each_run_has_its_sweep_and_why_fits_leave_it_out(made: SweepFolder) -> None:
-    runs = runs_in({"by any name": made})
+    runs, problems = runs_in({"by any name": made})
+    assert problems == {}
     assert len(runs) == len(made.records())
     assert set(runs["sweep"]) == {"by any name"}
     off = runs["recipe.learning_rate"] != 4e-3
@@ -50,34 +57,57 @@ def test_each_run_has_its_sweep_and_why_fits_leave_it_out(made: SweepFolder) -> 
     assert set(runs["validation"]) == {""}
 
 
-def test_a_run_that_two_sweeps_share_is_there_once_where_it_is_used(made: SweepFolder, tmp_path: Path) -> None:
-    other = sweep_folder(tmp_path / "other")
+def test_a_run_that_two_sweeps_share_is_there_in_each_with_what_that_one_says_of_it(made: SweepFolder, tmp_path: Path) -> None:
+    other = sweep_folder(tmp_path / "other", SWEEP | {"vary": {"recipe.dropout": [0, 0.1]}})
     shared = add_run(other, run_config(1, 128, 4e-3))
     assert shared in {record.run_id for record in made.records()}
-    both = {"made": made, "other": other}
-    runs = runs_in(both).set_index("run_id")
-    assert len(runs) == len(made.records())
-    assert runs.loc[shared, "sweep"] == "made"
+    add_scores(other, {"sst2": TASKS["sst2"]})
     made.cells_file.write_text('["a cell that none of its runs is of"]')
-    runs = runs_in(both).set_index("run_id")
-    assert runs.loc[shared, "sweep"] == "other"
-    assert runs["left_out"].isna().tolist() == (runs.index == shared).tolist()
+    runs, _ = runs_in({"made": made, "other": other})
+    assert len(runs) == len(made.records()) + 1
+    of_shared = runs[runs["run_id"] == shared].set_index("sweep")
+    assert of_shared["setting"].to_dict() == {"made": "", "other": "dropout=0"}
+    assert of_shared["left_out"].notna().to_dict() == {"made": True, "other": False}
+    assert of_shared["downstream/sst2/accuracy"].notna().to_dict() == {"made": False, "other": True}
+    points = explorer.frame(runs[runs["run_id"] == shared], "parameters", "loss_nats", "sweep")
+    assert explorer.draw(points, "x", "y", "sweep").to_dict()["title"].startswith("1 run of 2 sweeps; 1 hollow")
 
 
 def test_losses_of_other_validation_sets_do_not_share_an_axis(made: SweepFolder, tmp_path: Path) -> None:
     other, config = sweep_folder(tmp_path / "other"), run_config(1, 64)
     longer = config.model_copy(update={"data": config.data.model_copy(update={"sequence_length": 32})})
     add_run(other, longer)
-    runs = runs_in({"made": made, "other": other})
+    runs, _ = runs_in({"made": made, "other": other})
     assert set(runs["validation"]) == {"sequence_length=64", "sequence_length=32"}
-    for loss in LOSSES:
-        assert set(comparable(runs, loss, "sequence_length=32")["sweep"]) == {"other"}
-    assert len(comparable(runs, "parameters", "sequence_length=32")) == len(runs)
+    for axes in product(LOSSES, ["parameters"]):
+        for either in (axes, axes[::-1]):
+            assert set(comparable(runs, either, "sequence_length=32")["sweep"]) == {"other"}
+    assert len(comparable(runs, ("parameters", "tokens"), "sequence_length=32")) == len(runs)
+
+
+def test_the_same_text_elsewhere_is_the_same_validation_set(made: SweepFolder, tmp_path: Path) -> None:
+    other, config = sweep_folder(tmp_path / "other"), run_config(1, 64)
+    moved = config.model_copy(update={"data": config.data.model_copy(update={"corpus": "there/text.txt"})})
+    add_run(other, moved)
+    runs, _ = runs_in({"made": made, "other": other})
+    assert runs["data.corpus"].nunique() == 2
+    assert set(runs["validation"]) == {""}
+    assert validation_of(config, "text") == validation_of(moved, "text") != validation_of(config, "other text")
+
+
+def test_runs_of_sweeps_that_name_no_trained_run_say_so_beside_others_that_do(made: SweepFolder, tmp_path: Path) -> None:
+    other, config = sweep_folder(tmp_path / "other"), run_config(1, 64)
+    start = str(made.runs()[0].path)
+    add_run(other, config.model_copy(update={"recipe": config.recipe.model_copy(update={"start": start})}))
+    runs, _ = runs_in({"made": made, "other": other})
+    assert set(runs.loc[runs["sweep"] == "made", "recipe.start"]) == {"fresh"}
+    assert "recipe.start" in kinds(runs)
 
 
 def test_scores_are_those_of_trained_weights_in_the_mean_over_seeds(made: SweepFolder) -> None:
     add_scores(made)
-    runs = runs_in({"made": made}).set_index("run_id")
+    runs, _ = runs_in({"made": made})
+    runs = runs.set_index("run_id")
     table = pd.read_parquet(made.scores_file)
     of_one = table[(table["task"] == "cola") & (table["run_id"] == runs.index[0]) & (table["protocol"] == "fine_tune")]
     assert len(of_one) == 3
@@ -86,8 +116,44 @@ def test_scores_are_those_of_trained_weights_in_the_mean_over_seeds(made: SweepF
     assert runs["downstream/blimp/paradigm_accuracy"].notna().all()
 
 
+def test_a_quick_look_is_another_score_than_the_whole_task(made: SweepFolder) -> None:
+    add_scores(made)
+    whole = downstream(made, made.write_ledger())
+    assert whole is not None
+    cola = next(task for task in whole.tasks if task.task == "cola").points.set_index("cell")
+    for record in made.records():
+        add_score(made, record, "cola", TASKS["cola"], "fine_tune", 0, 0.9, Knobs(max_train_examples=2000))
+    write_scores(made)
+    runs, _ = runs_in({"made": made})
+    assert set(runs["downstream/cola (max_train_examples=2000)/matthews"]) == {0.9}
+    again = downstream(made, made.write_ledger())
+    assert again is not None
+    points = {task.task: task.points.set_index("cell") for task in again.tasks}
+    assert set(points["cola (max_train_examples=2000)"]["score"]) == {0.9}
+    pd.testing.assert_series_equal(points["cola"]["score"], cola["score"])
+
+
+def test_scores_on_other_examples_are_told_apart_by_their_fingerprint() -> None:
+    rows = {"task": ["cola", "cola", "sst2"], "update": "all", "knobs": "", "task_fingerprint": ["a" * 16, "b" * 16, "c" * 16]}
+    assert series(pd.DataFrame(rows)).tolist() == ["cola (aaaaaa)", "cola (bbbbbb)", "sst2"]
+
+
+def test_a_sweep_that_cannot_be_read_keeps_nobody_from_the_others(made: SweepFolder, tmp_path: Path) -> None:
+    damaged = [depth_or_width(tmp_path / str(n), budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1) for n in range(3)]
+    damaged[0].runs()[0].record_file.write_text("{")
+    damaged[1].cells_file.write_text("[")
+    damaged[2].sweep_file.write_text("tune: 3")
+    runs, problems = runs_in({"made": made} | {folder.name: folder for folder in damaged})
+    assert len(runs) == len(made.records())
+    assert list(problems) == ["0", "1", "2"]
+    assert "record.json" in problems["0"]
+    runs, problems = runs_in({"0": damaged[0]})
+    assert runs.empty
+    assert list(problems) == ["0"]
+
+
 def test_axes_are_what_runs_have_and_kinds_what_tells_them_apart(made: SweepFolder) -> None:
-    runs = runs_in({"made": made})
+    runs, _ = runs_in({"made": made})
     assert {"loss_nats", "train_flops_6n", "architecture.depth"} <= set(quantities(runs))
     assert "tokens_per_second" not in quantities(runs), "no made-up run has a speed"
     assert kinds(runs)[:2] == ["architecture.depth", "architecture.width"]
@@ -95,15 +161,15 @@ def test_axes_are_what_runs_have_and_kinds_what_tells_them_apart(made: SweepFold
 
 
 def test_a_folder_of_sweeps_whose_runs_have_not_ended_gives_no_rows(tmp_path: Path) -> None:
-    runs = runs_in({"empty": sweep_folder(tmp_path / "empty")})
+    runs, _ = runs_in({"empty": sweep_folder(tmp_path / "empty")})
     assert runs.empty
     assert (quantities(runs), kinds(runs)) == ({}, [])
 
 
 def test_points_are_hollow_where_fits_leave_a_run_out(made: SweepFolder) -> None:
-    data = explorer.frame(runs_in({"made": made}), "train_flops", "loss_nats", "architecture.depth")
+    data = explorer.frame(runs_in({"made": made})[0], "train_flops", "loss_nats", "architecture.depth")
     chart = explorer.draw(data, "FLOPs", "nats", "depth").to_dict()
-    assert chart["title"] == "8 runs of 1 sweep, 4 of them (hollow) used by no fit"
+    assert chart["title"] == "8 runs of 1 sweep; 4 hollow: excluded, or not at the best knobs of a cell"
     assert chart["encoding"]["x"]["title"] == "FLOPs"
     assert chart["encoding"]["x"]["scale"]["type"] == "log"
     assert "type" not in chart["encoding"]["y"]["scale"]
@@ -120,22 +186,23 @@ def test_points_are_hollow_where_fits_leave_a_run_out(made: SweepFolder) -> None
 
 def test_a_logarithmic_axis_leaves_out_what_is_not_positive(made: SweepFolder) -> None:
     add_scores(made)
-    runs = runs_in({"made": made})
+    runs, _ = runs_in({"made": made})
     runs.loc[0, "downstream/cola/matthews"] = -0.02
     data = explorer.frame(runs, "parameters", "downstream/cola/matthews", "shape")
     assert "8 runs" in explorer.draw(data, "x", "y", "shape").to_dict()["title"]
-    assert "7 runs" in explorer.draw(data, "x", "y", "shape", log_y=True).to_dict()["title"]
+    assert explorer.draw(data[data["used"]], "x", "y", "shape").to_dict()["title"] == "4 runs of 1 sweep"
+    assert explorer.draw(data, "x", "y", "shape", log_y=True).to_dict()["title"].endswith("; 1 not shown, not being positive")
 
 
 def test_runs_without_one_of_the_quantities_are_no_points(made: SweepFolder) -> None:
     add_run(made, run_config(1, 128, 6e-3), state="DIVERGED", reason="a loss was NaN")
-    runs = runs_in({"made": made})
+    runs, _ = runs_in({"made": made})
     assert len(runs) == 9
     assert len(explorer.frame(runs, "train_flops", "loss_nats", "state")) == 8
 
 
 def test_a_step_that_was_logged_twice_is_one_point_of_a_curve(made: SweepFolder) -> None:
-    points = explorer.frame(runs_in({"made": made}), "parameters", "loss_nats", "seed").head(2)
+    points = explorer.frame(runs_in({"made": made})[0], "parameters", "loss_nats", "seed").head(2)
     file = made.run(points["run"].iloc[0]).metrics_file
     last = json.loads(file.read_text().splitlines()[-1])
     file.write_text(file.read_text() + json.dumps(last | {"val/loss": 2.5}) + "\n")
@@ -147,6 +214,11 @@ def test_a_step_that_was_logged_twice_is_one_point_of_a_curve(made: SweepFolder)
     assert curves["run"].nunique() == 2
     assert curves["run"].iloc[0].startswith("L1-H128-A2-F512 lr=2e-3 seed=0 (")
     assert len(run_curves.frame(points, {"made": made}, "train/loss")) > len(curves)
+    long = "".join(json.dumps(last | {"trainer/tokens": n}) + "\n" for n in range(1, 5000))
+    file.write_text(long)
+    thinned = run_curves.frame(points.head(1), {"made": made})
+    assert len(thinned) == run_curves.MOST_POINTS
+    assert thinned["tokens"].iloc[[0, -1]].tolist() == [1, 4999]
     drawn = run_curves.draw(curves, "train_flops").to_dict()
     assert drawn["encoding"]["x"]["field"] == "train_flops"
     assert "FLOPs" in drawn["encoding"]["x"]["title"]
@@ -174,5 +246,6 @@ def test_a_run_that_is_being_trained_is_told(made: SweepFolder) -> None:
         assert has_turn
         assert overview({"made": made})["runs"].item() == "8 completed, 1 running"
         table = runs_table(status(made)).set_index("run")
-    assert table.loc[[run.run_id], ["state", "done", "loss (nats)"]].to_numpy().tolist() == [["running", "0%", ""]]
-    assert not {"setting", "MFU", "left", "note"} & set(table), "what no run has is left out"
+    assert table.loc[[run.run_id], ["state", "done"]].to_numpy().tolist() == [["running", 0.0]]
+    assert table["loss (nats)"].isna().tolist() == (table.index == run.run_id).tolist()
+    assert not {"setting", "MFU", "seconds left", "note"} & set(table), "what no run has is left out"

@@ -30,6 +30,9 @@ Unique tokens are counted as trained ones are, with the [CLS] that begins each s
 _VALIDATION = ("data.", "masking.", "data_fingerprint")
 """What the ledger's columns begin with that say what a loss was validated on."""
 
+_PATHS = ("data.corpus", "data.tokenizer.path")
+"""Those that say where text and vocabulary lie; `data_fingerprint` says which they are."""
+
 LEDGER_PARAMETERS = ("parameters", "parameters_encoder", "parameters_non_embedding")
 """The ledger's counts of parameters."""
 
@@ -81,7 +84,7 @@ def validation_columns(runs: pd.DataFrame) -> list[str]:
     """
     if "data_fingerprint" not in runs:
         return []
-    named = [name for begins in _VALIDATION for name in runs.columns if name.startswith(begins)]
+    named = [name for begins in _VALIDATION for name in runs.columns if name.startswith(begins) and name not in _PATHS]
     return [name for name in named if runs[name].nunique(dropna=False) > 1]
 
 

@@ -28,7 +28,7 @@ _OF_SCORE += ["test", "test_standard_error"]
 def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     """Each cell's usable runs at its best knobs on each task, by task and falling loss; empty where nothing was scored.
 
-    Columns: `task` (frozen features apart), `metric`, `cell`, its `runs`, one a seed of pre-training, and its facts, of which
+    Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, and its facts, of which
     `name` is the shape with its setting where settings differ; `loss_nats`, their mean; `score`, the mean over the runs of each
     one's mean over `seeds` of the metric on the split reported on, its standard `error`, the degrees of `freedom` of that and
     `half` the 95% interval; `random` and `random_half`, the same of the architecture with weights that were never trained; and
@@ -48,8 +48,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         name=_named(ledger, settings), architecture=_named(ledger, built)
     )
     runs = runs.set_index("run_id")[[*_OF_CELL, "architecture", "cell", "loss_nats"]]
-    scores = scores[_OF_SCORE].join(runs, on="run_id", how="inner")
-    scores["series"] = scores["task"] + np.where(scores["update"] == "head", FROZEN, "")
+    scores = scores[_OF_SCORE].assign(series=series(scores)).join(runs, on="run_id", how="inner")
     used = set(usable(ledger)["run_id"])
     untrained = scores["protocol"] == "random_init"
     rows = []
@@ -61,6 +60,18 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         rows += [_row(found, means[str(cell)], random, known) for cell, found in trained.groupby("cell")]
     points = pd.DataFrame(rows)
     return points if points.empty else points.sort_values(["task", "loss_nats"], ascending=[True, False], ignore_index=True)
+
+
+def series(scores: pd.DataFrame) -> pd.Series[str]:
+    """What each row of a table of scores (see study.score_records.scores) is one of: only within a series do they compare.
+
+    The task, whether features were frozen, and where scores of the same name had other knobs or other examples, which.
+    """
+    names = scores["task"] + np.where(scores["update"] == "head", FROZEN, "")
+    for column, words in (("knobs", scores["knobs"]), ("task_fingerprint", scores["task_fingerprint"].str[:6])):
+        several = scores.groupby(names)[column].transform("nunique") > 1
+        names = names.mask(several & (words != ""), names + " (" + words + ")")
+    return names
 
 
 _Mean = tuple[float, MeanNoise]

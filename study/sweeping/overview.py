@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from study.errors import InputError
+from study.errors import UNREADABLE
 from study.folders import SweepFolder
 from study.sweeping.status import RunStatus, SweepStatus, status
 from study.sweeping.tables import duration, silence
@@ -18,13 +18,14 @@ def overview(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
 
     `problem` says why a sweep cannot be read, and is empty where it can.
     """
-    return pd.DataFrame([{"sweep": name, **_row(folder)} for name, folder in folders.items()])
+    rows = [{"sweep": name, **_row(folder)} for name, folder in folders.items()]
+    return pd.DataFrame(rows, columns=["sweep", "question", "runs", "launched", "left", "spent (train_flops)", "problem"])
 
 
 def _row(folder: SweepFolder) -> dict[str, Any]:
     try:
         return {"question": folder.sweep().get("question"), **_told(status(folder)), "problem": ""}
-    except InputError as error:
+    except UNREADABLE as error:
         return {"launched": "", "problem": str(error)}
 
 
@@ -41,7 +42,7 @@ def _told(state: SweepStatus) -> dict[str, Any]:
 def runs_table(state: SweepStatus) -> pd.DataFrame:
     """One row a run of a sweep as `study status` tells it, in its order; columns that are empty for all are left out."""
     table = pd.DataFrame([_run(run) for run in state.runs]) if state.runs else pd.DataFrame({"run": []})
-    return table[[name for name in table if name == "run" or table[name].ne("").any()]]
+    return table[[name for name in table if name == "run" or table[name].replace("", None).notna().any()]]
 
 
 def _run(run: RunStatus) -> dict[str, Any]:
@@ -52,11 +53,11 @@ def _run(run: RunStatus) -> dict[str, Any]:
         "state": run.state,
         "learning rate": run.learning_rate,
         "seed": run.seed,
-        "tokens": f"{run.target_tokens:,}",
-        "done": f"{run.tokens / run.target_tokens:.0%}",
-        "loss (nats)": "" if run.loss_nats is None else f"{run.loss_nats:.4f}",
-        "tokens/s": "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}",
-        "MFU": "" if run.mfu is None else f"{run.mfu:.1%}",
-        "left": "" if run.seconds_left is None else duration(run.seconds_left),
+        "tokens": run.target_tokens,
+        "done": run.tokens / run.target_tokens,
+        "loss (nats)": run.loss_nats,
+        "tokens/s": run.tokens_per_second,
+        "MFU": run.mfu,
+        "seconds left": run.seconds_left,
         "note": run.reason or silence(run.signs) or "",
     }
