@@ -306,11 +306,11 @@ def _(mo, run_curves):
 def _(curve_x, curve_y, escape, mo, plural, run_curves):
     def curves_page(rows, folders):
         """The learning curves of some runs, those of each validation set apart."""
-        parts = []
-        for validation, alike in rows.groupby("validation", sort=False):
+        parts, apart = [], rows["validation"].nunique() > 1
+        for validation, alike in rows.drop_duplicates("run").groupby("validation", sort=False):
             data = run_curves.frame(alike.head(run_curves.MOST_RUNS), folders, curve_y.value)
             drawn = f", the first {run_curves.MOST_RUNS} drawn" if len(alike) > run_curves.MOST_RUNS else ""
-            words = f", validated on {escape(validation)}" if validation else ""
+            words = f", validated on {escape(validation)}" if apart else ""
             parts.append(mo.md(f"### {plural(len(alike), 'run')}{drawn}{words}"))
             curves = None if data.empty else run_curves.draw(data, curve_x.value, curve_y.value)
             still = {"chart_selection": False, "legend_selection": False}
@@ -334,7 +334,7 @@ def _(chart, curves_page, folders, mo):
             selection=None,
             show_data_types=False,
             show_column_summaries=False,
-            format_mapping={"learning rate": "{:g}", "tokens": "{:,}", "loss (nats)": "{:.4f}"},
+            format_mapping={"learning rate": "{:g}", "tokens": "{:,.0f}", "loss (nats)": "{:.4f}"},
         )
         return mo.vstack([curves_page(rows, folders), table])
 

@@ -30,7 +30,7 @@ def frame(runs: pd.DataFrame, folders: Mapping[str, SweepFolder], loss: str = "v
     `runs` tells of each its `sweep`, which `folders` has, `run`, `shape`, `setting`, `learning rate` and `seed`. A step logged
     twice counts as logged last.
     """
-    curves = [_curve(run, folders[run["sweep"]], loss) for run in runs.drop_duplicates("run").to_dict("records")]
+    curves = [_curve(run, folders[run["sweep"]], loss) for run in runs.to_dict("records")]
     return pd.concat(curves, ignore_index=True) if curves else pd.DataFrame()
 
 
