@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from study.config import setting_words
 from study.errors import UNREADABLE
-from study.fitting.cells import SHAPE
+from study.fitting.cells import SHAPE, in_words
 from study.fitting.ledgers import unusable, validation_columns
 from study.fitting.score_points import series
 from study.folders import SweepFolder
@@ -73,7 +72,7 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
     if all(table.empty for table in tables):
         return pd.DataFrame(columns=["run_id", "sweep", "setting", "left_out", "validation"]), problems
     runs = with_no_runs(pd.concat([table for table in tables if not table.empty], ignore_index=True))
-    runs = runs.assign(validation=_in_words(runs, validation_columns(runs)))
+    runs = runs.assign(validation=in_words(runs, validation_columns(runs)))
     scored = [table for table in scores if not table.empty]
     return (_with_scores(runs, pd.concat(scored, ignore_index=True)) if scored else runs), problems
 
@@ -84,11 +83,7 @@ def _runs_of(name: str, folder: SweepFolder) -> pd.DataFrame:
         return table
     varied = [knob for knob in folder.varied() if knob in table]
     left_out = pd.Series(unusable(table), dtype=object).reindex(range(len(table)))
-    return table.assign(sweep=name, setting=_in_words(table, varied), left_out=left_out.to_numpy())
-
-
-def _in_words(table: pd.DataFrame, columns: list[str]) -> list[str]:
-    return [setting_words(dict(zip(columns, values, strict=True))) for values in table[columns].itertuples(index=False)]
+    return table.assign(sweep=name, setting=in_words(table, varied), left_out=left_out.to_numpy())
 
 
 def _scores_of(name: str, folder: SweepFolder) -> pd.DataFrame:

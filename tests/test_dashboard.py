@@ -75,6 +75,17 @@ def test_dashboard_shows_sweeps_runs_laws_and_sizes(results: Path, monkeypatch: 
     assert {file: file.stat().st_mtime_ns for file in results.rglob("*")} == before, "it only reads"
 
 
+def test_what_was_chosen_is_kept_when_an_element_is_made_anew(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = definitions(results, monkeypatch)
+    axes = {"training tokens": "tokens", "parameters": "parameters"}
+    assert found["dropdown"]("x", axes, "parameters").value == "parameters"
+    found["keep"]("x")("tokens")
+    assert found["dropdown"]("x", axes, "parameters").value == "tokens"
+    found["keep"]("x")("a column that is gone")
+    assert found["dropdown"]("x", axes, "parameters").value == "parameters"
+    assert found["dropdown"]("x", {}, "parameters").value is None
+
+
 def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

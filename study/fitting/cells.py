@@ -211,6 +211,12 @@ def setting_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     return [name for name in (*configuration, "data_fingerprint") if runs[name].nunique(dropna=False) > 1]
 
 
+def in_words(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """What some columns are set to in each row, in words."""
+    rows = table[list(columns)].itertuples(index=False)
+    return [setting_words(dict(zip(columns, values, strict=True))) for values in rows]
+
+
 def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str]) -> Cell:
     row = runs.iloc[0]
     config = folder.run(str(row["run_id"])).config()

@@ -7,8 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 
-from study.config import setting_words
-from study.fitting.cells import setting_columns
+from study.fitting.cells import in_words, setting_columns
 from study.fitting.ledgers import usable
 from study.folders import SweepFolder
 from study.score_records import BaselineRecord, MeanNoise, baseline, mean_noise
@@ -89,8 +88,8 @@ def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict
 
 def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
     """The shape of each run, with the values of some settings after it."""
-    words = (setting_words(dict(zip(settings, values, strict=True))) for values in ledger[settings].itertuples(index=False))
-    return [f"{shape} ({setting})" if setting else shape for shape, setting in zip(ledger["shape"], words, strict=True)]
+    named = zip(ledger["shape"], in_words(ledger, settings), strict=True)
+    return [f"{shape} ({setting})" if setting else shape for shape, setting in named]
 
 
 def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
