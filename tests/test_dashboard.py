@@ -8,9 +8,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +20,8 @@ from study.answering import report
 from study.folders import SweepFolder
 from tests.synthetic import depth_or_width, run_config, sweep_folder
 from tests.waiting import until
+
+AnyT = TypeVar("AnyT")
 
 DASHBOARD = Path(__file__).resolve().parents[1] / "analysis" / "dashboard.py"
 
@@ -33,9 +37,12 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results
 
 
-def definitions(results: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the dashboard's cells defined on a folder."""
-    monkeypatch.setenv("STUDY_RESULTS", str(results))
+PAGES = ("sweep_page", "sweep_table", "run_table", "sweeps_warning", "explorer_page", "sizes_page")
+
+
+def cells(results: Path) -> dict[str, Any]:
+    """What the dashboard's cells define on a folder."""
+    os.environ["STUDY_RESULTS"] = str(results)
     spec = importlib.util.spec_from_file_location("dashboard", DASHBOARD)
     assert spec is not None
     assert spec.loader is not None
@@ -45,20 +52,37 @@ def definitions(results: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any
     return dict(defined)
 
 
+def looked_at(results: Path, *forms: dict[str, str]) -> dict[str, Any]:
+    """What a look at the dashboard finds, with the fits of some forms, as plain values."""
+    found = cells(results)
+    plain = {name: list(found[name]) for name in ("pages", "folders", "readable")}
+    plain |= {"sweeps of runs": found["runs"]["sweep"].tolist(), "axes": [found["x_axis"].value, found["y_axis"].value]}
+    return plain | {name: found[name].text for name in PAGES} | {"fitted": [found["fitted"](form).text for form in forms]}
+
+
+def kept(results: Path) -> list[str | None]:
+    """What an element begins with before and after something was chosen, after that has gone, and of no options."""
+    found, axes = cells(results), {"training tokens": "tokens", "parameters": "parameters"}
+    values = [found["dropdown"]("x", axes, "parameters").value]
+    for chosen in ("tokens", "a column that is gone"):
+        found["keep"]("x")(chosen)
+        values.append(found["dropdown"]("x", axes, "parameters").value)
+    return [*values, found["dropdown"]("x", {}, "parameters").value]
+
+
+def apart(function: Callable[..., AnyT], *arguments: Any) -> AnyT:
+    """Call in a process of its own: transformers takes one that has imported marimo for a notebook, and wants IPython."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
 def test_dashboard_passes_marimo_check() -> None:
     done = subprocess.run([sys.executable, "-m", "marimo", "check", "--strict", DASHBOARD], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_dashboard_shows_sweeps_runs_laws_and_sizes(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dashboard_shows_sweeps_runs_laws_and_sizes(results: Path) -> None:
     before = {file: file.stat().st_mtime_ns for file in results.rglob("*")}
-    found = definitions(results, monkeypatch)
-    assert list(found["folders"]) == ["made_up", "group/waiting"]
-    assert len(found["runs"]) == len(SweepFolder(results / "made_up").records())
-    assert (found["x_axis"].value, found["y_axis"].value) == ("train_flops", "loss_nats")
-    answer = found["sweep_page"].text
-    assert answer.count("data:image/svg+xml;base64,") == len(list((results / "made_up" / "figures").glob("*.svg")))
-    assert "1 stopped" in found["sweep_table"].text
     asked = {
         "sweep": "made_up",
         "law": "power: …",
@@ -66,57 +90,49 @@ def test_dashboard_shows_sweeps_runs_laws_and_sizes(results: Path, monkeypatch: 
         "flops": "train_flops",
         "where": "",
     }
-    fitted = found["fitted"](asked).text
+    found = apart(looked_at, results, asked, asked | {"where": "architecture.dept == 2"})
+    assert found["folders"] == ["made_up", "group/waiting"]
+    assert len(found["sweeps of runs"]) == len(SweepFolder(results / "made_up").records())
+    assert found["axes"] == ["train_flops", "loss_nats"]
+    figures = list((results / "made_up" / "figures").glob("*.svg"))
+    assert found["sweep_page"].count("data:image/svg+xml;base64,") == len(figures)
+    assert "1 stopped" in found["sweep_table"]
+    fitted, refused = found["fitted"]
     assert "status: " in fitted
     assert "parameters = parameters_non_embedding" in fitted
-    refused = found["fitted"](asked | {"where": "architecture.dept == 2"}).text
     assert "architecture.depth" in refused, "the nearest column is named"
-    assert "L12-H768-A12-F3072" in found["sizes_page"].text
+    assert "L12-H768-A12-F3072" in found["sizes_page"]
     assert {file: file.stat().st_mtime_ns for file in results.rglob("*")} == before, "it only reads"
 
 
-def test_what_was_chosen_is_kept_when_an_element_is_made_anew(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = definitions(results, monkeypatch)
-    axes = {"training tokens": "tokens", "parameters": "parameters"}
-    assert found["dropdown"]("x", axes, "parameters").value == "parameters"
-    found["keep"]("x")("tokens")
-    assert found["dropdown"]("x", axes, "parameters").value == "tokens"
-    found["keep"]("x")("a column that is gone")
-    assert found["dropdown"]("x", axes, "parameters").value == "parameters"
-    assert found["dropdown"]("x", {}, "parameters").value is None
+def test_what_was_chosen_is_kept_when_an_element_is_made_anew(results: Path) -> None:
+    assert apart(kept, results) == ["parameters", "tokens", "parameters", None]
 
 
-def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path / "results")
     broken = depth_or_width(tmp_path / "results" / "broken", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
     broken.runs()[0].record_file.write_text("{")
-    found = definitions(tmp_path / "results", monkeypatch)
+    found = apart(looked_at, tmp_path / "results")
     assert found["readable"] == ["made_up", "group/waiting"]
-    assert "record.json" in found["sweeps_warning"].text
-    assert "record.json" in found["explorer_page"].text
-    assert set(found["runs"]["sweep"]) == {"made_up"}
+    assert "record.json" in found["sweeps_warning"]
+    assert "record.json" in found["explorer_page"]
+    assert set(found["sweeps of runs"]) == {"made_up"}
 
 
-def test_dashboard_of_a_sweep_that_has_just_begun_has_every_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = sweep_folder(tmp_path / "begun")
-    found = definitions(tmp_path, monkeypatch)
-    assert list(found["pages"]) == ["Sweeps", "Explore", "Laws", "Sizes"]
-    assert "No run of these sweeps has ended yet." in found["explorer_page"].text
-    folder.run("f" * 16).write_config(run_config(1, 128))
-    assert "stopped" in definitions(tmp_path, monkeypatch)["run_table"].text
-    folder.sweep_file.write_text("[")
-    found = definitions(tmp_path, monkeypatch)
-    assert list(found["pages"]) == ["Sweeps", "Explore", "Laws", "Sizes"]
-    assert "sweep.yaml" in found["sweeps_warning"].text
+def test_dashboard_of_a_sweep_that_has_just_begun_has_every_page(tmp_path: Path) -> None:
+    sweep_folder(tmp_path / "begun")
+    found = apart(looked_at, tmp_path)
+    assert found["pages"] == ["Sweeps", "Explore", "Laws", "Sizes"]
+    assert "No run of these sweeps has ended yet." in found["explorer_page"]
+    assert "iso_parameters" in found["sweep_page"], "its file is shown"
 
 
-def test_dashboard_says_so_where_there_is_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = definitions(tmp_path, monkeypatch)
-    assert list(found["pages"]) == ["Sweeps", "Explore", "Laws", "Sizes"]
-    assert "holds no sweep" in found["sweeps_warning"].text
-    assert "No run of these sweeps has ended yet." in found["explorer_page"].text
+def test_dashboard_says_so_where_there_is_no_sweep(tmp_path: Path) -> None:
+    found = apart(looked_at, tmp_path)
+    assert found["pages"] == ["Sweeps", "Explore", "Laws", "Sizes"]
+    assert "holds no sweep" in found["sweeps_warning"]
+    assert "No run of these sweeps has ended yet." in found["explorer_page"]
 
 
 @pytest.fixture
