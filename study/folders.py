@@ -79,6 +79,11 @@ class RunFolder:
         return self.path.name
 
     @property
+    def is_run(self) -> bool:
+        """Whether a run lies here: its configuration does, or its record, which holds one."""
+        return self.config_file.exists() or self.record_file.exists()
+
+    @property
     def config_file(self) -> Path:
         """The resolved configuration."""
         return self.path / "config.yaml"
@@ -408,7 +413,7 @@ class SweepFolder:
     def runs(self) -> list[RunFolder]:
         """The runs that were started or only planned here, by id."""
         found = [RunFolder(path) for path in sorted((self.path / "runs").glob("[!.]*"))]
-        return [run for run in found if run.config_file.exists() or run.record_file.exists()]
+        return [run for run in found if run.is_run]
 
     def records(self) -> list[RunRecord]:
         """The records of all ended runs, by id."""
@@ -495,7 +500,7 @@ def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
     """
     if len(run_id) < LEAST_OF_ID or not run_id.isalnum():
         return []
-    found = [RunFolder(file.parent) for file in sorted(results.glob(f"[!.]*/runs/{run_id}*/config.yaml"))]
+    found = [run for path in sorted(results.glob(f"[!.]*/runs/{run_id}*")) if (run := RunFolder(path)).is_run]
     if len(ids := {run.run_id for run in found}) > 1:
         raise InputError.at(run_id, f"is the start of {len(ids)} runs' ids in {results}; give more of the id")
     return found

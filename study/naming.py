@@ -33,11 +33,14 @@ def subject(name: str, results: Path) -> Subject:
     if path.is_dir():
         from study.folders import RunFolder
 
-        return Subject(name, _in_file(RunFolder(path).config_file))
+        run = RunFolder(path)
+        if not run.is_run:
+            raise InputError.at(name, "is a folder that holds no run, which has a config.yaml or a record.json")
+        return Subject(name, run.config().architecture)
     if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and path.parent.is_dir()):
         raise InputError.at(name, "does not exist, and is no model's name")
-    if run := _run(name, results):
-        return Subject(name, _in_file(run))
+    if (architecture := _of_run(name, results)) is not None:
+        return Subject(name, architecture)
     raise unknown(name, f" (nor is it a file, or a run in {results})")
 
 
@@ -53,9 +56,9 @@ def _in_file(path: Path) -> Architecture:
     return Architecture.parse(values, place=str(path))
 
 
-def _run(run_id: str, results: Path) -> Path | None:
-    """The configuration of the run with an id, or with the one id that starts with it."""
+def _of_run(run_id: str, results: Path) -> Architecture | None:
+    """The architecture of the run with an id, or with the one id that starts with it."""
     from study.folders import runs_of_id
 
     found = runs_of_id(run_id, results)
-    return found[0].config_file if found else None
+    return found[0].config().architecture if found else None

@@ -16,8 +16,10 @@ import pytest
 from study.config import RunConfig
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
+from study.naming import subject
 from study.ownership import Attempt, turn
 from study.records import ledger
+from study.scoring.launch import target
 from study.sweeping.coordinator import Progress, held
 from study.sweeping.display import ended_line
 from study.sweeping.liveness import Signs, seconds_per_row, signs_of
@@ -207,6 +209,21 @@ def test_runs_of_a_varied_sweep_say_their_setting(tmp_path: Path, study: Any, ca
     assert labels == {f"COMPLETED L1-H16-A2-F32 dropout={dropout} lr=4e-2 seed=0" for dropout in (0, 0.1)}
     sweep_at(tmp_path).sweep_file.write_text("vary: [")
     assert [one.setting for one in status(sweep_at(tmp_path)).runs] == ["", ""]
+
+
+def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path) -> None:
+    run(tmp_path, FakeExecutor())
+    one = sweep_at(tmp_path).runs()[0]
+    one.config_file.unlink()
+    results = tmp_path / "results"
+    for name in (str(one.path), one.run_id, one.run_id[:6]):
+        assert [there.run_id for there in exclude(name, results, "the GPU was broken")] == [one.run_id]
+        assert [there.run_id for there in include(name, results)] == [one.run_id]
+        assert subject(name, results).architecture.shape_name == "L1-H16-A2-F32"
+    with pytest.raises(InputError, match=r"weights\.safetensors: does not exist, and scores need the weights"):
+        target(one.path)
+    with pytest.raises(InputError, match="is a folder that holds no run, which has a config.yaml or a record.json"):
+        subject(str(results), results)
 
 
 def test_a_damaged_exclusion_is_named(tmp_path: Path) -> None:

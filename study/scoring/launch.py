@@ -55,7 +55,7 @@ def target(path: Path) -> Target:
     Raises InputError where the folder is neither, or has no run that was completed and kept its weights.
     """
     run = RunFolder(path.resolve())
-    if run.config_file.exists():
+    if run.is_run:
         record = run.record()
         sweep, completed = run.sweep, [run] if record is not None and record.state == "COMPLETED" else []
     else:
@@ -64,7 +64,7 @@ def target(path: Path) -> Target:
             raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
         completed = at_best_knobs(sweep)
     if not completed:
-        others = "" if run.config_file.exists() else " that its answer uses; the folder of one that it does not is scored too"
+        others = "" if run.is_run else " that its answer uses; the folder of one that it does not is scored too"
         raise InputError.at(str(path), f"has no completed run to score{others}; study launch completes runs")
     problems = [
         Problem(str(run.weights_file), "does not exist, and scores need the weights; fetch it, or train the run again")

@@ -71,7 +71,7 @@ def _check_trained_runs(spec: SweepSpec, folder: SweepFolder, prepared: Prepared
 
     wanted = _wanted(spec, folder)
     under_way = [run for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)]
-    begun = {run.config().key for run in under_way if run.config_file.exists()}
+    begun = {run.config().key for run in under_way}
     check_trained_runs(wanted, begun, prepared)
 
 

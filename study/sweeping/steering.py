@@ -113,7 +113,7 @@ def include(run: str, results: Path) -> list[RunFolder]:
 
 def _found(run: str, results: Path) -> list[RunFolder]:
     """The folders of a run: the one that is given, or all that its id, or the start of it, names."""
-    if RunFolder(Path(run)).config_file.exists():
+    if RunFolder(Path(run)).is_run:
         return [RunFolder(Path(run).resolve())]
     if len(run) < LEAST_OF_ID:
         raise InputError.at(run, f"is too short for an id; give {LEAST_OF_ID} characters of it at least")
