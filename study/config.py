@@ -156,6 +156,18 @@ class Budget(Strict):
             raise ValueError(f"needs exactly one of {known}, not {', '.join(given) or 'none'}")
         return self
 
+    @property
+    def unit(self) -> str:
+        """What it is counted in: tokens, steps, FLOPs, tokens per parameter."""
+        (name,) = self.model_dump(exclude_none=True)
+        return {"flops": "FLOPs"}.get(name, name.replace("_", " "))
+
+    @property
+    def amount(self) -> float:
+        """How many of its unit."""
+        (amount,) = self.model_dump(exclude_none=True).values()
+        return float(amount)
+
 
 class Recipe(Strict):
     """How a run trains: optimiser, learning rate, schedule, batch, regularisation, precision and budget.

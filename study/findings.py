@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from study.config import NO_RUN
+from study.config import NO_RUN, Budget
 from study.counting import parameters, what_doubling_adds
 from study.fitting.cells import Cell
 from study.fitting.comparisons import SIZES, Comparison, LeftOut
@@ -18,7 +18,7 @@ from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, Difference
 from study.fitting.rankings import Gain, TokenGain, flops_fronts_of
 from study.plotting.what_doubling_adds import shapes_shown
 from study.quantities import plural
-from study.wording import compact, signed, span
+from study.wording import budget_words, compact, signed, span
 
 GAINS_TOLD = 3
 """How many of the best steps are told in words; the table has all."""
@@ -66,9 +66,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
     pairs = evidence.comparisons.pairs
     told = [verdict(among) for of_shapes in (True, False) if (among := [pair for pair in pairs if pair.of_shapes == of_shapes])]
     if all(pair.of_shapes for pair in pairs) and evidence.sweep.get("vary"):
-        told.append(
-            "Settings are not compared: no two cells can be used that differ in one of them, at one shape and equal tokens."
-        )
+        told.append("Settings are not compared: no two cells can be used that differ in one of them, at one shape and budget.")
     if not told:
         told.append(f"No comparison at equal parameters: {evidence.comparisons.reason}.")
     for name in dict.fromkeys(pair.family for pair in pairs):
@@ -137,7 +135,8 @@ def verdict(pairs: Sequence[Comparison]) -> str:
     if not any(pair.status == "decided" for pair in pairs):
         return f"Not decided: none of {n} at {equal} differs beyond chance (Holm, 5%)."
     counts = "; ".join(_counts_of_shapes(pairs) if of_shapes else _counts_of_settings(pairs))
-    words = f"at {equal} and tokens, {counts} (Holm, 5%)."
+    units = {pair.budget.unit for pair in pairs}
+    words = f"at {equal} and {units.pop() if len(units) == 1 else 'budget'}, {counts} (Holm, 5%)."
     winner = _winner(pairs)
     return f"{winner} in every pair: {words}" if winner else words[0].upper() + words[1:]
 
@@ -233,17 +232,18 @@ def _family_sentence(name: str, pairs: list[Comparison]) -> str:
 
 def _best(evidence: Evidence) -> Iterator[str]:
     """The front of each budget and validation set, and the steps that bought most loss for their parameters."""
-    fronts: dict[tuple[str, str], list[Cell]] = {}
+    fronts: dict[tuple[Budget, str], list[Cell]] = {}
     for cell in evidence.front:
         fronts.setdefault((cell.budget, cell.validation), []).append(cell)
-    for (budget, _), cells in fronts.items():
-        best = cells[-1]
+    for (of, _), cells in fronts.items():
+        best, budget = cells[-1], budget_words(of)
         yield f"Lowest loss at {budget}: {_named(best)}, {best.loss_nats:.4f} nats ({compact(best.parameters)} parameters)."
         if len(cells) > 1:
             shown = "; ".join(f"{_named(cell)} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in cells)
             yield f"Front of loss (nats) against parameters at {budget}: {shown}."
     for front in flops_fronts_of(evidence.cells):
-        shown = "; ".join(f"{cell.setting}, {cell.budget}: {cell.loss_nats:.4f} at {cell.train_flops:.3g}" for cell in front)
+        points = ((f"{cell.setting}, {budget_words(cell.budget)}", f"{cell.loss_nats:.4f}", cell.train_flops) for cell in front)
+        shown = "; ".join(f"{name}: {loss} at {flops:.3g}" for name, loss, flops in points)
         name = front[0].architecture.shape_name
         yield f"Front of loss (nats) against train_flops, a teacher's among them, of {name}: {shown}."
     yield from (_gain_sentence(gain) for gain in evidence.gains[:GAINS_TOLD])
@@ -251,6 +251,10 @@ def _best(evidence: Evidence) -> Iterator[str]:
 
 def _named(cell: Cell) -> str:
     return _shape_in(cell.architecture.shape_name, cell.setting)
+
+
+def _at_budget(cell: Cell) -> str:
+    return f"{_named(cell)} at {budget_words(cell.budget)}"
 
 
 def _shape_in(shape: str, setting: str) -> str:
@@ -291,7 +295,7 @@ def _open_runs(evidence: Evidence) -> Iterator[str]:
 
 def _open_cells(evidence: Evidence) -> Iterator[str]:
     """The cells that nothing is known of; where that is all of them, the answer says so already."""
-    lost = [f"{_named(cell)} at {cell.budget}" for cell in evidence.cells if not cell.usable]
+    lost = [_at_budget(cell) for cell in evidence.cells if not cell.usable]
     if lost and len(lost) < len(evidence.cells):
         yield f"What these would reach, none of whose runs can be used: {', '.join(lost)}."
 
@@ -303,7 +307,7 @@ def _open_seeds(evidence: Evidence) -> Iterator[str]:
         runs = evidence.ledger[evidence.ledger["cell"] == cell.name]
         lost = (runs[RATE] == cell.rates.chosen) & (runs["state"].eq("DIVERGED") | runs["stuck_at_unigram"].eq(True))
         if cell.usable and lost.any():
-            partial.append(f"{_named(cell)} at {cell.budget} ({len(cell.runs)} of {len(cell.runs) + lost.sum()})")
+            partial.append(f"{_at_budget(cell)} ({len(cell.runs)} of {len(cell.runs) + lost.sum()})")
     if partial:
         yield f"How much lower the means are for leaving out seeds that did not learn: {', '.join(partial)}."
 
@@ -360,7 +364,7 @@ def _open_rates_of_fronts(cells: list[Cell]) -> Iterator[str]:
     """The cells of fronts and steps, which need no bracket, whose learning rate may be far from its best."""
     loose = [cell for cell in cells if not cell.rates.bracketed]
     if len(cells) > 1 and loose:
-        names = "all cells" if len(loose) == len(cells) else ", ".join(f"{_named(cell)} at {cell.budget}" for cell in loose)
+        names = "all cells" if len(loose) == len(cells) else ", ".join(_at_budget(cell) for cell in loose)
         yield f"How much is the learning rate's doing: the best one tried does not lie between worse ones in {names}."
 
 

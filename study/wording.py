@@ -7,12 +7,19 @@ from collections.abc import Iterable, Sequence
 
 from matplotlib.ticker import EngFormatter
 
+from study.config import Budget
+
 _engineering = EngFormatter(places=1, sep="")
 
 
 def compact(number: float) -> str:
     """A count to one decimal with its SI prefix, 85.1M for 85,054,464; zero is 0."""
     return _engineering(number) if number else "0"
+
+
+def budget_words(budget: Budget) -> str:
+    """A budget in its own unit: 1.0M tokens, 20.0 tokens per parameter."""
+    return f"{compact(budget.amount)} {budget.unit}"
 
 
 def span(low: float, high: float) -> str:

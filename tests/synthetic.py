@@ -107,7 +107,7 @@ def add_run(
         "config": config.to_dict(),
         "data_fingerprint": "synthetic",
         "steps": steps,
-        "tokens": steps * BATCH_TOKENS,
+        "tokens": steps * config.recipe.batch_tokens,
         "unigram_entropy_nats": UNIGRAM,
         **counts_of(config, steps),
         **results,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from study.architecture import Architecture
+from study.config import Budget
 from study.fitting.cells import EQUAL_WITHIN, Cell, families_of
 from study.fitting.learning_rates import RateSearch
 
@@ -15,12 +16,13 @@ def cell(depth: int, size: int) -> Cell:
     return Cell(
         name=f"{depth}",
         settings={},
-        budget="1.0M tokens",
+        budget=Budget(tokens=1e6),
         architecture=Architecture.parse({"depth": depth, "width": 64, "heads": 2, "ffn": 256, "vocabulary": 9, "positions": 8}),
         parameters=size,
         parameters_encoder=size,
         parameters_non_embedding=size,
         tokens=10**6,
+        budget_share=1.0,
         train_flops=1e12,
         validation="same",
         unigram_entropy_nats=None,

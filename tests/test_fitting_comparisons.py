@@ -7,6 +7,7 @@ import math
 import shutil
 from dataclasses import replace
 from itertools import product
+from math import log2
 from pathlib import Path
 
 import pytest
@@ -210,7 +211,63 @@ def test_settings_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> N
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.batch_tokens": [1024, 32768]}})
     for batch in (1024, 32768):
         add_run(folder, run_config(1, 64, batch_tokens=batch))
-    assert loss_findings(evidence_of(folder, include_unbracketed=True))[0].startswith("Settings are not compared: no two cells")
+    found = evidence_of(folder, include_unbracketed=True)
+    assert loss_findings(found)[0].startswith("Settings are not compared: no two cells")
+    (left_out,) = found.comparisons.left_out
+    assert (left_out.shape, left_out.reason) == (
+        "batch_tokens=32768",
+        "its whole steps take 98.3% of the budget, others' 99.9%: give budgets of whole batches of all",
+    )
+
+
+def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(tmp_path: Path) -> None:
+    """Of two million tokens 3,906 steps of 512 take 1,999,872, 976 of 2,048 1,998,848; the law's depth stands for the batch."""
+    batches, vary = (512, 1024, 2048), {"recipe.batch_tokens": [512, 1024, 2048], "architecture.norm": ["post", "pre"]}
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": vary})
+    for tokens, batch, norm, seed in product((1e6, 2e6), batches, ("post", "pre"), (0, 1)):
+        config = in_setting(run_config(2, 64, seed=seed, tokens=tokens, batch_tokens=batch), norm=norm)
+        add_run(folder, config, Law(depth_effect=0.1 * log2(batch / 512)))
+    found = evidence_of(folder, include_unbracketed=True)
+    assert len({cell.tokens for cell in found.cells}) > 2
+    pairs = [pair for pair in found.comparisons.pairs if pair.weighs == "recipe.batch_tokens"]
+    assert len(pairs) == 12
+    assert {pair.family for pair in pairs} == {
+        f"L2-H64-A2-F256, norm={norm}, {tokens} tokens" for norm in ("post", "pre") for tokens in ("1.0M", "2.0M")
+    }
+    sizes = {f"batch_tokens={batch}": log2(batch) for batch in batches}
+    for pair in pairs:
+        assert pair.difference.estimate_nats == pytest.approx(0.1 * (sizes[pair.first] - sizes[pair.second]), abs=0.02)
+        assert pair.status == "decided"
+    assert [variance.cells for variance in found.comparisons.seed_variances.values()] == [6, 6]
+    assert "batch_tokens=512 is lower in 8 of 8 pairs" in loss_findings(found)[0]
+    fronts = [line for line in loss_findings(found) if line.startswith("Lowest")]
+    assert [line.split(":")[0] for line in fronts] == ["Lowest loss at 1.0M tokens", "Lowest loss at 2.0M tokens"]
+
+
+def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Path) -> None:
+    """The wider of two shapes of equal parameters has dearer tokens, and so sees fewer; the verdict names what was equal."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "budgets": {"flops": [3e11, 6e11]}})
+    for flops, (depth, width), seed in product((3e11, 6e11), ((1, 128), (2, 92), (4, 64)), (0, 1)):
+        add_run(folder, run_config(depth, width, seed=seed, budget={"flops": flops}), Law(depth_effect=0.2))
+    found = evidence_of(folder, include_unbracketed=True)
+    assert len({cell.tokens for cell in found.cells}) == 6
+    assert len(found.comparisons.pairs) == 6
+    sentence, *rest = loss_findings(found)
+    assert sentence.startswith("Width lowers loss more in every pair: at equal parameters and FLOPs, of 6 pairs")
+    assert rest[0].startswith("200.1k non-embedding parameters, 300.0G FLOPs: L1-H128-A2-F512 is lower")
+    assert [variance.cells for variance in found.comparisons.seed_variances.values()] == [3, 3]
+
+
+def test_a_front_at_equal_flops_goes_by_parameters(tmp_path: Path) -> None:
+    """At one budget of FLOPs the smaller shape sees more tokens; it is on the front however high its loss."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "shapes": {"grid": {}}, "budgets": {"flops": [3e11]}})
+    for width in (32, 64, 128):
+        add_run(folder, run_config(1, width, budget={"flops": 3e11}))
+    found = evidence_of(folder)
+    tokens, sizes = ([getattr(cell, name) for cell in found.front] for name in ("tokens", "parameters"))
+    assert sizes == sorted(sizes)
+    assert tokens == sorted(tokens, reverse=True)
+    assert found.front[0].architecture.width == 32
 
 
 def test_runs_that_are_no_more_of_the_sweep_make_no_settings(tmp_path: Path) -> None:
@@ -317,7 +374,7 @@ def test_a_front_is_of_one_budget_and_one_validation_set(tmp_path: Path) -> None
     other = run_config(1, 64, tokens=1e6)
     add_run(folder, other.model_copy(update={"masking": other.masking.model_copy(update={"rate": 0.4})}))
     found = evidence_of(folder)
-    assert [cell.budget for cell in found.front] == ["250.0k tokens"] * 2 + ["1.0M tokens"] * 3
+    assert [cell.budget.tokens for cell in found.front] == [2.5e5] * 2 + [1e6] * 3
     fronts = [line for line in loss_findings(found) if line.startswith("Front")]
     assert [line.split(":")[0].split(" at ")[1] for line in fronts] == ["250.0k tokens", "1.0M tokens"]
     assert all(line.count("L1-") == 2 for line in fronts)

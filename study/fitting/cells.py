@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,13 +12,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from study.architecture import Architecture
-from study.config import RunConfig, as_told, setting_words
+from study.config import Budget, RunConfig, as_told, setting_words
 from study.counting import parameters
 from study.fitting.learning_rates import RATE, RateSearch, off_best, search_rates
 from study.folders import RunFolder, SweepFolder
 from study.records import FOREIGN, validation_of
 from study.schema import number_in
-from study.wording import compact
+from study.wording import budget_words, compact
 
 SHAPE = ("architecture.depth", "architecture.width", "architecture.heads", "architecture.ffn")
 """The four sizes of a shape, as ledger columns."""
@@ -35,19 +34,20 @@ class Cell:
     """One shape under one setting and budget.
 
     `settings` holds what else differs within the sweep, by ledger column. `tokens` and `train_flops` are those of the whole
-    budget. `validation` names the validation set and masks: only under one name are losses comparable.
-    `runs` are the usable runs at the chosen rate, by seed, and `losses` theirs: seeds ×
-    validation sequences in nats per masked token.
+    steps that the budget pays for, and `budget_share` is what these are of it. `validation` names the validation set and masks:
+    only under one name are losses comparable. `runs` are the usable runs at the chosen rate, by seed, and `losses` theirs:
+    seeds × validation sequences in nats per masked token.
     """
 
     name: str
     settings: Mapping[str, object]
-    budget: str
+    budget: Budget
     architecture: Architecture
     parameters: int
     parameters_encoder: int
     parameters_non_embedding: int
     tokens: int
+    budget_share: float
     train_flops: float
     validation: str
     unigram_entropy_nats: float | None
@@ -79,10 +79,12 @@ class Cell:
 
     def to_dict(self) -> dict[str, Any]:
         """The cell as plain values, its runs' losses as their mean and standard error."""
-        same = ("setting", "budget", "parameters", "parameters_encoder", "parameters_non_embedding", "tokens", "train_flops")
+        same = ("parameters", "parameters_encoder", "parameters_non_embedding", "tokens", "train_flops")
         return {
             "cell": self.name,
             "shape": self.architecture.shape_name,
+            "setting": self.setting,
+            "budget": budget_words(self.budget),
             **{name: getattr(self, name) for name in same},
             "learning_rate": self.rates.chosen,
             "rate_status": self.rates.status,
@@ -94,14 +96,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Family:
-    """Cells that are looked at together: those of equal parameters, setting and tokens, or else those of one budget.
+    """Cells that are looked at together: those of equal parameters, setting and budget, or else those of one budget.
 
     `size` says what the parameters and the setting are, empty where they differ within the family; of a family of settings
     (families_of_settings) it is the shape.
     """
 
     size: str
-    budget: str
+    budget: Budget
     cells: tuple[Cell, ...]
 
     @property
@@ -112,7 +114,7 @@ class Family:
     @property
     def label(self) -> str:
         """Size and budget in words."""
-        return f"{self.size}, {self.budget}" if self.size else self.budget
+        return f"{self.size}, {budget_words(self.budget)}" if self.size else budget_words(self.budget)
 
 
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
@@ -142,7 +144,7 @@ def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
     equal = tuple(_equal_parameters(cells))
     if any(len(family.cells) > 1 for family in equal):
         return equal
-    by_budget: dict[str, list[Cell]] = {}
+    by_budget: dict[Budget, list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.tokens):
         by_budget.setdefault(cell.budget, []).append(cell)
     return tuple(Family("", budget, tuple(members)) for budget, members in by_budget.items())
@@ -155,7 +157,7 @@ def families_of_settings(cells: Iterable[Cell]) -> Iterator[tuple[str, Family]]:
         for column in cell.settings:
             others = setting_words({name: value for name, value in cell.settings.items() if name != column})
             name = ", ".join(filter(None, (cell.architecture.shape_name, others)))
-            same = (column, name, cell.tokens, cell.budget, cell.validation)
+            same = (column, name, cell.budget, cell.validation)
             _, _, members = found.setdefault(same, (column, name, {}))
             value = setting_words({column: cell.settings[column]})
             if value not in members or not members[value].usable:  # a cell of runs that are no more of the sweep
@@ -168,11 +170,10 @@ def families_of_settings(cells: Iterable[Cell]) -> Iterator[tuple[str, Family]]:
 
 def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:
     """Cells of one setting and budget that have equal parameters, from the smallest on."""
-
-    def condition(cell: Cell) -> tuple[str, int, str]:
-        return cell.setting, cell.tokens, cell.budget
-
-    for (setting, _, budget), members in groupby(sorted(cells, key=condition), condition):
+    found: dict[tuple[str, Budget], list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: (cell.setting, cell.tokens)):
+        found.setdefault((cell.setting, cell.budget), []).append(cell)
+    for (setting, budget), members in found.items():
         for family in of_equal_size(members, lambda cell: cell.parameters_non_embedding):
             yield _family(family, budget, setting)
 
@@ -187,7 +188,7 @@ def of_equal_size(items: Iterable[ItemT], size: Callable[[ItemT], float]) -> Ite
         rest = rest[len(equal) :]
 
 
-def _family(cells: list[Cell], budget: str, setting: str) -> Family:
+def _family(cells: list[Cell], budget: Budget, setting: str) -> Family:
     size = f"{compact(float(np.median([cell.parameters_non_embedding for cell in cells])))} non-embedding parameters"
     ordered = sorted(cells, key=lambda cell: cell.architecture.sizes)
     return Family(f"{size}, {setting}" if setting else size, budget, tuple(ordered))
@@ -227,10 +228,11 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str])
     return Cell(
         name=name,
         settings={column: row[column] for column in varied},
-        budget=_budget(config),
+        budget=config.recipe.budget,
         architecture=config.architecture,
         **parameters(config.architecture).totals(),
         tokens=config.tokens,
+        budget_share=config.tokens / config.budget_tokens,
         train_flops=_train_flops(config, runs),
         validation=validation_of(config, str(row["data_fingerprint"])),
         unigram_entropy_nats=None if unigram.empty else float(unigram.iloc[0]),
@@ -253,10 +255,3 @@ def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
     """Loss of each validation sequence; all sequences have the same number of masked tokens."""
     summed = run.validation_losses()
     return summed / (float(row["validation_masked_tokens"]) / len(summed))
-
-
-def _budget(config: RunConfig) -> str:
-    """The budget in its own unit: 1.0M tokens, 20.0 tokens per parameter."""
-    (given,) = config.recipe.budget.model_dump(exclude_none=True).items()
-    unit, amount = given
-    return f"{compact(amount)} {unit.replace('_', ' ')}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
-from study.config import setting_words
+from study.config import Budget, setting_words
 from study.fitting.cells import EQUAL_WITHIN, Cell, Family
 from study.fitting.paired import (
     CONFIDENCE,
@@ -27,10 +27,14 @@ Size = Literal["depth", "width", "ffn", "heads"]
 SIZES: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
 """The sizes of a shape, those first that name what a pair weighs: of a pair that differs in depth, the depth."""
 
+EQUAL_BUDGETS_WITHIN = 0.01
+"""Whole steps may take so much less of a budget, relatively, than those of another cell and be compared with it."""
+
 METHOD = (
     "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
-    f"other, at equal tokens and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size; or of one shape, at equal "
-    "tokens, that of a setting minus that of the one before it in the sweep file. Estimate: mean over the "
+    f"other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size; or of one shape, at equal "
+    "budgets, that of a setting minus that of the one before it in the sweep file. A budget pays for whole steps, which "
+    f"take equal shares of it within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
     "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, plus over "
     "seeds (pooled over the cells of one budget with two seeds or more; seeds taken as independent between shapes). 95% "
     "Student intervals with Satterthwaite's degrees of freedom, one pair at a time; a pair is decided where Holm's adjusted p, "
@@ -46,7 +50,7 @@ class Comparison:
     `decided` needs Holm's adjusted p-value below 5%, so a single interval that leaves out zero may still be undecided. `weighs`
     is of shapes the first of SIZES in which they differ, of which the first shape has more; `against` is the first in which the
     second has more, None where it has more of nothing. Of settings `weighs` is the column in which they differ, and nothing
-    stands against it. The last two fields say what would decide an undecided pair if its
+    stands against it. Both are of one `budget`. The last two fields say what would decide an undecided pair if its
     estimate were the truth; None where that alone would not.
     """
 
@@ -57,6 +61,7 @@ class Comparison:
     second_cell: str
     weighs: str
     against: Size | None
+    budget: Budget
     difference: Difference
     status: Verdict
     p_value_holm: float | None = None
@@ -120,40 +125,38 @@ def compare(
     """
     cells = [cell for family in families for cell in family.cells]
     equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]
-    left_out: dict[str, LeftOut] = {}
+    left_out: dict[tuple[str, str], LeftOut] = {}
+    entering: list[tuple[str, Family, list[Cell]]] = []
     for column, family in (*(("", family) for family in equal), *alike):
+        reasons = {cell.name: why_left_out(cell, include_unbracketed) or _why_too_short(cell, family) for cell in family.cells}
+        entering.append((column, family, [cell for cell in family.cells if reasons[cell.name] is None]))
         for cell in family.cells:
-            if (reason := why_left_out(cell, include_unbracketed)) is not None:
+            if (reason := reasons[cell.name]) is not None:
                 name = setting_words({column: cell.settings[column]}) if column else cell.architecture.shape_name
-                left_out.setdefault(cell.name, LeftOut(cell.name, name, family.label, reason))
+                left_out.setdefault((cell.name, reason), LeftOut(cell.name, name, family.label, reason))
     seeds = _seed_variances([cell for cell in cells if cell.usable])
-    pairs = [
-        (_of_shapes(family.label, *_larger_first(one, other), of_budget), of_budget)
-        for family in equal
-        for one, other in _pairs(family, left_out.keys())
-        for of_budget in (seeds.get(one.tokens),)
-        if _sizes(one) != _sizes(other)
+    of_shapes = [
+        _of_shapes(family.label, *_larger_first(one, other), seeds.get(family.budget))
+        for column, family, members in entering
+        for one, other in combinations(members, 2)
+        if not column and _sizes(one) != _sizes(other)
     ]
-    reason = None if pairs else _why_none(equal, tuple(left_out.values()))
-    pairs += [
-        (_of_settings(family.label, column, other, one, of_budget), of_budget)
-        for column, family in alike
-        for one, other in _pairs(family, left_out.keys())
-        for of_budget in (seeds.get(one.tokens),)
+    of_settings = [
+        _of_settings(family.label, column, other, one, seeds.get(family.budget))
+        for column, family, members in entering
+        for one, other in combinations(members, 2)
+        if column
     ]
-    return Comparisons(tuple(_judged(pairs)), tuple(left_out.values()), seeds, reason)
-
-
-def _pairs(family: Family, left_out: Set[str]) -> Iterator[tuple[Cell, Cell]]:
-    """Every two cells of a family that are not left out."""
-    yield from combinations([cell for cell in family.cells if cell.name not in left_out], 2)
+    reason = None if of_shapes else _why_none(equal, tuple(left_out.values()))
+    pairs = _judged((*of_shapes, *of_settings), seeds)
+    return Comparisons(tuple(pairs), tuple(left_out.values()), seeds, reason)
 
 
 def _seed_variances(cells: Sequence[Cell]) -> SeedVariances:
     """The variance over seeds at each budget that has a cell of two seeds."""
-    budgets = sorted({cell.tokens for cell in cells})
-    pooled = {tokens: pooled_seed_variance(cell.losses for cell in cells if cell.tokens == tokens) for tokens in budgets}
-    return {tokens: variance for tokens, variance in pooled.items() if variance is not None}
+    budgets = dict.fromkeys(cell.budget for cell in sorted(cells, key=lambda cell: cell.tokens))
+    pooled = {budget: pooled_seed_variance(cell.losses for cell in cells if cell.budget == budget) for budget in budgets}
+    return {budget: variance for budget, variance in pooled.items() if variance is not None}
 
 
 def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
@@ -168,6 +171,15 @@ def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
         return f"learning rate {cell.rates.chosen:.3g} is the only one tried"
     edge = cell.rates.status.replace("_", " ")
     return f"learning rate {cell.rates.chosen:.3g} is the {edge}, so a better one may lie beyond: widen the range"
+
+
+def _why_too_short(cell: Cell, family: Family) -> str | None:
+    """Why the whole steps of a cell take too little of the budget beside others', None where they do not."""
+    most = max(other.budget_share for other in family.cells)
+    if cell.budget_share >= (1 - EQUAL_BUDGETS_WITHIN) * most:
+        return None
+    shares = f"its whole steps take {cell.budget_share:.1%} of the budget, others' {most:.1%}"
+    return f"{shares}: give budgets of whole batches of all"
 
 
 def _larger_first(one: Cell, other: Cell) -> tuple[Cell, Cell]:
@@ -187,6 +199,7 @@ def _of_settings(family: str, column: str, first: Cell, second: Cell, seeds: See
         second_cell=second.name,
         weighs=column,
         against=None,
+        budget=first.budget,
         difference=paired_difference(first.losses, second.losses, seeds),
         status="no_seed_replicates",
     )
@@ -203,17 +216,19 @@ def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariance | Non
         second_cell=second.name,
         weighs=more[0],
         against=fewer[0] if fewer else None,
+        budget=first.budget,
         difference=paired_difference(first.losses, second.losses, seeds),
         status="no_seed_replicates",
     )
 
 
-def _judged(pairs: list[tuple[Comparison, SeedVariance | None]]) -> Iterator[Comparison]:
+def _judged(pairs: Sequence[Comparison], seeds: SeedVariances) -> Iterator[Comparison]:
     """The pairs with their verdicts, corrected for the number of those that have seed replicates at their budget."""
-    p_values = [p_value for pair, _ in pairs if (p_value := pair.difference.p_value) is not None]
+    p_values = [p_value for pair in pairs if (p_value := pair.difference.p_value) is not None]
     adjusted = iter(holm(p_values))
-    for pair, seeds in pairs:
-        yield pair if seeds is None else _judge(pair, next(adjusted), seeds, len(p_values))
+    for pair in pairs:
+        of_budget = seeds.get(pair.budget)
+        yield pair if of_budget is None else _judge(pair, next(adjusted), of_budget, len(p_values))
 
 
 def _judge(pair: Comparison, p_value: float, seeds: SeedVariance, comparisons: int) -> Comparison:
@@ -230,5 +245,7 @@ def _judge(pair: Comparison, p_value: float, seeds: SeedVariance, comparisons: i
 
 def _why_none(equal: list[Family], left_out: tuple[LeftOut, ...]) -> str:
     if not equal:
-        return f"no two shapes have equal non-embedding parameters (within {EQUAL_WITHIN:.0%} of one size), tokens and settings"
+        return (
+            f"no two shapes have equal non-embedding parameters (within {EQUAL_WITHIN:.0%} of one size), budgets and settings"
+        )
     return f"no group of equal parameters has two cells to compare; {len(left_out)} left out"

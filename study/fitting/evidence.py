@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from study.config import Budget
 from study.durable_files import write_atomically
 from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, Family, cells_of, families_of, families_of_settings
@@ -17,6 +18,7 @@ from study.fitting.downstream import Downstream, downstream
 from study.fitting.rankings import Gain, TokenGain, front_of, gains_of, token_gains_of
 from study.fitting.sweep_laws import SweepLaws, sweep_laws
 from study.folders import SweepFolder
+from study.wording import budget_words
 
 MOST_PANELS = 8
 """A figure of more panels than these is not read."""
@@ -61,14 +63,14 @@ class Evidence:
         """The cells of each panel of a figure: one a family, or one a budget where that would be more than MOST_PANELS."""
         if len(self.families) <= MOST_PANELS:
             return {family.label: family.cells for family in self.families}
-        budgets: dict[str, tuple[Cell, ...]] = {}
+        budgets: dict[Budget, tuple[Cell, ...]] = {}
         for cell in sorted(self.cells, key=lambda cell: cell.tokens):
             budgets[cell.budget] = (*budgets.get(cell.budget, ()), cell)
-        return budgets
+        return {budget_words(budget): cells for budget, cells in budgets.items()}
 
     def half_width(self, cell: Cell) -> float | None:
         """Half the 95% interval of a cell's mean over seeds (nats, pooled at its budget), None where no cell there has two."""
-        variance = self.comparisons.seed_variances.get(cell.tokens)
+        variance = self.comparisons.seed_variances.get(cell.budget)
         return None if variance is None else variance.half_width(len(cell.runs))
 
     def losses(self, cell: Cell) -> dict[str, Any]:
@@ -96,7 +98,11 @@ class Evidence:
         gains = [asdict(gain) | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains]
         tokens = [asdict(gain) | {"nats_lowered_per_doubling": gain.nats_lowered_per_doubling} for gain in self.token_gains]
         front = [cell.name for cell in self.front]
-        return asdict(self.comparisons) | {"gains": gains, "token_gains": tokens, "front": front}
+        compared = asdict(self.comparisons)
+        pairs = [pair | {"budget": budget_words(pair["budget"])} for pair in compared["pairs"]]
+        seeds = [{"budget": budget_words(budget)} | variance for budget, variance in compared["seed_variances"].items()]
+        told = {"pairs": pairs, "seed_variances": seeds, "gains": gains, "token_gains": tokens, "front": front}
+        return compared | told
 
 
 def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from study.config import Budget
+
 CONFIDENCE = 0.95
 """Coverage of every interval, and one less the family-wise error of every verdict."""
 
@@ -59,8 +61,8 @@ class Difference:
         return self.low_nats is not None and self.high_nats is not None and self.low_nats <= 0 <= self.high_nats
 
 
-SeedVariances = Mapping[int, SeedVariance]
-"""By the tokens of a budget: runs scatter more while they leave the plateau of the unigrams than before."""
+SeedVariances = Mapping[Budget, SeedVariance]
+"""By budget: runs scatter more while they leave the plateau of the unigrams than before."""
 
 
 def pooled_seed_variance(cells: Iterable[NDArray[np.float64]]) -> SeedVariance | None:

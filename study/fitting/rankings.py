@@ -11,6 +11,7 @@ from study.architecture import Architecture
 from study.config import setting_words
 from study.fitting.cells import Cell
 from study.fitting.paired import Difference, SeedVariances, paired_difference
+from study.wording import budget_words
 
 _HELD: dict[str, Callable[[Cell], tuple[float, ...]]] = {
     "depth": lambda cell: (cell.architecture.width, cell.architecture.heads, cell.architecture.ffn),
@@ -85,8 +86,8 @@ def token_gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[TokenGa
         TokenGain(
             shape=fewer.architecture.shape_name,
             setting=fewer.setting,
-            shorter=fewer.budget,
-            longer=more.budget,
+            shorter=budget_words(fewer.budget),
+            longer=budget_words(more.budget),
             fewer_tokens=fewer.tokens,
             more_tokens=more.tokens,
             difference=_over_budgets(more, fewer, seeds),
@@ -99,21 +100,17 @@ def token_gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[TokenGa
 
 def _over_budgets(more: Cell, fewer: Cell, seeds: SeedVariances) -> Difference:
     """The difference of two budgets, whose seeds scatter apart; without an interval where either has no seed replicates."""
-    of_more, of_fewer = seeds.get(more.tokens), seeds.get(fewer.tokens)
+    of_more, of_fewer = seeds.get(more.budget), seeds.get(fewer.budget)
     return paired_difference(more.losses, fewer.losses, None if of_fewer is None else of_more, of_fewer)
 
 
 def front_of(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """The cells that no other of the same budget and validation set beats: as small in `parameters` with lower loss.
 
-    Ordered by tokens, then by parameters; along one budget and validation set the loss falls.
+    The budgets of fewer tokens come first; along one budget and validation set the parameters rise and the loss falls.
     """
-
-    def place(cell: Cell) -> tuple[float, ...]:
-        return cell.tokens, cell.parameters
-
-    fronts = (_falling(alike, place) for alike in _grouped(cells, lambda cell: (cell.budget, cell.validation)))
-    return tuple(sorted(chain.from_iterable(fronts), key=lambda cell: (*place(cell), cell.losses.mean())))
+    groups = _grouped(sorted(cells, key=lambda cell: cell.tokens), lambda cell: (cell.budget, cell.validation))
+    return tuple(chain.from_iterable(_falling(alike, lambda cell: cell.parameters) for alike in groups))
 
 
 def flops_fronts_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
@@ -127,7 +124,7 @@ def flops_fronts_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
         return cell.architecture, cell.validation, setting_words(others)
 
     return tuple(
-        tuple(_falling(alike, lambda cell: (cell.train_flops,)))
+        tuple(_falling(alike, lambda cell: cell.train_flops))
         for alike in _grouped(cells, but_for_the_teacher)
         if len({cell.tokens for cell in alike}) < len({(cell.tokens, cell.train_flops) for cell in alike})
     )
@@ -142,10 +139,10 @@ def _grouped(cells: Sequence[Cell], alike: Callable[[Cell], tuple[object, ...]])
     return list(groups.values())
 
 
-def _falling(cells: Sequence[Cell], place: Callable[[Cell], tuple[float, ...]]) -> Iterator[Cell]:
-    """In the order of their places the cells with a lower loss than all before."""
+def _falling(cells: Sequence[Cell], cost: Callable[[Cell], float]) -> Iterator[Cell]:
+    """In the order of their costs the cells with a lower loss than all before."""
     lowest = inf
-    for cell in sorted(cells, key=lambda cell: (*place(cell), cell.losses.mean())):
+    for cell in sorted(cells, key=lambda cell: (cost(cell), cell.losses.mean())):
         if (loss := cell.losses.mean()) < lowest:
             lowest = loss
             yield cell
@@ -185,8 +182,8 @@ def _gain(axis: str, smaller: Cell, larger: Cell, seeds: SeedVariances) -> Gain:
         axis=axis,
         smaller=smaller.architecture.shape_name,
         larger=larger.architecture.shape_name,
-        budget=smaller.budget,
+        budget=budget_words(smaller.budget),
         setting=smaller.setting,
         parameters_added=larger.parameters_encoder - smaller.parameters_encoder,
-        difference=paired_difference(larger.losses, smaller.losses, seeds.get(larger.tokens)),
+        difference=paired_difference(larger.losses, smaller.losses, seeds.get(larger.budget)),
     )

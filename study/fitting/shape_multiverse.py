@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from study.config import setting_words
+from study.config import Budget, setting_words
 from study.errors import InputError, Problem
 from study.fitting.cells import EQUAL_WITHIN, Cell, of_equal_size
 from study.fitting.contrasts import contrast, slope_weights
@@ -32,7 +32,7 @@ from study.fitting.universes import LOSSES, SETTINGS, Multiverse, Question, Univ
 from study.folders import SweepFolder
 
 QUESTION = Question(
-    text="At equal size and tokens, which lowers the loss: depth or width?",
+    text="At equal size and budget, which lowers the loss: depth or width?",
     quantity="nats that doubling the depth adds",
     threshold=0.0,
     above="Width",
@@ -103,7 +103,8 @@ def _compared(
         skipped = 1 if seeds == _SEEDS[1] else 0
         used = [cell for cell in cells if _serves(cell, rates, skipped)]
         if budget == _BUDGETS[1]:
-            used = [cell for cell in used if cell.tokens == max(each.tokens for each in used)]
+            longest = max(used, key=lambda cell: cell.tokens, default=None)
+            used = [cell for cell in used if longest is not None and cell.budget == longest.budget]
         families = list(_families(used, lambda cell: sizes[cell.runs[0]]))
         runs = tuple(run for family in families for cell in family for run in cell.runs[skipped:])
         if runs in asked:
@@ -136,11 +137,10 @@ def _serves(cell: Cell, rates: str, skipped: int) -> bool:
 
 def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:
     """Cells of two depths or more, equal in size, budget and setting."""
-
-    def alike(cell: Cell) -> tuple[str, str]:
-        return cell.setting, cell.budget
-
-    for _, members in groupby(sorted(cells, key=alike), alike):
+    found: dict[tuple[str, Budget], list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: (cell.setting, cell.tokens)):
+        found.setdefault((cell.setting, cell.budget), []).append(cell)
+    for members in found.values():
         for family in of_equal_size(members, size):
             if len({cell.architecture.depth for cell in family}) > 1:
                 yield family

@@ -16,6 +16,7 @@ from study.plotting.style import (
     panels,
     theme,
 )
+from study.wording import budget_words
 
 PARAMETERS = "parameters (unique tensors of the MLM model, embeddings included)"
 
@@ -28,7 +29,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     front = {cell.name for cell in evidence.front}
     rows = [
         {
-            "series": f"{cell.budget} {cell.validation}",
+            "series": f"{budget_words(cell.budget)} {cell.validation}",
             "parameters": cell.parameters,
             "on_front": cell.name in front,
         }

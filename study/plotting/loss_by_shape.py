@@ -21,7 +21,7 @@ from study.counting import parameters
 from study.fitting.evidence import MOST_PANELS, Evidence
 from study.fitting.law_fits import LawFit
 from study.plotting.style import LOSS, log_ticks, panels, theme
-from study.wording import compact
+from study.wording import budget_words, compact
 
 Count = Callable[[int, int], float]
 """Parameters at a depth and a width."""
@@ -40,7 +40,12 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     usable = [cell for cell in evidence.cells if cell.usable]
     budgets = list(dict.fromkeys(cell.budget for cell in sorted(usable, key=lambda cell: cell.tokens)))[-MOST_PANELS:]
     rows = [
-        {"panel": cell.budget, "depth": cell.architecture.depth, "width": cell.architecture.width, "loss": cell.loss_nats}
+        {
+            "panel": budget_words(cell.budget),
+            "depth": cell.architecture.depth,
+            "width": cell.architecture.width,
+            "loss": cell.loss_nats,
+        }
         for cell in usable
         if cell.budget in budgets
     ]

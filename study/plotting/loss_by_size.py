@@ -15,6 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from study.fitting.cells import Cell, Family
 from study.fitting.evidence import Evidence
 from study.plotting.style import LOSS, legend_below, mark_plateau, panels, series_styles, theme
+from study.wording import budget_words
 
 _HELD = {"depth": ("width",), "ffn": ("depth", "width"), "heads": ("depth", "width", "ffn")}
 """What a line holds beside its setting; where the width trades against the size at equal parameters, all but the width."""
@@ -56,7 +57,7 @@ class LossBySize:
     def _rows(self, cell: Cell, family: Family, half: float | None) -> list[dict[str, object]]:
         shape, mean = cell.architecture, cell.losses.mean()
         shared = {
-            "panel": family.budget,
+            "panel": budget_words(family.budget),
             "family": family.size,
             "setting": cell.setting,
             "cell": cell.name,
