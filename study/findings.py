@@ -15,7 +15,8 @@ from study.fitting.law_fits import LawFit
 from study.fitting.learning_rates import RATE
 from study.fitting.ledgers import LEDGER_COLUMNS
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, Difference
-from study.fitting.rankings import Gain, TokenGain, flops_fronts_of
+from study.fitting.rankings import Gain, flops_fronts_of
+from study.fitting.token_gains import Rise, TokenGain
 from study.plotting.what_doubling_adds import shapes_shown
 from study.quantities import plural
 from study.wording import budget_words, compact, signed, span
@@ -86,9 +87,25 @@ def _why_excluded(evidence: Evidence) -> str:
 
 
 def law_findings(evidence: Evidence) -> list[str]:
-    """Each law that the ledger can tell, with its status, intervals and forecast; or why there is none."""
+    """Each law that the ledger can tell, with its status, intervals and forecast; or why there is none, or can be none yet."""
     laws = evidence.laws
-    return [*map(law_sentence, laws.fits), *(f"{reason}." for reason in laws.reasons)]
+    return [*map(law_sentence, laws.fits), *(f"{reason}." for reason in laws.reasons), *_rises(evidence.rises)]
+
+
+def _rises(rises: Sequence[Rise]) -> Iterator[str]:
+    """Where each doubling of the tokens buys more than the one before, beyond chance; the widest in full."""
+    decided = [rise for rise in rises if rise.decided]
+    if not decided:
+        return
+    told = max(decided, key=lambda rise: rise.nats_per_doubling.estimate)
+    first, second = (f"{gain.nats_lowered_per_doubling:+.3f} nats" for gain in (told.earlier, told.later))
+    shape = _shape_in(told.earlier.shape, told.earlier.setting)
+    steps = f"{shape} {first} from {told.earlier.shorter} to {told.later.shorter}, {second} on to {told.later.longer}"
+    where = f"In {len(decided)} of {plural(len(rises), 'place')}"
+    yield (
+        f"{where} a doubling of the tokens buys more than the one before (Holm, 5%): {steps}. No power law in the tokens does "
+        "so, but runs do that are leaving the plateau of the unigrams; larger budgets may follow one."
+    )
 
 
 def law_sentence(found: LawFit) -> str:

@@ -271,8 +271,10 @@ def test_a_contrast_of_two_cells_is_their_paired_difference() -> None:
     random = np.random.default_rng(0)
     one, other = random.normal(4.1, 0.3, (2, 50)), random.normal(4.0, 0.3, (3, 50))
     seeds = pooled_seed_variance([one, other])
-    found = contrast(np.array([1.0, -1.0]), [one, other], seeds)
+    assert seeds is not None
+    found = contrast(np.array([1.0, -1.0]), [one, other], [seeds, seeds])
     expected = paired_difference(one, other, seeds)
+    assert found.p_value == pytest.approx(expected.p_value)
     assert found.estimate == pytest.approx(expected.estimate_nats)
     assert found.interval == pytest.approx((expected.low_nats, expected.high_nats))
 

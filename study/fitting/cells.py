@@ -139,6 +139,11 @@ def _place(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
     return listed.index(value) if value in listed else len(listed), number, str(value)
 
 
+def measured(cells: Iterable[Cell]) -> list[Cell]:
+    """The cells whose differences have an error over validation sequences."""
+    return [cell for cell in cells if cell.usable and cell.losses.shape[1] > 1]
+
+
 def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
     """The families of a sweep: groups of equal parameters where any holds two shapes, else one family a budget."""
     equal = tuple(_equal_parameters(cells))

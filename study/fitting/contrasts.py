@@ -14,26 +14,31 @@ from study.fitting.paired import CONFIDENCE, SeedVariance, variances_of_sum
 
 @dataclass(frozen=True)
 class Contrast:
-    """An estimate in nats per masked token, and its 95% interval; None without seed replicates."""
+    """An estimate in nats per masked token, its 95% interval and p-value against zero; None without seed replicates."""
 
     estimate: float
-    interval: tuple[float, float] | None
+    interval: tuple[float, float] | None = None
+    p_value: float | None = None
 
 
-def contrast(weights: NDArray[np.float64], cells: Sequence[NDArray[np.float64]], seeds: SeedVariance | None) -> Contrast:
+def contrast(
+    weights: NDArray[np.float64], cells: Sequence[NDArray[np.float64]], seeds: Sequence[SeedVariance] | None
+) -> Contrast:
     """Σ wᵢ·mean(lossᵢ) of cells that are seeds × sequences each, over the same two or more sequences.
 
-    Its variance is s²(sequences)/n of the weighted sums, plus s²(seeds)·Σ wᵢ²/kᵢ; the interval is Student's with
-    Satterthwaite's degrees of freedom. With the weights 1 and −1 this is study.fitting.paired.paired_difference.
+    Its variance is s²(sequences)/n of the weighted sums, plus Σ s²ᵢ·wᵢ²/kᵢ, where `seeds` are the s²ᵢ of the cells; the
+    interval is Student's with Satterthwaite's degrees of freedom. With the weights 1 and −1 this is
+    study.fitting.paired.paired_difference.
     """
     summed = weights @ np.stack([losses.mean(axis=0) for losses in cells])
     estimate = float(summed.mean())
     if seeds is None:
-        return Contrast(estimate, None)
+        return Contrast(estimate)
     n_seeds = [len(losses) for losses in cells]
-    over_sequences, over_seeds, freedom = variances_of_sum(summed, weights, n_seeds, [seeds] * len(cells))
-    half = float(stats.t.isf((1 - CONFIDENCE) / 2, freedom)) * (over_sequences + over_seeds) ** 0.5
-    return Contrast(estimate, (estimate - half, estimate + half))
+    over_sequences, over_seeds, freedom = variances_of_sum(summed, weights, n_seeds, seeds)
+    student = stats.t(freedom, loc=estimate, scale=(over_sequences + over_seeds) ** 0.5)
+    low, high = student.interval(CONFIDENCE)
+    return Contrast(estimate, (float(low), float(high)), float(2 * min(student.cdf(0.0), student.sf(0.0))))
 
 
 def slope_weights(x: NDArray[np.float64]) -> NDArray[np.float64]:

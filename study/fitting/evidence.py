@@ -15,8 +15,9 @@ from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, Family, cells_of, families_of, families_of_settings
 from study.fitting.comparisons import Comparisons, compare
 from study.fitting.downstream import Downstream, downstream
-from study.fitting.rankings import Gain, TokenGain, front_of, gains_of, token_gains_of
+from study.fitting.rankings import Gain, front_of, gains_of
 from study.fitting.sweep_laws import SweepLaws, sweep_laws
+from study.fitting.token_gains import Rise, TokenGain, rises_of, token_gains_of
 from study.folders import SweepFolder
 from study.wording import budget_words
 
@@ -36,6 +37,7 @@ class Evidence:
     comparisons: Comparisons
     gains: tuple[Gain, ...]
     token_gains: tuple[TokenGain, ...]
+    rises: tuple[Rise, ...]
     front: tuple[Cell, ...]
 
     @cached_property
@@ -94,15 +96,16 @@ class Evidence:
         return {"cells": [cell.to_dict() | {"search": asdict(cell.rates)} for cell in self.cells]}
 
     def differences(self) -> dict[str, Any]:
-        """What `fits/paired_differences.json` holds: the comparisons, the gains, and the cells on the front."""
+        """What `fits/paired_differences.json` holds: the comparisons, the gains, their rises, and the cells on the front."""
         gains = [asdict(gain) | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains]
         tokens = [asdict(gain) | {"nats_lowered_per_doubling": gain.nats_lowered_per_doubling} for gain in self.token_gains]
         front = [cell.name for cell in self.front]
         compared = asdict(self.comparisons)
         pairs = [pair | {"budget": budget_words(pair["budget"])} for pair in compared["pairs"]]
         seeds = [{"budget": budget_words(budget)} | variance for budget, variance in compared["seed_variances"].items()]
-        told = {"pairs": pairs, "seed_variances": seeds, "gains": gains, "token_gains": tokens, "front": front}
-        return compared | told
+        rises = [asdict(rise) for rise in self.rises]
+        of_tokens = {"token_gains": tokens, "rises": rises}
+        return compared | {"pairs": pairs, "seed_variances": seeds, "gains": gains, **of_tokens, "front": front}
 
 
 def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
@@ -116,8 +119,8 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     alike = [] if "search" in sweep else list(families_of_settings(cells))
     comparisons = compare(families, alike, include_unbracketed)
     seeds = comparisons.seed_variances
-    gains, token_gains = gains_of(cells, seeds), token_gains_of(cells, seeds)
-    return Evidence(folder, sweep, ledger, cells, families, comparisons, gains, token_gains, front_of(cells))
+    steps = gains_of(cells, seeds), token_gains_of(cells, seeds), rises_of(cells, seeds)
+    return Evidence(folder, sweep, ledger, cells, families, comparisons, *steps, front_of(cells))
 
 
 def save_fits(evidence: Evidence) -> None:

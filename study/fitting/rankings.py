@@ -1,15 +1,14 @@
-"""What a larger size and more tokens buy, and the fronts of loss against parameters and FLOPs."""
+"""What a larger size buys, and the fronts of loss against parameters and FLOPs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from math import inf, log2
+from math import inf
 
-from study.architecture import Architecture
 from study.config import setting_words
-from study.fitting.cells import Cell
+from study.fitting.cells import Cell, measured
 from study.fitting.paired import Difference, SeedVariances, paired_difference
 from study.wording import budget_words
 
@@ -42,28 +41,6 @@ class Gain:
         return -self.difference.estimate_nats / (self.parameters_added / 1e6)
 
 
-@dataclass(frozen=True)
-class TokenGain:
-    """One shape at two neighbouring budgets, `shorter` and `longer` as they were given: the longer minus the shorter in loss.
-
-    The interval in `difference` is for this pair alone, not corrected for the number of pairs. It takes seeds as independent,
-    which is cautious where one trunk serves both budgets.
-    """
-
-    shape: str
-    setting: str
-    shorter: str
-    longer: str
-    fewer_tokens: int
-    more_tokens: int
-    difference: Difference
-
-    @property
-    def nats_lowered_per_doubling(self) -> float:
-        """Loss lowered by each doubling of the tokens, in nats per masked token."""
-        return -self.difference.estimate_nats / log2(self.more_tokens / self.fewer_tokens)
-
-
 def gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[Gain, ...]:
     """Every step to the next larger depth, width or FFN, all else equal, ranked by loss lowered per added parameter.
 
@@ -71,37 +48,10 @@ def gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[Gain, ...]:
     several numbers of heads, they are a size of their own, and steps in width are between equal heads. A step that adds no
     parameters, as depth does where layers are shared, buys nothing that can be ranked so.
     """
-    measured = _measured(cells)
-    gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, measured)]
+    told = measured(cells)
+    gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, told)]
     gains = [gain for gain in gains if gain.parameters_added > 0]
     return tuple(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
-
-
-def token_gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[TokenGain, ...]:
-    """Every step of a shape to the next larger budget of tokens, all else equal, in the order of the cells."""
-    ladders: dict[tuple[str, Architecture], list[Cell]] = {}
-    for cell in _measured(cells):
-        ladders.setdefault((cell.setting, cell.architecture), []).append(cell)
-    return tuple(
-        TokenGain(
-            shape=fewer.architecture.shape_name,
-            setting=fewer.setting,
-            shorter=budget_words(fewer.budget),
-            longer=budget_words(more.budget),
-            fewer_tokens=fewer.tokens,
-            more_tokens=more.tokens,
-            difference=_over_budgets(more, fewer, seeds),
-        )
-        for ladder in ladders.values()
-        for fewer, more in pairwise(sorted(ladder, key=lambda cell: cell.tokens))
-        if fewer.tokens < more.tokens
-    )
-
-
-def _over_budgets(more: Cell, fewer: Cell, seeds: SeedVariances) -> Difference:
-    """The difference of two budgets, whose seeds scatter apart; without an interval where either has no seed replicates."""
-    of_more, of_fewer = seeds.get(more.budget), seeds.get(fewer.budget)
-    return paired_difference(more.losses, fewer.losses, None if of_fewer is None else of_more, of_fewer)
 
 
 def front_of(cells: Sequence[Cell]) -> tuple[Cell, ...]:
@@ -146,11 +96,6 @@ def _falling(cells: Sequence[Cell], cost: Callable[[Cell], float]) -> Iterator[C
         if (loss := cell.losses.mean()) < lowest:
             lowest = loss
             yield cell
-
-
-def _measured(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells whose differences have an error over validation sequences."""
-    return [cell for cell in cells if cell.usable and cell.losses.shape[1] > 1]
 
 
 def _steps(axis: str, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:

@@ -123,7 +123,8 @@ def _slope(families: Sequence[Sequence[Cell]], skipped: int, space: Space, choic
     weights, losses = np.concatenate(parts) / len(families), [cell.losses[skipped:] for cell in cells]
     means = np.array([each.mean() for each in losses])
     factors = weights if space == "linear" else weights * means.mean() / means
-    found = contrast(factors, losses, pooled_seed_variance(losses))
+    pooled = pooled_seed_variance(losses)
+    found = contrast(factors, losses, None if pooled is None else [pooled] * len(losses))
     value = found.estimate if space == "linear" else float(weights @ np.log(means) * means.mean())
     moved = value - found.estimate
     interval = None if found.interval is None else (found.interval[0] + moved, found.interval[1] + moved)

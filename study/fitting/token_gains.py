@@ -1,0 +1,108 @@
+"""What more tokens buy a shape, and where each doubling buys more than the one before, which no power law does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import log2
+
+import numpy as np
+
+from study.architecture import Architecture
+from study.fitting.cells import Cell, measured
+from study.fitting.contrasts import Contrast, contrast
+from study.fitting.paired import CONFIDENCE, Difference, SeedVariances, holm, paired_difference
+from study.wording import budget_words
+
+
+@dataclass(frozen=True)
+class TokenGain:
+    """One shape at two neighbouring budgets, `shorter` and `longer` as they were given: the longer minus the shorter in loss.
+
+    The interval in `difference` is for this pair alone, not corrected for the number of pairs. It takes seeds as independent,
+    which is cautious where one trunk serves both budgets.
+    """
+
+    shape: str
+    setting: str
+    shorter: str
+    longer: str
+    fewer_tokens: int
+    more_tokens: int
+    difference: Difference
+
+    @property
+    def nats_lowered_per_doubling(self) -> float:
+        """Loss lowered by each doubling of the tokens, in nats per masked token."""
+        return -self.difference.estimate_nats / log2(self.more_tokens / self.fewer_tokens)
+
+
+@dataclass(frozen=True)
+class Rise:
+    """Two neighbouring steps in tokens of one shape: what a doubling buys in the later one minus what it buys in the earlier.
+
+    E + B·D^−beta falls by less with each doubling: where `nats_per_doubling` is above zero beyond chance, no such law holds.
+    Its interval is for these two steps alone; `p_value_holm` is corrected for all of the sweep.
+    """
+
+    earlier: TokenGain
+    later: TokenGain
+    nats_per_doubling: Contrast
+    p_value_holm: float | None = None
+
+    @property
+    def decided(self) -> bool:
+        """Whether a doubling buys more in the later step, beyond chance."""
+        return self.nats_per_doubling.estimate > 0 and self.p_value_holm is not None and self.p_value_holm < 1 - CONFIDENCE
+
+
+def token_gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[TokenGain, ...]:
+    """Every step of a shape to the next larger budget of tokens, all else equal, in the order of the cells."""
+    return tuple(_gain(fewer, more, seeds) for ladder in _ladders(cells) for fewer, more in pairwise(ladder))
+
+
+def rises_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[Rise, ...]:
+    """Every two neighbouring steps in tokens of a shape, in the order of the cells."""
+    found = [
+        Rise(_gain(few, more, seeds), _gain(more, most, seeds), _rise((few, more, most), seeds))
+        for ladder in _ladders(cells)
+        for few, more, most in zip(ladder, ladder[1:], ladder[2:], strict=False)
+    ]
+    p_values = [p_value for rise in found if (p_value := rise.nats_per_doubling.p_value) is not None]
+    adjusted = iter(holm(p_values))
+    return tuple(
+        rise if rise.nats_per_doubling.p_value is None else replace(rise, p_value_holm=next(adjusted)) for rise in found
+    )
+
+
+def _ladders(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """The cells of each shape and setting by their tokens, of equal tokens one."""
+    ladders: dict[tuple[str, Architecture], dict[int, Cell]] = {}
+    for cell in measured(cells):
+        ladders.setdefault((cell.setting, cell.architecture), {}).setdefault(cell.tokens, cell)
+    for ladder in ladders.values():
+        yield [ladder[tokens] for tokens in sorted(ladder)]
+
+
+def _gain(fewer: Cell, more: Cell, seeds: SeedVariances) -> TokenGain:
+    """A step, whose budgets' seeds scatter apart; without an interval where either has no seed replicates."""
+    of_more, of_fewer = seeds.get(more.budget), seeds.get(fewer.budget)
+    return TokenGain(
+        shape=fewer.architecture.shape_name,
+        setting=fewer.setting,
+        shorter=budget_words(fewer.budget),
+        longer=budget_words(more.budget),
+        fewer_tokens=fewer.tokens,
+        more_tokens=more.tokens,
+        difference=paired_difference(more.losses, fewer.losses, None if of_fewer is None else of_more, of_fewer),
+    )
+
+
+def _rise(ladder: tuple[Cell, Cell, Cell], seeds: SeedVariances) -> Contrast:
+    """By how much more a doubling lowers the loss from the second cell to the third than from the first to the second."""
+    few, more, most = (log2(cell.tokens) for cell in ladder)
+    earlier, later = 1 / (more - few), 1 / (most - more)
+    of_cells = [variance for cell in ladder if (variance := seeds.get(cell.budget)) is not None]
+    weights = np.array([-earlier, earlier + later, -later])
+    return contrast(weights, [cell.losses for cell in ladder], of_cells if len(of_cells) == len(ladder) else None)

@@ -1,0 +1,70 @@
+"""Where doublings of the tokens buy more and more, no power law in them holds; where one holds, none is said to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from study.config import RunConfig
+from study.findings import law_findings
+from study.fitting.evidence import Evidence, gather
+from study.fitting.token_gains import rises_of
+from tests.synthetic import SWEEP, Law, add_run, run_config, sweep_folder
+
+BUDGETS = (5e5, 1e6, 2e6, 4e6)
+
+
+@dataclass(frozen=True)
+class OfTokens(Law):
+    """The loss at each budget, beside the noise of seeds and sequences."""
+
+    losses: tuple[float, ...] = ()
+
+    def loss(self, config: RunConfig) -> float:
+        """The expected loss of a run in nats per masked token."""
+        return self.losses[BUDGETS.index(config.recipe.budget.amount)]
+
+
+def evidence(path: Path, *losses: float, seeds: int = 3) -> Evidence:
+    folder = sweep_folder(path, SWEEP | {"tune": {}, "budgets": {"tokens": list(BUDGETS)}})
+    for tokens, width, seed in product(BUDGETS, (64, 128), range(seeds)):
+        add_run(folder, run_config(1, width, seed=seed, tokens=tokens), OfTokens(losses=losses))
+    folder.write_ledger()
+    return gather(folder, include_unbracketed=True)
+
+
+def told(found: Evidence) -> list[str]:
+    return [line for line in law_findings(found) if "a doubling of the tokens buys more" in line]
+
+
+def test_doublings_that_buy_more_and_more_are_told(tmp_path: Path) -> None:
+    found = evidence(tmp_path / "s", 5.3, 5.1, 4.6, 4.3)
+    steps = [(rise.earlier.shorter, rise.later.longer, rise.decided) for rise in found.rises]
+    assert steps == [("500.0k tokens", "2.0M tokens", True), ("1.0M tokens", "4.0M tokens", False)] * 2
+    for rise, expected in zip(found.rises, (0.3, -0.2) * 2, strict=True):
+        assert rise.nats_per_doubling.estimate == pytest.approx(expected, abs=0.03)
+        low, high = rise.nats_per_doubling.interval or (np.inf, -np.inf)
+        assert low < expected < high
+    (line,) = told(found)
+    assert line.startswith("In 2 of 4 places a doubling of the tokens buys more than the one before (Holm, 5%): L1-H")
+    assert "nats from 500.0k tokens to 1.0M tokens, +0." in line
+    assert "No power law in the tokens does so" in line
+
+
+def test_a_power_law_is_never_said_to_rise(tmp_path: Path) -> None:
+    found = evidence(tmp_path / "s", *(3 + 60 * tokens**-0.25 for tokens in BUDGETS))
+    assert all(rise.nats_per_doubling.estimate < 0 for rise in found.rises)
+    assert told(found) == []
+
+
+def test_chance_is_not_said_to_rise(tmp_path: Path) -> None:
+    """A straight line in the logarithm is the edge of what power laws do; one seed a cell says nothing of chance."""
+    assert told(evidence(tmp_path / "line", 5.2, 4.9, 4.6, 4.3)) == []
+    single = evidence(tmp_path / "single", 5.3, 5.1, 4.6, 4.3, seeds=1)
+    assert {rise.nats_per_doubling.interval for rise in single.rises} == {None}
+    assert told(single) == []
+    assert rises_of(single.cells[:2], {}) == ()
