@@ -166,7 +166,8 @@ def explanations(architecture: Architecture, published: tuple[str, str] | None =
         size, status = published
         reason = f"rounded, as the authors or the model card state it; which total is meant is rarely said ({status})"
         found.append(Explanation("published", size, reason))
-    if unbuildable(architecture) is None and architecture.norm == "post" and architecture.ffn == 4 * architecture.width:
+    of_bert_s_kind = architecture.norm == "post" and architecture.position_encoding == "learned"
+    if unbuildable(architecture) is None and of_bert_s_kind and architecture.ffn == 4 * architecture.width:
         found += [_lecture(architecture), _tutorial(architecture)]
     return (*found, *_other_totals(architecture, count))
 

@@ -10,7 +10,10 @@ from pydantic import ValidationInfo, field_validator
 from study.schema import Count, Index, Strict
 
 BUILT = ("depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm", "tied_decoder")
-"""The fields that study.model builds at any value; the others it builds as BERT has them."""
+"""The fields that study.model builds at any value; the others it builds as BERT has them, or as ALSO_BUILT says."""
+
+ALSO_BUILT = {"position_encoding": ("rotary",)}
+"""The values beside BERT's at which study.model builds other fields."""
 
 NOT_IN_MLM = ("pooler", "second_output_bias")
 """Fields that only totals of other people's models depend on; an MLM model is built alike at any value."""
@@ -32,7 +35,8 @@ class Architecture(Strict):
     - `biases`: which matrices have one. DeBERTa's key has none; in ModernBERT (arXiv:2412.13663) only the output has.
     - `norm_kind`: LayerNorm, RMSNorm, or MobileBERT's affine map without normalising. `embedding_norm`: in pre-norm, one after
       the embeddings in place of the first block's (ModernBERT).
-    - `position_encoding`: `learned` adds P rows; `rotary` has no parameters; `disentangled` has a table of R relative
+    - `position_encoding`: `learned` adds P rows; `rotary` turns queries and keys by angles that grow with the position, and has
+      no parameters (RoFormer, Su et al. 2021, arXiv:2104.09864; ESM-2, ModernBERT); `disentangled` has a table of R relative
       positions with projections of its own (DeBERTa, arXiv:2006.03654), `disentangled_shared` uses the content's projections
       and norms the table (DeBERTa v2 and v3, arXiv:2111.09543). `convolution_kernel` K: a convolution beside the first block.
     - `attention_window` W: tokens see W/2 others on each side, but for every `global_attention_every`-th layer.
@@ -177,21 +181,25 @@ def nearest_divisor(width: int, heads: int) -> int:
 
 
 def unlike_bert(architecture: Architecture) -> dict[str, object]:
-    """The fields that study.model knows at BERT's value only, where an architecture has another value."""
-    return {name: value for name, default in _at_berts_value_only() if (value := getattr(architecture, name)) != default}
+    """The fields outside BUILT where an architecture has another value than BERT."""
+    return {name: value for name, default in _not_built_at_any_value() if (value := getattr(architecture, name)) != default}
 
 
 @functools.cache
-def _at_berts_value_only() -> tuple[tuple[str, object], ...]:
+def _not_built_at_any_value() -> tuple[tuple[str, object], ...]:
     return tuple((name, field.default) for name, field in Architecture.model_fields.items() if name not in BUILT)
 
 
 def unbuildable(architecture: Architecture) -> str | None:
     """What keeps study.model from building an architecture, by its field; None where it can build it."""
     for name, value in unlike_bert(architecture).items():
-        if name not in NOT_IN_MLM:
+        if name not in NOT_IN_MLM and value not in ALSO_BUILT.get(name, ()):
             default = Architecture.model_fields[name].default
-            plain = "as BERT has it" if default is None else f"{name} {default}"
+            values = " or ".join(map(str, (default, *ALSO_BUILT.get(name, ()))))
+            plain = "as BERT has it" if default is None else f"{name} {values}"
             built = f"{plain}, and any {', '.join(BUILT)}"
             return f"{name} {value} can be counted but not trained or timed; what can be built has {built}"
+    if architecture.position_encoding == "rotary" and (each := architecture.head_width) % 2:
+        sizes = f"{architecture.heads} heads of width {architecture.width}"
+        return f"position_encoding rotary turns pairs of numbers, and {sizes} have {each} each"
     return None

@@ -142,14 +142,15 @@ def activation_bytes(architecture: Architecture, step: Step) -> int:
     - each block's product inputs: to query/key/value and to the FFN 2aNH, inner size before and after GELU 2aNF, attention's
       output aNH;
     - attention: query, key, value 3aNH, and a log-sum-exp 4AN where it is fused; otherwise the probabilities a·A·S·N, with
-      dropout its mask and its result too, 3a·A·S·N;
+      dropout its mask and its result too, 3a·A·S·N; with rotary positions query and key as they were turned, 2aNH, where it is
+      fused;
     - dropout: 2L + 1 masks of NH, of a byte each on CUDA, of the numbers' own size on CPU;
     - the head on M = B·K positions: M·(4aH + 8); token ids before and after masking, with the positions and labels 16N + 16M.
     """
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
     norms = (2 * a.depth + 1) * n * (FLOAT * h + 2 * FLOAT)
     if step.fused_attention:
-        attention = n * (3 * item * h + FLOAT * a.heads)
+        attention = n * ((5 if a.position_encoding == "rotary" else 3) * item * h + FLOAT * a.heads)
     else:
         attention = n * item * (3 * h + a.heads * step.sequence_length * (3 if step.dropout else 1))
     block = attention + n * item * (3 * h + 2 * a.ffn)
@@ -164,10 +165,12 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
 
     With N = B·S and a bytes a number (weights too: a bf16 encoder is stored in bf16): weights a·parameters_encoder, token ids
     8N, and the wider sublayer: attention holds its input, query, key, value, their mix and its product 6aNH + 4AN, the FFN
-    holds the block's input, its own, and the inner size before and after GELU aN(2H + 2F); pre-norm holds aNH more.
+    holds the block's input, its own, and the inner size before and after GELU aN(2H + 2F); pre-norm holds aNH more. With rotary
+    positions attention holds query and key as they were turned, too, 2aNH. Attention is taken as fused, which it is everywhere
+    but in bf16 on a CPU.
     """
     a, h, n, item = architecture, architecture.width, batch * sequence_length, itemsize(precision)
-    attention = n * (6 * item * h + FLOAT * a.heads)
+    attention = n * ((8 if a.position_encoding == "rotary" else 6) * item * h + FLOAT * a.heads)
     feed_forward = n * item * (2 * h + 2 * a.ffn)
     wider = "attention" if attention > feed_forward else "feed-forward"
     normed = n * item * h if a.norm == "pre" else 0

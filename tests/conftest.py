@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
+
+settings.register_profile("unhurried", parent=settings.default, deadline=None)
+settings.load_profile("unhurried")
 
 CHECKED = ("embeddings", "encoder", "heads", "linear", "loss", "masked_language_model")
 install_import_hook([f"study.model.{name}" for name in CHECKED], "beartype.beartype")

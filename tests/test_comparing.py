@@ -233,7 +233,7 @@ def test_counting_is_quick_because_nothing_heavy_is_imported(command: list[str])
         ({"activation": "geglu"}, "activation geglu"),
         ({"biases": "none"}, "biases none"),
         ({"layer_groups": 1}, "layer_groups 1"),
-        ({"position_encoding": "rotary"}, "position_encoding rotary"),
+        ({"position_encoding": "disentangled", "relative_positions": 8}, "position_encoding disentangled"),
         ({"norm_kind": "rms", "norm_bias": False}, "norm_kind rms"),
         ({"norm": "pre", "embedding_norm": True}, "embedding_norm True"),
     ],

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from study.architecture import BUILT, Architecture
+from study.architecture import ALSO_BUILT, BUILT, Architecture
 from study.config import Budget, DataConfig, Masking, Recipe, RunConfig, TokenizerConfig, read_yaml
 from study.counting import parameters
 from study.errors import InputError
@@ -71,6 +71,7 @@ OTHER_VALUES: dict[str, object] = {
     "architecture.positions": 17,
     "architecture.segments": 1,
     "architecture.norm": "pre",
+    "architecture.position_encoding": "rotary",
     "architecture.tied_decoder": False,
     "recipe.learning_rate": 0.004,
     "recipe.schedule": "cosine",
@@ -111,7 +112,7 @@ def test_every_knob_that_moves_numbers_renames_the_run() -> None:
 def test_every_knob_is_known_to_move_numbers_or_not_to() -> None:
     of_the_data = {path for path in knobs(RunConfig) if path.startswith("data.")} - {"data.validation_sequences"}
     other_units = {f"recipe.budget.{unit}" for unit in Budget.model_fields} - {"recipe.budget.steps"}
-    only_counted = {f"architecture.{name}" for name in Architecture.model_fields if name not in BUILT}
+    only_counted = {f"architecture.{name}" for name in Architecture.model_fields if name not in {*BUILT, *ALSO_BUILT}}
     assert set(knobs(RunConfig)) - of_the_data - other_units - only_counted == set(OTHER_VALUES)
 
 
@@ -163,6 +164,11 @@ def test_a_batch_is_whole_sequences_with_a_fixed_number_of_masks() -> None:
     [
         ({"architecture": {"vocabulary": 300}}, "", "architecture.vocabulary 300 differs from the tokenizer's, 200"),
         ({"architecture": {"positions": 8}}, "", "architecture.positions 8 is below data.sequence_length 16"),
+        (
+            {"architecture": {"position_encoding": "rotary", "heads": 16}},
+            "",
+            "architecture.position_encoding rotary turns pairs of numbers, and 16 heads of width 16 have 1 each",
+        ),
         ({"recipe": {"batch_tokens": 100}}, "", "recipe.batch_tokens 100 is not a multiple of data.sequence_length 16"),
         ({"recipe": {"budget": {"steps": None, "tokens": 100}}}, "", "pays for 100 tokens, less than one batch of 128"),
         ({"recipe": {"budget": {"tokens": 1e6}}}, "recipe.budget", "needs exactly one of tokens, steps, flops"),

@@ -54,6 +54,8 @@ TRAINED = {
     "bf16, many heads, so products of attention": config(2, 128, 8, 256, vocabulary=300, length=256, batch=8, precision="bf16"),
     "few tokens, deep": config(4, 256, 4, 1024, vocabulary=2048, length=32, batch=2),
     "pre-norm": config(6, 64, 1, 128, vocabulary=1000, length=64, batch=16, norm="pre"),
+    "rotary": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, position_encoding="rotary"),
+    "bf16, rotary": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, precision="bf16", position_encoding="rotary"),
     "backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
     "gradient of the loss, where it is the peak on a GPU": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
     "validation": config(1, 32, 2, 32, vocabulary=8000, length=16, batch=64),
@@ -64,6 +66,7 @@ ENCODED = {
     "bf16": (config(2, 128, 2, 512, vocabulary=1000, length=64, batch=8), "bf16"),
     "pre-norm": (config(3, 96, 3, 384, vocabulary=300, length=64, batch=16, norm="pre"), "fp32"),
     "attention": (config(4, 128, 2, 128, vocabulary=1000, length=64, batch=32), "fp32"),
+    "rotary": (config(4, 128, 2, 128, vocabulary=1000, length=64, batch=32, position_encoding="rotary"), "fp32"),
     "weights": (config(2, 128, 2, 512, vocabulary=30522, length=64, batch=1), "fp32"),
     "wide": (config(1, 512, 8, 2048, vocabulary=300, length=128, batch=16), "bf16"),
 }

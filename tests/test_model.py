@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM, EsmConfig, EsmForMaskedLM
 
 from study.architecture import Architecture
 from study.counting import parameters
 from study.model.embeddings import padding_mask
-from study.model.encoder import FeedForward, attended
+from study.model.encoder import Attention, FeedForward, attended
 from study.model.masked_language_model import MaskedLanguageModel, from_transformers, to_transformers
 
 SHAPES = [(2, 128, 2, 512), (1, 64, 4, 100), (4, 48, 3, 192), (3, 96, 12, 32)]
@@ -104,6 +104,85 @@ def test_logits_equal_those_of_transformers_both_ways(depth: int, width: int, he
     assert not missing.unexpected_keys
     assert all("position_ids" in key or "token_type_ids" in key for key in missing.missing_keys)
     torch.testing.assert_close(back(input_ids=tokens).logits, mine(tokens), atol=1e-5, rtol=0)
+
+
+def esm(architecture: Architecture, layers: dict[str, torch.Tensor]) -> EsmForMaskedLM:
+    """ESM-2 by transformers, which is pre-norm with rotary positions, with our weights."""
+    a = architecture
+    config = EsmConfig(
+        vocab_size=a.vocabulary,
+        hidden_size=a.width,
+        num_hidden_layers=a.depth,
+        num_attention_heads=a.heads,
+        intermediate_size=a.ffn,
+        max_position_embeddings=a.positions,
+        position_embedding_type="rotary",
+        token_dropout=False,
+        emb_layer_norm_before=False,
+        layer_norm_eps=1e-12,
+        pad_token_id=1,
+        mask_token_id=2,
+    )
+    theirs = EsmForMaskedLM(config).eval()
+    names = {
+        "encoder.embeddings.token.weight": "esm.embeddings.word_embeddings.weight",
+        "encoder.final_norm": "esm.encoder.emb_layer_norm_after",
+        "head.transform": "lm_head.dense",
+        "head.norm": "lm_head.layer_norm",
+        "head.bias": "lm_head.bias",
+    }
+    for layer in range(a.depth):
+        of_block = {
+            "attention.output": "attention.output.dense",
+            "attention_norm": "attention.LayerNorm",
+            "feed_forward.inner": "intermediate.dense",
+            "feed_forward.outer": "output.dense",
+            "feed_forward_norm": "LayerNorm",
+        }
+        names |= {f"encoder.blocks.{layer}.{own}": f"esm.encoder.layer.{layer}.{other}" for own, other in of_block.items()}
+    state: dict[str, torch.Tensor] = {}
+    for name, tensor in layers.items():
+        stem, _, kind = name.rpartition(".")
+        if stem.endswith("query_key_value"):
+            block = f"esm.encoder.layer.{stem.split('.')[2]}.attention.self"
+            parts = zip(("query", "key", "value"), tensor.chunk(3), strict=True)
+            state |= {f"{block}.{part}.{kind}": value for part, value in parts}
+        else:
+            state[names.get(name) or f"{names[stem]}.{kind}"] = tensor
+    loaded = theirs.load_state_dict(state, strict=False)
+    assert not loaded.unexpected_keys
+    unknown = ("position", "inv_freq", "contact_head", "lm_head.decoder.weight")
+    assert all(any(part in name for part in unknown) for name in loaded.missing_keys), loaded.missing_keys
+    return theirs
+
+
+@pytest.mark.parametrize(("depth", "width", "heads", "ffn"), SHAPES)
+def test_logits_with_rotary_positions_equal_those_of_esm(depth: int, width: int, heads: int, ffn: int) -> None:
+    architecture = small(
+        depth=depth, width=width, heads=heads, ffn=ffn, norm="pre", segments=0, position_encoding="rotary", pooler=False
+    )
+    ours = randomised(MaskedLanguageModel(architecture, dropout=0.1)).eval()
+    tokens = torch.randint(3, 97, (3, 24), generator=torch.Generator().manual_seed(1))
+    attended = (torch.arange(24) < 20).expand(3, -1)
+    theirs = esm(architecture, ours.state_dict())
+    expected = theirs(input_ids=tokens, attention_mask=attended.long()).logits
+    torch.testing.assert_close(ours(tokens, None, None, attended)[:, :20], expected[:, :20], atol=1e-4, rtol=0)
+    torch.testing.assert_close(ours(tokens), theirs(input_ids=tokens).logits, atol=1e-4, rtol=0)
+
+
+def test_rotary_positions_tell_distances_alone() -> None:
+    """Words that lie three places further on attend to each other as before, and words in another order do not."""
+    torch.manual_seed(0)
+    attention = randomised(Attention(small(position_encoding="rotary"), 0.0)).double().eval()
+    x = torch.randn(2, 20, 32, dtype=torch.float64)
+    alone = attention(x[:, :10], None)
+    mask = (torch.arange(13) >= 3).expand(2, 13)[:, None, None, :]
+    later = attention(torch.cat((x[:, 10:13], x[:, :10]), 1), mask)[:, 3:]
+    torch.testing.assert_close(later, alone, atol=1e-6, rtol=0)
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(1))
+    assert not torch.allclose(attention(x[:, :10][:, order], None), alone[:, order], atol=1e-3)
+    plain = randomised(Attention(small(), 0.0)).double().eval()
+    torch.testing.assert_close(plain(x[:, :10][:, order], None), plain(x[:, :10], None)[:, order])
 
 
 def test_a_pre_norm_block_is_torchs_and_the_last_norm_follows_the_last_block() -> None:

@@ -107,7 +107,7 @@ class FakeRun:
         return 0
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(gpus=st.integers(1, 6), sharing=st.integers(1, 3), devices=st.integers(1, 3))
 def test_a_coordinated_sweep_fills_the_slots_and_never_overfills_a_gpu(
     machine: Any, tmp_path_factory: pytest.TempPathFactory, gpus: int, sharing: int, devices: int

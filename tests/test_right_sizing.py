@@ -48,7 +48,7 @@ def reachable(otherwise: str, **question: Any) -> tuple[Architecture, ...]:
 CONVENTIONS = st.sampled_from(["parameters", "parameters_encoder", "parameters_non_embedding"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     millions=st.floats(0.5, 300),
     convention=CONVENTIONS,
@@ -71,7 +71,7 @@ def test_every_shape_has_the_parameters_asked_for(
         assert rebuilt.ffn == round(ffn_ratio * rebuilt.width)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     megabytes=st.integers(5, 3000),
     megaflops=st.integers(1, 3000),

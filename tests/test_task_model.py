@@ -58,10 +58,11 @@ def test_logits_equal_those_of_transformers(head: HeadKind, outputs: int) -> Non
     torch.testing.assert_close(ours(tokens, segments, attended)[attended], logits[attended], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("encoding", ["learned", "rotary"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_the_last_block_gives_the_same_at_some_positions(norm: str, depth: int) -> None:
-    encoder = randomised(Encoder(small(norm=norm, depth=depth))).eval()
+def test_the_last_block_gives_the_same_at_some_positions(norm: str, depth: int, encoding: str) -> None:
+    encoder = randomised(Encoder(small(norm=norm, depth=depth, position_encoding=encoding))).eval()
     tokens, segments, attended = batch()
     positions = torch.tensor([[0, 5], [3, 3], [8, 1]])
     everywhere = encoder(tokens, segments, attended)

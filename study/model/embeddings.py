@@ -1,6 +1,8 @@
-"""Embeddings of BERT: token, position and segment, summed and normed. Letters: B sequences, S tokens, H width."""
+"""Embeddings of BERT: token, position if learned, and segment, summed and normed. Letters: B sequences, S tokens, H width."""
 
 from __future__ import annotations
+
+import functools
 
 import torch
 from jaxtyping import Float, Int
@@ -18,21 +20,24 @@ class Embeddings(nn.Module):
         super().__init__()
         a = architecture
         self.token = nn.Embedding(a.vocabulary, a.width)
-        self.position = nn.Embedding(a.positions, a.width)
+        self.position = nn.Embedding(a.positions, a.width) if a.position_encoding == "learned" else None
         self.segment = nn.Embedding(a.segments, a.width) if a.segments else None
         self.norm = LayerNorm(a.width) if a.norm == "post" else nn.Identity()
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S H"]:
         """Embed tokens; without `segments_BxS` all belong to segment 0."""
-        length = tokens_BxS.shape[1]
-        offsets_SxH = self.position.weight[:length]
         embedded_BxSxH: Tensor = self.token(tokens_BxS)
+        offsets: list[Tensor] = []  # what every sequence gets alike, summed before it is spread over them
+        if self.position is not None:
+            offsets.append(self.position.weight[: tokens_BxS.shape[1]])
         if self.segment is not None and segments_BxS is not None:
             embedded_BxSxH = embedded_BxSxH + self.segment(segments_BxS)
         elif self.segment is not None:
-            offsets_SxH = offsets_SxH + self.segment.weight[0]
-        normed: Tensor = self.dropout(self.norm(embedded_BxSxH + offsets_SxH))
+            offsets.append(self.segment.weight[0])
+        if offsets:
+            embedded_BxSxH = embedded_BxSxH + functools.reduce(torch.add, offsets)
+        normed: Tensor = self.dropout(self.norm(embedded_BxSxH))
         return normed
 
 

@@ -1,4 +1,7 @@
-"""BERT's encoder at any depth, width, heads and ffn. Letters: B sequences, S tokens, H width, A heads, D head width, F ffn."""
+"""BERT's encoder at any depth, width, heads and ffn, with learned or rotary positions.
+
+Letters: B sequences, S tokens, H width, A heads, D head width, E half of it, F ffn, P positions.
+"""
 
 from __future__ import annotations
 
@@ -25,32 +28,78 @@ class Attention(nn.Module):
         self.heads, self.head_width, self.dropout = architecture.heads, architecture.head_width, dropout
         self.query_key_value = Linear(architecture.width, 3 * architecture.width)
         self.output = Linear(architecture.width, architecture.width)
+        rotary = architecture.position_encoding == "rotary"
+        turns = rotary_turns(architecture.positions, self.head_width) if rotary else None
+        self.register_buffer("turns_2xPxE", turns, persistent=False)
+        self.turns_2xPxE: Tensor | None
 
     def forward(self, x_BxSxH: Float[Tensor, "B S H"], mask: Bool[Tensor, "B 1 1 S"] | None) -> Float[Tensor, "B S H"]:
         """Attend from every token to every token that `mask` allows, to all without it."""
         batch, length, width = x_BxSxH.shape
         joint = self.query_key_value(x_BxSxH).view(batch, length, 3, self.heads, self.head_width)
-        query_BxAxSxD, key_BxAxSxD, value_BxAxSxD = joint.permute(2, 0, 3, 1, 4).unbind(0)
-        dropout = self.dropout if self.training else 0.0
-        attended_BxAxSxD = attended(query_BxAxSxD, key_BxAxSxD, value_BxAxSxD, mask, dropout)
-        mixed: Tensor = self.output(attended_BxAxSxD.transpose(1, 2).reshape(batch, length, width))
+        query_BxSxAxD, key_BxSxAxD, value_BxSxAxD = joint.unbind(2)
+        if self.turns_2xPxE is not None:
+            turns_2xSxE = self.turns_2xPxE[:, :length]
+            query_BxSxAxD, key_BxSxAxD = turned(query_BxSxAxD, turns_2xSxE), turned(key_BxSxAxD, turns_2xSxE)
+        attended_BxSxAxD = self._attended(query_BxSxAxD, key_BxSxAxD, value_BxSxAxD, mask)
+        mixed: Tensor = self.output(attended_BxSxAxD.reshape(batch, length, width))
         return mixed
 
     def attend_from(
-        self, queries_BxKxH: Float[Tensor, "B K H"], x_BxSxH: Float[Tensor, "B S H"], mask: Bool[Tensor, "B 1 1 S"] | None
+        self,
+        queries_BxKxH: Float[Tensor, "B K H"],
+        positions_BxK: Int[Tensor, "B K"],
+        x_BxSxH: Float[Tensor, "B S H"],
+        mask: Bool[Tensor, "B 1 1 S"] | None,
     ) -> Float[Tensor, "B K H"]:
-        """Attend from some tokens only, `queries_BxKxH`, to all of `x_BxSxH`: what `forward` gives at those tokens."""
+        """Attend from some tokens only, `queries_BxKxH`, to all of `x_BxSxH`: what `forward` gives at their positions."""
         batch, length, width = x_BxSxH.shape
         product = self.query_key_value
         queries_BxKxH = product.multiply(queries_BxKxH, product.weight[:width], product.bias[:width])
-        query_BxAxKxD = queries_BxKxH.view(batch, -1, self.heads, self.head_width).transpose(1, 2)
+        query_BxKxAxD = queries_BxKxH.view(batch, -1, self.heads, self.head_width)
         joint = product.multiply(x_BxSxH, product.weight[width:], product.bias[width:])
         joint = joint.view(batch, length, 2, self.heads, self.head_width)
-        key_BxAxSxD, value_BxAxSxD = joint.permute(2, 0, 3, 1, 4).unbind(0)
-        dropout = self.dropout if self.training else 0.0
-        attended_BxAxKxD = attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, dropout)
-        mixed: Tensor = self.output(attended_BxAxKxD.transpose(1, 2).flatten(2))
+        key_BxSxAxD, value_BxSxAxD = joint.unbind(2)
+        if self.turns_2xPxE is not None:
+            query_BxKxAxD = turned(query_BxKxAxD, self.turns_2xPxE[:, positions_BxK])
+            key_BxSxAxD = turned(key_BxSxAxD, self.turns_2xPxE[:, :length])
+        attended_BxKxAxD = self._attended(query_BxKxAxD, key_BxSxAxD, value_BxSxAxD, mask)
+        mixed: Tensor = self.output(attended_BxKxAxD.flatten(2))
         return mixed
+
+    def _attended(
+        self,
+        query_BxKxAxD: Float[Tensor, "B K A D"],
+        key_BxSxAxD: Float[Tensor, "B S A D"],
+        value_BxSxAxD: Float[Tensor, "B S A D"],
+        mask: Bool[Tensor, "B 1 1 S"] | None,
+    ) -> Float[Tensor, "B K A D"]:
+        """`attended`, of tensors that hold the tokens before the heads."""
+        dropout = self.dropout if self.training else 0.0
+        query_BxAxKxD, key_BxAxSxD, value_BxAxSxD = (
+            tensor.transpose(1, 2) for tensor in (query_BxKxAxD, key_BxSxAxD, value_BxSxAxD)
+        )
+        return attended(query_BxAxKxD, key_BxAxSxD, value_BxAxSxD, mask, dropout).transpose(1, 2)
+
+
+def rotary_turns(positions: int, head_width: int) -> Float[Tensor, "2 P E"]:
+    """Cosine and sine of the angles p · 10,000^(−2i/D) by which position p turns pair i, in fp32.
+
+    Source: RoFormer, Su et al. 2021, arXiv:2104.09864, section 3.4.2.
+    """
+    frequencies = 10_000.0 ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
+    angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
+    return torch.stack((angles.cos(), angles.sin())).float()
+
+
+def turned(x: Float[Tensor, "B S A D"], turns: Float[Tensor, "2 *places E"]) -> Float[Tensor, "B S A D"]:
+    """Numbers i and i + D/2 of every head turned together, as a pair (GPT-NeoX and ESM-2 pair them so, RoFormer 2i and 2i + 1).
+
+    `turns` are rotary_turns at the places of the tokens, (2, S, E) or (2, B, S, E).
+    """
+    cosine, sine = turns.to(x.dtype).unsqueeze(-2)
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), -1)
 
 
 def attended(
@@ -141,10 +190,11 @@ class Block(nn.Module):
         if self.pre_norm:
             normed_BxSxH = self.attention_norm(x_BxSxH)
             queries_BxKxH = at_positions(normed_BxSxH, positions_BxK)
-            at_BxKxH = at_BxKxH + self.dropout(self.attention.attend_from(queries_BxKxH, normed_BxSxH, mask))
+            at_BxKxH = at_BxKxH + self.dropout(self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask))
             y_BxKxH: Tensor = at_BxKxH + self.dropout(self.feed_forward(self.feed_forward_norm(at_BxKxH)))
         else:
-            at_BxKxH = self.attention_norm(at_BxKxH, self.dropout(self.attention.attend_from(at_BxKxH, x_BxSxH, mask)))
+            attended_BxKxH = self.attention.attend_from(at_BxKxH, positions_BxK, x_BxSxH, mask)
+            at_BxKxH = self.attention_norm(at_BxKxH, self.dropout(attended_BxKxH))
             y_BxKxH = self.feed_forward_norm(at_BxKxH, self.dropout(self.feed_forward(at_BxKxH)))
         return y_BxKxH
 
