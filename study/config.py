@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, cast
 import yaml
 from pydantic import Field, field_validator, model_validator
 
-from study.architecture import BUILT, NOT_IN_MLM, Architecture, unbuildable, unlike_bert
+from study.architecture import ALSO_BUILT, BUILT, NOT_IN_MLM, Architecture, unbuildable, unlike_bert
 from study.counting import flops_per_token, masked_positions, parameters
 from study.errors import InputError
 from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, flatten, whole
@@ -26,6 +26,11 @@ NUMERICS_VERSION = 1
 
 NO_RUN = {"start": "fresh", "teacher": "none"}
 """The knobs of a recipe that name a trained run, and what they are where they name none."""
+
+LEFT_OUT = {f"recipe.{knob}": none for knob, none in NO_RUN.items()} | {
+    f"architecture.{name}": Architecture.model_fields[name].default for name in ALSO_BUILT
+}
+"""The values that configurations leave out, by knob: no trained run, and BERT's where study.model builds others, too."""
 
 Keep = Literal["first", "last", "spread"]
 """Which layers of a deeper encoder are kept: its first ones, its last ones, or ones evenly from the first to the last."""

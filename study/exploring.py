@@ -13,7 +13,7 @@ from study.fitting.score_points import series
 from study.folders import SweepFolder
 from study.plotting.loss_against_parameters import PARAMETERS
 from study.plotting.style import FLOPS, LOSS
-from study.records import with_no_runs
+from study.records import with_left_out
 from study.score_records import scores_in
 
 SCORE = "downstream/"
@@ -71,7 +71,7 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
             problems[name] = str(error)
     if all(table.empty for table in tables):
         return pd.DataFrame(columns=["run_id", "sweep", "setting", "left_out", "validation"]), problems
-    runs = with_no_runs(pd.concat([table for table in tables if not table.empty], ignore_index=True))
+    runs = with_left_out(pd.concat([table for table in tables if not table.empty], ignore_index=True))
     runs = runs.assign(validation=in_words(runs, validation_columns(runs)))
     scored = [table for table in scores if not table.empty]
     return (_with_scores(runs, pd.concat(scored, ignore_index=True)) if scored else runs), problems

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from study.architecture import Architecture
-from study.config import NO_RUN, RunConfig, fingerprint_of
+from study.config import LEFT_OUT, RunConfig, fingerprint_of
 from study.counting import parameters
 from study.memory import Precision
 from study.schema import Strict, flatten
@@ -159,12 +159,12 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
     if not rows:
         return pd.DataFrame(columns=columns)
     table = pd.DataFrame(rows).sort_values([*columns[1:], "run_id"], ignore_index=True)
-    return with_no_runs(table)
+    return with_left_out(table)
 
 
-def with_no_runs(table: pd.DataFrame) -> pd.DataFrame:
-    """A table of runs in which those that name no trained run, where others do, say so."""
-    return table.fillna({f"recipe.{knob}": none for knob, none in NO_RUN.items() if f"recipe.{knob}" in table})
+def with_left_out(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of runs in which every run has the values that its configuration leaves out and those of others do not."""
+    return table.fillna({knob: value for knob, value in LEFT_OUT.items() if knob in table})
 
 
 def dotted(config: RunConfig) -> dict[str, Any]:

@@ -244,6 +244,22 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
     assert [line.split(":")[0] for line in fronts] == ["Lowest loss at 1.0M tokens", "Lowest loss at 2.0M tokens"]
 
 
+def test_rotary_positions_are_compared_with_learned_ones(tmp_path: Path) -> None:
+    """Configurations leave out that positions are learned; the ledger says it where other runs have rotary ones."""
+    vary = {"architecture.position_encoding": ["rotary", "learned"]}
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": vary})
+    for encoding, seed in product(("rotary", "learned"), (0, 1)):
+        config = run_config(1, 64, seed=seed)
+        architecture = config.architecture.model_copy(update={"position_encoding": encoding})
+        law = Law(depth_effect=0.0, best_rate=3e-3, curvature=0.0)
+        add_run(folder, config.model_copy(update={"architecture": architecture}), law)
+    found = evidence_of(folder, include_unbracketed=True)
+    assert sorted(folder.read_ledger()["architecture.position_encoding"]) == ["learned"] * 2 + ["rotary"] * 2
+    (pair,) = found.comparisons.pairs
+    assert (pair.first, pair.second) == ("position_encoding=learned", "position_encoding=rotary")
+    assert "runs that differ in architecture.position_encoding have laws of their own" in found.laws.reasons[0]
+
+
 def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Path) -> None:
     """The wider of two shapes of equal parameters has dearer tokens, and so sees fewer; the verdict names what was equal."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "budgets": {"flops": [3e11, 6e11]}})

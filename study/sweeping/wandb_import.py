@@ -23,7 +23,7 @@ from study.config import RunConfig, fingerprint_of
 from study.durable_files import write_atomically
 from study.errors import InputError
 from study.folders import SweepFolder, write_table
-from study.records import cell_of, with_no_runs
+from study.records import cell_of, with_left_out
 from study.schema import flatten, set_path
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def ledger_of(runs: Iterable[WandbHistory], tuned: tuple[str, ...]) -> pd.DataFr
     import pandas as pd
 
     rows = [_row(run, tuned) for run in sorted(runs, key=lambda run: run.run_id)]
-    return with_no_runs(pd.DataFrame(rows))
+    return with_left_out(pd.DataFrame(rows))
 
 
 def _row(run: WandbHistory, tuned: tuple[str, ...]) -> dict[str, Any]:
