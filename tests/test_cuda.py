@@ -25,6 +25,7 @@ from tests.test_branching import trunk_and_branch, with_budget
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 Result = TypeVar("Result")
 FUSED: tuple[Kernels, ...] = ("compiled", "graphed")
+ENCODINGS = pytest.mark.parametrize("encoding", ["learned", "rotary"])
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +101,9 @@ def test_torch_compile_builds_on_the_threads_of_a_run_unless_told_otherwise(monk
 
 @pytest.mark.slow
 @pytest.mark.skipif(not can_compile("cpu"), reason="torch.compile finds no C++ compiler or no Python headers here")
-def test_a_compiled_run_on_cpu_learns_what_an_eager_one_does(corpus: Path, tmp_path: Path) -> None:
-    plain = config(corpus)
+@ENCODINGS
+def test_a_compiled_run_on_cpu_learns_what_an_eager_one_does(corpus: Path, tmp_path: Path, encoding: str) -> None:
+    plain = config(corpus, architecture={"position_encoding": encoding})
     eager = trained_apart(tmp_path / "eager", plain, kernels="eager")
     compiled = trained_apart(tmp_path / "compiled", plain, kernels="compiled")
     record = compiled.record()
@@ -114,8 +116,13 @@ def test_a_compiled_run_on_cpu_learns_what_an_eager_one_does(corpus: Path, tmp_p
 @needs_gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kernels", FUSED)
-def test_fused_kernels_learn_what_eager_ones_do(corpus: Path, tmp_path: Path, kernels: Kernels, precision: str) -> None:
+@ENCODINGS
+def test_fused_kernels_learn_what_eager_ones_do(
+    corpus: Path, tmp_path: Path, kernels: Kernels, precision: str, encoding: str
+) -> None:
     plain = cuda_config(corpus, precision=precision, dropout=0.0)
+    architecture = plain.architecture.model_copy(update={"position_encoding": encoding})
+    plain = plain.model_copy(update={"architecture": architecture})
     eager = trained_apart(tmp_path / "eager", plain, device="cuda", kernels="eager")
     fused = trained_apart(tmp_path / "fused", plain, device="cuda", kernels=kernels)
     record = fused.record()
