@@ -98,11 +98,12 @@ def laws(evidence: Evidence) -> str:
 
 
 def _law_rows(evidence: Evidence) -> Iterator[list[object]]:
-    for found in (each.fit for each in evidence.laws.fits):
+    for law in evidence.laws.fits:
+        found = law.fit
         for name, value in found.estimates.items():
             interval = found.intervals.get(name)
             bounds = None if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
-            yield [found.law.name, found.status.replace("_", " "), name, f"{value:.4g}", bounds, found.n]
+            yield [law.name, found.status.replace("_", " "), name, f"{value:.4g}", bounds, found.n]
 
 
 def _bounds(difference: Difference) -> str | None:

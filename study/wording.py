@@ -22,6 +22,11 @@ def budget_words(budget: Budget) -> str:
     return f"{compact(budget.amount)} {budget.unit}"
 
 
+def file_name(words: str) -> str:
+    """Words as the stem of a file's name: what is neither a letter nor a digit, or one of `.=_-`, is a dash."""
+    return re.sub(r"[^\w.=-]+", "-", words.replace(" == ", "=")).strip("-")
+
+
 def span(low: float, high: float) -> str:
     """`1.0M to 2.0M`, or `1.0M` where both read the same."""
     return compact(low) if compact(low) == compact(high) else f"{compact(low)} to {compact(high)}"

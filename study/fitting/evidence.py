@@ -19,7 +19,7 @@ from study.fitting.rankings import Gain, front_of, gains_of
 from study.fitting.sweep_laws import SweepLaws, sweep_laws
 from study.fitting.token_gains import Rise, TokenGain, rises_of, token_gains_of
 from study.folders import SweepFolder
-from study.wording import budget_words
+from study.wording import budget_words, file_name
 
 MOST_PANELS = 8
 """A figure of more panels than these is not read."""
@@ -129,11 +129,13 @@ def save_fits(evidence: Evidence) -> None:
     Files of what is no more are removed.
     """
     files = {"learning_rate": evidence.learning_rates(), "paired_differences": evidence.differences()}
-    files |= {found.fit.law.name: found.to_dict() for found in evidence.laws.fits}
+    files |= {file_name(found.name): found.to_dict() for found in evidence.laws.fits}
     if evidence.downstream is not None:
         files["downstream"] = evidence.downstream.to_dict()
-    for name in {*LAWS, "downstream"} - files.keys():
-        (evidence.folder.fits / f"{name}.json").unlink(missing_ok=True)
+    for law in (*LAWS, "downstream"):
+        for file in (evidence.folder.fits / f"{law}.json", *evidence.folder.fits.glob(f"{law}-where-*.json")):
+            if file.stem not in files:
+                file.unlink(missing_ok=True)
     for name, values in files.items():
         text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
         write_atomically(evidence.folder.fits / f"{name}.json", text.encode() + b"\n")

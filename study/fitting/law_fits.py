@@ -32,6 +32,12 @@ class LawFit:
     noise: ReplicateNoise | None
     forecast: Forecast | str
 
+    @property
+    def name(self) -> str:
+        """The law, and of which rows where a condition left others out."""
+        where = self.source.where
+        return f"{self.fit.law.name} where {where}" if where else self.fit.law.name
+
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values that JSON can hold."""
         told, noise = forecast_dict(self.forecast), None if self.noise is None else vars(self.noise)

@@ -96,10 +96,14 @@ def why_incomparable(runs: pd.DataFrame, table: Path) -> str:
     return f'{differ}; fit some with study fit {table} --where "{apart[0]} == …"'
 
 
+def columns_apart(runs: pd.DataFrame, settings: Sequence[str]) -> list[str]:
+    """The columns of `settings` in which runs differ, so that they have laws of their own."""
+    return [column for column in settings if column in runs and runs[column].nunique(dropna=False) > 1]
+
+
 def why_apart(runs: pd.DataFrame, settings: Sequence[str], table: Path) -> str:
     """Why runs that differ in columns of `settings` may not be pooled, and what to do; empty where they may."""
-    apart = [column for column in settings if column in runs and runs[column].nunique(dropna=False) > 1]
-    if not apart:
+    if not (apart := columns_apart(runs, settings)):
         return ""
     some = " and ".join(f"{column} == {runs[column].tolist()[0]!r}" for column in apart)
     return f'runs that differ in {", ".join(apart)} have laws of their own; fit some with study fit {table} --where "{some}"'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,19 +13,27 @@ from study.errors import InputError
 from study.fitting.cells import of_equal_size
 from study.fitting.estimation import Settings
 from study.fitting.law_fits import LawFit, fit_table
-from study.fitting.ledgers import LEDGER_COLUMNS, usable, why_apart, why_incomparable
+from study.fitting.ledgers import LEDGER_COLUMNS, columns_apart, usable, why_apart, why_incomparable
 from study.fitting.reading import Source
 
 _SHAPE = ("depth", "width", "heads", "ffn")
 _SETTINGS = Settings(bootstrap=400)
 
+MOST_SETTINGS = 6
+"""Of more settings the laws would drown the answer; `study fit` fits those that are asked for."""
+
 
 @dataclass(frozen=True)
 class SweepLaws:
-    """The laws fitted to a sweep, the first the one that its figures show; `reasons` say why others were not fitted."""
+    """The laws fitted to a sweep, of each setting the most telling first; `reasons` say why others were not fitted."""
 
     fits: tuple[LawFit, ...]
     reasons: tuple[str, ...]
+
+    @property
+    def shown(self) -> LawFit | None:
+        """The one that figures show: the first that converged, else the first."""
+        return next((found for found in self.fits if found.fit.status == "converged"), next(iter(self.fits), None))
 
 
 def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str] = (), searched: bool = False) -> SweepLaws:
@@ -33,9 +41,9 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str] = (),
 
     Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
     at one budget the law in the sizes of the shape, where these are not tied to each other. Shapes of equal non-embedding
-    parameters are of one size, and tell what shape does, not size. None is fitted to runs whose losses are of different
-    validation sets or masks, to runs that differ in a column of `settings`, for each of these has laws of its own, nor to those
-    of a search, which gives few shapes a good rate and prunes others.
+    parameters are of one size, and tell what shape does, not size. Runs that differ in columns of `settings` have laws of their
+    own, up to MOST_SETTINGS of them. None is fitted to runs whose losses are of different validation sets or masks, nor to
+    those of a search, which gives few shapes a good rate and prunes others.
     """
     if ledger.empty:
         return SweepLaws((), ("No law is fitted: no run has ended",))
@@ -46,15 +54,35 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str] = (),
         return SweepLaws((), ("No law is fitted: a search gives few sizes their best rate, and may prune the others",))
     if reason := why_incomparable(used, folder):
         return SweepLaws((), (f"No law is fitted: {reason}",))
-    if reason := why_apart(used, settings, folder):
-        return SweepLaws((), (f"No law is fitted: {reason}",))
+    if not (apart := columns_apart(used, settings)):
+        return _laws(Source(folder), used)
+    if len(used[apart].drop_duplicates()) > MOST_SETTINGS or used[apart].isna().any(axis=None):
+        return SweepLaws((), (f"No law is fitted: {why_apart(used, settings, folder)}",))
+    found = {where: _laws(Source(folder, where=where), runs) for where, runs in _by_setting(used, apart)}
+    told: dict[str, list[str]] = {}
+    for where, laws in found.items():
+        for reason in laws.reasons:
+            told.setdefault(reason, []).append(where)
+    reasons = (text if len(named) == len(found) else f"{text} (where {'; '.join(named)})" for text, named in told.items())
+    return SweepLaws(tuple(fit for laws in found.values() for fit in laws.fits), tuple(reasons))
+
+
+def _by_setting(used: pd.DataFrame, apart: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The runs of each setting, and the condition that keeps them."""
+    for values, runs in used.groupby(apart, sort=False):
+        plain = (value.item() if isinstance(value, np.generic) else value for value in values)
+        yield " and ".join(f"{column} == {value!r}" for column, value in zip(apart, plain, strict=True)), runs
+
+
+def _laws(source: Source, used: pd.DataFrame) -> SweepLaws:
+    """The laws of runs that may be pooled."""
     names = _candidates(used)
     if not names:
         return SweepLaws((), ("No law is fitted: the usable runs are of one size and one number of tokens",))
     fits, reasons = [], []
     for name in names:
         try:
-            fits.append(fit_table(Source(folder), name, _SETTINGS))
+            fits.append(fit_table(source, name, _SETTINGS))
         except InputError as error:
             problems = (problem if problem.place == name else f"{name}: {problem}" for problem in error.problems)
             reasons += [f"No fit of {problem}" for problem in problems]

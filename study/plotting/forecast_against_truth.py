@@ -28,7 +28,7 @@ def frame(found: LawFit) -> pd.DataFrame:
             "high": told.high,
             "interval": np.where(np.isnan(told.low), NO_INTERVAL, np.where(told.covered, COVERS, MISSES)),
             "predicts": found.fit.law.predicts,
-            "law": found.fit.law.name,
+            "law": found.name,
             "told": f"{told.status.replace('_', ' ')}; mean |error| {told.mean_error}, n = {len(told.labels)}",
         }
     )

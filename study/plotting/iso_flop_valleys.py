@@ -17,11 +17,14 @@ from study.plotting.style import MANY, log_ticks, panels, theme
 def frame(found: LawFit) -> pd.DataFrame:
     """The valleys of the rows that a law of loss in parameters and tokens was fitted to; empty where it is another law."""
     wanted = {"parameters", "tokens"} <= set(found.fit.law.variables) and found.fit.law.predicts == "loss"
-    return valleys(found.fit.observations) if wanted else pd.DataFrame()
+    return valleys(found.fit.observations, found.source.where or "") if wanted else pd.DataFrame()
 
 
-def valleys(points: Observations) -> pd.DataFrame:
-    """One row a run at a budget of three sizes or more, and one a minimum (`kind`); empty where there is no frontier."""
+def valleys(points: Observations, where: str = "") -> pd.DataFrame:
+    """One row a run at a budget of three sizes or more, and one a minimum (`kind`); empty where there is no frontier.
+
+    `where` says which rows of a table the points are.
+    """
     points = points.thinned(MANY)
     parameters, flops, loss = points.columns["parameters"], points.budget, points.response
     try:
@@ -39,7 +42,7 @@ def valleys(points: Observations) -> pd.DataFrame:
         for best in found.best
         if best.inside
     ]
-    return pd.DataFrame(runs + minima)
+    return pd.DataFrame(runs + minima).assign(where=where)
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -60,5 +63,6 @@ def draw(data: pd.DataFrame) -> Figure:
         minima = data[data["kind"] == "minimum"]
         axes.scatter(minima["parameters"], minima["loss"], marker="*", s=110, color="black", zorder=4)
         log_ticks(axes)
-        figure.suptitle(f"{len(budgets)} budgets of {budgets[0]:.2g} to {budgets[-1]:.2g} FLOPs; stars: lowest points")
+        told = f"{len(budgets)} budgets of {budgets[0]:.2g} to {budgets[-1]:.2g} FLOPs; stars: lowest points"
+        figure.suptitle("\n".join(filter(None, (told, data["where"].iloc[0]))))
     return figure

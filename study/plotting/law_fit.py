@@ -27,7 +27,7 @@ def frame(found: LawFit) -> pd.DataFrame:
     held = np.zeros(found.fit.n, dtype=bool)
     if isinstance(found.forecast, Forecast):
         held = largest_runs(found.fit.observations, found.held_out)
-    title = f"{found.fit.law.name}: {found.fit.law.formula} ({found.fit.status}, n = {found.fit.n})"
+    title = f"{found.name}: {found.fit.law.formula} ({found.fit.status}, n = {found.fit.n})"
     roles = found.fit.observations.roles
     everything = replace(found.fit.observations, columns={**found.fit.observations.columns, HELD: held.astype(float)})
     points = everything.thinned(MANY)

@@ -14,12 +14,12 @@ from study.fitting.law_fits import LawFit
 
 @dataclass(frozen=True)
 class OfLaw:
-    """Shows of a sweep what `of` shows of a law: the first that its ledger can tell; nothing where there is none."""
+    """Shows of a sweep what `of` shows of the law that its figures show; nothing where there is none."""
 
     of: Callable[[LawFit], pd.DataFrame]
     draw: Callable[[pd.DataFrame], Figure]
 
     def frame(self, evidence: Evidence) -> pd.DataFrame:
         """The data of the figure, empty where there is no law."""
-        fits = evidence.laws.fits
-        return self.of(fits[0]) if fits else pd.DataFrame()
+        shown = evidence.laws.shown
+        return pd.DataFrame() if shown is None else self.of(shown)

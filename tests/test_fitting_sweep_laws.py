@@ -1,0 +1,88 @@
+"""Runs of different settings have laws of their own, each fitted to its runs alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from study.answering import report
+from study.config import RunConfig
+from study.findings import law_findings
+from study.fitting import sweep_laws
+from study.fitting.evidence import gather, save_fits
+from study.fitting.law_fits import fit_table
+from study.fitting.reading import Source
+from study.folders import SweepFolder
+from study.records import counts_of
+from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
+
+
+@dataclass(frozen=True)
+class Chinchilla(Law):
+    """2.5 + (N/N₀)^−alpha + (D/D₀)^−0.3 nats, beside the noise of seeds and sequences."""
+
+    alpha: float = 0.3
+
+    def loss(self, config: RunConfig) -> float:
+        """The expected loss of a run in nats per masked token."""
+        size = counts_of(config, 1)["parameters"]
+        return float(2.5 + (size / 3e5) ** -self.alpha + (config.tokens / 1e6) ** -0.3)
+
+
+EXPONENTS = {0.0: 0.3, 0.1: 0.6}
+"""The exponent of the size under each dropout."""
+
+
+def of_two_dropouts(path: Path) -> SweepFolder:
+    sweep = {"tune": {}, "shapes": {"grid": {"depth": [1], "width": [32]}}, "vary": {"recipe.dropout": [0, 0.1]}}
+    folder = sweep_folder(path, SWEEP | sweep)
+    for dropout, width, tokens, seed in product(EXPONENTS, (32, 64, 128, 256), (1e6, 2e6, 4e6, 8e6), (0, 1)):
+        law = Chinchilla(alpha=EXPONENTS[dropout], seed_deviation=0.001)
+        add_run(folder, in_setting(run_config(1, width, seed=seed, tokens=tokens), dropout=dropout), law)
+    folder.write_ledger()
+    return folder
+
+
+def test_each_setting_has_its_law(tmp_path: Path) -> None:
+    folder = of_two_dropouts(tmp_path / "s")
+    laws = gather(folder, include_unbracketed=True).laws
+    assert laws.reasons == ()
+    names = [f"chinchilla where recipe.dropout == {dropout}" for dropout in EXPONENTS]
+    assert [found.name for found in laws.fits] == names
+    for found, alpha in zip(laws.fits, EXPONENTS.values(), strict=True):
+        assert found.fit.n == 32
+        assert found.fit.estimates["alpha"] == pytest.approx(alpha, abs=0.1)
+    alone = fit_table(Source(folder.path, where="recipe.dropout == 0.1"), "chinchilla")
+    assert laws.fits[1].fit.estimates == alone.fit.estimates
+
+
+def test_the_answer_tells_the_law_of_each_setting_and_keeps_each_in_a_file(tmp_path: Path) -> None:
+    folder = of_two_dropouts(tmp_path / "s")
+    mine = folder.fits / "chinchilla of my own.json"
+    mine.parent.mkdir()
+    mine.write_text("{}")
+    answer = report(folder, include_unbracketed=True)
+    told = law_findings(answer.evidence)
+    assert [line.split(",")[0] for line in told[:2]] == [f"chinchilla where recipe.dropout == {each}" for each in EXPONENTS]
+    files = {f"chinchilla-where-recipe.dropout={dropout}.json" for dropout in EXPONENTS}
+    assert {file.name for file in folder.fits.glob("chinchilla*")} == {*files, mine.name}
+    options = [json.loads((folder.fits / name).read_text())["options"]["where"] for name in sorted(files)]
+    assert options == [f"recipe.dropout == {dropout}" for dropout in EXPONENTS]
+    assert "| chinchilla where recipe.dropout == 0.1 |" in folder.answer_file.read_text()
+    assert "law_fit" in answer.figures
+
+
+def test_of_many_settings_the_answer_says_how_to_fit_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = of_two_dropouts(tmp_path / "s")
+    save_fits(gather(folder, include_unbracketed=True))
+    monkeypatch.setattr(sweep_laws, "MOST_SETTINGS", 1)
+    evidence = gather(folder, include_unbracketed=True)
+    (reason,) = evidence.laws.reasons
+    assert reason.startswith("No law is fitted: runs that differ in recipe.dropout have laws of their own")
+    assert reason.endswith(f'study fit {folder.path} --where "recipe.dropout == 0.0"')
+    save_fits(evidence)
+    assert not list(folder.fits.glob("chinchilla*")), "laws that are no more are taken away"
