@@ -128,7 +128,7 @@ def account(
     """The account of an architecture at a sequence length, with BERT's 15% of positions masked.
 
     Memory is that of a batch in a precision, of training with AdamW and of the encoder's forward pass alone; it is known for
-    encoders of BERT's plain kind, and left out for others.
+    encoders that study.model builds, and left out for others.
 
     Raises InputError where the architecture has fewer positions than that.
     """

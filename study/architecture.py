@@ -200,6 +200,6 @@ def unbuildable(architecture: Architecture) -> str | None:
             built = f"{plain}, and any {', '.join(BUILT)}"
             return f"{name} {value} can be counted but not trained or timed; what can be built has {built}"
     if architecture.position_encoding == "rotary" and (each := architecture.head_width) % 2:
-        sizes = f"{architecture.heads} heads of width {architecture.width}"
-        return f"position_encoding rotary turns pairs of numbers, and {sizes} have {each} each"
+        sizes = f"width {architecture.width} in {architecture.heads} heads"
+        return f"position_encoding rotary turns pairs of numbers, and {sizes} gives {each} each"
     return None

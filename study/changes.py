@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,8 +86,9 @@ def rank_changes(base: Subject, texts: Iterable[str], measured: Mapping[str, Mea
 
     Each text is `field=value`, or several joined by commas for one change. What is not named stays: a wider model keeps its
     ffn. It keeps its heads where they divide the new width; else it gets the number that divides it and comes nearest to the
-    base's head width. Memory and latency are known for encoders of BERT's plain kind, and left out where the base or a change
-    is of another. Raises InputError with every text that cannot be understood or leads to an impossible architecture.
+    base's head width. Memory and latency are known for encoders that study.model builds, latency with learned positions alone,
+    and left out where the base or a change is of another kind. Raises InputError with every text that cannot be understood or
+    leads to an impossible architecture.
     """
     steps: list[_Step] = []
     problems: list[Problem] = []
@@ -98,8 +99,13 @@ def rank_changes(base: Subject, texts: Iterable[str], measured: Mapping[str, Mea
             problems += error.problems
     if problems:
         raise InputError(problems)
-    if any(unbuildable(architecture) for architecture in (base.architecture, *(step.architecture for step in steps))):
-        measured = {name: measure for name, measure in measured.items() if name in ("parameters", "train_flops")}
+    architectures = (base.architecture, *(step.architecture for step in steps))
+    unknown: Set[str] = set()
+    if any(unbuildable(architecture) for architecture in architectures):
+        unknown = measured.keys() - {"parameters", "train_flops"}
+    elif any(architecture.position_encoding != "learned" for architecture in architectures):
+        unknown = {"latency_seconds"}
+    measured = {name: measure for name, measure in measured.items() if name not in unknown}
     if by not in measured:
         raise InputError.at("--by", f"{by} is not known for these models; known: {', '.join(measured)}")
     before = {name: measure(base.architecture) for name, measure in measured.items()}

@@ -101,10 +101,10 @@ def _rises(rises: Sequence[Rise]) -> Iterator[str]:
     first, second = (f"{gain.nats_lowered_per_doubling:+.3f} nats" for gain in (told.earlier, told.later))
     shape = _shape_in(told.earlier.shape, told.earlier.setting)
     steps = f"{shape} {first} from {told.earlier.shorter} to {told.later.shorter}, {second} on to {told.later.longer}"
-    where = f"In {len(decided)} of {plural(len(rises), 'place')}"
+    where = f"In {len(decided)} of {plural(sum(rise.p_value_holm is not None for rise in rises), 'place')}"
     yield (
         f"{where} a doubling of the tokens buys more than the one before (Holm, 5%): {steps}. No power law in the tokens does "
-        "so, but runs do that are leaving the plateau of the unigrams; larger budgets may follow one."
+        "so; runs that are just leaving the plateau of the unigrams do, and larger budgets may follow one."
     )
 
 

@@ -80,8 +80,8 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether a run lies here: its configuration does, or its record, which holds one."""
-        return self.config_file.exists() or self.record_file.exists()
+        """Whether a run lies here: its configuration does, or its record, which holds one; scores have records, too."""
+        return self.config_file.exists() or (self.path.resolve().parent.name == "runs" and self.record_file.exists())
 
     @property
     def config_file(self) -> Path:

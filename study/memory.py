@@ -89,7 +89,8 @@ class Step:
 def training_memory(architecture: Architecture, step: Step) -> Memory:
     """Memory of training by AdamW at its peak: stored parts, and the workspace of the moment that needs the most.
 
-    Stored, with P parameters and N = B·S tokens, in bytes (a = 4 in fp32, 2 in bf16 autocast): weights 4P, gradients 4P,
+    Stored, with P parameters and N = B·S tokens, in bytes (a = 4 in fp32, 2 in bf16 autocast): weights 4P with the angles of
+    rotary positions (`angle_bytes`), gradients 4P,
     two moments 8P, activations (see `activation_bytes`), and in bf16 the copies 2P of the products' weights. With M = B·K
     masked positions the moments are
     - loss: all that is stored, the last step's gradients among it, with the encoder's output 4NH (on CUDA aNH), and logits
@@ -112,8 +113,9 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     """
     count = parameters(architecture).parameters
     weights, gradients = FLOAT * count, FLOAT * count * (2 if step.ranks > 1 else 1)
-    teacher = 0 if step.teacher is None else FLOAT * parameters(step.teacher).parameters
-    fixed = 3 * weights + teacher
+    teacher = 0 if step.teacher is None else FLOAT * parameters(step.teacher).parameters + angle_bytes(step.teacher)
+    more = teacher + angle_bytes(architecture)
+    fixed = 3 * weights + more
     copies, kept = _copied_weights(architecture, step), activation_bytes(architecture, step)
     logits = FLOAT * step.batch * step.predictions * architecture.vocabulary
     table = FLOAT * architecture.vocabulary * architecture.width
@@ -131,7 +133,7 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     moments["validation"] = (max(moments.values()) if step.graphed else fixed) + 4 * logits
     moment = max(moments, key=lambda name: moments[name])
     workspace = moments[moment] - fixed - gradients - copies - kept
-    return Memory(moment, weights + teacher, gradients, 2 * weights, copies, kept, workspace)
+    return Memory(moment, weights + more, gradients, 2 * weights, copies, kept, workspace)
 
 
 def activation_bytes(architecture: Architecture, step: Step) -> int:
@@ -175,7 +177,14 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
     wider = "attention" if attention > feed_forward else "feed-forward"
     normed = n * item * h if a.norm == "pre" else 0
     alive = max(attention, feed_forward) + normed + TOKEN * n
-    return Memory(f"{wider} of a block", item * parameters(a).parameters_encoder, 0, 0, 0, alive, 0)
+    weights = item * parameters(a).parameters_encoder + angle_bytes(a, precision)
+    return Memory(f"{wider} of a block", weights, 0, 0, 0, alive, 0)
+
+
+def angle_bytes(architecture: Architecture, precision: Precision = "fp32") -> int:
+    """Bytes of the cosines and sines by which rotary positions turn half the numbers of a head, a·P·H/A; else none."""
+    a = architecture
+    return itemsize(precision) * a.positions * a.head_width if a.position_encoding == "rotary" else 0
 
 
 def memory_of(architecture: Architecture, batch: int, sequence_length: int, precision: Precision) -> dict[str, Memory]:
@@ -206,7 +215,8 @@ def _lesson_activations(teacher: Architecture, step: Step) -> int:
         return activations
     n, h = step.tokens, teacher.width
     scores = 2 * step.item * teacher.heads * step.sequence_length * n
-    return max(activations, scores + n * (FLOAT * h + 4 * step.item * h))
+    held = 6 if teacher.position_encoding == "rotary" else 4
+    return max(activations, scores + n * (FLOAT * h + held * step.item * h))
 
 
 def _head_activations(architecture: Architecture, step: Step) -> int:

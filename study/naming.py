@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from study.architecture import Architecture
 from study.errors import InputError
 from study.named_models import find, unknown
+
+if TYPE_CHECKING:
+    from study.folders import RunFolder
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,10 @@ def subject(name: str, results: Path) -> Subject:
         run = RunFolder(path)
         if not run.is_run:
             raise InputError.at(name, "is a folder that holds no run, which has a config.yaml or a record.json")
-        return Subject(name, run.config().architecture)
+        return Subject(name, _of_run(run))
     if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and path.parent.is_dir()):
         raise InputError.at(name, "does not exist, and is no model's name")
-    if (architecture := _of_run(name, results)) is not None:
+    if (architecture := _of_id(name, results)) is not None:
         return Subject(name, architecture)
     raise unknown(name, f" (nor is it a file, or a run in {results})")
 
@@ -56,9 +59,14 @@ def _in_file(path: Path) -> Architecture:
     return Architecture.parse(values, place=str(path))
 
 
-def _of_run(run_id: str, results: Path) -> Architecture | None:
+def _of_run(run: RunFolder) -> Architecture:
+    """The architecture in a run's config.yaml, whatever else that holds; of its record where it is gone."""
+    return _in_file(run.config_file) if run.config_file.exists() else run.config().architecture
+
+
+def _of_id(run_id: str, results: Path) -> Architecture | None:
     """The architecture of the run with an id, or with the one id that starts with it."""
     from study.folders import runs_of_id
 
     found = runs_of_id(run_id, results)
-    return found[0].config().architecture if found else None
+    return _of_run(found[0]) if found else None

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -127,6 +127,7 @@ def test_what_may_be_none_is_none_where_it_is_not_given() -> None:
     st.sampled_from(sorted(OTHER_VALUES)), st.sampled_from(["tokens", "flops", "tokens_per_parameter"]), st.floats(1e4, 1e12)
 )
 def test_what_yaml_holds_reads_back(path: str, unit: str, amount: float) -> None:
+    assume((path, unit) != ("recipe.teacher", "flops"))  # it is refused, since the teacher's are not counted beforehand
     values = config_values(CORPUS)
     if path not in ("recipe.budget.steps", "architecture.vocabulary"):
         set_path(values, path, OTHER_VALUES[path])
@@ -167,7 +168,7 @@ def test_a_batch_is_whole_sequences_with_a_fixed_number_of_masks() -> None:
         (
             {"architecture": {"position_encoding": "rotary", "heads": 16}},
             "",
-            "architecture.position_encoding rotary turns pairs of numbers, and 16 heads of width 16 have 1 each",
+            "architecture.position_encoding rotary turns pairs of numbers, and width 16 in 16 heads gives 1 each",
         ),
         ({"recipe": {"batch_tokens": 100}}, "", "recipe.batch_tokens 100 is not a multiple of data.sequence_length 16"),
         ({"recipe": {"budget": {"steps": None, "tokens": 100}}}, "", "pays for 100 tokens, less than one batch of 128"),

@@ -140,18 +140,19 @@ def test_more_of_a_size_costs_more(architecture: Architecture, size: str, more: 
     assert flops_per_sequence(larger, 64, 10).train_flops > flops_per_sequence(architecture, 64, 10).train_flops
 
 
-SIX_SHAPES: list[tuple[dict[str, Any], int, int, int]] = [
+SHAPES: list[tuple[dict[str, Any], int, int, int]] = [
     ({}, 2, 24, 4),
     ({"depth": 1, "width": 64, "heads": 1, "ffn": 100}, 1, 17, 3),
     ({"depth": 5, "width": 48, "heads": 12, "ffn": 1}, 3, 8, 1),
     ({"norm": "pre", "tied_decoder": False, "segments": 0}, 2, 10, 10),
     ({"depth": 3, "width": 128, "heads": 2, "ffn": 512}, 1, 24, 24),
     ({"depth": 1, "width": 8, "heads": 8, "ffn": 200, "norm": "pre"}, 4, 1, 1),
+    ({"position_encoding": "rotary"}, 2, 24, 4),
 ]
 """Changes of a small shape, sequences, tokens a sequence, predictions a sequence."""
 
 
-@pytest.mark.parametrize(("changes", "batch", "length", "predictions"), SIX_SHAPES)
+@pytest.mark.parametrize(("changes", "batch", "length", "predictions"), SHAPES)
 def test_train_flops_are_those_of_the_live_model(changes: dict[str, Any], batch: int, length: int, predictions: int) -> None:
     sizes = {"depth": 2, "width": 32, "heads": 4, "ffn": 48, "vocabulary": 97, "positions": 24}
     architecture = Architecture.parse(sizes | changes)

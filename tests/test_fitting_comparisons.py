@@ -214,11 +214,45 @@ def test_settings_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> N
         add_run(folder, run_config(1, 64, batch_tokens=batch))
     found = evidence_of(folder, include_unbracketed=True)
     assert loss_findings(found)[0].startswith("Settings are not compared: no two cells")
-    (left_out,) = found.comparisons.left_out
-    assert (left_out.shape, left_out.reason) == (
-        "batch_tokens=32768",
-        "its whole steps take 98.3% of the budget, others' 99.9%: give budgets of whole batches of all",
+    told = {cell.shape: cell.reason for cell in found.comparisons.left_out}
+    assert told.keys() == {"batch_tokens=1024", "batch_tokens=32768"}
+    spent = "its whole steps spend 983,040 tokens, 98.3% of the budget, and those of no other cell as much within 1%"
+    assert told["batch_tokens=32768"] == spent
+
+
+def test_batches_that_spend_as_much_as_each_other_are_compared_whatever_a_third_does(tmp_path: Path) -> None:
+    """Batches of 32,768 and of 65,536 tokens both spend 983,040 of a million."""
+    batches = [1024, 32768, 65536]
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.batch_tokens": batches}})
+    for batch, seed in product(batches, (0, 1)):
+        add_run(folder, run_config(1, 64, seed=seed, batch_tokens=batch))
+    found = evidence_of(folder, include_unbracketed=True).comparisons
+    assert [(pair.first, pair.second) for pair in found.pairs] == [("batch_tokens=65536", "batch_tokens=32768")]
+    assert [cell.shape for cell in found.left_out] == ["batch_tokens=1024"]
+
+
+def test_batches_are_not_compared_at_equal_steps(tmp_path: Path) -> None:
+    """A batch four times as large sees four times the tokens."""
+    sweep = {"tune": {}, "vary": {"recipe.batch_tokens": [1024, 4096]}, "budgets": {"steps": [500]}}
+    folder = sweep_folder(tmp_path / "s", SWEEP | sweep)
+    for batch, seed in product((1024, 4096), (0, 1)):
+        add_run(folder, run_config(1, 64, seed=seed, batch_tokens=batch, budget={"steps": 500}))
+    found = evidence_of(folder, include_unbracketed=True).comparisons
+    assert found.pairs == ()
+    assert [cell.reason.split(",")[0] for cell in found.left_out] == ["its whole steps spend 512", "its whole steps spend 2"]
+
+
+def test_shapes_that_see_more_tokens_for_one_budget_scatter_on_their_own(tmp_path: Path) -> None:
+    """Of three tokens a parameter the widest shapes see 16 times as many as the narrowest, whose runs scatter more."""
+    budget = {"tokens_per_parameter": 3.0}
+    folder = sweep_folder(
+        tmp_path / "s", SWEEP | {"tune": {}, "shapes": {"grid": {}}, "budgets": {"tokens_per_parameter": [3]}}
     )
+    for width, seed in product((64, 512), (0, 1, 2)):
+        add_run(folder, run_config(1, width, seed=seed, budget=budget), Law(seed_deviation=0.1 if width == 64 else 0.004))
+    variances = list(evidence_of(folder).comparisons.seed_variances.values())
+    assert [variance.cells for variance in variances] == [1, 1]
+    assert variances[0].variance > 20 * variances[1].variance
 
 
 def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(tmp_path: Path) -> None:

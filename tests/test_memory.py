@@ -55,6 +55,9 @@ TRAINED = {
     "few tokens, deep": config(4, 256, 4, 1024, vocabulary=2048, length=32, batch=2),
     "pre-norm": config(6, 64, 1, 128, vocabulary=1000, length=64, batch=16, norm="pre"),
     "rotary": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, position_encoding="rotary"),
+    "rotary, with more positions than tokens": config(
+        3, 128, 1, 256, vocabulary=100, length=64, batch=2, positions=4096, position_encoding="rotary"
+    ),
     "bf16, rotary": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, precision="bf16", position_encoding="rotary"),
     "backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
     "gradient of the loss, where it is the peak on a GPU": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),

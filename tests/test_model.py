@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForMaskedLM, EsmConfig, EsmForMaskedLM
 from study.architecture import Architecture
 from study.counting import parameters
 from study.model.embeddings import padding_mask
-from study.model.encoder import Attention, FeedForward, attended
+from study.model.encoder import Attention, FeedForward, attended, rotary_turns
 from study.model.masked_language_model import MaskedLanguageModel, from_transformers, to_transformers
 
 SHAPES = [(2, 128, 2, 512), (1, 64, 4, 100), (4, 48, 3, 192), (3, 96, 12, 32)]
@@ -173,16 +173,15 @@ def test_logits_with_rotary_positions_equal_those_of_esm(depth: int, width: int,
 def test_rotary_positions_tell_distances_alone() -> None:
     """Words that lie three places further on attend to each other as before, and words in another order do not."""
     torch.manual_seed(0)
-    attention = randomised(Attention(small(position_encoding="rotary"), 0.0)).double().eval()
+    attention, turns = randomised(Attention(small(), 0.0)).double().eval(), rotary_turns(24, 8)
     x = torch.randn(2, 20, 32, dtype=torch.float64)
-    alone = attention(x[:, :10], None)
+    alone = attention(x[:, :10], None, turns[:, :10])
     mask = (torch.arange(13) >= 3).expand(2, 13)[:, None, None, :]
-    later = attention(torch.cat((x[:, 10:13], x[:, :10]), 1), mask)[:, 3:]
+    later = attention(torch.cat((x[:, 10:13], x[:, :10]), 1), mask, turns[:, :13])[:, 3:]
     torch.testing.assert_close(later, alone, atol=1e-6, rtol=0)
     order = torch.randperm(10, generator=torch.Generator().manual_seed(1))
-    assert not torch.allclose(attention(x[:, :10][:, order], None), alone[:, order], atol=1e-3)
-    plain = randomised(Attention(small(), 0.0)).double().eval()
-    torch.testing.assert_close(plain(x[:, :10][:, order], None), plain(x[:, :10], None)[:, order])
+    assert not torch.allclose(attention(x[:, :10][:, order], None, turns[:, :10]), alone[:, order], atol=1e-3)
+    torch.testing.assert_close(attention(x[:, :10][:, order], None), attention(x[:, :10], None)[:, order])
 
 
 def test_a_pre_norm_block_is_torchs_and_the_last_norm_follows_the_last_block() -> None:

@@ -222,8 +222,14 @@ def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path
         assert subject(name, results).architecture.shape_name == "L1-H16-A2-F32"
     with pytest.raises(InputError, match=r"weights\.safetensors: does not exist, and scores need the weights"):
         target(one.path)
-    with pytest.raises(InputError, match="is a folder that holds no run, which has a"):
-        subject(str(results), results)
+    scores = one.scores / "0123456789abcdef"
+    scores.mkdir(parents=True)
+    (scores / "record.json").write_text("{}")
+    for folder in (results, scores):
+        with pytest.raises(InputError, match="is a folder that holds no run, which has a"):
+            subject(str(folder), results)
+    with pytest.raises(InputError, match="is neither a run's folder nor the id of a run"):
+        exclude(str(scores), results, "the GPU was broken")
 
 
 def test_a_damaged_exclusion_is_named(tmp_path: Path) -> None:

@@ -83,9 +83,9 @@ def test_layers_are_kept_as_the_literature_keeps_them() -> None:
             kept_layers(2, wrong, "first")
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_a_cut_model_is_the_deep_one_without_the_other_blocks(norm: str) -> None:
-    sizes = {"width": 16, "heads": 2, "ffn": 32, "vocabulary": 100, "positions": 8, "norm": norm}
+@pytest.mark.parametrize("kind", [{"norm": "post"}, {"norm": "pre"}, {"position_encoding": "rotary"}])
+def test_a_cut_model_is_the_deep_one_without_the_other_blocks(kind: dict[str, Any]) -> None:
+    sizes = {"width": 16, "heads": 2, "ffn": 32, "vocabulary": 100, "positions": 8} | kind
     whole = MaskedLanguageModel(Architecture.parse(sizes | {"depth": 12}), seed=1).eval()
     short = MaskedLanguageModel(Architecture.parse(sizes | {"depth": 3}), seed=2).eval()
     short.load_state_dict(cut(whole.state_dict(), (1, 10, 11)))

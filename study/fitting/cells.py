@@ -15,6 +15,7 @@ from study.architecture import Architecture
 from study.config import Budget, RunConfig, as_told, setting_words
 from study.counting import parameters
 from study.fitting.learning_rates import RATE, RateSearch, off_best, search_rates
+from study.fitting.paired import Difference, Pool, SeedVariances, paired_difference
 from study.folders import RunFolder, SweepFolder
 from study.records import FOREIGN, validation_of
 from study.schema import number_in
@@ -59,6 +60,11 @@ class Cell:
     def setting(self) -> str:
         """The settings in words, empty where only shapes and budgets differ."""
         return setting_words(self.settings)
+
+    @property
+    def pool(self) -> Pool:
+        """The cells whose seeds scatter alike."""
+        return Pool(self.budget, round(math.log2(self.tokens)))
 
     @property
     def usable(self) -> bool:
@@ -142,6 +148,12 @@ def _place(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
 def measured(cells: Iterable[Cell]) -> list[Cell]:
     """The cells whose differences have an error over validation sequences."""
     return [cell for cell in cells if cell.usable and cell.losses.shape[1] > 1]
+
+
+def difference_between(first: Cell, second: Cell, seeds: SeedVariances) -> Difference:
+    """The first cell's loss minus the second's; without an interval where the pool of either has no seed replicates."""
+    of_first, of_second = seeds.get(first.pool), seeds.get(second.pool)
+    return paired_difference(first.losses, second.losses, None if of_second is None else of_first, of_second)
 
 
 def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:

@@ -8,14 +8,14 @@ from itertools import combinations
 from typing import Literal
 
 from study.config import Budget, setting_words
-from study.fitting.cells import EQUAL_WITHIN, Cell, Family
+from study.fitting.cells import EQUAL_WITHIN, Cell, Family, difference_between
 from study.fitting.paired import (
     CONFIDENCE,
     Difference,
+    Pool,
     SeedVariance,
     SeedVariances,
     holm,
-    paired_difference,
     pooled_seed_variance,
     seeds_that_would_decide,
     sequences_that_would_decide,
@@ -28,18 +28,18 @@ SIZES: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
 """The sizes of a shape, those first that name what a pair weighs: of a pair that differs in depth, the depth."""
 
 EQUAL_BUDGETS_WITHIN = 0.01
-"""Whole steps may take so much less of a budget, relatively, than those of another cell and be compared with it."""
+"""Cells of one budget are compared where their whole steps have spent as much of it within this."""
 
 METHOD = (
     "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
     f"other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size; or of one shape, at equal "
-    "budgets, that of a setting minus that of the one before it in the sweep file. A budget pays for whole steps, which "
-    f"take equal shares of it within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
+    "budgets, that of a setting minus that of the one before it in the sweep file. A budget pays for whole steps; what "
+    f"they spend is equal within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
     "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, plus over "
-    "seeds (pooled over the cells of one budget with two seeds or more; seeds taken as independent between shapes). 95% "
-    "Student intervals with Satterthwaite's degrees of freedom, one pair at a time; a pair is decided where Holm's adjusted p, "
-    "over all pairs, is below 5%. The first seed also chose the learning rate, which makes its loss a little too low in every "
-    "cell alike."
+    "seeds (pooled over the cells of one budget and about as many tokens with two seeds or more; seeds taken as independent "
+    "between shapes). 95% Student intervals with Satterthwaite's degrees of freedom, one pair at a time; a pair is decided "
+    "where Holm's adjusted p, over all pairs, is below 5%. The first seed also chose the learning rate, which makes its loss a "
+    "little too low in every cell alike."
 )
 
 
@@ -86,7 +86,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A cell that no comparison uses, and why; `shape` is its setting where settings would have been compared."""
+    """A cell that a comparison leaves out, and why; `shape` is its setting where settings would have been compared."""
 
     cell: str
     shape: str
@@ -125,38 +125,44 @@ def compare(
     """
     cells = [cell for family in families for cell in family.cells]
     equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]
+    seeds = _seed_variances([cell for cell in cells if cell.usable])
     left_out: dict[tuple[str, str], LeftOut] = {}
-    entering: list[tuple[str, Family, list[Cell]]] = []
+    of_shapes: list[tuple[Comparison, SeedVariance | None]] = []
+    of_settings: list[tuple[Comparison, SeedVariance | None]] = []
     for column, family in (*(("", family) for family in equal), *alike):
-        reasons = {cell.name: why_left_out(cell, include_unbracketed) or _why_too_short(cell, family) for cell in family.cells}
-        entering.append((column, family, [cell for cell in family.cells if reasons[cell.name] is None]))
+        reasons = {cell.name: why_left_out(cell, include_unbracketed) for cell in family.cells}
+        entering = [cell for cell in family.cells if reasons[cell.name] is None]
+        reasons |= {cell.name: _why_unequal(cell, entering) for cell in entering}
         for cell in family.cells:
             if (reason := reasons[cell.name]) is not None:
                 name = setting_words({column: cell.settings[column]}) if column else cell.architecture.shape_name
                 left_out.setdefault((cell.name, reason), LeftOut(cell.name, name, family.label, reason))
-    seeds = _seed_variances([cell for cell in cells if cell.usable])
-    of_shapes = [
-        _of_shapes(family.label, *_larger_first(one, other), seeds.get(family.budget))
-        for column, family, members in entering
-        for one, other in combinations(members, 2)
-        if not column and _sizes(one) != _sizes(other)
-    ]
-    of_settings = [
-        _of_settings(family.label, column, other, one, seeds.get(family.budget))
-        for column, family, members in entering
-        for one, other in combinations(members, 2)
-        if column
-    ]
+        for one, other in combinations(entering, 2):
+            if not _equal_budgets(one, other):
+                continue
+            if column:
+                of_settings.append((_of_settings(family.label, column, other, one, seeds), _scatter(one, other, seeds)))
+            elif _sizes(one) != _sizes(other):
+                pair = _of_shapes(family.label, *_larger_first(one, other), seeds)
+                of_shapes.append((pair, _scatter(one, other, seeds)))
     reason = None if of_shapes else _why_none(equal, tuple(left_out.values()))
-    pairs = _judged((*of_shapes, *of_settings), seeds)
+    pairs = _judged([*of_shapes, *of_settings])
     return Comparisons(tuple(pairs), tuple(left_out.values()), seeds, reason)
 
 
 def _seed_variances(cells: Sequence[Cell]) -> SeedVariances:
-    """The variance over seeds at each budget that has a cell of two seeds."""
-    budgets = dict.fromkeys(cell.budget for cell in sorted(cells, key=lambda cell: cell.tokens))
-    pooled = {budget: pooled_seed_variance(cell.losses for cell in cells if cell.budget == budget) for budget in budgets}
-    return {budget: variance for budget, variance in pooled.items() if variance is not None}
+    """The variance over seeds of each pool that has a cell of two seeds."""
+    pools: dict[Pool, list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.tokens):
+        pools.setdefault(cell.pool, []).append(cell)
+    pooled = {pool: pooled_seed_variance(cell.losses for cell in members) for pool, members in pools.items()}
+    return {pool: variance for pool, variance in pooled.items() if variance is not None}
+
+
+def _scatter(one: Cell, other: Cell, seeds: SeedVariances) -> SeedVariance | None:
+    """The larger seed variance of two cells' pools, None where either has none."""
+    found = [seeds.get(cell.pool) for cell in (one, other)]
+    return max((each for each in found if each is not None), key=lambda each: each.variance) if None not in found else None
 
 
 def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
@@ -173,13 +179,18 @@ def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
     return f"learning rate {cell.rates.chosen:.3g} is the {edge}, so a better one may lie beyond: widen the range"
 
 
-def _why_too_short(cell: Cell, family: Family) -> str | None:
-    """Why the whole steps of a cell take too little of the budget beside others', None where they do not."""
-    most = max(other.budget_share for other in family.cells)
-    if cell.budget_share >= (1 - EQUAL_BUDGETS_WITHIN) * most:
+def _why_unequal(cell: Cell, others: Sequence[Cell]) -> str | None:
+    """Why a cell has spent too much or too little beside every other one to be compared, None where it has not."""
+    if len(others) < 2 or any(other is not cell and _equal_budgets(cell, other) for other in others):
         return None
-    shares = f"its whole steps take {cell.budget_share:.1%} of the budget, others' {most:.1%}"
-    return f"{shares}: give budgets of whole batches of all"
+    spent = f"its whole steps spend {cell.tokens:,} tokens, {cell.budget_share:.1%} of the budget"
+    return f"{spent}, and those of no other cell as much within {EQUAL_BUDGETS_WITHIN:.0%}"
+
+
+def _equal_budgets(one: Cell, other: Cell) -> bool:
+    """Whether two cells of one budget have spent as much: tokens, or shares of a budget of FLOPs or tokens per parameter."""
+    less, more = sorted(cell.tokens if cell.budget.unit in ("tokens", "steps") else cell.budget_share for cell in (one, other))
+    return less >= (1 - EQUAL_BUDGETS_WITHIN) * more
 
 
 def _larger_first(one: Cell, other: Cell) -> tuple[Cell, Cell]:
@@ -190,7 +201,7 @@ def _sizes(cell: Cell) -> tuple[int, ...]:
     return tuple(getattr(cell.architecture, size) for size in SIZES)
 
 
-def _of_settings(family: str, column: str, first: Cell, second: Cell, seeds: SeedVariance | None) -> Comparison:
+def _of_settings(family: str, column: str, first: Cell, second: Cell, seeds: SeedVariances) -> Comparison:
     return Comparison(
         family=family,
         first=setting_words({column: first.settings[column]}),
@@ -200,12 +211,12 @@ def _of_settings(family: str, column: str, first: Cell, second: Cell, seeds: See
         weighs=column,
         against=None,
         budget=first.budget,
-        difference=paired_difference(first.losses, second.losses, seeds),
+        difference=difference_between(first, second, seeds),
         status="no_seed_replicates",
     )
 
 
-def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariance | None) -> Comparison:
+def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariances) -> Comparison:
     more = [size for size, one, other in zip(SIZES, _sizes(first), _sizes(second), strict=True) if one > other]
     fewer = [size for size, one, other in zip(SIZES, _sizes(first), _sizes(second), strict=True) if one < other]
     return Comparison(
@@ -217,18 +228,17 @@ def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariance | Non
         weighs=more[0],
         against=fewer[0] if fewer else None,
         budget=first.budget,
-        difference=paired_difference(first.losses, second.losses, seeds),
+        difference=difference_between(first, second, seeds),
         status="no_seed_replicates",
     )
 
 
-def _judged(pairs: Sequence[Comparison], seeds: SeedVariances) -> Iterator[Comparison]:
-    """The pairs with their verdicts, corrected for the number of those that have seed replicates at their budget."""
-    p_values = [p_value for pair in pairs if (p_value := pair.difference.p_value) is not None]
+def _judged(pairs: Sequence[tuple[Comparison, SeedVariance | None]]) -> Iterator[Comparison]:
+    """The pairs with their verdicts, corrected for the number of those that have seed replicates in their pools."""
+    p_values = [p_value for pair, _ in pairs if (p_value := pair.difference.p_value) is not None]
     adjusted = iter(holm(p_values))
-    for pair in pairs:
-        of_budget = seeds.get(pair.budget)
-        yield pair if of_budget is None else _judge(pair, next(adjusted), of_budget, len(p_values))
+    for pair, seeds in pairs:
+        yield pair if seeds is None else _judge(pair, next(adjusted), seeds, len(p_values))
 
 
 def _judge(pair: Comparison, p_value: float, seeds: SeedVariance, comparisons: int) -> Comparison:

@@ -13,7 +13,7 @@ from study.config import Budget
 from study.durable_files import write_atomically
 from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, Family, cells_of, families_of, families_of_settings
-from study.fitting.comparisons import Comparisons, compare
+from study.fitting.comparisons import Comparisons, compare, why_left_out
 from study.fitting.downstream import Downstream, downstream
 from study.fitting.rankings import Gain, front_of, gains_of
 from study.fitting.sweep_laws import SweepLaws, sweep_laws
@@ -72,7 +72,7 @@ class Evidence:
 
     def half_width(self, cell: Cell) -> float | None:
         """Half the 95% interval of a cell's mean over seeds (nats, pooled at its budget), None where no cell there has two."""
-        variance = self.comparisons.seed_variances.get(cell.budget)
+        variance = self.comparisons.seed_variances.get(cell.pool)
         return None if variance is None else variance.half_width(len(cell.runs))
 
     def losses(self, cell: Cell) -> dict[str, Any]:
@@ -97,15 +97,23 @@ class Evidence:
 
     def differences(self) -> dict[str, Any]:
         """What `fits/paired_differences.json` holds: the comparisons, the gains, their rises, and the cells on the front."""
-        gains = [asdict(gain) | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains]
-        tokens = [asdict(gain) | {"nats_lowered_per_doubling": gain.nats_lowered_per_doubling} for gain in self.token_gains]
-        front = [cell.name for cell in self.front]
-        compared = asdict(self.comparisons)
-        pairs = [pair | {"budget": budget_words(pair["budget"])} for pair in compared["pairs"]]
-        seeds = [{"budget": budget_words(budget)} | variance for budget, variance in compared["seed_variances"].items()]
-        rises = [asdict(rise) for rise in self.rises]
-        of_tokens = {"token_gains": tokens, "rises": rises}
-        return compared | {"pairs": pairs, "seed_variances": seeds, "gains": gains, **of_tokens, "front": front}
+        found = self.comparisons
+        return {
+            "pairs": [asdict(pair) | {"budget": budget_words(pair.budget)} for pair in found.pairs],
+            "left_out": [asdict(cell) for cell in found.left_out],
+            "seed_variances": [
+                {"budget": budget_words(pool.budget), "tokens_near": 2**pool.doublings, **asdict(variance)}
+                for pool, variance in found.seed_variances.items()
+            ],
+            "reason": found.reason,
+            "method": found.method,
+            "gains": [asdict(gain) | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains],
+            "token_gains": [
+                asdict(gain) | {"nats_lowered_per_doubling": gain.nats_lowered_per_doubling} for gain in self.token_gains
+            ],
+            "rises": [asdict(rise) for rise in self.rises],
+            "front": [cell.name for cell in self.front],
+        }
 
 
 def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
@@ -119,7 +127,8 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     alike = [] if "search" in sweep else list(families_of_settings(cells))
     comparisons = compare(families, alike, include_unbracketed)
     seeds = comparisons.seed_variances
-    steps = gains_of(cells, seeds), token_gains_of(cells, seeds), rises_of(cells, seeds)
+    at_their_best = [cell for cell in cells if why_left_out(cell, include_unbracketed) is None]
+    steps = gains_of(cells, seeds), token_gains_of(cells, seeds), rises_of(at_their_best, seeds)
     return Evidence(folder, sweep, ledger, cells, families, comparisons, *steps, front_of(cells))
 
 

@@ -61,8 +61,19 @@ class Difference:
         return self.low_nats is not None and self.high_nats is not None and self.low_nats <= 0 <= self.high_nats
 
 
-SeedVariances = Mapping[Budget, SeedVariance]
-"""By budget: runs scatter more while they leave the plateau of the unigrams than before."""
+@dataclass(frozen=True)
+class Pool:
+    """The cells whose runs are taken to scatter alike over seeds: of one budget, and of 2^`doublings` tokens when rounded.
+
+    Runs scatter more while they leave the plateau of the unigrams than before, and one budget of FLOPs or of tokens per
+    parameter is many tokens to one shape and few to another.
+    """
+
+    budget: Budget
+    doublings: int
+
+
+SeedVariances = Mapping[Pool, SeedVariance]
 
 
 def pooled_seed_variance(cells: Iterable[NDArray[np.float64]]) -> SeedVariance | None:

@@ -8,8 +8,8 @@ from itertools import chain, pairwise
 from math import inf
 
 from study.config import setting_words
-from study.fitting.cells import Cell, measured
-from study.fitting.paired import Difference, SeedVariances, paired_difference
+from study.fitting.cells import Cell, difference_between, measured
+from study.fitting.paired import Difference, SeedVariances
 from study.wording import budget_words
 
 _HELD: dict[str, Callable[[Cell], tuple[float, ...]]] = {
@@ -130,5 +130,5 @@ def _gain(axis: str, smaller: Cell, larger: Cell, seeds: SeedVariances) -> Gain:
         budget=budget_words(smaller.budget),
         setting=smaller.setting,
         parameters_added=larger.parameters_encoder - smaller.parameters_encoder,
-        difference=paired_difference(larger.losses, smaller.losses, seeds.get(larger.budget)),
+        difference=difference_between(larger, smaller, seeds),
     )

@@ -103,7 +103,7 @@ def _compared(
         skipped = 1 if seeds == _SEEDS[1] else 0
         used = [cell for cell in cells if _serves(cell, rates, skipped)]
         if budget == _BUDGETS[1]:
-            longest = max(used, key=lambda cell: cell.tokens, default=None)
+            longest = max(used, key=lambda cell: cell.budget.amount, default=None)
             used = [cell for cell in used if longest is not None and cell.budget == longest.budget]
         families = list(_families(used, lambda cell: sizes[cell.runs[0]]))
         runs = tuple(run for family in families for cell in family for run in cell.runs[skipped:])

@@ -10,9 +10,9 @@ from math import log2
 import numpy as np
 
 from study.architecture import Architecture
-from study.fitting.cells import Cell, measured
+from study.fitting.cells import Cell, difference_between, measured
 from study.fitting.contrasts import Contrast, contrast
-from study.fitting.paired import CONFIDENCE, Difference, SeedVariances, holm, paired_difference
+from study.fitting.paired import CONFIDENCE, Difference, SeedVariances, holm
 from study.wording import budget_words
 
 
@@ -42,8 +42,9 @@ class TokenGain:
 class Rise:
     """Two neighbouring steps in tokens of one shape: what a doubling buys in the later one minus what it buys in the earlier.
 
-    E + B·D^−beta falls by less with each doubling: where `nats_per_doubling` is above zero beyond chance, no such law holds.
-    Its interval is for these two steps alone; `p_value_holm` is corrected for all of the sweep.
+    E + B·D^−beta falls by less with each doubling: where `nats_per_doubling` is above zero beyond chance, no such law holds, if
+    each cell has its best learning rate. The interval is for these two steps alone; `p_value_holm` is corrected for all of the
+    sweep.
     """
 
     earlier: TokenGain
@@ -87,7 +88,6 @@ def _ladders(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
 
 def _gain(fewer: Cell, more: Cell, seeds: SeedVariances) -> TokenGain:
     """A step, whose budgets' seeds scatter apart; without an interval where either has no seed replicates."""
-    of_more, of_fewer = seeds.get(more.budget), seeds.get(fewer.budget)
     return TokenGain(
         shape=fewer.architecture.shape_name,
         setting=fewer.setting,
@@ -95,7 +95,7 @@ def _gain(fewer: Cell, more: Cell, seeds: SeedVariances) -> TokenGain:
         longer=budget_words(more.budget),
         fewer_tokens=fewer.tokens,
         more_tokens=more.tokens,
-        difference=paired_difference(more.losses, fewer.losses, None if of_fewer is None else of_more, of_fewer),
+        difference=difference_between(more, fewer, seeds),
     )
 
 
@@ -103,6 +103,6 @@ def _rise(ladder: tuple[Cell, Cell, Cell], seeds: SeedVariances) -> Contrast:
     """By how much more a doubling lowers the loss from the second cell to the third than from the first to the second."""
     few, more, most = (log2(cell.tokens) for cell in ladder)
     earlier, later = 1 / (more - few), 1 / (most - more)
-    of_cells = [variance for cell in ladder if (variance := seeds.get(cell.budget)) is not None]
+    of_cells = [variance for cell in ladder if (variance := seeds.get(cell.pool)) is not None]
     weights = np.array([-earlier, earlier + later, -later])
     return contrast(weights, [cell.losses for cell in ladder], of_cells if len(of_cells) == len(ladder) else None)

@@ -28,18 +28,18 @@ class Attention(nn.Module):
         self.heads, self.head_width, self.dropout = architecture.heads, architecture.head_width, dropout
         self.query_key_value = Linear(architecture.width, 3 * architecture.width)
         self.output = Linear(architecture.width, architecture.width)
-        rotary = architecture.position_encoding == "rotary"
-        turns = rotary_turns(architecture.positions, self.head_width) if rotary else None
-        self.register_buffer("turns_2xPxE", turns, persistent=False)
-        self.turns_2xPxE: Tensor | None
 
-    def forward(self, x_BxSxH: Float[Tensor, "B S H"], mask: Bool[Tensor, "B 1 1 S"] | None) -> Float[Tensor, "B S H"]:
-        """Attend from every token to every token that `mask` allows, to all without it."""
+    def forward(
+        self,
+        x_BxSxH: Float[Tensor, "B S H"],
+        mask: Bool[Tensor, "B 1 1 S"] | None,
+        turns_2xSxE: Float[Tensor, "2 S E"] | None = None,
+    ) -> Float[Tensor, "B S H"]:
+        """Attend from every token to every token that `mask` allows, to all without it; `turns_2xSxE` are rotary positions."""
         batch, length, width = x_BxSxH.shape
         joint = self.query_key_value(x_BxSxH).view(batch, length, 3, self.heads, self.head_width)
         query_BxSxAxD, key_BxSxAxD, value_BxSxAxD = joint.unbind(2)
-        if self.turns_2xPxE is not None:
-            turns_2xSxE = self.turns_2xPxE[:, :length]
+        if turns_2xSxE is not None:
             query_BxSxAxD, key_BxSxAxD = turned(query_BxSxAxD, turns_2xSxE), turned(key_BxSxAxD, turns_2xSxE)
         attended_BxSxAxD = self._attended(query_BxSxAxD, key_BxSxAxD, value_BxSxAxD, mask)
         mixed: Tensor = self.output(attended_BxSxAxD.reshape(batch, length, width))
@@ -51,6 +51,7 @@ class Attention(nn.Module):
         positions_BxK: Int[Tensor, "B K"],
         x_BxSxH: Float[Tensor, "B S H"],
         mask: Bool[Tensor, "B 1 1 S"] | None,
+        turns_2xSxE: Float[Tensor, "2 S E"] | None,
     ) -> Float[Tensor, "B K H"]:
         """Attend from some tokens only, `queries_BxKxH`, to all of `x_BxSxH`: what `forward` gives at their positions."""
         batch, length, width = x_BxSxH.shape
@@ -60,9 +61,9 @@ class Attention(nn.Module):
         joint = product.multiply(x_BxSxH, product.weight[width:], product.bias[width:])
         joint = joint.view(batch, length, 2, self.heads, self.head_width)
         key_BxSxAxD, value_BxSxAxD = joint.unbind(2)
-        if self.turns_2xPxE is not None:
-            query_BxKxAxD = turned(query_BxKxAxD, self.turns_2xPxE[:, positions_BxK])
-            key_BxSxAxD = turned(key_BxSxAxD, self.turns_2xPxE[:, :length])
+        if turns_2xSxE is not None:
+            query_BxKxAxD = turned(query_BxKxAxD, turns_2xSxE[:, positions_BxK])
+            key_BxSxAxD = turned(key_BxSxAxD, turns_2xSxE)
         attended_BxKxAxD = self._attended(query_BxKxAxD, key_BxSxAxD, value_BxSxAxD, mask)
         mixed: Tensor = self.output(attended_BxKxAxD.flatten(2))
         return mixed
@@ -172,28 +173,38 @@ class Block(nn.Module):
         self.feed_forward_norm = LayerNorm(architecture.width)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x_BxSxH: Float[Tensor, "B S H"], mask: Bool[Tensor, "B 1 1 S"] | None) -> Float[Tensor, "B S H"]:
+    def forward(
+        self,
+        x_BxSxH: Float[Tensor, "B S H"],
+        mask: Bool[Tensor, "B 1 1 S"] | None,
+        turns_2xSxE: Float[Tensor, "2 S E"] | None = None,
+    ) -> Float[Tensor, "B S H"]:
         """Transform the residual stream."""
         if self.pre_norm:
-            x_BxSxH = x_BxSxH + self.dropout(self.attention(self.attention_norm(x_BxSxH), mask))
+            x_BxSxH = x_BxSxH + self.dropout(self.attention(self.attention_norm(x_BxSxH), mask, turns_2xSxE))
             x_BxSxH = x_BxSxH + self.dropout(self.feed_forward(self.feed_forward_norm(x_BxSxH)))
         else:
-            x_BxSxH = self.attention_norm(x_BxSxH, self.dropout(self.attention(x_BxSxH, mask)))
+            x_BxSxH = self.attention_norm(x_BxSxH, self.dropout(self.attention(x_BxSxH, mask, turns_2xSxE)))
             x_BxSxH = self.feed_forward_norm(x_BxSxH, self.dropout(self.feed_forward(x_BxSxH)))
         return x_BxSxH
 
     def forward_at(
-        self, x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"], mask: Bool[Tensor, "B 1 1 S"] | None
+        self,
+        x_BxSxH: Float[Tensor, "B S H"],
+        positions_BxK: Int[Tensor, "B K"],
+        mask: Bool[Tensor, "B 1 1 S"] | None,
+        turns_2xSxE: Float[Tensor, "2 S E"] | None,
     ) -> Float[Tensor, "B K H"]:
         """What `forward` gives at some positions, without the work for the others."""
         at_BxKxH = at_positions(x_BxSxH, positions_BxK)
         if self.pre_norm:
             normed_BxSxH = self.attention_norm(x_BxSxH)
             queries_BxKxH = at_positions(normed_BxSxH, positions_BxK)
-            at_BxKxH = at_BxKxH + self.dropout(self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask))
+            attended_BxKxH = self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask, turns_2xSxE)
+            at_BxKxH = at_BxKxH + self.dropout(attended_BxKxH)
             y_BxKxH: Tensor = at_BxKxH + self.dropout(self.feed_forward(self.feed_forward_norm(at_BxKxH)))
         else:
-            attended_BxKxH = self.attention.attend_from(at_BxKxH, positions_BxK, x_BxSxH, mask)
+            attended_BxKxH = self.attention.attend_from(at_BxKxH, positions_BxK, x_BxSxH, mask, turns_2xSxE)
             at_BxKxH = self.attention_norm(at_BxKxH, self.dropout(attended_BxKxH))
             y_BxKxH = self.feed_forward_norm(at_BxKxH, self.dropout(self.feed_forward(at_BxKxH)))
         return y_BxKxH
@@ -209,6 +220,10 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(Block(architecture, dropout) for _ in range(architecture.depth))
         pre_norm = architecture.norm == "pre"
         self.final_norm = LayerNorm(architecture.width) if pre_norm else nn.Identity()
+        rotary = architecture.position_encoding == "rotary"
+        turns = rotary_turns(architecture.positions, architecture.head_width) if rotary else None
+        self.register_buffer("turns_2xPxE", turns, persistent=False)
+        self.turns_2xPxE: Tensor | None
 
     def forward(
         self,
@@ -218,9 +233,9 @@ class Encoder(nn.Module):
     ) -> Float[Tensor, "B S H"]:
         """Encode every token; `attended_BxS` is False at padding, and without it (packed text) nothing is padding."""
         mask = None if attended_BxS is None else padding_mask(attended_BxS)
-        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS)
+        x_BxSxH, turns_2xSxE = self.embeddings(tokens_BxS, segments_BxS), self._turns(tokens_BxS)
         for block in self.blocks:
-            x_BxSxH = block(x_BxSxH, mask)
+            x_BxSxH = block(x_BxSxH, mask, turns_2xSxE)
         y_BxSxH: Tensor = self.final_norm(x_BxSxH)
         return y_BxSxH
 
@@ -233,12 +248,12 @@ class Encoder(nn.Module):
     ) -> Float[Tensor, "B K H"]:
         """What `forward` gives at some positions; the last block works for those alone, since nothing reads the others."""
         mask = None if attended_BxS is None else padding_mask(attended_BxS)
-        x_BxSxH = self.embeddings(tokens_BxS, segments_BxS)
+        x_BxSxH, turns_2xSxE = self.embeddings(tokens_BxS, segments_BxS), self._turns(tokens_BxS)
         *earlier, last = self.blocks
         assert isinstance(last, Block)
         for block in earlier:
-            x_BxSxH = block(x_BxSxH, mask)
-        y_BxKxH: Tensor = self.final_norm(last.forward_at(x_BxSxH, positions_BxK, mask))
+            x_BxSxH = block(x_BxSxH, mask, turns_2xSxE)
+        y_BxKxH: Tensor = self.final_norm(last.forward_at(x_BxSxH, positions_BxK, mask, turns_2xSxE))
         return y_BxKxH
 
     def layers(
@@ -249,10 +264,14 @@ class Encoder(nn.Module):
     ) -> list[Float[Tensor, "B S H"]]:
         """The output of the embeddings and of every block, L + 1 of them; in pre-norm the last norm is on the last one."""
         mask = None if attended_BxS is None else padding_mask(attended_BxS)
-        outputs = [self.embeddings(tokens_BxS, segments_BxS)]
+        outputs, turns_2xSxE = [self.embeddings(tokens_BxS, segments_BxS)], self._turns(tokens_BxS)
         for block in self.blocks:
-            outputs.append(block(outputs[-1], mask))
+            outputs.append(block(outputs[-1], mask, turns_2xSxE))
         return [*outputs[:-1], self.final_norm(outputs[-1])]
+
+    def _turns(self, tokens_BxS: Int[Tensor, "B S"]) -> Float[Tensor, "2 S E"] | None:
+        """Rotary positions of the tokens, None where positions are learned."""
+        return None if self.turns_2xPxE is None else self.turns_2xPxE[:, : tokens_BxS.shape[1]]
 
 
 def at_positions(x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"]) -> Float[Tensor, "B K H"]:

@@ -110,7 +110,7 @@ _OTHER_NAMES = {
 
 
 def to_transformers(state: Mapping[str, Tensor], depth: int) -> dict[str, Tensor]:
-    """The weights under the names of `transformers.BertForMaskedLM` (post-norm, tied decoder)."""
+    """The weights under the names of `transformers.BertForMaskedLM` (post-norm, learned positions, tied decoder)."""
     theirs = {other: state[ours] for ours, other in _OTHER_NAMES.items()}
     for layer in range(depth):
         ours, other = f"encoder.blocks.{layer}", f"bert.encoder.layer.{layer}"
