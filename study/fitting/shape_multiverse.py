@@ -1,8 +1,9 @@
 """Depth or width at equal size, under all defensible conventions.
 
-Two approaches ask a sweep's ledger: `equal sizes` compares cells whose size, in the convention chosen, is equal within 5%, and
-`law` fits the loss in that size, in depth and in tokens. Both give the nats that doubling the depth adds at equal size and
-tokens: above zero the wider shape has the lower loss.
+Two approaches ask a sweep's ledger: `equal sizes` compares cells of one budget whose size, in the convention chosen, is equal
+within 5%, and `law` fits the loss in that size, in depth and in tokens. Both give the nats that doubling the depth adds at
+equal size, the one at equal budgets, the other at equal tokens, which are two questions where budgets are FLOPs: above zero the
+wider shape has the lower loss.
 """
 
 from __future__ import annotations
