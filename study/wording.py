@@ -23,8 +23,8 @@ def budget_words(budget: Budget) -> str:
 
 
 def file_name(words: str) -> str:
-    """Words as the stem of a file's name: what is neither a letter nor a digit, or one of `.=_-`, is a dash."""
-    return re.sub(r"[^\w.=-]+", "-", words.replace(" == ", "=")).strip("-")
+    """Words as the stem of a file's name: no quotes, and a dash for what is no letter, no digit and none of `.=_-`."""
+    return re.sub(r"[^\w.=-]+", "-", words.replace(" == ", "=").replace("'", "")).strip("-")
 
 
 def span(low: float, high: float) -> str:

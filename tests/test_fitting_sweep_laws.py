@@ -18,6 +18,7 @@ from study.fitting.law_fits import fit_table
 from study.fitting.reading import Source
 from study.folders import SweepFolder
 from study.records import counts_of
+from study.wording import file_name
 from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
 
 
@@ -74,6 +75,11 @@ def test_the_answer_tells_the_law_of_each_setting_and_keeps_each_in_a_file(tmp_p
     assert options == [f"recipe.dropout == {dropout}" for dropout in EXPONENTS]
     assert "| chinchilla where recipe.dropout == 0.1 |" in folder.answer_file.read_text()
     assert "law_fit" in answer.figures
+
+
+def test_a_condition_on_words_names_a_file() -> None:
+    where = "recipe.start == 'a/0123:spread' and recipe.dropout == 0.1"
+    assert file_name(f"chinchilla where {where}") == "chinchilla-where-recipe.start=a-0123-spread-and-recipe.dropout=0.1"
 
 
 def test_of_many_settings_the_answer_says_how_to_fit_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
