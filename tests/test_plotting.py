@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -21,8 +22,9 @@ from study.plotting import (
     paired_differences,
     what_doubling_adds,
 )
+from study.plotting.lines import line_styles, lines
 from study.plotting.loss_by_size import LossBySize
-from study.plotting.style import FLOPS, LOSS
+from study.plotting.style import FLOPS, LOSS, panels
 from tests.synthetic import UNIGRAM, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")
@@ -251,3 +253,22 @@ def test_same_ledger_gives_the_same_bytes(tmp_path: Path) -> None:
     assert drawn == {str(path) for path in written if path.suffix == ".svg"}
     for path in written:
         assert (first.path / path).read_bytes() == (second.path / path).read_bytes(), path
+
+
+def test_lines_of_one_depth_are_told_apart_by_their_widths_and_settings() -> None:
+    shapes = product((32, 64, 96, 128), ("learned", "rotary"))
+    cells = [{"depth": 1, "width": width, "heads": 1, "ffn": 4 * width, "setting": setting} for width, setting in shapes]
+    data = pd.DataFrame(cells).assign(panel="all")
+    data = data.assign(line=lines(data))
+    styles = line_styles(data)
+    assert [*styles][:2] == ["depth 1, width 32, learned", "depth 1, width 32, rotary"]
+    assert len({(style["color"], style["marker"], style["linestyle"]) for style in styles.values()}) == 8
+    assert len({style["color"] for style in styles.values()}) == 4
+    depths = line_styles(data.assign(depth=[1, 2] * 4))
+    assert len({style["color"] for style in depths.values()}) == 2
+
+
+def test_panels_in_rows_have_one_name_of_their_axis() -> None:
+    figure, axes = panels(["a", "b", "c"], "tokens", LOSS)
+    assert [panel.get_ylabel() for panel in axes] == ["", "", ""]
+    assert figure.get_supylabel() == LOSS

@@ -1,4 +1,4 @@
-"""How cells drawn as lines are told apart: by depth, and by the other sizes and the setting where several have one depth."""
+"""How cells drawn as lines are told apart: by the first size in which they differ, then by the others and the setting."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from study.plotting.style import depth_styles
+from study.plotting.style import size_styles
 
 STROKES = ("-", "--", ":", "-.")
-"""Of the lines of one depth, in order of width, heads and FFN, settings as they come."""
+"""Of the lines of one colour, in order of width, heads and FFN, settings as they come."""
+
+_SIZES = ["depth", "width", "heads", "ffn"]
 
 
 def lines(data: pd.DataFrame) -> pd.Series[str]:
@@ -23,11 +25,12 @@ def lines(data: pd.DataFrame) -> pd.Series[str]:
 
 
 def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """How each `line` looks: colour and marker by its depth, strokes by its rank among the lines of that depth."""
+    """How each `line` looks: colour and marker by the first size in which lines differ, strokes by its rank among the alike."""
     found = {}
-    shown = data.drop_duplicates("line").sort_values(["depth", "width", "heads", "ffn"], kind="stable")
-    for depth, (colour, marker) in depth_styles(data["depth"]).items():
-        for rank, line in enumerate(shown.loc[shown["depth"] == depth, "line"]):
+    shown = data.drop_duplicates("line").sort_values(_SIZES, kind="stable")
+    coloured = next((size for size in _SIZES if data[size].nunique() > 1), "depth")
+    for size, (colour, marker) in size_styles(data[coloured]).items():
+        for rank, line in enumerate(shown.loc[shown[coloured] == size, "line"]):
             face = {"markerfacecolor": "white"} if rank % 2 else {}
             stroke = STROKES[rank % len(STROKES)]
             found[line] = {"color": colour, "marker": marker, "linestyle": stroke, "markersize": 5, "linewidth": 1.4, **face}

@@ -42,7 +42,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a family, a line a run, coloured by depth, with strokes by the other sizes."""
+    """A panel a family, a line a run; see study.plotting.lines for how they are told apart."""
     with theme():
         names = data["panel"].unique()
         figure, axes = panels(names.tolist(), "training tokens", LOSS)

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from study.errors import InputError
 from study.latency.table import TIMES, read_table
-from study.plotting.style import depth_key, depth_styles, legend_below, log_ticks, panels, save_in, theme
+from study.plotting.style import depth_key, legend_below, log_ticks, panels, save_in, size_styles, theme
 from study.quantities import seconds_text
 
 PARAMETERS = "parameters_encoder"
@@ -40,7 +40,7 @@ def draw(data: pd.DataFrame) -> Figure:
     with theme():
         names = data["panel"].unique()
         figure, axes = panels(names.tolist(), f"{PARAMETERS} (no pooler, no head)", LATENCY, 2, (4.9, 3.5))
-        styles = depth_styles(data["depth"])
+        styles = size_styles(data["depth"])
         halo = [withStroke(linewidth=3, foreground="white")]
         for panel, name in zip(axes, names, strict=True):
             for row in data[data["panel"] == name].to_dict("records"):

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from study.fitting.downstream import AVERAGE, TaskScores
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
-from study.plotting.style import depth_key, depth_styles, legend_below, panels, theme, title_above
+from study.plotting.style import depth_key, legend_below, panels, size_styles, theme, title_above
 
 _LINES: dict[str, tuple[Literal[":", "--"], str, str]] = {
     "majority": (":", "black", "commonest answer"),
@@ -64,7 +64,7 @@ def drawn(
     panel, from all its rows.
     """
     points = data[data["kind"] == "measured"]
-    styles = depth_styles(points["depth"].astype(int))
+    styles = size_styles(points["depth"].astype(int))
     tasks = list(dict.fromkeys(points["task"]))
     with theme():
         figure, axes = panels([_name(points, task) for task in tasks], x, "score", columns=3, size=(4.0, 3.0), one_y=False)

@@ -64,16 +64,18 @@ def panels(
     for lowest in axes[-columns:]:
         lowest.set_xlabel(x)
         lowest.xaxis.set_tick_params(labelbottom=True)
-    for leftmost in axes[::columns]:
-        leftmost.set_ylabel(y)
+    if rows == 1:
+        axes[0].set_ylabel(y)
+    else:
+        figure.supylabel(y, fontsize=axes[0].yaxis.label.get_fontsize())
     return figure, axes
 
 
-def depth_styles(depths: Iterable[int]) -> dict[int, tuple[str, str]]:
-    """Colour and marker of each depth: a colour-blind-safe ramp from dark (shallow) to light (deep)."""
-    ordered = sorted(set(depths))
+def size_styles(sizes: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """Colour and marker of each value of a size: a colour-blind-safe ramp from dark (small) to light (large)."""
+    ordered = sorted(set(sizes))
     ramp = sns.color_palette("viridis", len(ordered) + 1).as_hex()
-    return {depth: (ramp[rank], _MARKERS[rank % len(_MARKERS)]) for rank, depth in enumerate(ordered)}
+    return {size: (ramp[rank], _MARKERS[rank % len(_MARKERS)]) for rank, size in enumerate(ordered)}
 
 
 def depth_key(styles: dict[int, tuple[str, str]]) -> list[Line2D]:
@@ -89,7 +91,7 @@ class CellLooks:
 
     def __init__(self, depths: Iterable[int], settings: Iterable[str]) -> None:
         ordered = list(dict.fromkeys(settings))
-        self._depths = depth_styles(depths)
+        self._depths = size_styles(depths)
         self._settings = series_styles(ordered) if len(self._depths) == 1 and len(ordered) > 1 else None
         between = np.linspace(0, 1, len(ordered)).tolist()
         self._faces = dict(zip(ordered, [1.0, *between[:-1]], strict=True))
