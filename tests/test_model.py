@@ -21,18 +21,15 @@ def small(**changes: Any) -> Architecture:
     return Architecture.parse({"depth": 2, "width": 32, "heads": 4, "ffn": 48, "vocabulary": 97, "positions": 24} | changes)
 
 
+def their_sizes(architecture: Architecture) -> dict[str, Any]:
+    """The sizes by the names that configurations of transformers have for them."""
+    names = {"vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "depth", "num_attention_heads": "heads"}
+    names |= {"intermediate_size": "ffn", "max_position_embeddings": "positions"}
+    return {theirs: getattr(architecture, ours) for theirs, ours in names.items()}
+
+
 def reference(architecture: Architecture) -> BertForMaskedLM:
-    a = architecture
-    config = BertConfig(
-        vocab_size=a.vocabulary,
-        hidden_size=a.width,
-        num_hidden_layers=a.depth,
-        num_attention_heads=a.heads,
-        intermediate_size=a.ffn,
-        max_position_embeddings=a.positions,
-        type_vocab_size=a.segments,
-    )
-    return BertForMaskedLM(config).eval()
+    return BertForMaskedLM(BertConfig(**their_sizes(architecture), type_vocab_size=architecture.segments)).eval()
 
 
 def randomised(model: torch.nn.Module) -> Any:
@@ -108,14 +105,8 @@ def test_logits_equal_those_of_transformers_both_ways(depth: int, width: int, he
 
 def esm(architecture: Architecture, layers: dict[str, torch.Tensor]) -> EsmForMaskedLM:
     """ESM-2 by transformers, which is pre-norm with rotary positions, with our weights."""
-    a = architecture
     config = EsmConfig(
-        vocab_size=a.vocabulary,
-        hidden_size=a.width,
-        num_hidden_layers=a.depth,
-        num_attention_heads=a.heads,
-        intermediate_size=a.ffn,
-        max_position_embeddings=a.positions,
+        **their_sizes(architecture),
         position_embedding_type="rotary",
         token_dropout=False,
         emb_layer_norm_before=False,
@@ -131,7 +122,7 @@ def esm(architecture: Architecture, layers: dict[str, torch.Tensor]) -> EsmForMa
         "head.norm": "lm_head.layer_norm",
         "head.bias": "lm_head.bias",
     }
-    for layer in range(a.depth):
+    for layer in range(architecture.depth):
         of_block = {
             "attention.output": "attention.output.dense",
             "attention_norm": "attention.LayerNorm",
