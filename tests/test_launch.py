@@ -188,6 +188,7 @@ def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_sto
     assert_stopped(made, launcher, study)
 
 
+@pytest.mark.slow
 def test_runs_stop_when_their_coordinator_is_killed_and_a_relaunch_resumes_them(
     finished: tuple[Place, str], corpus: Path, tmp_path: Path
 ) -> None:

@@ -106,6 +106,7 @@ def test_the_folder_of_w_and_b_is_a_file(corpus: Path, tmp_path: Path, normal_se
     assert_synced_once(made)
 
 
+@pytest.mark.slow
 def test_the_server_hangs(corpus: Path, tmp_path: Path, normal_seconds: float) -> None:
     listener, secret = Listener(), "f00d" * 10
     online = {"WANDB_BASE_URL": listener.url, "WANDB_API_KEY": secret, "WANDB_MODE": "online"}
