@@ -170,6 +170,11 @@ class Architecture(Strict):
         return self.norm == "post" if self.embedding_norm is None else self.embedding_norm
 
     @property
+    def rotary(self) -> bool:
+        """Whether queries and keys are turned by their positions."""
+        return self.position_encoding == "rotary"
+
+    @property
     def relative(self) -> bool:
         """Whether attention has products with a table of relative positions."""
         return self.position_encoding.startswith("disentangled")
@@ -199,7 +204,7 @@ def unbuildable(architecture: Architecture) -> str | None:
             plain = "as BERT has it" if default is None else f"{name} {values}"
             built = f"{plain}, and any {', '.join(BUILT)}"
             return f"{name} {value} can be counted but not trained or timed; what can be built has {built}"
-    if architecture.position_encoding == "rotary" and (each := architecture.head_width) % 2:
+    if architecture.rotary and (each := architecture.head_width) % 2:
         sizes = f"width {architecture.width} in {architecture.heads} heads"
         return f"position_encoding rotary turns pairs of numbers, and {sizes} gives {each} each"
     return None

@@ -164,14 +164,17 @@ class Budget(Strict):
     @property
     def unit(self) -> str:
         """What it is counted in: tokens, steps, FLOPs, tokens per parameter."""
-        (name,) = self.model_dump(exclude_none=True)
-        return {"flops": "FLOPs"}.get(name, name.replace("_", " "))
+        return {"flops": "FLOPs"}.get(self._given[0], self._given[0].replace("_", " "))
 
     @property
     def amount(self) -> float:
         """How many of its unit."""
-        (amount,) = self.model_dump(exclude_none=True).values()
-        return float(amount)
+        return float(self._given[1])
+
+    @property
+    def _given(self) -> tuple[str, float]:
+        (given,) = ((name, value) for name, value in self if value is not None)
+        return given
 
 
 class Recipe(Strict):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from study.config import NO_RUN, Budget
+from study.config import NO_RUN
 from study.counting import parameters, what_doubling_adds
-from study.fitting.cells import Cell
+from study.fitting.cells import Cell, grouped
 from study.fitting.comparisons import SIZES, Comparison, LeftOut
 from study.fitting.evidence import Evidence
 from study.fitting.expressions import evaluate
@@ -249,18 +249,16 @@ def _family_sentence(name: str, pairs: list[Comparison]) -> str:
 
 def _best(evidence: Evidence) -> Iterator[str]:
     """The front of each budget and validation set, and the steps that bought most loss for their parameters."""
-    fronts: dict[tuple[Budget, str], list[Cell]] = {}
-    for cell in evidence.front:
-        fronts.setdefault((cell.budget, cell.validation), []).append(cell)
-    for (of, _), cells in fronts.items():
+    for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
         best, budget = cells[-1], budget_words(of)
         yield f"Lowest loss at {budget}: {_named(best)}, {best.loss_nats:.4f} nats ({compact(best.parameters)} parameters)."
         if len(cells) > 1:
             shown = "; ".join(f"{_named(cell)} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in cells)
             yield f"Front of loss (nats) against parameters at {budget}: {shown}."
     for front in flops_fronts_of(evidence.cells):
-        points = ((f"{cell.setting}, {budget_words(cell.budget)}", f"{cell.loss_nats:.4f}", cell.train_flops) for cell in front)
-        shown = "; ".join(f"{name}: {loss} at {flops:.3g}" for name, loss, flops in points)
+        shown = "; ".join(
+            f"{cell.setting}, {budget_words(cell.budget)}: {cell.loss_nats:.4f} at {cell.train_flops:.3g}" for cell in front
+        )
         name = front[0].architecture.shape_name
         yield f"Front of loss (nats) against train_flops, a teacher's among them, of {name}: {shown}."
     yield from (_gain_sentence(gain) for gain in evidence.gains[:GAINS_TOLD])

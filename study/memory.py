@@ -90,9 +90,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     """Memory of training by AdamW at its peak: stored parts, and the workspace of the moment that needs the most.
 
     Stored, with P parameters and N = B·S tokens, in bytes (a = 4 in fp32, 2 in bf16 autocast): weights 4P with the angles of
-    rotary positions (`angle_bytes`), gradients 4P,
-    two moments 8P, activations (see `activation_bytes`), and in bf16 the copies 2P of the products' weights. With M = B·K
-    masked positions the moments are
+    rotary positions (`angle_bytes`), gradients 4P, two moments 8P, activations (see `activation_bytes`), and in bf16 the copies
+    2P of the products' weights. With M = B·K masked positions the moments are
     - loss: all that is stored, the last step's gradients among it, with the encoder's output 4NH (on CUDA aNH), and logits
       and (log-)probabilities: 8MV, in bf16 10MV;
     - gradient of the loss (on CUDA; on a CPU it takes the place of the probabilities): the old gradients are gone,
@@ -152,7 +151,7 @@ def activation_bytes(architecture: Architecture, step: Step) -> int:
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
     norms = (2 * a.depth + 1) * n * (FLOAT * h + 2 * FLOAT)
     if step.fused_attention:
-        attention = n * ((5 if a.position_encoding == "rotary" else 3) * item * h + FLOAT * a.heads)
+        attention = n * ((3 + _turned(a)) * item * h + FLOAT * a.heads)
     else:
         attention = n * item * (3 * h + a.heads * step.sequence_length * (3 if step.dropout else 1))
     block = attention + n * item * (3 * h + 2 * a.ffn)
@@ -172,7 +171,7 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
     but in bf16 on a CPU.
     """
     a, h, n, item = architecture, architecture.width, batch * sequence_length, itemsize(precision)
-    attention = n * ((8 if a.position_encoding == "rotary" else 6) * item * h + FLOAT * a.heads)
+    attention = n * ((6 + _turned(a)) * item * h + FLOAT * a.heads)
     feed_forward = n * item * (2 * h + 2 * a.ffn)
     wider = "attention" if attention > feed_forward else "feed-forward"
     normed = n * item * h if a.norm == "pre" else 0
@@ -184,7 +183,12 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
 def angle_bytes(architecture: Architecture, precision: Precision = "fp32") -> int:
     """Bytes of the cosines and sines by which rotary positions turn half the numbers of a head, a·P·H/A; else none."""
     a = architecture
-    return itemsize(precision) * a.positions * a.head_width if a.position_encoding == "rotary" else 0
+    return itemsize(precision) * a.positions * a.head_width if a.rotary else 0
+
+
+def _turned(architecture: Architecture) -> int:
+    """How many tensors as large as the residual stream rotary positions add to a block: query and key as they were turned."""
+    return 2 if architecture.rotary else 0
 
 
 def memory_of(architecture: Architecture, batch: int, sequence_length: int, precision: Precision) -> dict[str, Memory]:
@@ -215,8 +219,7 @@ def _lesson_activations(teacher: Architecture, step: Step) -> int:
         return activations
     n, h = step.tokens, teacher.width
     scores = 2 * step.item * teacher.heads * step.sequence_length * n
-    held = 6 if teacher.position_encoding == "rotary" else 4
-    return max(activations, scores + n * (FLOAT * h + held * step.item * h))
+    return max(activations, scores + n * (FLOAT * h + (4 + _turned(teacher)) * step.item * h))
 
 
 def _head_activations(architecture: Architecture, step: Step) -> int:

@@ -66,10 +66,10 @@ def reshaped(config: RunConfig, **sizes: int) -> RunConfig:
 
 
 def in_setting(config: RunConfig, **settings: Any) -> RunConfig:
-    """The configuration with other norms (`norm`) or another dropout."""
-    sizes = {name: value for name, value in settings.items() if name == "norm"}
-    recipe = {name: value for name, value in settings.items() if name == "dropout"}
-    changed = {"architecture": config.architecture.model_copy(update=sizes), "recipe": config.recipe.model_copy(update=recipe)}
+    """The configuration with other fields of its architecture or its recipe."""
+    fields = {name: value for name, value in settings.items() if name in type(config.architecture).model_fields}
+    recipe = {name: value for name, value in settings.items() if name not in fields}
+    changed = {"architecture": config.architecture.model_copy(update=fields), "recipe": config.recipe.model_copy(update=recipe)}
     return config.model_copy(update=changed)
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +16,11 @@ from study.records import Kernels
 from study.training.execution import Execution, can_compile, resolve_kernels
 from study.training.stopping import StopSignal
 from study.training.trainer import compile_on
+from tests.processes import apart
 from tests.small import config, run_folder, trained, write_corpus
 from tests.test_branching import trunk_and_branch, with_budget
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
-Result = TypeVar("Result")
 FUSED: tuple[Kernels, ...] = ("compiled", "graphed")
 ENCODINGS = pytest.mark.parametrize("encoding", ["learned", "rotary"])
 
@@ -49,22 +46,17 @@ class StopAt(StopSignal):
 
 
 def trained_apart(root: Path, config: RunConfig, stop: StopSignal | None = None, **execution: Any) -> RunFolder:
-    """Train in a process of its own."""
+    """Train in a process of its own, where types are not checked at run time, which torch.compile cannot look through."""
     return apart(trained, root, config, stop, **execution)
-
-
-def apart(train: Callable[..., Result], *arguments: Any, **execution: Any) -> Result:
-    """Call in a process of its own, where types are not checked at run time, which torch.compile cannot look through."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(train, *arguments, **execution).result()
 
 
 def losses(folder: RunFolder) -> list[float]:
     return [row["train/loss"] for row in folder.metrics() if "train/loss" in row]
 
 
-def cuda_config(corpus: Path, **recipe: Any) -> RunConfig:
-    return config(corpus, recipe={"budget": {"steps": 40}, "dropout": 0.1, **recipe})
+def cuda_config(corpus: Path, encoding: str = "learned", **recipe: Any) -> RunConfig:
+    changed = {"budget": {"steps": 40}, "dropout": 0.1, **recipe}
+    return config(corpus, architecture={"position_encoding": encoding}, recipe=changed)
 
 
 def taught(corpus: Path, teacher: RunFolder) -> RunConfig:
@@ -120,9 +112,7 @@ def test_a_compiled_run_on_cpu_learns_what_an_eager_one_does(corpus: Path, tmp_p
 def test_fused_kernels_learn_what_eager_ones_do(
     corpus: Path, tmp_path: Path, kernels: Kernels, precision: str, encoding: str
 ) -> None:
-    plain = cuda_config(corpus, precision=precision, dropout=0.0)
-    architecture = plain.architecture.model_copy(update={"position_encoding": encoding})
-    plain = plain.model_copy(update={"architecture": architecture})
+    plain = cuda_config(corpus, encoding, precision=precision, dropout=0.0)
     eager = trained_apart(tmp_path / "eager", plain, device="cuda", kernels="eager")
     fused = trained_apart(tmp_path / "fused", plain, device="cuda", kernels=kernels)
     record = fused.record()

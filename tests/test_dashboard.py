@@ -8,20 +8,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from study.answering import report
 from study.folders import SweepFolder
+from tests.processes import apart
 from tests.synthetic import depth_or_width, run_config, sweep_folder
 from tests.waiting import until
-
-AnyT = TypeVar("AnyT")
 
 DASHBOARD = Path(__file__).resolve().parents[1] / "analysis" / "dashboard.py"
 
@@ -41,7 +38,7 @@ PAGES = ("sweep_page", "sweep_table", "run_table", "sweeps_warning", "explorer_p
 
 
 def cells(results: Path) -> dict[str, Any]:
-    """What the dashboard's cells define on a folder."""
+    """What the dashboard's cells define on a folder; apart, since transformers takes a process with marimo for a notebook."""
     os.environ["STUDY_RESULTS"] = str(results)
     spec = importlib.util.spec_from_file_location("dashboard", DASHBOARD)
     assert spec is not None
@@ -68,12 +65,6 @@ def kept(results: Path) -> list[str | None]:
         found["keep"]("x")(chosen)
         values.append(found["dropdown"]("x", axes, "parameters").value)
     return [*values, found["dropdown"]("x", {}, "parameters").value]
-
-
-def apart(function: Callable[..., AnyT], *arguments: Any) -> AnyT:
-    """Call in a process of its own: transformers takes one that has imported marimo for a notebook, and wants IPython."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def test_dashboard_passes_marimo_check() -> None:

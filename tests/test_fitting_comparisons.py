@@ -284,10 +284,7 @@ def test_rotary_positions_are_compared_with_learned_ones(tmp_path: Path) -> None
     vary = {"architecture.position_encoding": ["rotary", "learned"]}
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": vary})
     for encoding, seed in product(("rotary", "learned"), (0, 1)):
-        config = run_config(1, 64, seed=seed)
-        architecture = config.architecture.model_copy(update={"position_encoding": encoding})
-        law = Law(depth_effect=0.0, best_rate=3e-3, curvature=0.0)
-        add_run(folder, config.model_copy(update={"architecture": architecture}), law)
+        add_run(folder, in_setting(run_config(1, 64, seed=seed), position_encoding=encoding))
     found = evidence_of(folder, include_unbracketed=True)
     assert sorted(folder.read_ledger()["architecture.position_encoding"]) == ["learned"] * 2 + ["rotary"] * 2
     (pair,) = found.comparisons.pairs

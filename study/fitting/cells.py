@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ SHAPE = ("architecture.depth", "architecture.width", "architecture.heads", "arch
 """The four sizes of a shape, as ledger columns."""
 
 ItemT = TypeVar("ItemT")
+KeyT = TypeVar("KeyT", bound=Hashable)
 
 EQUAL_WITHIN = 0.05
 """Cells have equal parameters where their non-embedding parameters can all lie so near, relatively, to one size."""
@@ -150,6 +151,25 @@ def measured(cells: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.usable and cell.losses.shape[1] > 1]
 
 
+def grouped(cells: Iterable[Cell], alike: Callable[[Cell], KeyT]) -> dict[KeyT, list[Cell]]:
+    """The cells in groups of those that are alike, in the order in which they come."""
+    groups: dict[KeyT, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(alike(cell), []).append(cell)
+    return groups
+
+
+def by_budget(cells: Iterable[Cell]) -> dict[Budget, list[Cell]]:
+    """The cells of each budget, those of fewer tokens first."""
+    return grouped(sorted(cells, key=lambda cell: cell.tokens), lambda cell: cell.budget)
+
+
+def by_setting_and_budget(cells: Iterable[Cell]) -> dict[tuple[str, Budget], list[Cell]]:
+    """The cells of each setting and budget, of one setting those of fewer tokens first."""
+    ordered = sorted(cells, key=lambda cell: (cell.setting, cell.tokens))
+    return grouped(ordered, lambda cell: (cell.setting, cell.budget))
+
+
 def difference_between(first: Cell, second: Cell, seeds: SeedVariances) -> Difference:
     """The first cell's loss minus the second's; without an interval where the pool of either has no seed replicates."""
     of_first, of_second = seeds.get(first.pool), seeds.get(second.pool)
@@ -161,10 +181,7 @@ def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
     equal = tuple(_equal_parameters(cells))
     if any(len(family.cells) > 1 for family in equal):
         return equal
-    by_budget: dict[Budget, list[Cell]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.tokens):
-        by_budget.setdefault(cell.budget, []).append(cell)
-    return tuple(Family("", budget, tuple(members)) for budget, members in by_budget.items())
+    return tuple(Family("", budget, tuple(members)) for budget, members in by_budget(cells).items())
 
 
 def families_of_settings(cells: Iterable[Cell]) -> Iterator[tuple[str, Family]]:
@@ -187,10 +204,7 @@ def families_of_settings(cells: Iterable[Cell]) -> Iterator[tuple[str, Family]]:
 
 def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:
     """Cells of one setting and budget that have equal parameters, from the smallest on."""
-    found: dict[tuple[str, Budget], list[Cell]] = {}
-    for cell in sorted(cells, key=lambda cell: (cell.setting, cell.tokens)):
-        found.setdefault((cell.setting, cell.budget), []).append(cell)
-    for (setting, budget), members in found.items():
+    for (setting, budget), members in by_setting_and_budget(cells).items():
         for family in of_equal_size(members, lambda cell: cell.parameters_non_embedding):
             yield _family(family, budget, setting)
 

@@ -8,11 +8,10 @@ from itertools import combinations
 from typing import Literal
 
 from study.config import Budget, setting_words
-from study.fitting.cells import EQUAL_WITHIN, Cell, Family, difference_between
+from study.fitting.cells import EQUAL_WITHIN, Cell, Family, difference_between, grouped
 from study.fitting.paired import (
     CONFIDENCE,
     Difference,
-    Pool,
     SeedVariance,
     SeedVariances,
     holm,
@@ -152,9 +151,7 @@ def compare(
 
 def _seed_variances(cells: Sequence[Cell]) -> SeedVariances:
     """The variance over seeds of each pool that has a cell of two seeds."""
-    pools: dict[Pool, list[Cell]] = {}
-    for cell in sorted(cells, key=lambda cell: cell.tokens):
-        pools.setdefault(cell.pool, []).append(cell)
+    pools = grouped(sorted(cells, key=lambda cell: cell.tokens), lambda cell: cell.pool)
     pooled = {pool: pooled_seed_variance(cell.losses for cell in members) for pool, members in pools.items()}
     return {pool: variance for pool, variance in pooled.items() if variance is not None}
 
@@ -235,10 +232,10 @@ def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariances) -> 
 
 def _judged(pairs: Sequence[tuple[Comparison, SeedVariance | None]]) -> Iterator[Comparison]:
     """The pairs with their verdicts, corrected for the number of those that have seed replicates in their pools."""
-    p_values = [p_value for pair, _ in pairs if (p_value := pair.difference.p_value) is not None]
-    adjusted = iter(holm(p_values))
-    for pair, seeds in pairs:
-        yield pair if seeds is None else _judge(pair, next(adjusted), seeds, len(p_values))
+    adjusted = holm([pair.difference.p_value for pair, _ in pairs])
+    known = sum(p_value is not None for p_value in adjusted)
+    for (pair, seeds), p_value in zip(pairs, adjusted, strict=True):
+        yield pair if seeds is None or p_value is None else _judge(pair, p_value, seeds, known)
 
 
 def _judge(pair: Comparison, p_value: float, seeds: SeedVariance, comparisons: int) -> Comparison:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from study.fitting.paired import CONFIDENCE, SeedVariance, variances_of_sum
+from study.fitting.paired import SeedVariance, student, variances_of_sum
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,8 @@ def contrast(
         return Contrast(estimate)
     n_seeds = [len(losses) for losses in cells]
     over_sequences, over_seeds, freedom = variances_of_sum(summed, weights, n_seeds, seeds)
-    student = stats.t(freedom, loc=estimate, scale=(over_sequences + over_seeds) ** 0.5)
-    low, high = student.interval(CONFIDENCE)
-    return Contrast(estimate, (float(low), float(high)), float(2 * min(student.cdf(0.0), student.sf(0.0))))
+    low, high, p_value = student(estimate, (over_sequences + over_seeds) ** 0.5, freedom)
+    return Contrast(estimate, (low, high), p_value)
 
 
 def slope_weights(x: NDArray[np.float64]) -> NDArray[np.float64]:

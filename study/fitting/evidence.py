@@ -9,10 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from study.config import Budget
 from study.durable_files import write_atomically
 from study.fitting.catalogue import LAWS
-from study.fitting.cells import Cell, Family, cells_of, families_of, families_of_settings
+from study.fitting.cells import Cell, Family, by_budget, cells_of, families_of, families_of_settings
 from study.fitting.comparisons import Comparisons, compare, why_left_out
 from study.fitting.downstream import Downstream, downstream
 from study.fitting.rankings import Gain, front_of, gains_of
@@ -65,13 +64,10 @@ class Evidence:
         """The cells of each panel of a figure: one a family, or one a budget where that would be more than MOST_PANELS."""
         if len(self.families) <= MOST_PANELS:
             return {family.label: family.cells for family in self.families}
-        budgets: dict[Budget, tuple[Cell, ...]] = {}
-        for cell in sorted(self.cells, key=lambda cell: cell.tokens):
-            budgets[cell.budget] = (*budgets.get(cell.budget, ()), cell)
-        return {budget_words(budget): cells for budget, cells in budgets.items()}
+        return {budget_words(budget): tuple(cells) for budget, cells in by_budget(self.cells).items()}
 
     def half_width(self, cell: Cell) -> float | None:
-        """Half the 95% interval of a cell's mean over seeds (nats, pooled at its budget), None where no cell there has two."""
+        """Half the 95% interval of a cell's mean over seeds (nats, pooled), None where no cell of its pool has two."""
         variance = self.comparisons.seed_variances.get(cell.pool)
         return None if variance is None else variance.half_width(len(cell.runs))
 

@@ -106,8 +106,7 @@ def paired_difference(
     of_cells = (seeds, seeds if of_second is None else of_second)
     over_sequences, over_seeds, freedom = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, of_cells)
     error = (over_sequences + over_seeds) ** 0.5
-    student = stats.t(freedom, loc=estimate, scale=error)
-    low, high = student.interval(CONFIDENCE)
+    low, high, p_value = student(estimate, error, freedom)
     return Difference(
         estimate_nats=estimate,
         standard_error_sequences_nats=over_sequences**0.5,
@@ -116,9 +115,9 @@ def paired_difference(
         standard_error_seeds_nats=over_seeds**0.5,
         standard_error_nats=error,
         degrees_of_freedom=freedom,
-        low_nats=float(low),
-        high_nats=float(high),
-        p_value=float(2 * stats.t.sf(abs(estimate) / error, freedom)),
+        low_nats=low,
+        high_nats=high,
+        p_value=p_value,
     )
 
 
@@ -143,16 +142,25 @@ def variance_over_sequences(summed: NDArray[np.float64]) -> float:
     return float(summed.var(ddof=1)) / len(summed)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the given order: reject where one is below the family-wise error.
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's adjusted p-values, in the given order, of those that are known: reject where one is below the family-wise error.
 
     Source: Holm 1979, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6, 65-70.
     """
-    ordered = np.argsort(p_values)
-    steps = np.asarray(p_values)[ordered] * np.arange(len(p_values), 0, -1)
-    adjusted = np.empty(len(p_values))
-    adjusted[ordered] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return [float(value) for value in adjusted]
+    known = [place for place, p_value in enumerate(p_values) if p_value is not None]
+    values = np.array([p_values[place] for place in known], dtype=float)
+    ordered = np.argsort(values)
+    steps = values[ordered] * np.arange(len(values), 0, -1)
+    adjusted: list[float | None] = [None] * len(p_values)
+    for rank, p_value in zip(ordered, np.minimum(np.maximum.accumulate(steps), 1.0), strict=True):
+        adjusted[known[rank]] = float(p_value)
+    return adjusted
+
+
+def student(estimate: float, error: float, freedom: float) -> tuple[float, float, float]:
+    """The ends of Student's interval of CONFIDENCE around an estimate, and its p-value against zero."""
+    low, high = stats.t(freedom, loc=estimate, scale=error).interval(CONFIDENCE)
+    return float(low), float(high), float(2 * stats.t.sf(abs(estimate) / error, freedom))
 
 
 def seeds_that_would_decide(difference: Difference, seeds: SeedVariance, comparisons: int) -> int | None:

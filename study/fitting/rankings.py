@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 from math import inf
 
 from study.config import setting_words
-from study.fitting.cells import Cell, difference_between, measured
+from study.fitting.cells import Cell, difference_between, grouped, measured
 from study.fitting.paired import Difference, SeedVariances
 from study.wording import budget_words
 
@@ -59,8 +59,9 @@ def front_of(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
     The budgets of fewer tokens come first; along one budget and validation set the parameters rise and the loss falls.
     """
-    groups = _grouped(sorted(cells, key=lambda cell: cell.tokens), lambda cell: (cell.budget, cell.validation))
-    return tuple(chain.from_iterable(_falling(alike, lambda cell: cell.parameters) for alike in groups))
+    usable = sorted((cell for cell in cells if cell.usable), key=lambda cell: cell.tokens)
+    groups = grouped(usable, lambda cell: (cell.budget, cell.validation))
+    return tuple(chain.from_iterable(_falling(alike, lambda cell: cell.parameters) for alike in groups.values()))
 
 
 def flops_fronts_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
@@ -75,18 +76,9 @@ def flops_fronts_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
 
     return tuple(
         tuple(_falling(alike, lambda cell: cell.train_flops))
-        for alike in _grouped(cells, but_for_the_teacher)
+        for alike in grouped((cell for cell in cells if cell.usable), but_for_the_teacher).values()
         if len({cell.tokens for cell in alike}) < len({(cell.tokens, cell.train_flops) for cell in alike})
     )
-
-
-def _grouped(cells: Sequence[Cell], alike: Callable[[Cell], tuple[object, ...]]) -> list[list[Cell]]:
-    """The usable cells in groups of those that are alike."""
-    groups: dict[tuple[object, ...], list[Cell]] = {}
-    for cell in cells:
-        if cell.usable:
-            groups.setdefault(alike(cell), []).append(cell)
-    return list(groups.values())
 
 
 def _falling(cells: Sequence[Cell], cost: Callable[[Cell], float]) -> Iterator[Cell]:
@@ -100,9 +92,7 @@ def _falling(cells: Sequence[Cell], cost: Callable[[Cell], float]) -> Iterator[C
 
 def _steps(axis: str, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
     """Neighbours along one size among the cells that share the rest."""
-    ladders: dict[tuple[object, ...], list[Cell]] = {}
-    for cell in cells:
-        ladders.setdefault((cell.setting, cell.budget, _HELD[axis](cell)), []).append(cell)
+    ladders = grouped(cells, lambda cell: (cell.setting, cell.budget, _HELD[axis](cell)))
     for ladder in [part for whole in ladders.values() for part in _by_heads(axis, whole)]:
         ladder.sort(key=lambda cell: (_size(axis, cell), cell.name))
         yield from ((one, two) for one, two in pairwise(ladder) if _size(axis, one) < _size(axis, two))

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from study.config import Budget, setting_words
+from study.config import setting_words
 from study.errors import InputError, Problem
-from study.fitting.cells import EQUAL_WITHIN, Cell, of_equal_size
+from study.fitting.cells import EQUAL_WITHIN, Cell, by_setting_and_budget, of_equal_size
 from study.fitting.contrasts import contrast, slope_weights
 from study.fitting.estimation import Fit, fit
 from study.fitting.evidence import Evidence, gather
@@ -139,10 +139,7 @@ def _serves(cell: Cell, rates: str, skipped: int) -> bool:
 
 def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:
     """Cells of two depths or more, equal in size, budget and setting."""
-    found: dict[tuple[str, Budget], list[Cell]] = {}
-    for cell in sorted(cells, key=lambda cell: (cell.setting, cell.tokens)):
-        found.setdefault((cell.setting, cell.budget), []).append(cell)
-    for members in found.values():
+    for members in by_setting_and_budget(cells).values():
         for family in of_equal_size(members, size):
             if len({cell.architecture.depth for cell in family}) > 1:
                 yield family

@@ -60,21 +60,24 @@ class Rise:
 
 def token_gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[TokenGain, ...]:
     """Every step of a shape to the next larger budget of tokens, all else equal, in the order of the cells."""
-    return tuple(_gain(fewer, more, seeds) for ladder in _ladders(cells) for fewer, more in pairwise(ladder))
+    return tuple(gain for ladder in _ladders(cells) for gain in _gains(ladder, seeds))
 
 
 def rises_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[Rise, ...]:
     """Every two neighbouring steps in tokens of a shape, in the order of the cells."""
     found = [
-        Rise(_gain(few, more, seeds), _gain(more, most, seeds), _rise((few, more, most), seeds))
+        Rise(earlier, later, _rise(three, seeds))
         for ladder in _ladders(cells)
-        for few, more, most in zip(ladder, ladder[1:], ladder[2:], strict=False)
+        for (earlier, later), three in zip(
+            pairwise(_gains(ladder, seeds)), zip(ladder, ladder[1:], ladder[2:], strict=False), strict=True
+        )
     ]
-    p_values = [p_value for rise in found if (p_value := rise.nats_per_doubling.p_value) is not None]
-    adjusted = iter(holm(p_values))
-    return tuple(
-        rise if rise.nats_per_doubling.p_value is None else replace(rise, p_value_holm=next(adjusted)) for rise in found
-    )
+    adjusted = holm([rise.nats_per_doubling.p_value for rise in found])
+    return tuple(replace(rise, p_value_holm=p_value) for rise, p_value in zip(found, adjusted, strict=True))
+
+
+def _gains(ladder: Sequence[Cell], seeds: SeedVariances) -> list[TokenGain]:
+    return [_gain(fewer, more, seeds) for fewer, more in pairwise(ladder)]
 
 
 def _ladders(cells: Sequence[Cell]) -> Iterator[list[Cell]]:

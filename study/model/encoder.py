@@ -220,8 +220,7 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(Block(architecture, dropout) for _ in range(architecture.depth))
         pre_norm = architecture.norm == "pre"
         self.final_norm = LayerNorm(architecture.width) if pre_norm else nn.Identity()
-        rotary = architecture.position_encoding == "rotary"
-        turns = rotary_turns(architecture.positions, architecture.head_width) if rotary else None
+        turns = rotary_turns(architecture.positions, architecture.head_width) if architecture.rotary else None
         self.register_buffer("turns_2xPxE", turns, persistent=False)
         self.turns_2xPxE: Tensor | None
 
@@ -232,8 +231,7 @@ class Encoder(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "B S H"]:
         """Encode every token; `attended_BxS` is False at padding, and without it (packed text) nothing is padding."""
-        mask = None if attended_BxS is None else padding_mask(attended_BxS)
-        x_BxSxH, turns_2xSxE = self.embeddings(tokens_BxS, segments_BxS), self._turns(tokens_BxS)
+        x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         for block in self.blocks:
             x_BxSxH = block(x_BxSxH, mask, turns_2xSxE)
         y_BxSxH: Tensor = self.final_norm(x_BxSxH)
@@ -247,8 +245,7 @@ class Encoder(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "B K H"]:
         """What `forward` gives at some positions; the last block works for those alone, since nothing reads the others."""
-        mask = None if attended_BxS is None else padding_mask(attended_BxS)
-        x_BxSxH, turns_2xSxE = self.embeddings(tokens_BxS, segments_BxS), self._turns(tokens_BxS)
+        x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         *earlier, last = self.blocks
         assert isinstance(last, Block)
         for block in earlier:
@@ -263,15 +260,19 @@ class Encoder(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> list[Float[Tensor, "B S H"]]:
         """The output of the embeddings and of every block, L + 1 of them; in pre-norm the last norm is on the last one."""
-        mask = None if attended_BxS is None else padding_mask(attended_BxS)
-        outputs, turns_2xSxE = [self.embeddings(tokens_BxS, segments_BxS)], self._turns(tokens_BxS)
+        x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
+        outputs = [x_BxSxH]
         for block in self.blocks:
             outputs.append(block(outputs[-1], mask, turns_2xSxE))
         return [*outputs[:-1], self.final_norm(outputs[-1])]
 
-    def _turns(self, tokens_BxS: Int[Tensor, "B S"]) -> Float[Tensor, "2 S E"] | None:
-        """Rotary positions of the tokens, None where positions are learned."""
-        return None if self.turns_2xPxE is None else self.turns_2xPxE[:, : tokens_BxS.shape[1]]
+    def _before_blocks(
+        self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None, attended_BxS: Bool[Tensor, "B S"] | None
+    ) -> tuple[Float[Tensor, "B S H"], Bool[Tensor, "B 1 1 S"] | None, Float[Tensor, "2 S E"] | None]:
+        """The embedded tokens, the mask where some are padding, and the rotary positions where none are learned."""
+        mask = None if attended_BxS is None else padding_mask(attended_BxS)
+        turns_2xSxE = None if self.turns_2xPxE is None else self.turns_2xPxE[:, : tokens_BxS.shape[1]]
+        return self.embeddings(tokens_BxS, segments_BxS), mask, turns_2xSxE
 
 
 def at_positions(x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"]) -> Float[Tensor, "B K H"]:
