@@ -12,6 +12,7 @@ from study.architecture import Architecture
 from study.benching.cases import Case
 from study.benching.figures import Tell, failed, figure
 from study.benching.gate import Contender, ContenderError, load
+from study.benching.rows import median_interval
 from study.benching.training import Stand
 
 SMALL = Architecture(depth=2, width=128, heads=2, ffn=512, vocabulary=2048)
@@ -19,6 +20,9 @@ SMALL = Architecture(depth=2, width=128, heads=2, ffn=512, vocabulary=2048)
 
 OVERHEAD_SHARE, LOADING_SHARE, VALIDATION_SHARE, TOKENS_PER_SECOND = 0.03, 0.01, 0.05, 1.5e6
 """The targets: of a step, of a step, of a run, and of tokenising."""
+
+TURN_SECONDS, TURNS = 0.1, 30
+"""Turns of the loops whose difference is Lightning: so short that what else the machine does falls on both; turns a round."""
 
 CHECKPOINT_SECONDS = 60.0
 """How often a run saves."""
@@ -42,7 +46,7 @@ def measure_overhead(threads: int, rounds: int, tell: Tell) -> None:
             for name in ("ours", "bare"):
                 stand.start(name)
                 stand.warm_up(name)
-            stand.rounds(2 * rounds)
+            stand.rounds(TURNS * rounds, TURN_SECONDS)
         finally:
             stand.stop()
         saved = _asked("checkpoint", case, Path(folder))
@@ -50,10 +54,12 @@ def measure_overhead(threads: int, rounds: int, tell: Tell) -> None:
         tell(failed("what surrounds a step", str(stand.found.errors or saved)))
         return
     ours, bare = (stand.found.times[name] for name in ("ours", "bare"))
-    extra = median(1 - b.step_seconds / o.step_seconds for o, b in zip(ours, bare, strict=True))
+    extras = [1 - b.step_seconds / o.step_seconds for o, b in zip(ours, bare, strict=True)]
+    extra, (low, high) = median(extras), median_interval(extras)
     share = saved["seconds"] / CHECKPOINT_SECONDS
     tell(figure("a step of ours", median(time.step_seconds for time in ours), "s"))
-    tell(figure("Lightning and logging, of a step", extra, "share"))
+    told = f"Lightning and logging: 95% interval of the median {low:.1%} to {high:.1%}, over {len(extras)} turns."
+    tell(figure("Lightning and logging, of a step", extra, "share", sentence=told))
     tell(figure("checkpoints, one a minute", share, "share"))
     told = "W&B takes no time of a step: a mirror in a process of its own reads what runs write."
     tell(

@@ -47,12 +47,12 @@ class Stand:
 
         self._ask(name, warm)
 
-    def rounds(self, count: int) -> None:
+    def rounds(self, count: int, seconds: float = ROUND_SECONDS) -> None:
         """So many rounds of every contender, in turn; rounds that one of them did not live through count for none."""
         found = self.found
         for _ in range(count):
             for name in list(self._contenders):
-                order = Order(ROUND_SECONDS, lead_in=LEAD_IN[self.case.device])
+                order = Order(seconds, lead_in=LEAD_IN[self.case.device])
                 what = self._ask(name, partial(Contender.round, order=order))
                 if name == "matmul" and what is not None:
                     found.matmul.append(what)
