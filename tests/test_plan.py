@@ -15,7 +15,7 @@ from study.counting import parameters
 from study.errors import InputError
 from study.folders import SweepFolder
 from study.records import RunRecord
-from study.sweeping.bill import bill
+from study.sweeping.bill import bill, search_example
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
 from study.sweeping.launch import plan
@@ -272,6 +272,28 @@ def test_a_bill_adds_up_before_anything_is_spent() -> None:
     assert (plain["runs"], plain["tokens"], len(plain["cells"])) == (8, paid.tokens, 2)
 
 
+def test_a_bill_says_what_is_left_of_a_sweep() -> None:
+    """Two of a cell's three rates are tried and its other seed is not; then all of it has ended, and nothing of the other."""
+    spec = sweep(tune=RATES, seeds=2, budgets={"steps": [100]})
+    first = cells(spec)[0]
+    losses = dict(zip([run.key for run in first.trials()], (5.0, 4.0, 5.0), strict=True))
+    tried = [record(run, loss_nats=losses[run.key]) for run in first.trials()]
+    some = bill(spec, [CORE] * 2, tried[:2])
+    assert ([row.runs_left for row in some.rows], some.runs) == ([2, 4], 8)
+    assert some.train_flops_left == pytest.approx(2 * some.rows[0].train_flops + 4 * some.rows[1].train_flops)
+    assert some.expected_seconds_left == pytest.approx(some.train_flops_left / some.train_flops * some.expected_seconds)
+    assert "Left of it, since runs that have ended are not trained again: 6 runs, " in bill_summary(some)
+    assert some.to_dict()["runs_left"] == 6
+    best = [first.variant({"recipe.learning_rate": first.trials()[1].recipe.learning_rate}, seed=1)]
+    ended = [*tried, *(record(run) for run in best)]
+    assert [row.runs_left for row in bill(spec, [CORE], ended).rows] == [0, 4]
+    untuned = sweep(seeds=2, budgets={"steps": [100]})
+    done = bill(untuned, [CORE], [record(run) for cell in cells(untuned) for run in cell.trials()])
+    assert (done.runs_left, done.expected_seconds_left) == (0, 0)
+    assert "Nothing of it is left to do" in bill_summary(done)
+    assert "left" not in bill_summary(bill(untuned, [CORE]))
+
+
 def timed(config: RunConfig, flops_per_second: float, **machine: Any) -> RunRecord:
     """The record of a run that went at a rate somewhere."""
     seconds = config.tokens * config.flops_per_token["train_flops"] / flops_per_second
@@ -395,5 +417,7 @@ def test_a_bill_says_where_it_is_the_most_that_may_be_spent() -> None:
 
 def test_a_search_is_billed_by_its_largest_run() -> None:
     space = {"architecture.depth": {"low": 1, "high": 4}, "architecture.width": {"choices": [16, 32]}}
-    paid = bill(sweep(shapes=None, search={"trials": 7, "space": space, "head_width": 16}), [CORE])
-    assert [(row.shape, row.runs) for row in paid.rows] == [("L4-H32-A2-F128", 7)]
+    spec = sweep(shapes=None, search={"trials": 7, "space": space, "head_width": 16})
+    paid = bill(spec, [CORE])
+    assert [(row.shape, row.runs, row.runs_left) for row in paid.rows] == [("L4-H32-A2-F128", 7, 7)]
+    assert bill(spec, [CORE], [record(search_example(spec))]).runs_left == 6

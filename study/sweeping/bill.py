@@ -22,7 +22,10 @@ from study.sweeping.tuning import AT_ONCE
 
 @dataclass(frozen=True)
 class BillRow:
-    """What each of a cell's runs will cost: FLOPs and seconds are those of its `spent_tokens`, without what a trunk trains."""
+    """What each of a cell's runs will cost: FLOPs and seconds are those of its `spent_tokens`, without what a trunk trains.
+
+    `runs_left` are those of its `runs` that have not ended yet, once its rate is found exactly.
+    """
 
     shape: str
     setting: str
@@ -31,6 +34,7 @@ class BillRow:
     tokens: int
     spent_tokens: int
     runs: int
+    runs_left: int
     train_flops: float
     expected_seconds: float
 
@@ -61,7 +65,8 @@ class Bill:
 
     def to_dict(self) -> dict[str, Any]:
         """The bill as plain values."""
-        totals = {name: getattr(self, name) for name in ("runs", "tokens", "spent_tokens", "train_flops", "expected_seconds")}
+        of_all = ("runs", "tokens", "spent_tokens", "train_flops", "expected_seconds")
+        totals = {name: getattr(self, name) for name in (*of_all, "runs_left", "train_flops_left", "expected_seconds_left")}
         sharing = {} if self.sharing is None else {"sharing": asdict(self.sharing)}
         return (
             {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis, "at_most": self.at_most}
@@ -92,28 +97,56 @@ class Bill:
     @property
     def expected_seconds(self) -> float:
         """Wall time on all slots together, not less than the longest run takes."""
-        together = sum(row.expected_seconds * row.runs for row in self.rows) / self.slots
-        return max(together, *(row.expected_seconds for row in self.rows))
+        return self._seconds([row.runs for row in self.rows])
+
+    @property
+    def runs_left(self) -> int:
+        """Runs that have not ended yet."""
+        return sum(row.runs_left for row in self.rows)
+
+    @property
+    def train_flops_left(self) -> float:
+        """FLOPs of the runs that have not ended yet, as if none had begun."""
+        return sum(row.train_flops * row.runs_left for row in self.rows)
+
+    @property
+    def expected_seconds_left(self) -> float:
+        """Wall time of the runs that have not ended yet."""
+        return self._seconds([row.runs_left for row in self.rows])
+
+    def _seconds(self, runs: Sequence[int]) -> float:
+        """Wall time of so many runs of each row."""
+        each = [(row.expected_seconds, count) for row, count in zip(self.rows, runs, strict=True) if count]
+        return max([sum(seconds * count for seconds, count in each) / self.slots, *(seconds for seconds, _ in each)])
 
 
 def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = (), precision: Precision | None = None) -> Bill:
-    """The bill of a sweep on these slots, which are alike, timed by the median rate of earlier `records` if any.
+    """The bill of a sweep on these slots, which are alike, timed by the median rate of its earlier `records` if any.
 
-    `precision` is the one that the runs will be in, None where that is not known.
+    Runs that have a record are not left to do. `precision` is the one that the runs will be in, None where that is not known.
 
     Raises InputError with every problem of every run that the sweep may want.
     """
-    rate, basis = rate_of(slots[0], records, precision)
+    earlier = list(records)
+    by_key = {record.config.key: record for record in earlier}
+    rate, basis = rate_of(slots[0], earlier, precision)
     if spec.search is not None:
         check_space(spec)
         example = search_example(spec)
-        row = _row(spec, example, example.steps, spec.search.trials, rate)
+        trials = spec.search.trials
+        row = _row(spec, example, example.steps, (trials, max(0, trials - len(by_key))), rate)
         return Bill((row,), len(slots), basis, at_most=True)
     planned = cells(spec)
     shared = families(planned)
     branches = branch_steps(shared)
     rows = [
-        _row(spec, cell.config, cell.config.steps - branches.get(cell.config.key, 0), cell.planned_runs(), rate)
+        _row(
+            spec,
+            cell.config,
+            cell.config.steps - branches.get(cell.config.key, 0),
+            (cell.planned_runs(), cell.runs_left(by_key)),
+            rate,
+        )
         for cell in planned
     ]
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
@@ -147,7 +180,8 @@ def search_example(spec: SweepSpec) -> RunConfig:
     return searched_config(spec, values)
 
 
-def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: int, rate: float) -> BillRow:
+def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: tuple[int, int], rate: float) -> BillRow:
+    """The row of a cell's runs, `runs` in all and left."""
     flops = expected_flops(config, spent_steps)
     count = parameters(config.architecture)
     return BillRow(
@@ -157,7 +191,8 @@ def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: int, rate: 
         parameters_non_embedding=count.parameters_non_embedding,
         tokens=config.tokens,
         spent_tokens=spent_steps * config.recipe.batch_tokens,
-        runs=runs,
+        runs=runs[0],
+        runs_left=runs[1],
         train_flops=flops,
         expected_seconds=flops / rate,
     )

@@ -210,14 +210,11 @@ def _planned(
     """The runs that the sweep file asks for, the FLOPs of those still wanted, whether fewer may do; None if unreadable."""
     try:
         spec = parse_sweep(folder.sweep())
-        planned = bill(spec, [ANY_SLOT])
+        planned = bill(spec, [ANY_SLOT], records)
     except InputError:
         return None, None, False
     begun = sum(run.train_flops for run in runs if run.state not in get_args(State))
-    by_key = {record.config.key: record for record in records}
-    wanted = [cell.runs_left(by_key) for cell in planned.cells] or [planned.runs - len(records)]
-    left = sum(row.train_flops * max(0, count) for row, count in zip(planned.rows, wanted, strict=True))
-    return planned.runs, max(0.0, left - begun), planned.at_most
+    return planned.runs, max(0.0, planned.train_flops_left - begun), planned.at_most
 
 
 def newest_values(run: RunFolder) -> dict[str, Any]:

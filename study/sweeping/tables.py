@@ -34,7 +34,17 @@ def bill_summary(bill: Bill) -> str:
     total = f"{runs}, {bill.spent_tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
     time = f"about {duration(bill.expected_seconds)} on {plural(bill.slots, 'slot')} at {bill.basis}"
     units = "Tokens, FLOPs (train_flops: the products that run) and seconds are those of one run."
-    return "\n".join([f"{total}: {time}", *_sharing_line(bill), units, *_extension_line(bill)])
+    return "\n".join([f"{total}: {time}", *_left_line(bill), *_sharing_line(bill), units, *_extension_line(bill)])
+
+
+def _left_line(bill: Bill) -> Iterator[str]:
+    """What is left of a sweep some of whose runs have ended."""
+    if not bill.runs_left:
+        yield "Nothing of it is left to do: its runs have ended."
+    elif bill.runs_left < bill.runs:
+        runs = f"{'at most ' if bill.at_most else ''}{plural(bill.runs_left, 'run')}"
+        cost = f"{bill.train_flops_left:.3g} FLOPs, about {duration(bill.expected_seconds_left)}"
+        yield f"Left of it, since runs that have ended are not trained again: {runs}, {cost}."
 
 
 def _extension_line(bill: Bill) -> Iterator[str]:
