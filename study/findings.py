@@ -216,7 +216,7 @@ def _what_lowers(pair: Comparison) -> str | None:
 
 def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
-    of_runs = (_open_runs, _open_cells, _open_seeds, _open_pairs, _open_steps, _open_rates, _mixed_precision)
+    of_runs = (_open_runs, _open_cells, _open_seeds, _open_scatter, _open_pairs, _open_steps, _open_rates, _mixed_precision)
     parts = (*of_runs, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
 
@@ -325,6 +325,19 @@ def _open_seeds(evidence: Evidence) -> Iterator[str]:
             partial.append(f"{_at_budget(cell)} ({len(cell.runs)} of {len(cell.runs) + lost.sum()})")
     if partial:
         yield f"How much lower the means are for leaving out seeds that did not learn: {', '.join(partial)}."
+
+
+def _open_scatter(evidence: Evidence) -> Iterator[str]:
+    """The budgets at which seeds scatter unevenly, so that each interval rests on the few seeds of a cell."""
+    named = {cell.name: _named(cell) for cell in evidence.cells}
+    for scatter in evidence.comparisons.seed_scatter:
+        if not scatter.alike:
+            (quiet, least), *_, (loud, most) = scatter.deviations.items()
+            yield (
+                f"How widely each cell scatters over seeds at {budget_words(scatter.pool.budget)}: unevenly (Bartlett's p = "
+                f"{scatter.p_alike:.2g}), by {least:.2g} nats at {named[quiet]} and by {most:.2g} at {named[loud]}. "
+                "Intervals take each cell's own deviation, which few seeds tell badly."
+            )
 
 
 def _open_pairs(evidence: Evidence) -> Iterator[str]:

@@ -18,6 +18,7 @@ from study.fitting.cells import cells_of
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.fitting.rankings import gains_of
 from study.fitting.reading import Source, read_columns
+from study.fitting.seed_scatter import SeedScatter, SeedVariance
 from study.folders import SweepFolder
 from tests.synthetic import (
     SEQUENCES,
@@ -30,6 +31,13 @@ from tests.synthetic import (
     run_config,
     sweep_folder,
 )
+
+
+def shared(scatter: SeedScatter) -> SeedVariance:
+    """The one variance of cells that scatter alike."""
+    assert scatter.alike
+    (variance,) = set(scatter.variances.values())
+    return variance
 
 
 def evidence_of(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
@@ -70,17 +78,17 @@ def test_known_differences_are_recovered_and_decided(evidence: Evidence) -> None
         assert pair.lower == pair.second
         assert pair.difference.estimate_nats == pytest.approx(0.08 * doublings, abs=0.025)
         assert pair.difference.n_seeds == (2, 2)
-    assert [variance.degrees_of_freedom for variance in evidence.comparisons.seed_variances.values()] == [6, 6]
+    assert [shared(scatter).degrees_of_freedom for scatter in evidence.comparisons.seed_scatter] == [6, 6]
 
 
 def test_seeds_that_scatter_more_at_one_budget_say_nothing_of_another(tmp_path: Path) -> None:
     """Runs scatter while they leave the plateau; those of a budget before it are told apart all the same."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
-    for tokens, (depth, width), seed in product((1e6, 2e6), ((1, 128), (2, 92)), (0, 1, 2)):
+    for tokens, (depth, width), seed in product((1e6, 2e6), ((1, 128), (2, 92)), (0, 2, 3)):
         law = Law(depth_effect=0.08, seed_deviation=0.004 if tokens == 1e6 else 0.3)
         add_run(folder, run_config(depth, width, seed=seed, tokens=tokens), law)
     found = evidence_of(folder, include_unbracketed=True)
-    quiet, loud = found.comparisons.seed_variances.values()
+    quiet, loud = (shared(scatter) for scatter in found.comparisons.seed_scatter)
     assert loud.variance > 100 * quiet.variance
     assert [pair.status for pair in found.comparisons.pairs] == ["decided", "undecided"]
     for gain in found.token_gains:
@@ -95,6 +103,29 @@ def test_seeds_that_scatter_more_at_one_budget_say_nothing_of_another(tmp_path: 
     single = evidence_of(folder, include_unbracketed=True)
     assert [pair.status for pair in single.comparisons.pairs] == ["decided", "no_seed_replicates"]
     assert all(gain.difference.low_nats is None for gain in single.token_gains)
+
+
+def test_a_setting_whose_seeds_scatter_widely_lends_its_scatter_to_no_other(tmp_path: Path) -> None:
+    """With post-norm some seeds have left the plateau and others have not; shapes with pre-norm are told apart all the same."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["post", "pre"]}})
+    for norm, (depth, width), seed in product(("post", "pre"), ((1, 128), (2, 92)), (0, 1, 2)):
+        law = Law(depth_effect=0.08, seed_deviation=0.004 if norm == "pre" else 0.5)
+        add_run(folder, in_setting(run_config(depth, width, seed=seed), norm=norm), law)
+    found = evidence_of(folder, include_unbracketed=True)
+    (scatter,) = found.comparisons.seed_scatter
+    assert not scatter.alike
+    assert {variance.cells for variance in scatter.variances.values()} == {1}
+    told = {pair.family: pair for pair in found.comparisons.pairs if pair.of_shapes}
+    assert {family.partition("norm=")[2][:4].rstrip(","): pair.status for family, pair in told.items()} == {
+        "post": "undecided",
+        "pre": "decided",
+    }
+    sentence = next(line for line in undecided(found) if "scatters" in line)
+    assert sentence.startswith("How widely each cell scatters over seeds at 1.0M tokens: unevenly (Bartlett's p = ")
+    assert "(norm=pre) and by" in sentence
+    assert "(norm=post). Intervals take each cell's own deviation" in sentence
+    assert found.differences()["seed_scatter"][0]["alike"] is False
+    assert len(found.differences()["seed_scatter"][0]["variances"]) == 4
 
 
 def test_unbracketed_cells_enter_only_when_asked(tmp_path: Path) -> None:
@@ -250,7 +281,7 @@ def test_shapes_that_see_more_tokens_for_one_budget_scatter_on_their_own(tmp_pat
     )
     for width, seed in product((64, 512), (0, 1, 2)):
         add_run(folder, run_config(1, width, seed=seed, budget=budget), Law(seed_deviation=0.1 if width == 64 else 0.004))
-    variances = list(evidence_of(folder).comparisons.seed_variances.values())
+    variances = [shared(scatter) for scatter in evidence_of(folder).comparisons.seed_scatter]
     assert [variance.cells for variance in variances] == [1, 1]
     assert variances[0].variance > 20 * variances[1].variance
 
@@ -273,7 +304,7 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
     for pair in pairs:
         assert pair.difference.estimate_nats == pytest.approx(0.1 * (sizes[pair.first] - sizes[pair.second]), abs=0.02)
         assert pair.status == "decided"
-    assert [variance.cells for variance in found.comparisons.seed_variances.values()] == [6, 6]
+    assert [len(scatter.variances) for scatter in found.comparisons.seed_scatter] == [6, 6]
     assert "batch_tokens=512 is lower in 8 of 8 pairs" in loss_findings(found)[0]
     fronts = [line for line in loss_findings(found) if line.startswith("Lowest")]
     assert [line.split(":")[0] for line in fronts] == ["Lowest loss at 1.0M tokens", "Lowest loss at 2.0M tokens"]
@@ -303,7 +334,7 @@ def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Pa
     sentence, *rest = loss_findings(found)
     assert sentence.startswith("Width lowers loss more in every pair: at equal parameters and FLOPs, of 6 pairs")
     assert rest[0].startswith("200.1k non-embedding parameters, 300.0G FLOPs: L1-H128-A2-F512 is lower")
-    assert [variance.cells for variance in found.comparisons.seed_variances.values()] == [3, 3]
+    assert [len(scatter.variances) for scatter in found.comparisons.seed_scatter] == [3, 3]
 
 
 def test_a_front_at_equal_flops_goes_by_parameters(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from study.fitting.compute_optimal import frontiers, to_dict, to_text
 from study.fitting.contrasts import contrast
 from study.fitting.laws import Floats
 from study.fitting.observations import Observations
-from study.fitting.paired import paired_difference, pooled_seed_variance
+from study.fitting.paired import paired_difference
 from study.fitting.reading import Source
+from study.fitting.seed_scatter import pooled_seed_variance
 from study.fitting.shape_multiverse import explore_shapes, is_about_shape
 from study.fitting.universes import Multiverse, Universe
 from study.folders import SweepFolder
@@ -273,7 +274,7 @@ def test_a_contrast_of_two_cells_is_their_paired_difference() -> None:
     seeds = pooled_seed_variance([one, other])
     assert seeds is not None
     found = contrast(np.array([1.0, -1.0]), [one, other], [seeds, seeds])
-    expected = paired_difference(one, other, seeds)
+    expected = paired_difference(one, other, (seeds, seeds))
     assert found.p_value == pytest.approx(expected.p_value)
     assert found.estimate == pytest.approx(expected.estimate_nats)
     assert found.interval == pytest.approx((expected.low_nats, expected.high_nats))

@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from study.fitting.paired import (
-    SeedVariance,
-    holm,
-    paired_difference,
-    pooled_seed_variance,
-    seeds_that_would_decide,
-    sequences_that_would_decide,
-)
+from study.fitting.paired import holm, paired_difference, seeds_that_would_decide, sequences_that_would_decide
+from study.fitting.seed_scatter import SeedVariance, pooled_seed_variance
 
 
 def simulated(
@@ -31,13 +25,20 @@ def simulated(
     ]
 
 
+def shared(cells: list[NDArray[np.float64]]) -> tuple[SeedVariance, SeedVariance]:
+    """The variance over seeds of all cells, for each of two."""
+    pooled = pooled_seed_variance(cells)
+    assert pooled is not None
+    return pooled, pooled
+
+
 @pytest.mark.parametrize(("seeds", "seed_deviation"), [(2, 0.01), (2, 0.001), (3, 0.03)])
 def test_interval_covers_truth_at_its_nominal_rate(seeds: int, seed_deviation: float) -> None:
     random = np.random.default_rng(0)
     covered = 0
     for _ in range(400):
         cells = simulated(random, [4.0, 4.02, 4.1, 4.2], seeds, 100, seed_deviation)
-        found = paired_difference(cells[1], cells[0], pooled_seed_variance(cells))
+        found = paired_difference(cells[1], cells[0], shared(cells))
         assert found.low_nats is not None
         assert found.high_nats is not None
         covered += found.low_nats <= 0.02 <= found.high_nats
@@ -53,7 +54,7 @@ def test_pairing_takes_out_what_sequences_share() -> None:
 
 def test_difference_is_that_of_the_means_and_its_sign_follows_the_order() -> None:
     first, second = simulated(np.random.default_rng(2), [4.1, 4.0], 3, 50, 0.01)
-    seeds = pooled_seed_variance([first, second])
+    seeds = shared([first, second])
     one, other = paired_difference(first, second, seeds), paired_difference(second, first, seeds)
     assert one.estimate_nats == pytest.approx(first.mean() - second.mean())
     assert other.estimate_nats == pytest.approx(-one.estimate_nats)
@@ -67,11 +68,6 @@ def test_without_replicates_there_is_no_interval() -> None:
     assert (found.low_nats, found.high_nats, found.p_value, found.degrees_of_freedom) == (None, None, None, None)
 
 
-def test_seed_variance_is_pooled_over_cells() -> None:
-    cells = [np.array([[1.0, 1.0], [3.0, 3.0]]), np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]), np.array([[9.0, 9.0]])]
-    assert pooled_seed_variance(cells) == SeedVariance(variance=(2.0 + 2.0) / 3, degrees_of_freedom=3, cells=2)
-
-
 def test_holm_against_a_worked_example() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
@@ -80,8 +76,7 @@ def test_holm_against_a_worked_example() -> None:
 def test_plan_to_decide_names_what_limits() -> None:
     random = np.random.default_rng(4)
     noisy_seeds = simulated(random, [4.02, 4.0, 4.0, 4.0], 2, 400, 0.02)
-    seeds = pooled_seed_variance(noisy_seeds)
-    assert seeds is not None
+    seeds = shared(noisy_seeds)
     limited = paired_difference(
         noisy_seeds[0] - noisy_seeds[0].mean() + 4.02, noisy_seeds[1] - noisy_seeds[1].mean() + 4.0, seeds
     )
@@ -100,14 +95,15 @@ def test_as_many_seeds_as_would_decide_decide_and_one_less_does_not() -> None:
         for cell, mean in zip(simulated(np.random.default_rng(4), [4.0, 4.0], 2, 400, 0.0), (4.02, 4.0), strict=True)
     )
     seeds = SeedVariance(variance=0.02**2, degrees_of_freedom=4, cells=4)
-    wanted = seeds_that_would_decide(paired_difference(first, second, seeds), seeds, comparisons=1)
+    both = (seeds, seeds)
+    wanted = seeds_that_would_decide(paired_difference(first, second, both), both, comparisons=1)
     assert wanted is not None
     assert wanted > 3
 
     def p_value(count: int) -> float:
         of_count = SeedVariance(seeds.variance, seeds.cells * (count - 1), seeds.cells)
         one, other = (np.tile(cell.mean(axis=0), (count, 1)) for cell in (first, second))
-        found = paired_difference(one, other, of_count).p_value
+        found = paired_difference(one, other, (of_count, of_count)).p_value
         assert found is not None
         return found
 
@@ -117,7 +113,8 @@ def test_as_many_seeds_as_would_decide_decide_and_one_less_does_not() -> None:
 def test_more_sequences_decide_where_sequences_are_the_limit() -> None:
     cells = simulated(np.random.default_rng(5), [4.004, 4.0, 4.0, 4.0], 3, 50, 1e-5)
     first, second = (cell - cell.mean() + mean for cell, mean in zip(cells, (4.004, 4.0), strict=False))
-    seeds = SeedVariance(variance=1e-10, degrees_of_freedom=8, cells=4)
+    of_all = SeedVariance(variance=1e-10, degrees_of_freedom=8, cells=4)
+    seeds = (of_all, of_all)
     found = paired_difference(first, second, seeds)
     assert seeds_that_would_decide(found, seeds, comparisons=1) is None
     sequences = sequences_that_would_decide(found, seeds, comparisons=1)

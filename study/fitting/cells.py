@@ -15,7 +15,8 @@ from study.architecture import Architecture
 from study.config import Budget, RunConfig, as_told, setting_words
 from study.counting import parameters
 from study.fitting.learning_rates import RATE, RateSearch, off_best, search_rates
-from study.fitting.paired import Difference, Pool, SeedVariances, paired_difference
+from study.fitting.paired import Difference, paired_difference
+from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, seed_scatter
 from study.folders import RunFolder, SweepFolder
 from study.records import FOREIGN, validation_of
 from study.schema import number_in
@@ -64,7 +65,7 @@ class Cell:
 
     @property
     def pool(self) -> Pool:
-        """The cells whose seeds scatter alike."""
+        """The cells whose seeds may scatter alike."""
         return Pool(self.budget, round(math.log2(self.tokens)))
 
     @property
@@ -170,10 +171,27 @@ def by_setting_and_budget(cells: Iterable[Cell]) -> dict[tuple[str, Budget], lis
     return grouped(ordered, lambda cell: (cell.setting, cell.budget))
 
 
+def scatter_over_seeds(cells: Iterable[Cell]) -> tuple[SeedScatter, ...]:
+    """How the usable cells of each pool that has replicates scatter over seeds, those of fewer tokens first."""
+    pools = grouped(sorted((cell for cell in cells if cell.usable), key=lambda cell: cell.tokens), lambda cell: cell.pool)
+    found = (seed_scatter(pool, {cell.name: cell.losses for cell in members}) for pool, members in pools.items())
+    return tuple(scatter for scatter in found if scatter.variances)
+
+
+def seed_variances(scatter: Iterable[SeedScatter]) -> SeedVariances:
+    """The seed variance of each cell of all pools."""
+    return {name: variance for pool in scatter for name, variance in pool.variances.items()}
+
+
+def variances_over_seeds(cells: Sequence[Cell], seeds: SeedVariances) -> list[SeedVariance] | None:
+    """The seed variance of each cell, None where any has none."""
+    found = [seeds[cell.name] for cell in cells if cell.name in seeds]
+    return found if len(found) == len(cells) else None
+
+
 def difference_between(first: Cell, second: Cell, seeds: SeedVariances) -> Difference:
-    """The first cell's loss minus the second's; without an interval where the pool of either has no seed replicates."""
-    of_first, of_second = seeds.get(first.pool), seeds.get(second.pool)
-    return paired_difference(first.losses, second.losses, None if of_second is None else of_first, of_second)
+    """The first cell's loss minus the second's; without an interval where the seed variance of either is unknown."""
+    return paired_difference(first.losses, second.losses, variances_over_seeds((first, second), seeds))
 
 
 def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:

@@ -8,20 +8,23 @@ from itertools import combinations
 from typing import Literal
 
 from study.config import Budget, setting_words
-from study.fitting.cells import EQUAL_WITHIN, Cell, Family, difference_between, grouped
-from study.fitting.paired import (
-    CONFIDENCE,
-    Difference,
-    SeedVariance,
-    SeedVariances,
-    holm,
-    pooled_seed_variance,
-    seeds_that_would_decide,
-    sequences_that_would_decide,
+from study.fitting.cells import (
+    EQUAL_WITHIN,
+    Cell,
+    Family,
+    difference_between,
+    scatter_over_seeds,
+    seed_variances,
+    variances_over_seeds,
 )
+from study.fitting.paired import CONFIDENCE, Difference, holm, seeds_that_would_decide, sequences_that_would_decide
+from study.fitting.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariance, SeedVariances
 
 Verdict = Literal["decided", "undecided", "no_seed_replicates"]
 Size = Literal["depth", "width", "ffn", "heads"]
+
+_OfPair = Sequence[SeedVariance]
+"""The seed variances of the two cells of a pair."""
 
 SIZES: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
 """The sizes of a shape, those first that name what a pair weighs: of a pair that differs in depth, the depth."""
@@ -35,8 +38,9 @@ METHOD = (
     "budgets, that of a setting minus that of the one before it in the sweep file. A budget pays for whole steps; what "
     f"they spend is equal within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
     "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, plus over "
-    "seeds (pooled over the cells of one budget and about as many tokens with two seeds or more; seeds taken as independent "
-    "between shapes). 95% Student intervals with Satterthwaite's degrees of freedom, one pair at a time; a pair is decided "
+    "seeds. That over seeds is one for all cells of a budget and about as many tokens, where they scatter alike (Bartlett's p "
+    f"above {ALIKE_ABOVE:.0%}), else of each cell its own; seeds are taken as independent between cells. 95% Student "
+    "intervals with Satterthwaite's degrees of freedom, one pair at a time; a pair is decided "
     "where Holm's adjusted p, over all pairs, is below 5%. The first seed also chose the learning rate, which makes its loss a "
     "little too low in every cell alike."
 )
@@ -99,9 +103,14 @@ class Comparisons:
 
     pairs: tuple[Comparison, ...]
     left_out: tuple[LeftOut, ...]
-    seed_variances: SeedVariances
+    seed_scatter: tuple[SeedScatter, ...]
     reason: str | None
     method: str = METHOD
+
+    @property
+    def seed_variances(self) -> SeedVariances:
+        """The seed variance of each cell that has one, by the cell's name."""
+        return seed_variances(self.seed_scatter)
 
     @property
     def compared(self) -> frozenset[str]:
@@ -124,10 +133,11 @@ def compare(
     """
     cells = [cell for family in families for cell in family.cells]
     equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]
-    seeds = _seed_variances([cell for cell in cells if cell.usable])
+    scatter = scatter_over_seeds(cells)
+    seeds = seed_variances(scatter)
     left_out: dict[tuple[str, str], LeftOut] = {}
-    of_shapes: list[tuple[Comparison, SeedVariance | None]] = []
-    of_settings: list[tuple[Comparison, SeedVariance | None]] = []
+    of_shapes: list[tuple[Comparison, _OfPair | None]] = []
+    of_settings: list[tuple[Comparison, _OfPair | None]] = []
     for column, family in (*(("", family) for family in equal), *alike):
         reasons = {cell.name: why_left_out(cell, include_unbracketed) for cell in family.cells}
         entering = [cell for cell in family.cells if reasons[cell.name] is None]
@@ -139,27 +149,17 @@ def compare(
         for one, other in combinations(entering, 2):
             if not _equal_budgets(one, other):
                 continue
+            of_pair = variances_over_seeds((one, other), seeds)
             if column:
-                of_settings.append((_of_settings(family.label, column, other, one, seeds), _scatter(one, other, seeds)))
+                of_settings.append(
+                    (_of_settings(family.label, column, other, one, seeds), variances_over_seeds((one, other), seeds))
+                )
             elif _sizes(one) != _sizes(other):
                 pair = _of_shapes(family.label, *_larger_first(one, other), seeds)
-                of_shapes.append((pair, _scatter(one, other, seeds)))
+                of_shapes.append((pair, of_pair))
     reason = None if of_shapes else _why_none(equal, tuple(left_out.values()))
     pairs = _judged([*of_shapes, *of_settings])
-    return Comparisons(tuple(pairs), tuple(left_out.values()), seeds, reason)
-
-
-def _seed_variances(cells: Sequence[Cell]) -> SeedVariances:
-    """The variance over seeds of each pool that has a cell of two seeds."""
-    pools = grouped(sorted(cells, key=lambda cell: cell.tokens), lambda cell: cell.pool)
-    pooled = {pool: pooled_seed_variance(cell.losses for cell in members) for pool, members in pools.items()}
-    return {pool: variance for pool, variance in pooled.items() if variance is not None}
-
-
-def _scatter(one: Cell, other: Cell, seeds: SeedVariances) -> SeedVariance | None:
-    """The larger seed variance of two cells' pools, None where either has none."""
-    found = [seeds.get(cell.pool) for cell in (one, other)]
-    return max((each for each in found if each is not None), key=lambda each: each.variance) if None not in found else None
+    return Comparisons(tuple(pairs), tuple(left_out.values()), scatter, reason)
 
 
 def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
@@ -230,7 +230,7 @@ def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariances) -> 
     )
 
 
-def _judged(pairs: Sequence[tuple[Comparison, SeedVariance | None]]) -> Iterator[Comparison]:
+def _judged(pairs: Sequence[tuple[Comparison, _OfPair | None]]) -> Iterator[Comparison]:
     """The pairs with their verdicts, corrected for the number of those that have seed replicates in their pools."""
     adjusted = holm([pair.difference.p_value for pair, _ in pairs])
     known = sum(p_value is not None for p_value in adjusted)
@@ -238,7 +238,7 @@ def _judged(pairs: Sequence[tuple[Comparison, SeedVariance | None]]) -> Iterator
         yield pair if seeds is None or p_value is None else _judge(pair, p_value, seeds, known)
 
 
-def _judge(pair: Comparison, p_value: float, seeds: SeedVariance, comparisons: int) -> Comparison:
+def _judge(pair: Comparison, p_value: float, seeds: _OfPair, comparisons: int) -> Comparison:
     if p_value < 1 - CONFIDENCE:
         return replace(pair, status="decided", p_value_holm=p_value)
     return replace(

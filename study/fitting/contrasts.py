@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from study.fitting.paired import SeedVariance, student, variances_of_sum
+from study.fitting.paired import student, variances_of_sum
+from study.fitting.seed_scatter import SeedVariance
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, Family, by_budget, cells_of, families_of, families_of_settings
 from study.fitting.comparisons import Comparisons, compare, why_left_out
 from study.fitting.downstream import Downstream, downstream
+from study.fitting.paired import half_width
 from study.fitting.rankings import Gain, front_of, gains_of
+from study.fitting.seed_scatter import SeedScatter, SeedVariance
 from study.fitting.sweep_laws import SweepLaws, sweep_laws
 from study.fitting.token_gains import Rise, TokenGain, rises_of, token_gains_of
 from study.folders import SweepFolder
@@ -67,9 +69,9 @@ class Evidence:
         return {budget_words(budget): tuple(cells) for budget, cells in by_budget(self.cells).items()}
 
     def half_width(self, cell: Cell) -> float | None:
-        """Half the 95% interval of a cell's mean over seeds (nats, pooled), None where no cell of its pool has two."""
-        variance = self.comparisons.seed_variances.get(cell.pool)
-        return None if variance is None else variance.half_width(len(cell.runs))
+        """Half the 95% interval of a cell's mean over seeds (nats), None where the variance of these is unknown."""
+        variance = self.comparisons.seed_variances.get(cell.name)
+        return None if variance is None else half_width(variance, len(cell.runs))
 
     def losses(self, cell: Cell) -> dict[str, Any]:
         """What every figure of cells shows of one: its mean loss over seeds, half the 95% interval, n, and the plateau."""
@@ -97,10 +99,7 @@ class Evidence:
         return {
             "pairs": [asdict(pair) | {"budget": budget_words(pair.budget)} for pair in found.pairs],
             "left_out": [asdict(cell) for cell in found.left_out],
-            "seed_variances": [
-                {"budget": budget_words(pool.budget), "tokens_near": 2**pool.doublings, **asdict(variance)}
-                for pool, variance in found.seed_variances.items()
-            ],
+            "seed_scatter": [_scatter(scatter) for scatter in found.seed_scatter],
             "reason": found.reason,
             "method": found.method,
             "gains": [asdict(gain) | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains],
@@ -110,6 +109,20 @@ class Evidence:
             "rises": [asdict(rise) for rise in self.rises],
             "front": [cell.name for cell in self.front],
         }
+
+
+def _scatter(scatter: SeedScatter) -> dict[str, Any]:
+    """How the cells of a pool scatter, as plain values: whether alike, and each variance with the cells that it is of."""
+    cells: dict[SeedVariance, list[str]] = {}
+    for name, variance in scatter.variances.items():
+        cells.setdefault(variance, []).append(name)
+    return {
+        "budget": budget_words(scatter.pool.budget),
+        "tokens_near": 2**scatter.pool.doublings,
+        "p_alike": scatter.p_alike,
+        "alike": scatter.alike,
+        "variances": [asdict(variance) | {"cells": names} for variance, names in cells.items()],
+    }
 
 
 def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:

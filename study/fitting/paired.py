@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.config import Budget
+from study.fitting.seed_scatter import SeedVariance
 
 CONFIDENCE = 0.95
 """Coverage of every interval, and one less the family-wise error of every verdict."""
@@ -19,20 +19,6 @@ MOST_SEEDS = 64
 
 MOST_SEQUENCES = 64
 """Beyond so many times the present validation sequences, more of them are no plan."""
-
-
-@dataclass(frozen=True)
-class SeedVariance:
-    """Variance of a run's loss over seeds (nats²), pooled over `cells` cells of one budget with two seeds or more."""
-
-    variance: float
-    degrees_of_freedom: int
-    cells: int
-
-    def half_width(self, seeds: int) -> float:
-        """Half of the interval of a mean over `seeds` seeds, on the fixed validation set, in nats."""
-        critical = stats.t.isf((1 - CONFIDENCE) / 2, self.degrees_of_freedom)
-        return float(critical * np.sqrt(self.variance / seeds))
 
 
 @dataclass(frozen=True)
@@ -61,50 +47,21 @@ class Difference:
         return self.low_nats is not None and self.high_nats is not None and self.low_nats <= 0 <= self.high_nats
 
 
-@dataclass(frozen=True)
-class Pool:
-    """The cells whose runs are taken to scatter alike over seeds: of one budget, and of 2^`doublings` tokens when rounded.
-
-    Runs scatter more while they leave the plateau of the unigrams than before, and one budget of FLOPs or of tokens per
-    parameter is many tokens to one shape and few to another.
-    """
-
-    budget: Budget
-    doublings: int
-
-
-SeedVariances = Mapping[Pool, SeedVariance]
-
-
-def pooled_seed_variance(cells: Iterable[NDArray[np.float64]]) -> SeedVariance | None:
-    """The variance over seeds of the mean loss, pooled over cells; None where no cell has two seeds.
-
-    Each cell is an array of seeds × sequences in nats per masked token. Pooling takes the variance as one for all cells.
-    """
-    means = [losses.mean(axis=1) for losses in cells if losses.shape[0] > 1]
-    if not means:
-        return None
-    freedom = sum(len(cell) - 1 for cell in means)
-    squares = sum(float(((cell - cell.mean()) ** 2).sum()) for cell in means)
-    return SeedVariance(squares / freedom, freedom, len(means))
-
-
 def paired_difference(
-    first: NDArray[np.float64], second: NDArray[np.float64], seeds: SeedVariance | None, of_second: SeedVariance | None = None
+    first: NDArray[np.float64], second: NDArray[np.float64], seeds: Sequence[SeedVariance] | None
 ) -> Difference:
     """The first cell's loss minus the second's; both are seeds × sequences, over the same two or more sequences.
 
-    The sequences are paired, the seeds are taken as independent; `of_second` is their variance in the second cell, where that
-    is another than in the first. The variance over sequences holds a little of the seeds' interaction with them, so the
-    interval errs on the wide side.
+    The sequences are paired, the seeds are taken as independent; `seeds` are their variances in the two cells, None where
+    either is unknown. The variance over sequences holds a little of the seeds' interaction with them, so the interval errs on
+    the wide side.
     """
     differences = first.mean(axis=0) - second.mean(axis=0)
     n, n_seeds = len(differences), (len(first), len(second))
     estimate = float(differences.mean())
     if seeds is None:
         return Difference(estimate, variance_over_sequences(differences) ** 0.5, n, n_seeds)
-    of_cells = (seeds, seeds if of_second is None else of_second)
-    over_sequences, over_seeds, freedom = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, of_cells)
+    over_sequences, over_seeds, freedom = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds)
     error = (over_sequences + over_seeds) ** 0.5
     low, high, p_value = student(estimate, error, freedom)
     return Difference(
@@ -121,6 +78,11 @@ def paired_difference(
     )
 
 
+def half_width(of_cell: SeedVariance, seeds: int) -> float:
+    """Half of the interval of a cell's mean over `seeds` seeds, on the fixed validation set, in nats."""
+    return float(stats.t.isf((1 - CONFIDENCE) / 2, of_cell.degrees_of_freedom) * np.sqrt(of_cell.variance / seeds))
+
+
 def variances_of_sum(
     summed: NDArray[np.float64], weights: NDArray[np.float64], n_seeds: Sequence[int], seeds: Sequence[SeedVariance]
 ) -> tuple[float, float, float]:
@@ -128,13 +90,19 @@ def variances_of_sum(
 
     `summed` holds the sum for each sequence; over seeds the variance is Σ s²ᵢ·wᵢ²/kᵢ, where cells of one s² share its freedom.
     """
-    shares: dict[SeedVariance, float] = {}
-    for weight, count, of_cell in zip(weights.tolist(), n_seeds, seeds, strict=True):
-        shares[of_cell] = shares.get(of_cell, 0.0) + weight**2 / count
     over_sequences = variance_over_sequences(summed)
-    over_seeds = [of_cells.variance * share for of_cells, share in shares.items()]
-    freedoms = (len(summed) - 1, *(of_cells.degrees_of_freedom for of_cells in shares))
-    return over_sequences, sum(over_seeds), satterthwaite((over_sequences, *over_seeds), freedoms)
+    over_seeds = _over_seeds(weights.tolist(), n_seeds, seeds)
+    freedoms = (len(summed) - 1, *(of_cells.degrees_of_freedom for of_cells in over_seeds))
+    variances = (over_sequences, *over_seeds.values())
+    return over_sequences, sum(over_seeds.values()), satterthwaite(variances, freedoms)
+
+
+def _over_seeds(weights: Sequence[float], n_seeds: Sequence[int], seeds: Sequence[SeedVariance]) -> dict[SeedVariance, float]:
+    """What each s² adds to the variance of Σ wᵢ·mean(lossᵢ)."""
+    found: dict[SeedVariance, float] = {}
+    for weight, count, of_cell in zip(weights, n_seeds, seeds, strict=True):
+        found[of_cell] = found.get(of_cell, 0.0) + of_cell.variance * weight**2 / count
+    return found
 
 
 def variance_over_sequences(summed: NDArray[np.float64]) -> float:
@@ -163,35 +131,40 @@ def student(estimate: float, error: float, freedom: float) -> tuple[float, float
     return float(low), float(high), float(2 * stats.t.sf(abs(estimate) / error, freedom))
 
 
-def seeds_that_would_decide(difference: Difference, seeds: SeedVariance, comparisons: int) -> int | None:
+def seeds_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance], comparisons: int) -> int | None:
     """The fewest seeds a cell, more than now, whose interval would leave out zero if the estimate is the truth.
 
-    At the error 1/`comparisons` of the family's, the first and hardest step of Holm's; at this many seeds the chance of a
-    verdict is about one half. None where even MOST_SEEDS would not do, since the sequences are the limit.
+    `seeds` are the variances of the two cells. At the error 1/`comparisons` of the family's, the first and hardest step of
+    Holm's; at this many seeds the chance of a verdict is about one half. None where even MOST_SEEDS would not do, since the
+    sequences are the limit.
     """
     for count in range(max(difference.n_seeds) + 1, MOST_SEEDS + 1):
-        freedom = max(seeds.degrees_of_freedom, seeds.cells * (count - 1))
-        if _decides(difference, 1.0, 2 * seeds.variance / count, freedom, comparisons):
+        over_seeds = _over_seeds((1.0, -1.0), (count, count), seeds)
+        freedoms = [max(of_cells.degrees_of_freedom, of_cells.cells * (count - 1)) for of_cells in over_seeds]
+        if _decides(difference, 1, list(over_seeds.values()), freedoms, comparisons):
             return count
     return None
 
 
-def sequences_that_would_decide(difference: Difference, seeds: SeedVariance, comparisons: int) -> int | None:
+def sequences_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance], comparisons: int) -> int | None:
     """The validation sequences, doubled until the interval would leave out zero; as `seeds_that_would_decide`."""
-    assert difference.standard_error_seeds_nats is not None
-    over_seeds = difference.standard_error_seeds_nats**2
+    over_seeds = _over_seeds((1.0, -1.0), difference.n_seeds, seeds)
+    freedoms = [of_cells.degrees_of_freedom for of_cells in over_seeds]
     for times in 2 ** np.arange(1, int(np.log2(MOST_SEQUENCES)) + 1):
-        if _decides(difference, float(times), over_seeds, seeds.degrees_of_freedom, comparisons):
+        if _decides(difference, int(times), list(over_seeds.values()), freedoms, comparisons):
             return int(times) * difference.n_sequences
     return None
 
 
-def _decides(difference: Difference, times: float, over_seeds: float, seed_freedom: int, comparisons: int) -> bool:
-    """Whether the estimate would be told from zero with `times` the sequences and this seed variance of the difference."""
+def _decides(
+    difference: Difference, times: int, over_seeds: Sequence[float], seed_freedoms: Sequence[float], comparisons: int
+) -> bool:
+    """Whether the estimate would be told from zero with `times` the sequences and these seed variances of the difference."""
     over_sequences = difference.standard_error_sequences_nats**2 / times
-    freedom = satterthwaite((over_sequences, over_seeds), (difference.n_sequences * times - 1, seed_freedom))
+    variances = (over_sequences, *over_seeds)
+    freedom = satterthwaite(variances, (difference.n_sequences * times - 1, *seed_freedoms))
     critical = stats.t.isf((1 - CONFIDENCE) / 2 / comparisons, freedom)
-    return bool(abs(difference.estimate_nats) > critical * (over_sequences + over_seeds) ** 0.5)
+    return bool(abs(difference.estimate_nats) > critical * sum(variances) ** 0.5)
 
 
 def satterthwaite(variances: Sequence[float], freedoms: Sequence[float]) -> float:

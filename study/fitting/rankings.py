@@ -9,7 +9,8 @@ from math import inf
 
 from study.config import setting_words
 from study.fitting.cells import Cell, difference_between, grouped, measured
-from study.fitting.paired import Difference, SeedVariances
+from study.fitting.paired import Difference
+from study.fitting.seed_scatter import SeedVariances
 from study.wording import budget_words
 
 _HELD: dict[str, Callable[[Cell], tuple[float, ...]]] = {

@@ -18,14 +18,21 @@ import pandas as pd
 
 from study.config import setting_words
 from study.errors import InputError, Problem
-from study.fitting.cells import EQUAL_WITHIN, Cell, by_setting_and_budget, of_equal_size
+from study.fitting.cells import (
+    EQUAL_WITHIN,
+    Cell,
+    by_setting_and_budget,
+    of_equal_size,
+    scatter_over_seeds,
+    seed_variances,
+    variances_over_seeds,
+)
 from study.fitting.contrasts import contrast, slope_weights
 from study.fitting.estimation import Fit, fit
 from study.fitting.evidence import Evidence, gather
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, validation_columns
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations
-from study.fitting.paired import pooled_seed_variance
 from study.fitting.reading import Source, read_columns
 from study.fitting.sums import SumOfTerms, Term
 from study.fitting.uncertainty import percentile_interval
@@ -119,13 +126,13 @@ def _slope(families: Sequence[Sequence[Cell]], skipped: int, space: Space, choic
     """The slope of the loss over log₂ depth within families, the mean of all, without the first so many seeds of a cell."""
     if not families:
         return Universe(choices, f"no two depths are within {EQUAL_WITHIN:.0%} of one size", None)
-    cells = [cell for family in families for cell in family]
+    cells = [replace(cell, losses=cell.losses[skipped:]) for family in families for cell in family]
     parts = [slope_weights(np.log2([cell.architecture.depth for cell in family])) for family in families]
-    weights, losses = np.concatenate(parts) / len(families), [cell.losses[skipped:] for cell in cells]
+    weights, losses = np.concatenate(parts) / len(families), [cell.losses for cell in cells]
     means = np.array([each.mean() for each in losses])
     factors = weights if space == "linear" else weights * means.mean() / means
-    pooled = pooled_seed_variance(losses)
-    found = contrast(factors, losses, None if pooled is None else [pooled] * len(losses))
+    seeds = seed_variances(scatter_over_seeds(cells))
+    found = contrast(factors, losses, variances_over_seeds(cells, seeds))
     value = found.estimate if space == "linear" else float(weights @ np.log(means) * means.mean())
     moved = value - found.estimate
     interval = None if found.interval is None else (found.interval[0] + moved, found.interval[1] + moved)

@@ -10,9 +10,10 @@ from math import log2
 import numpy as np
 
 from study.architecture import Architecture
-from study.fitting.cells import Cell, difference_between, measured
+from study.fitting.cells import Cell, difference_between, measured, variances_over_seeds
 from study.fitting.contrasts import Contrast, contrast
-from study.fitting.paired import CONFIDENCE, Difference, SeedVariances, holm
+from study.fitting.paired import CONFIDENCE, Difference, holm
+from study.fitting.seed_scatter import SeedVariances
 from study.wording import budget_words
 
 
@@ -106,6 +107,5 @@ def _rise(ladder: tuple[Cell, Cell, Cell], seeds: SeedVariances) -> Contrast:
     """By how much more a doubling lowers the loss from the second cell to the third than from the first to the second."""
     few, more, most = (log2(cell.tokens) for cell in ladder)
     earlier, later = 1 / (more - few), 1 / (most - more)
-    of_cells = [variance for cell in ladder if (variance := seeds.get(cell.pool)) is not None]
     weights = np.array([-earlier, earlier + later, -later])
-    return contrast(weights, [cell.losses for cell in ladder], of_cells if len(of_cells) == len(ladder) else None)
+    return contrast(weights, [cell.losses for cell in ladder], variances_over_seeds(ladder, seeds))

@@ -1,0 +1,100 @@
+"""How losses scatter over seeds: one variance for the cells of a budget that scatter alike, else each cell's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from study.config import Budget
+
+ALIKE_ABOVE = 0.25
+"""Cells share a variance where Bartlett's p-value is above this; preliminary tests that guard pooling need so high a level
+(Bancroft 1964, Analysis and inference for incompletely specified models involving the use of preliminary test(s) of
+significance, Biometrics 20, 427-442)."""
+
+
+@dataclass(frozen=True)
+class SeedVariance:
+    """Variance of a run's loss over seeds (nats²), pooled over `cells` cells of two seeds or more; one where it is its own."""
+
+    variance: float
+    degrees_of_freedom: int
+    cells: int
+
+
+SeedVariances = Mapping[str, SeedVariance]
+"""The variance of each cell by its name; cells without one are not in it."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The cells whose runs may scatter alike over seeds: of one budget, and of 2^`doublings` tokens when rounded.
+
+    Runs scatter more while they leave the plateau of the unigrams than before, and one budget of FLOPs or of tokens per
+    parameter is many tokens to one shape and few to another.
+    """
+
+    budget: Budget
+    doublings: int
+
+
+@dataclass(frozen=True)
+class SeedScatter:
+    """The variances of a pool: `p_alike` is Bartlett's p-value for one variance, None where fewer than two cells have one."""
+
+    pool: Pool
+    p_alike: float | None
+    variances: SeedVariances
+
+    @property
+    def alike(self) -> bool:
+        """Whether the cells share one variance."""
+        return self.p_alike is None or self.p_alike > ALIKE_ABOVE
+
+    @property
+    def deviations(self) -> dict[str, float]:
+        """The standard deviation over seeds of each cell, in nats, the smallest first."""
+        return dict(sorted(((name, of_cell.variance**0.5) for name, of_cell in self.variances.items()), key=lambda one: one[1]))
+
+
+def seed_scatter(pool: Pool, cells: Mapping[str, NDArray[np.float64]]) -> SeedScatter:
+    """The seed variances of a pool's cells, each an array of seeds × sequences in nats per masked token, by name.
+
+    Cells that scatter alike by Bartlett's test share the pooled variance Σ(kᵢ − 1)s²ᵢ ÷ Σ(kᵢ − 1), those of one seed too;
+    otherwise each of two seeds or more has its own s²ᵢ. Without the test a few cells that scatter widely make the intervals of
+    all others wide and their own narrow: pooled, five cells whose deviations differ by a factor of ten told equal ones apart
+    twice as often as they should. Source: Bartlett 1937, Properties of sufficiency and statistical tests, Proc. R. Soc. Lond.
+    A 160, 268-282.
+    """
+    own = {name: variance for name, losses in cells.items() if (variance := pooled_seed_variance([losses])) is not None}
+    p_alike = _bartlett([cells[name] for name in own]) if len(own) > 1 else None
+    scatter = SeedScatter(pool, p_alike, own)
+    if not scatter.alike or (pooled := pooled_seed_variance(cells.values())) is None:
+        return scatter
+    return SeedScatter(pool, p_alike, dict.fromkeys(cells, pooled))
+
+
+def _bartlett(cells: Iterable[NDArray[np.float64]]) -> float:
+    """Bartlett's p-value; 1 where no cell scatters at all."""
+    means = [losses.mean(axis=1) for losses in cells]
+    if all(np.ptp(cell) == 0 for cell in means):
+        return 1.0
+    with np.errstate(divide="ignore"):  # a cell that does not scatter among others that do is not like them
+        return float(stats.bartlett(*means).pvalue)
+
+
+def pooled_seed_variance(cells: Iterable[NDArray[np.float64]]) -> SeedVariance | None:
+    """The variance over seeds of the mean loss, pooled over cells; None where no cell has two seeds.
+
+    Each cell is an array of seeds × sequences in nats per masked token. Pooling takes the variance as one for all cells.
+    """
+    means = [losses.mean(axis=1) for losses in cells if losses.shape[0] > 1]
+    if not means:
+        return None
+    freedom = sum(len(cell) - 1 for cell in means)
+    squares = sum(float(((cell - cell.mean()) ** 2).sum()) for cell in means)
+    return SeedVariance(squares / freedom, freedom, len(means))
