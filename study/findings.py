@@ -330,14 +330,15 @@ def _open_seeds(evidence: Evidence) -> Iterator[str]:
 def _open_scatter(evidence: Evidence) -> Iterator[str]:
     """The budgets at which seeds scatter unevenly, so that each interval rests on the few seeds of a cell."""
     named = {cell.name: _named(cell) for cell in evidence.cells}
+    uneven = []
     for scatter in evidence.comparisons.seed_scatter:
         if not scatter.alike:
             (quiet, least), *_, (loud, most) = scatter.deviations.items()
-            yield (
-                f"How widely each cell scatters over seeds at {budget_words(scatter.pool.budget)}: unevenly (Bartlett's p = "
-                f"{scatter.p_alike:.2g}), by {least:.2g} nats at {named[quiet]} and by {most:.2g} at {named[loud]}. "
-                "Intervals take each cell's own deviation, which few seeds tell badly."
-            )
+            ends = f"{least:.2g} nats for {named[quiet]} to {most:.2g} for {named[loud]}"
+            uneven.append(f"at {budget_words(scatter.pool.budget)} {ends} (Bartlett's p = {scatter.p_alike:.2g})")
+    if uneven:
+        told = "How widely each cell scatters over seeds: unevenly, so that intervals take each cell's own deviation"
+        yield f"{told}, of which a few seeds say little: {'; '.join(uneven)}."
 
 
 def _open_pairs(evidence: Evidence) -> Iterator[str]:

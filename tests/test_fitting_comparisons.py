@@ -121,9 +121,10 @@ def test_a_setting_whose_seeds_scatter_widely_lends_its_scatter_to_no_other(tmp_
         "pre": "decided",
     }
     sentence = next(line for line in undecided(found) if "scatters" in line)
-    assert sentence.startswith("How widely each cell scatters over seeds at 1.0M tokens: unevenly (Bartlett's p = ")
-    assert "(norm=pre) and by" in sentence
-    assert "(norm=post). Intervals take each cell's own deviation" in sentence
+    assert sentence.startswith("How widely each cell scatters over seeds: unevenly, so that intervals take each cell's own")
+    assert "at 1.0M tokens 0.0" in sentence
+    assert "(norm=pre) to 0." in sentence
+    assert "(norm=post) (Bartlett's p = " in sentence
     assert found.differences()["seed_scatter"][0]["alike"] is False
     assert len(found.differences()["seed_scatter"][0]["variances"]) == 4
 
