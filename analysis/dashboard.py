@@ -25,7 +25,7 @@ def _():
     from study.accounts import account
     from study.architecture import Architecture
     from study.changes import changes_as_text, measures, rank_changes
-    from study.errors import InputError
+    from study.errors import UNREADABLE, InputError
     from study.exploring import LOSSES, comparable, kinds, quantities, runs_in
     from study.fitting.catalogue import LAWS
     from study.fitting.law_fits import fit_table
@@ -52,6 +52,7 @@ def _():
         LOSSES,
         Source,
         Subject,
+        UNREADABLE,
         account,
         base64,
         changes_as_text,
@@ -203,7 +204,7 @@ def _(
         selected = sweep_runs[sweep_runs["run"].isin(run_table.value["run"])]
         selected = selected.assign(sweep=chosen, validation=selected["setting"] if apart and len(selected) else "")
         parts = (
-            {"Answer": mo.md(embedded(folder, folder.answer_file.read_text(encoding="utf-8")))}
+            {"Answer": mo.md(embedded(folder, folder.answer_file.read_text(encoding="utf-8", errors="replace")))}
             if folder.answer_file.exists()
             else {}
         )
@@ -303,12 +304,16 @@ def _(mo, run_curves):
 
 
 @app.cell
-def _(curve_x, curve_y, escape, mo, plural, run_curves):
+def _(UNREADABLE, curve_x, curve_y, escape, mo, plural, run_curves, warning):
     def curves_page(rows, folders):
         """The learning curves of some runs, those of each validation set apart."""
         parts, apart = [], rows["validation"].nunique() > 1
         for validation, alike in rows.drop_duplicates("run").groupby("validation", sort=False):
-            data = run_curves.frame(alike.head(run_curves.MOST_RUNS), folders, curve_y.value)
+            try:
+                data = run_curves.frame(alike.head(run_curves.MOST_RUNS), folders, curve_y.value)
+            except UNREADABLE as error:
+                parts.append(warning({"Curves": str(error)}))
+                continue
             drawn = f", the first {run_curves.MOST_RUNS} drawn" if len(alike) > run_curves.MOST_RUNS else ""
             words = f", validated on {escape(validation)}" if apart else ""
             parts.append(mo.md(f"### {plural(len(alike), 'run')}{drawn}{words}"))

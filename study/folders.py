@@ -245,14 +245,17 @@ class RunFolder:
         return max((int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The logged rows in order; a line torn by a kill ends them."""
+        """The logged rows in order; a line torn by a kill ends them.
+
+        Raises InputError at a whole line that is no row.
+        """
         if not self.metrics_file.exists():
             return
         with self.metrics_file.open("rb") as lines:
-            for line in lines:
+            for number, line in enumerate(lines, 1):
                 if not line.endswith(b"\n"):
                     return
-                yield json.loads(line)
+                yield metrics_row(line, f"{self.metrics_file}:{number}")
 
     def file_record(self, record: RunRecord) -> bool:
         """Link the record into place; False where the run already had one, which then stands."""
@@ -476,6 +479,18 @@ def write_table(file: Path, table: pd.DataFrame) -> None:
     contents = {file: table.to_parquet(None, index=False), file.with_suffix(".csv"): table.to_csv(index=False).encode()}
     for path, content in contents.items():
         write_atomically(path, content)
+
+
+def metrics_row(line: bytes, place: str) -> dict[str, Any]:
+    """A line of metrics.jsonl as a row; raises InputError at the place where it is none."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        row = error
+    if isinstance(row, dict):
+        return row
+    what = f"is no row of metrics ({row})" if isinstance(row, ValueError) else "is no row of metrics"
+    raise InputError.at(place, f"{what}, and nothing but that line is lost without it: take it out")
 
 
 def checkpoint_name(step: int, digest: str) -> str:

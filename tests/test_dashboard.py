@@ -57,6 +57,13 @@ def looked_at(results: Path, *forms: dict[str, str]) -> dict[str, Any]:
     return plain | {name: found[name].text for name in PAGES} | {"fitted": [found["fitted"](form).text for form in forms]}
 
 
+def looked_at_runs(results: Path, sweep: str) -> dict[str, str]:
+    """What the dashboard shows of a sweep's answer, and of the curves of its runs."""
+    found = cells(results)
+    rows = found["sweep_runs"].assign(sweep=sweep, validation="")
+    return {"answer": found["sweep_page"].text, "curves": found["curves_page"](rows, found["current"]).text}
+
+
 def kept(results: Path) -> list[str | None]:
     """What an element begins with before and after something was chosen, after that has gone, and of no options."""
     found, axes = cells(results), {"training tokens": "tokens", "parameters": "parameters"}
@@ -109,6 +116,15 @@ def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(results: Path, tm
     assert "record.json" in found["sweeps_warning"]
     assert "record.json" in found["explorer_page"]
     assert set(found["sweeps of runs"]) == {"made_up"}
+
+
+def test_dashboard_shows_what_is_left_of_damaged_curves_and_answers(tmp_path: Path) -> None:
+    damaged = depth_or_width(tmp_path / "damaged", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
+    damaged.runs()[0].metrics_file.write_text("[1, 2]\n")
+    damaged.answer_file.write_bytes(b"It is \xff lower.")
+    found = apart(looked_at_runs, tmp_path, "damaged")
+    assert "lower." in found["answer"]
+    assert "metrics.jsonl:1: is no row of metrics" in found["curves"]
 
 
 def test_dashboard_of_a_sweep_that_has_just_begun_has_every_page(tmp_path: Path) -> None:

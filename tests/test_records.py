@@ -19,6 +19,7 @@ from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
 from study.records import RunRecord, cell_of, counts_of, ledger
 from study.schema import set_path
+from study.sweeping.status import newest_rows
 from tests.small import config
 from tests.synthetic import add_run, depth_or_width, environment, run_config, sweep_folder
 
@@ -168,6 +169,16 @@ def test_metrics_end_where_a_kill_tore_them(tmp_path: Path) -> None:
     assert list(folder.metrics()) == []
     folder.metrics_file.write_bytes(b'{"trainer/step": 1}\n{"trainer/step": 2}\n{"trainer/st')
     assert [row["trainer/step"] for row in folder.metrics()] == [1, 2]
+
+
+@pytest.mark.parametrize("line", [b"\x00\xff", b"{", b"[1, 2]", b"3", b""])
+def test_a_whole_line_that_is_no_row_of_metrics_is_named(tmp_path: Path, line: bytes) -> None:
+    folder = RunFolder(tmp_path)
+    folder.metrics_file.write_bytes(b'{"trainer/step": 1}\n' + line + b'\n{"trainer/step": 2}\n')
+    with pytest.raises(InputError, match=r"metrics\.jsonl:2: is no row of metrics.*take it out"):
+        list(folder.metrics())
+    with pytest.raises(InputError, match=r"metrics\.jsonl, near its end: is no row of metrics"):
+        newest_rows(folder)
 
 
 def test_validation_losses_read_back(tmp_path: Path) -> None:

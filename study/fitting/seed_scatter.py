@@ -67,8 +67,9 @@ def seed_scatter(pool: Pool, cells: Mapping[str, NDArray[np.float64]]) -> SeedSc
     Cells that scatter alike by Bartlett's test share the pooled variance Σ(kᵢ − 1)s²ᵢ ÷ Σ(kᵢ − 1), those of one seed too;
     otherwise each of two seeds or more has its own s²ᵢ. Without the test a few cells that scatter widely make the intervals of
     all others wide and their own narrow: of eight equal cells of three seeds whose deviations span a factor of ten, two were
-    told apart in 13% of draws when pooled and in 5% so; of two seeds, which say little of a deviation, in 10% and 8%. Source: Bartlett 1937, Properties of sufficiency and statistical tests, Proc. R. Soc. Lond.
-    A 160, 268-282.
+    told apart in 13% of draws when pooled and in 5% so; of two seeds, which say little of a deviation, in 10% and 8%.
+
+    Source: Bartlett 1937, Properties of sufficiency and statistical tests, Proc. R. Soc. Lond. A 160, 268-282.
     """
     own = {name: variance for name, losses in cells.items() if (variance := pooled_seed_variance([losses])) is not None}
     p_alike = _bartlett([cells[name] for name in own]) if len(own) > 1 else None

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders import RunFolder, SweepFolder, metrics_row
 from study.ownership import is_locked, is_trained
 from study.records import RunRecord, State, validation_of
 from study.sweeping.bill import bill
@@ -231,7 +231,7 @@ def newest_rows(run: RunFolder) -> list[dict[str, Any]]:
             lines = file.read().split(b"\n")[1 if start else 0 : -1]
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in lines]
+    return [metrics_row(line, f"{run.metrics_file}, near its end") for line in lines]
 
 
 def newest_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
