@@ -21,6 +21,9 @@ from study.plotting.what_doubling_adds import shapes_shown
 from study.quantities import plural
 from study.wording import budget_words, compact, signed, span
 
+MOST_FAMILIES = 8
+"""So many families are told in words each; of more, two, and the tables have all."""
+
 GAINS_TOLD = 3
 """How many of the best steps are told in words; the table has all."""
 
@@ -70,8 +73,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
         told.append("Settings are not compared: no two cells can be used that differ in one of them, at one shape and budget.")
     if not told:
         told.append(f"No comparison at equal parameters: {evidence.comparisons.reason}.")
-    for name in dict.fromkeys(pair.family for pair in pairs):
-        told.append(_family_sentence(name, [pair for pair in pairs if pair.family == name]))
+    told += _family_sentences(pairs)
     if not evidence.comparisons.weigh_depth_or_width:
         told += _best(evidence)
     return [*told, *_longest(evidence)]
@@ -237,13 +239,33 @@ def interval(difference: Difference) -> str:
     return f"{signed(difference.estimate_nats)} nats ({bounds}; {n})"
 
 
-def _family_sentence(name: str, pairs: list[Comparison]) -> str:
-    """The decided differences of a family, the widest apart in full."""
+def _family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
+    """A sentence a family; of more than MOST_FAMILIES the widest difference, and the narrowest of those that are decided."""
+    families: dict[str, list[Comparison]] = {}
+    for pair in pairs:
+        families.setdefault(pair.family, []).append(pair)
+    told = {name: _told(among) for name, among in families.items()}
+    if len(families) <= MOST_FAMILIES:
+        yield from (_family_sentence(name, pair, families[name]) for name, pair in told.items())
+        return
+    decided = [name for name, pair in told.items() if pair.status == "decided"]
+    ordered = sorted(decided or told, key=lambda name: -abs(told[name].difference.estimate_nats))
+    ends = [(f"Widest of {len(families)} families", ordered[0]), *([("Narrowest decided", ordered[-1])] if decided else [])]
+    yield from (f"{which}: {_family_sentence(name, told[name], families[name])}" for which, name in ends)
+
+
+def _told(pairs: Sequence[Comparison]) -> Comparison:
+    """The widest difference of a family, of those that are decided if any is."""
     decided = [pair for pair in pairs if pair.status == "decided"]
-    told = max(decided or pairs, key=lambda pair: abs(pair.difference.estimate_nats))
+    return max(decided or pairs, key=lambda pair: abs(pair.difference.estimate_nats))
+
+
+def _family_sentence(name: str, told: Comparison, pairs: Sequence[Comparison]) -> str:
+    """One difference of a family in full, and how many of its pairs are decided."""
+    decided = sum(pair.status == "decided" for pair in pairs)
     words = f"{told.first} minus {told.second}: {interval(told.difference)}"
     if decided:
-        return f"{name}: {told.lower} is lower, {words}; {len(decided)} of {plural(len(pairs), 'pair')} decided."
+        return f"{name}: {told.lower} is lower, {words}; {decided} of {plural(len(pairs), 'pair')} decided."
     return f"{name}: nothing decided; the largest difference is {words}."
 
 

@@ -311,6 +311,22 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
     assert [line.split(":")[0] for line in fronts] == ["Lowest loss at 1.0M tokens", "Lowest loss at 2.0M tokens"]
 
 
+def test_of_many_families_the_widest_and_the_narrowest_decided_are_told(tmp_path: Path) -> None:
+    """Nine pairs of settings, of which the post-norm one is lower by more at each; the tables have them all."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["post", "pre"]}})
+    places = list(product((64, 96, 128), (1e6, 2e6, 4e6)))
+    for (place, (width, tokens)), norm, seed in product(enumerate(places), ("post", "pre"), (0, 1, 2)):
+        law = Law(depth_effect=0.1 * place if norm == "pre" else 0.0)
+        add_run(folder, in_setting(run_config(2, width, seed=seed, tokens=tokens), norm=norm), law)
+    found = evidence_of(folder, include_unbracketed=True)
+    assert len({pair.family for pair in found.comparisons.pairs}) == 9
+    told = [line for line in loss_findings(found) if "norm=pre minus norm=post" in line]
+    assert [line.partition(": norm=")[0] for line in told] == [
+        "Widest of 9 families: L2-H128-A2-F512, 4.0M tokens",
+        "Narrowest decided: L2-H64-A2-F256, 2.0M tokens",
+    ]
+
+
 def test_rotary_positions_are_compared_with_learned_ones(tmp_path: Path) -> None:
     """Configurations leave out that positions are learned; the ledger says it where other runs have rotary ones."""
     vary = {"architecture.position_encoding": ["rotary", "learned"]}

@@ -21,7 +21,7 @@ from study.plotting.style import (
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row a cell with a usable run: its loss, mean over seeds, and the `train_flops` of one of its runs.
 
-    `half_nats` is half the 95% interval of that mean (pooled seed variance), missing where no cell has two seeds.
+    `half_nats` is half the 95% interval of that mean (study.fitting.seed_scatter), missing where that of seeds is unknown.
     """
     rows = [
         {

@@ -24,7 +24,7 @@ PARAMETERS = "parameters (unique tensors of the MLM model, embeddings included)"
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row a cell with a usable run: its loss, mean over seeds, its `parameters`, and whether it is on the front.
 
-    `half_nats` is half the 95% interval of that mean (pooled seed variance), missing where no cell has two seeds.
+    `half_nats` is half the 95% interval of that mean (study.fitting.seed_scatter), missing where that of seeds is unknown.
     """
     front = {cell.name for cell in evidence.front}
     rows = [

@@ -38,7 +38,7 @@ class LossBySize:
 
         Of lines of equal parameters and lines of equal width it is those that hold more runs; heads trade against nothing. A
         line whose shapes differ in heads or FFN at one place is one for each of these, and says so. `low_nats` and `high_nats`
-        are the 95% interval of the cell's mean over seeds (pooled variance, fixed validation set).
+        are the 95% interval of the cell's mean over seeds (study.fitting.seed_scatter, fixed validation set).
         """
         rows = [
             row
