@@ -25,7 +25,7 @@ def _():
     from study.accounts import account
     from study.architecture import Architecture
     from study.changes import changes_as_text, measures, rank_changes
-    from study.errors import UNREADABLE, InputError
+    from study.errors import InputError
     from study.exploring import LOSSES, comparable, kinds, quantities, runs_in
     from study.fitting.catalogue import LAWS
     from study.fitting.law_fits import fit_table
@@ -52,7 +52,6 @@ def _():
         LOSSES,
         Source,
         Subject,
-        UNREADABLE,
         account,
         base64,
         changes_as_text,
@@ -304,19 +303,15 @@ def _(mo, run_curves):
 
 
 @app.cell
-def _(UNREADABLE, curve_x, curve_y, escape, mo, plural, run_curves, warning):
+def _(curve_x, curve_y, escape, mo, plural, run_curves, warning):
     def curves_page(rows, folders):
         """The learning curves of some runs, those of each validation set apart."""
         parts, apart = [], rows["validation"].nunique() > 1
         for validation, alike in rows.drop_duplicates("run").groupby("validation", sort=False):
-            try:
-                data = run_curves.frame(alike.head(run_curves.MOST_RUNS), folders, curve_y.value)
-            except UNREADABLE as error:
-                parts.append(warning({"Curves": str(error)}))
-                continue
+            data, damaged = run_curves.frame(alike.head(run_curves.MOST_RUNS), folders, curve_y.value)
             drawn = f", the first {run_curves.MOST_RUNS} drawn" if len(alike) > run_curves.MOST_RUNS else ""
             words = f", validated on {escape(validation)}" if apart else ""
-            parts.append(mo.md(f"### {plural(len(alike), 'run')}{drawn}{words}"))
+            parts += [mo.md(f"### {plural(len(alike), 'run')}{drawn}{words}"), warning(damaged)]
             curves = None if data.empty else run_curves.draw(data, curve_x.value, curve_y.value)
             still = {"chart_selection": False, "legend_selection": False}
             parts.append(mo.md("They logged no such loss.") if curves is None else mo.ui.altair_chart(curves, **still))

@@ -73,7 +73,8 @@ def loss_findings(evidence: Evidence) -> list[str]:
         told.append("Settings are not compared: no two cells can be used that differ in one of them, at one shape and budget.")
     if not told:
         told.append(f"No comparison at equal parameters: {evidence.comparisons.reason}.")
-    told += _family_sentences(pairs)
+    for of_shapes in (True, False):
+        told += _family_sentences([pair for pair in pairs if pair.of_shapes == of_shapes])
     if not evidence.comparisons.weigh_depth_or_width:
         told += _best(evidence)
     return [*told, *_longest(evidence)]
@@ -150,7 +151,9 @@ def verdict(pairs: Sequence[Comparison]) -> str:
     of_shapes = pairs[0].of_shapes
     n, equal = plural(len(pairs), "pair"), "equal parameters" if of_shapes else "equal shape"
     if all(pair.status == "no_seed_replicates" for pair in pairs):
-        return f"Not decided: {n} at {equal}, but no cell has two seeds, so chance between seeds is unknown."
+        alone = all(max(pair.difference.n_seeds) < 2 for pair in pairs)
+        why = "no cell has two seeds" if alone else "each has a cell of one seed, beside others that scatter unevenly"
+        return f"Not decided: {n} at {equal}, but {why}, so chance between seeds is unknown."
     if not any(pair.status == "decided" for pair in pairs):
         return f"Not decided: none of {n} at {equal} differs beyond chance (Holm, 5%)."
     counts = "; ".join(_counts_of_shapes(pairs) if of_shapes else _counts_of_settings(pairs))
@@ -240,7 +243,7 @@ def interval(difference: Difference) -> str:
 
 
 def _family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
-    """A sentence a family; of more than MOST_FAMILIES the widest difference, and the narrowest of those that are decided."""
+    """A sentence a family; of more than MOST_FAMILIES those whose widest decided differences are the widest and the least."""
     families: dict[str, list[Comparison]] = {}
     for pair in pairs:
         families.setdefault(pair.family, []).append(pair)
@@ -250,8 +253,10 @@ def _family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
         return
     decided = [name for name, pair in told.items() if pair.status == "decided"]
     ordered = sorted(decided or told, key=lambda name: -abs(told[name].difference.estimate_nats))
-    ends = [(f"Widest of {len(families)} families", ordered[0]), *([("Narrowest decided", ordered[-1])] if decided else [])]
-    yield from (f"{which}: {_family_sentence(name, told[name], families[name])}" for which, name in ends)
+    which = "Widest decided" if decided else "Widest"
+    yield f"{which} of {len(families)} families: {_family_sentence(ordered[0], told[ordered[0]], families[ordered[0]])}"
+    if len(decided) > 1:
+        yield f"Least wide decided: {_family_sentence(ordered[-1], told[ordered[-1]], families[ordered[-1]])}"
 
 
 def _told(pairs: Sequence[Comparison]) -> Comparison:
@@ -367,6 +372,11 @@ def _open_pairs(evidence: Evidence) -> Iterator[str]:
     pairs = evidence.comparisons.pairs
     if not evidence.comparisons.seed_variances and sum(cell.usable for cell in evidence.cells) > 1:
         yield "Whether any difference exceeds chance between seeds; two seeds a cell or more would show it."
+    elif unknown := sum(pair.status == "no_seed_replicates" for pair in pairs):
+        yield (
+            f"Whether {plural(unknown, 'pair')} with a cell of one seed, beside others that scatter unevenly, would hold "
+            "beyond chance; two seeds there or more would show it."
+        )
     families: dict[str, dict[str, list[str]]] = {}
     for pair in pairs:
         if pair.status == "undecided":

@@ -119,12 +119,13 @@ def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(results: Path, tm
 
 
 def test_dashboard_shows_what_is_left_of_damaged_curves_and_answers(tmp_path: Path) -> None:
-    damaged = depth_or_width(tmp_path / "damaged", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
+    damaged = depth_or_width(tmp_path / "damaged", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=2)
     damaged.runs()[0].metrics_file.write_text("[1, 2]\n")
     damaged.answer_file.write_bytes(b"It is \xff lower.")
     found = apart(looked_at_runs, tmp_path, "damaged")
     assert "lower." in found["answer"]
     assert "metrics.jsonl:1: is no row of metrics" in found["curves"]
+    assert "marimo-vega" in found["curves"], "the other run is drawn"
 
 
 def test_dashboard_of_a_sweep_that_has_just_begun_has_every_page(tmp_path: Path) -> None:

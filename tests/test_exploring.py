@@ -206,17 +206,18 @@ def test_a_step_that_was_logged_twice_is_one_point_of_a_curve(made: SweepFolder)
     file = made.run(points["run"].iloc[0]).metrics_file
     last = json.loads(file.read_text().splitlines()[-1])
     file.write_text(file.read_text() + json.dumps(last | {"val/loss": 2.5}) + "\n")
-    curves = run_curves.frame(points, {"made": made})
+    curves, damaged = run_curves.frame(points, {"made": made})
+    assert damaged == {}
     one = curves[curves["run"] == curves["run"].iloc[0]]
     assert one["tokens"].is_unique
     assert one["loss_nats"].iloc[-1] == 2.5
     assert one["train_flops"].iloc[-1] == pytest.approx(made.run(points["run"].iloc[0]).record().train_flops)  # type: ignore[union-attr]
     assert curves["run"].nunique() == 2
     assert curves["run"].iloc[0].startswith("L1-H128-A2-F512 lr=2e-3 seed=0 (")
-    assert len(run_curves.frame(points, {"made": made}, "train/loss")) > len(curves)
+    assert len(run_curves.frame(points, {"made": made}, "train/loss")[0]) > len(curves)
     long = "".join(json.dumps(last | {"trainer/tokens": n}) + "\n" for n in range(1, 5000))
     file.write_text(long)
-    thinned = run_curves.frame(points.head(1), {"made": made})
+    thinned, _ = run_curves.frame(points.head(1), {"made": made})
     assert len(thinned) == run_curves.MOST_POINTS
     assert thinned["tokens"].iloc[[0, -1]].tolist() == [1, 4999]
     drawn = run_curves.draw(curves, "train_flops").to_dict()

@@ -16,6 +16,7 @@ from study.errors import InputError
 from study.findings import loss_findings, undecided, verdict
 from study.fitting.cells import cells_of
 from study.fitting.evidence import Evidence, gather, save_fits
+from study.fitting.paired import seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.rankings import gains_of
 from study.fitting.reading import Source, read_columns
 from study.fitting.seed_scatter import SeedScatter, SeedVariance
@@ -127,6 +128,37 @@ def test_a_setting_whose_seeds_scatter_widely_lends_its_scatter_to_no_other(tmp_
     assert "(norm=post) (Bartlett's p = " in sentence
     assert found.differences()["seed_scatter"][0]["alike"] is False
     assert len(found.differences()["seed_scatter"][0]["variances"]) == 4
+
+
+def test_what_would_decide_is_reckoned_with_each_cells_own_seeds(tmp_path: Path) -> None:
+    """One shape has six seeds that scatter widely, the other two that hardly do; the remedy takes each for its own."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for (depth, width), seeds, deviation in (((1, 128), 6, 0.4), ((2, 92), 2, 0.002)):
+        for seed in range(seeds):
+            add_run(folder, run_config(depth, width, seed=seed), Law(depth_effect=0.02, seed_deviation=deviation))
+    found = evidence_of(folder, include_unbracketed=True).comparisons
+    (pair,) = found.pairs
+    assert pair.difference.n_seeds == (2, 6)
+    of_pair = [found.seed_variances[name] for name in (pair.first_cell, pair.second_cell)]
+    assert of_pair[1].variance > 1000 * of_pair[0].variance
+    assert pair.difference.standard_error_seeds_nats == pytest.approx(
+        (of_pair[0].variance / 2 + of_pair[1].variance / 6) ** 0.5
+    )
+    assert pair.sequences_that_would_decide == sequences_that_would_decide(pair.difference, of_pair, 1)
+    assert pair.seeds_that_would_decide == seeds_that_would_decide(pair.difference, of_pair, 1)
+
+
+def test_cells_of_one_seed_beside_uneven_ones_are_said_to_need_another(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for (depth, width), seeds, deviation in (((1, 128), 3, 0.4), ((2, 92), 1, 0.1), ((4, 64), 3, 0.002)):
+        for seed in range(seeds):
+            add_run(folder, run_config(depth, width, seed=seed), Law(depth_effect=0.2, seed_deviation=deviation))
+    found = evidence_of(folder, include_unbracketed=True)
+    told = {pair.first[:2] + pair.second[:2]: pair.status for pair in found.comparisons.pairs}
+    assert told["L2L1"] == told["L4L2"] == "no_seed_replicates"
+    assert any(line.startswith("Whether 2 pairs with a cell of one seed") for line in undecided(found))
+    alone = [pair for pair in found.comparisons.pairs if pair.status == "no_seed_replicates"]
+    assert "each has a cell of one seed, beside others that scatter unevenly" in verdict(alone)
 
 
 def test_unbracketed_cells_enter_only_when_asked(tmp_path: Path) -> None:
@@ -305,13 +337,13 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
     for pair in pairs:
         assert pair.difference.estimate_nats == pytest.approx(0.1 * (sizes[pair.first] - sizes[pair.second]), abs=0.02)
         assert pair.status == "decided"
-    assert [len(scatter.variances) for scatter in found.comparisons.seed_scatter] == [6, 6]
+    assert [shared(scatter).cells for scatter in found.comparisons.seed_scatter] == [6, 6]
     assert "batch_tokens=512 is lower in 8 of 8 pairs" in loss_findings(found)[0]
     fronts = [line for line in loss_findings(found) if line.startswith("Lowest")]
     assert [line.split(":")[0] for line in fronts] == ["Lowest loss at 1.0M tokens", "Lowest loss at 2.0M tokens"]
 
 
-def test_of_many_families_the_widest_and_the_narrowest_decided_are_told(tmp_path: Path) -> None:
+def test_of_many_families_the_widest_and_the_least_wide_are_told(tmp_path: Path) -> None:
     """Nine pairs of settings, of which the post-norm one is lower by more at each; the tables have them all."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["post", "pre"]}})
     places = list(product((64, 96, 128), (1e6, 2e6, 4e6)))
@@ -322,8 +354,8 @@ def test_of_many_families_the_widest_and_the_narrowest_decided_are_told(tmp_path
     assert len({pair.family for pair in found.comparisons.pairs}) == 9
     told = [line for line in loss_findings(found) if "norm=pre minus norm=post" in line]
     assert [line.partition(": norm=")[0] for line in told] == [
-        "Widest of 9 families: L2-H128-A2-F512, 4.0M tokens",
-        "Narrowest decided: L2-H64-A2-F256, 2.0M tokens",
+        "Widest decided of 9 families: L2-H128-A2-F512, 4.0M tokens",
+        "Least wide decided: L2-H64-A2-F256, 2.0M tokens",
     ]
 
 

@@ -13,13 +13,13 @@ import pytest
 from study.config import RunConfig
 from study.counting import parameters
 from study.errors import InputError
-from study.folders import SweepFolder
+from study.folders import SweepFolder, expected_flops
 from study.records import RunRecord
 from study.sweeping.bill import bill, search_example
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
 from study.sweeping.launch import plan
-from study.sweeping.plan import cells, check_space
+from study.sweeping.plan import cells, check_space, searched_config
 from study.sweeping.resources import Resources
 from study.sweeping.tables import bill_summary, bill_table
 from tests.small import write_corpus
@@ -277,7 +277,7 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     spec = sweep(tune=RATES, seeds=2, budgets={"steps": [100]})
     first = cells(spec)[0]
     losses = dict(zip([run.key for run in first.trials()], (5.0, 4.0, 5.0), strict=True))
-    tried = [record(run, loss_nats=losses[run.key]) for run in first.trials()]
+    tried = [ended(run, loss_nats=losses[run.key]) for run in first.trials()]
     some = bill(spec, [CORE] * 2, tried[:2])
     assert ([row.runs_left for row in some.rows], some.runs) == ([2, 4], 8)
     assert some.train_flops_left == pytest.approx(2 * some.rows[0].train_flops + 4 * some.rows[1].train_flops)
@@ -285,13 +285,32 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     assert "Left of it, since runs that have ended are not trained again: 6 runs, " in bill_summary(some)
     assert some.to_dict()["runs_left"] == 6
     best = [first.variant({"recipe.learning_rate": first.trials()[1].recipe.learning_rate}, seed=1)]
-    ended = [*tried, *(record(run) for run in best)]
-    assert [row.runs_left for row in bill(spec, [CORE], ended).rows] == [0, 4]
+    done_with = [*tried, *map(ended, best)]
+    assert [row.runs_left for row in bill(spec, [CORE], done_with).rows] == [0, 4]
+    stale = [old.model_copy(update={"run_id": "0" * 16}) for old in done_with]
+    assert bill(spec, [CORE], stale).runs_left == 8, "of the text or the numerics of another day"
+    pruned = [old.model_copy(update={"state": "PRUNED"}) for old in done_with]
+    assert bill(spec, [CORE], pruned).runs_left == 8, "stopped early by a search"
     untuned = sweep(seeds=2, budgets={"steps": [100]})
-    done = bill(untuned, [CORE], [record(run) for cell in cells(untuned) for run in cell.trials()])
+    done = bill(untuned, [CORE], [ended(run) for cell in cells(untuned) for run in cell.trials()])
     assert (done.runs_left, done.expected_seconds_left) == (0, 0)
     assert "Nothing of it is left to do" in bill_summary(done)
     assert "left" not in bill_summary(bill(untuned, [CORE]))
+
+
+def test_a_branch_whose_trunk_has_ended_is_billed_whole() -> None:
+    """A budget that is added between two that are done finds no state of the trunk to branch from."""
+    spec = sweep(budgets={"steps": [100, 200, 400]}, base={"recipe": {"schedule": "wsd"}}, shapes={"grid": {"depth": [1]}})
+    short, middle, longest = sorted(cells(spec), key=lambda cell: cell.config.steps)
+    fresh = bill(spec, [CORE])
+    assert fresh.train_flops_left == pytest.approx(fresh.train_flops)
+    left = bill(spec, [CORE], [ended(run) for cell in (short, longest) for run in cell.trials()])
+    assert left.train_flops_left == pytest.approx(expected_flops(middle.config, middle.config.steps))
+
+
+def ended(config: RunConfig, **changes: Any) -> RunRecord:
+    """The record of a run under its own id."""
+    return record(config, run_id=config.fingerprint("data"), **changes)
 
 
 def timed(config: RunConfig, flops_per_second: float, **machine: Any) -> RunRecord:
@@ -420,4 +439,5 @@ def test_a_search_is_billed_by_its_largest_run() -> None:
     spec = sweep(shapes=None, search={"trials": 7, "space": space, "head_width": 16})
     paid = bill(spec, [CORE])
     assert [(row.shape, row.runs, row.runs_left) for row in paid.rows] == [("L4-H32-A2-F128", 7, 7)]
-    assert bill(spec, [CORE], [record(search_example(spec))]).runs_left == 6
+    outside = searched_config(spec, {"architecture.depth": 6, "architecture.width": 16})
+    assert bill(spec, [CORE], [ended(search_example(spec)), ended(outside)]).runs_left == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -11,7 +12,7 @@ from typing import Any
 from study.architecture import Architecture
 from study.benching.cases import Case
 from study.benching.figures import Tell, failed, figure
-from study.benching.gate import Contender, ContenderError, load
+from study.benching.gate import Contender, ContenderError, RoundTime, load
 from study.benching.rows import median_interval
 from study.benching.training import Stand
 
@@ -21,8 +22,9 @@ SMALL = Architecture(depth=2, width=128, heads=2, ffn=512, vocabulary=2048)
 OVERHEAD_SHARE, LOADING_SHARE, VALIDATION_SHARE, TOKENS_PER_SECOND = 0.03, 0.01, 0.05, 1.5e6
 """The targets: of a step, of a step, of a run, and of tokenising."""
 
-TURN_SECONDS, TURNS = 0.1, 30
-"""Turns of the loops whose difference is Lightning: so short that what else the machine does falls on both; turns a round."""
+TURN_SECONDS, TURNS, BLOCK = 0.1, 30, 15
+"""Turns of the loops whose difference is Lightning: so short that what else the machine does falls on both; turns a round, and
+turns that are summed up before they are compared, so many that rows are logged in each."""
 
 CHECKPOINT_SECONDS = 60.0
 """How often a run saves."""
@@ -54,11 +56,13 @@ def measure_overhead(threads: int, rounds: int, tell: Tell) -> None:
         tell(failed("what surrounds a step", str(stand.found.errors or saved)))
         return
     ours, bare = (stand.found.times[name] for name in ("ours", "bare"))
-    extras = [1 - b.step_seconds / o.step_seconds for o, b in zip(ours, bare, strict=True)]
+    extras = [1 - _seconds(bare[i : i + BLOCK]) / _seconds(ours[i : i + BLOCK]) for i in range(0, len(ours), BLOCK)]
     extra, (low, high) = median(extras), median_interval(extras)
     share = saved["seconds"] / CHECKPOINT_SECONDS
     tell(figure("a step of ours", median(time.step_seconds for time in ours), "s"))
-    told = f"Lightning and logging: 95% interval of the median {low:.1%} to {high:.1%}, over {len(extras)} turns."
+    told = (
+        f"Lightning and logging: 95% interval of the median {low:.1%} to {high:.1%}, of {len(extras)} blocks of {BLOCK} turns."
+    )
     tell(figure("Lightning and logging, of a step", extra, "share", sentence=told))
     tell(figure("checkpoints, one a minute", share, "share"))
     told = "W&B takes no time of a step: a mirror in a process of its own reads what runs write."
@@ -67,6 +71,11 @@ def measure_overhead(threads: int, rounds: int, tell: Tell) -> None:
             "Lightning, logging, checkpoints and W&B together", extra + share, "share", at_most=OVERHEAD_SHARE, sentence=told
         )
     )
+
+
+def _seconds(turns: Sequence[RoundTime]) -> float:
+    """Seconds a step over some turns."""
+    return sum(turn.seconds for turn in turns) / sum(turn.steps for turn in turns)
 
 
 def measure_data(threads: int, tell: Tell) -> None:

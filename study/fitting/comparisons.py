@@ -147,16 +147,14 @@ def compare(
                 name = setting_words({column: cell.settings[column]}) if column else cell.architecture.shape_name
                 left_out.setdefault((cell.name, reason), LeftOut(cell.name, name, family.label, reason))
         for one, other in combinations(entering, 2):
-            if not _equal_budgets(one, other):
+            if not _equal_budgets(one, other) or (not column and _sizes(one) == _sizes(other)):
                 continue
-            of_pair = variances_over_seeds((one, other), seeds)
+            first, second = (other, one) if column else _larger_first(one, other)
+            of_pair = variances_over_seeds((first, second), seeds)
             if column:
-                of_settings.append(
-                    (_of_settings(family.label, column, other, one, seeds), variances_over_seeds((one, other), seeds))
-                )
-            elif _sizes(one) != _sizes(other):
-                pair = _of_shapes(family.label, *_larger_first(one, other), seeds)
-                of_shapes.append((pair, of_pair))
+                of_settings.append((_of_settings(family.label, column, first, second, seeds), of_pair))
+            else:
+                of_shapes.append((_of_shapes(family.label, first, second, seeds), of_pair))
     reason = None if of_shapes else _why_none(equal, tuple(left_out.values()))
     pairs = _judged([*of_shapes, *of_settings])
     return Comparisons(tuple(pairs), tuple(left_out.values()), scatter, reason)
@@ -231,7 +229,7 @@ def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariances) -> 
 
 
 def _judged(pairs: Sequence[tuple[Comparison, _OfPair | None]]) -> Iterator[Comparison]:
-    """The pairs with their verdicts, corrected for the number of those that have seed replicates in their pools."""
+    """The pairs with their verdicts, corrected for the number of those whose cells' seed variances are known."""
     adjusted = holm([pair.difference.p_value for pair, _ in pairs])
     known = sum(p_value is not None for p_value in adjusted)
     for (pair, seeds), p_value in zip(pairs, adjusted, strict=True):

@@ -121,7 +121,7 @@ def _scatter(scatter: SeedScatter) -> dict[str, Any]:
         "tokens_near": 2**scatter.pool.doublings,
         "p_alike": scatter.p_alike,
         "alike": scatter.alike,
-        "variances": [asdict(variance) | {"cells": names} for variance, names in cells.items()],
+        "variances": [asdict(variance) | {"of": names} for variance, names in cells.items()],
     }
 
 

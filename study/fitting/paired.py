@@ -127,6 +127,8 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 def student(estimate: float, error: float, freedom: float) -> tuple[float, float, float]:
     """The ends of Student's interval of CONFIDENCE around an estimate, and its p-value against zero."""
+    if error == 0:
+        return estimate, estimate, 1.0 if estimate == 0 else 0.0
     low, high = stats.t(freedom, loc=estimate, scale=error).interval(CONFIDENCE)
     return float(low), float(high), float(2 * stats.t.sf(abs(estimate) / error, freedom))
 
@@ -169,4 +171,6 @@ def _decides(
 
 def satterthwaite(variances: Sequence[float], freedoms: Sequence[float]) -> float:
     """Degrees of freedom of a sum of variances (Satterthwaite 1946, Biometrics Bulletin 2, 110-114)."""
+    if sum(variances) == 0:
+        return min(freedoms)
     return sum(variances) ** 2 / sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))

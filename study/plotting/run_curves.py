@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from study.config import run_words
+from study.errors import UNREADABLE
 from study.folders import SweepFolder
 from study.plotting.style import FLOPS, LOSS
 
@@ -24,14 +25,23 @@ MOST_POINTS = 300
 """A line has at most so many points, spread evenly, its last among them."""
 
 
-def frame(runs: pd.DataFrame, folders: Mapping[str, SweepFolder], loss: str = "val/loss") -> pd.DataFrame:
+def frame(
+    runs: pd.DataFrame, folders: Mapping[str, SweepFolder], loss: str = "val/loss"
+) -> tuple[pd.DataFrame, dict[str, str]]:
     """Up to MOST_POINTS rows a run, each a logged `loss`: the `run` in words, `tokens`, `train_flops`, `loss_nats`.
+
+    Beside them, of runs whose curves cannot be read, why not.
 
     `runs` tells of each its `sweep`, which `folders` has, `run`, `shape`, `setting`, `learning rate` and `seed`. A step logged
     twice counts as logged last.
     """
-    curves = [_curve(run, folders[run["sweep"]], loss) for run in runs.to_dict("records")]
-    return pd.concat(curves, ignore_index=True) if curves else pd.DataFrame()
+    curves, damaged = [], {}
+    for run in runs.to_dict("records"):
+        try:
+            curves.append(_curve(run, folders[run["sweep"]], loss))
+        except UNREADABLE as error:
+            damaged[run["run"]] = str(error)
+    return pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(), damaged
 
 
 def _curve(run: Mapping[Hashable, Any], folder: SweepFolder, loss: str) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from study.memory import Precision
 from study.records import RunRecord
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import cells, check_space, searched_config
+from study.sweeping.plan import cells, check_space, in_space, searched_config
 from study.sweeping.rates import rate_of
 from study.sweeping.spec import SweepSpec
 from study.sweeping.trunks import branch_steps, families
@@ -24,7 +24,8 @@ from study.sweeping.tuning import AT_ONCE
 class BillRow:
     """What each of a cell's runs will cost: FLOPs and seconds are those of its `spent_tokens`, without what a trunk trains.
 
-    `runs_left` are those of its `runs` that have not ended yet, once its rate is found exactly.
+    `runs_left` are those of its `runs` that have not ended yet, at most where its best rate is still sought, and
+    `train_flops_left` the FLOPs of all of them: whole runs where the trunk that they would branch from has ended.
     """
 
     shape: str
@@ -34,9 +35,11 @@ class BillRow:
     tokens: int
     spent_tokens: int
     runs: int
-    runs_left: int
     train_flops: float
     expected_seconds: float
+    runs_left: int
+    train_flops_left: float
+    expected_seconds_left: float
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Bill:
     @property
     def expected_seconds(self) -> float:
         """Wall time on all slots together, not less than the longest run takes."""
-        return self._seconds([row.runs for row in self.rows])
+        return self._seconds((row.expected_seconds * row.runs, row.runs) for row in self.rows)
 
     @property
     def runs_left(self) -> int:
@@ -107,50 +110,50 @@ class Bill:
     @property
     def train_flops_left(self) -> float:
         """FLOPs of the runs that have not ended yet, as if none had begun."""
-        return sum(row.train_flops * row.runs_left for row in self.rows)
+        return sum(row.train_flops_left for row in self.rows)
 
     @property
     def expected_seconds_left(self) -> float:
         """Wall time of the runs that have not ended yet."""
-        return self._seconds([row.runs_left for row in self.rows])
+        return self._seconds((row.expected_seconds_left, row.runs_left) for row in self.rows)
 
-    def _seconds(self, runs: Sequence[int]) -> float:
-        """Wall time of so many runs of each row."""
-        each = [(row.expected_seconds, count) for row, count in zip(self.rows, runs, strict=True) if count]
-        return max([sum(seconds * count for seconds, count in each) / self.slots, *(seconds for seconds, _ in each)])
+    def _seconds(self, rows: Iterable[tuple[float, int]]) -> float:
+        """Wall time of rows of so many seconds in so many runs each."""
+        each = [(seconds, runs) for seconds, runs in rows if runs]
+        return max([sum(seconds for seconds, _ in each) / self.slots, *(seconds / runs for seconds, runs in each)])
 
 
 def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = (), precision: Precision | None = None) -> Bill:
     """The bill of a sweep on these slots, which are alike, timed by the median rate of its earlier `records` if any.
 
-    Runs that have a record are not left to do. `precision` is the one that the runs will be in, None where that is not known.
+    Runs that have a record among these are not left to do; those that other sweeps have trained still are. `precision` is the
+    one that the runs will be in, None where that is not known.
 
     Raises InputError with every problem of every run that the sweep may want.
     """
     earlier = list(records)
-    by_key = {record.config.key: record for record in earlier}
     rate, basis = rate_of(slots[0], earlier, precision)
     if spec.search is not None:
         check_space(spec)
         example = search_example(spec)
-        trials = spec.search.trials
-        row = _row(spec, example, example.steps, (trials, max(0, trials - len(by_key))), rate)
+        tried = sum(_stands(record) and in_space(spec, record.config) for record in earlier)
+        left = max(0, spec.search.trials - tried)
+        row = _row(spec, example, example.steps, spec.search.trials, Left(left, example.steps), rate)
         return Bill((row,), len(slots), basis, at_most=True)
     planned = cells(spec)
-    shared = families(planned)
-    branches = branch_steps(shared)
-    rows = [
-        _row(
-            spec,
-            cell.config,
-            cell.config.steps - branches.get(cell.config.key, 0),
-            (cell.planned_runs(), cell.runs_left(by_key)),
-            rate,
-        )
-        for cell in planned
-    ]
+    trunks = families(planned)
+    branches = branch_steps(trunks)
+    ended = {record.config.key: record for record in earlier if _stands(record) and record.state != "PRUNED"}
+    runs_left = {cell.config.key: cell.runs_left(ended) for cell in planned}
+    without_trunk = {cell.config.key for longest, *others in trunks if not runs_left[longest.config.key] for cell in others}
+    rows = []
+    for cell in planned:
+        key, steps = cell.config.key, cell.config.steps
+        spent = steps - branches.get(key, 0)
+        each = steps if key in without_trunk else spent
+        rows.append(_row(spec, cell.config, spent, cell.planned_runs(), Left(runs_left[key], each), rate))
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
-    sharing = _sharing(shared, branches) if branches else None
+    sharing = _sharing(trunks, branches) if branches else None
     return Bill(tuple(rows), len(slots), basis, sharing, searched, tuple(planned))
 
 
@@ -180,9 +183,22 @@ def search_example(spec: SweepSpec) -> RunConfig:
     return searched_config(spec, values)
 
 
-def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: tuple[int, int], rate: float) -> BillRow:
-    """The row of a cell's runs, `runs` in all and left."""
+@dataclass(frozen=True)
+class Left:
+    """The runs of a cell that have not ended yet, and the steps that each of them will train."""
+
+    runs: int
+    steps: int
+
+
+def _stands(record: RunRecord) -> bool:
+    """Whether a record is of the run that its configuration names now; a change that moves numbers makes it another's."""
+    return record.config.fingerprint(record.data_fingerprint) == record.run_id
+
+
+def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: int, left: Left, rate: float) -> BillRow:
     flops = expected_flops(config, spent_steps)
+    flops_left = left.runs * expected_flops(config, left.steps)
     count = parameters(config.architecture)
     return BillRow(
         shape=config.architecture.shape_name,
@@ -191,8 +207,10 @@ def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: tuple[int, 
         parameters_non_embedding=count.parameters_non_embedding,
         tokens=config.tokens,
         spent_tokens=spent_steps * config.recipe.batch_tokens,
-        runs=runs[0],
-        runs_left=runs[1],
+        runs=runs,
         train_flops=flops,
         expected_seconds=flops / rate,
+        runs_left=left.runs,
+        train_flops_left=flops_left,
+        expected_seconds_left=flops_left / rate,
     )

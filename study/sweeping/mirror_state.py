@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders import RunFolder, SweepFolder, metrics_row
 from study.schema import Index, Strict
 
 Tracked = Literal["online", "offline"]
@@ -91,7 +91,7 @@ class Rows:
         self._last = b""
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """The rows that came since; raises ValueError at a line that is not JSON."""
+        """The rows that came since; raises InputError at a line that is no row."""
         self.bytes_seen = size_of(self.path)
         if not self.bytes_seen:
             return
@@ -100,7 +100,7 @@ class Rows:
             for line in lines:
                 if not line.endswith(b"\n"):
                     return
-                row = json.loads(line)
+                row = metrics_row(line, f"{self.path}, after byte {self._offset}")
                 self._offset, self._last = self._offset + len(line), line
                 self.count += 1
                 yield row

@@ -119,6 +119,15 @@ def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
     return run_config(spec, sizes, budget, over=values)
 
 
+def in_space(spec: SweepSpec, config: RunConfig) -> bool:
+    """Whether a run is one that the search may try."""
+    assert spec.search is not None
+    flat = flatten(config.to_dict())
+    point = {path: flat.get(path) for path in spec.search.space}
+    inside = all(dimension.holds(point[path]) for path, dimension in spec.search.space.items())
+    return inside and searched_config(spec, point).key == config.key
+
+
 def check_space(spec: SweepSpec) -> None:
     """Raise InputError where points of the space are no valid runs: all of a small space, a fixed sample of a large one."""
     assert spec.search is not None

@@ -226,6 +226,12 @@ class Dimension(Strict):
         """Whether the dimension holds whole numbers."""
         return self.low is not None and self.high is not None and self.low.is_integer() and self.high.is_integer()
 
+    def holds(self, value: object) -> bool:
+        """Whether a value lies in the dimension, whatever its step."""
+        if self.choices is not None:
+            return value in self.choices
+        return isinstance(value, int | float) and (self.low or 0.0) <= value <= (self.high or 0.0)
+
     def top(self) -> int | float | str | bool:
         """The highest value there is: the high end or the last step below it, or the last choice."""
         if self.choices is not None:
