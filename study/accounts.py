@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from study.aligned import aligned
@@ -11,6 +12,9 @@ from study.components import LETTERS
 from study.counting import MASKING_RATE, ParameterCount, flops_per_token, formulas, masked_positions, parameters
 from study.errors import InputError
 from study.memory import Memory, Precision, memory_of
+
+USUAL_LENGTH = 128
+"""The tokens a sequence that models are counted at where nothing else is asked for."""
 
 LECTURE_VOCABULARY = 30_000
 """The vocabulary as Devlin et al. 2019 round it in their text, §3."""
@@ -144,6 +148,11 @@ def account(
         setting=f"{batch} x {sequence_length} tokens, {precision}",
         explanations=others,
     )
+
+
+def usual_length(architectures: Sequence[Architecture]) -> int:
+    """The sequence length that models are counted at unless another is asked for: USUAL_LENGTH, or as many as all have."""
+    return min(USUAL_LENGTH, *(architecture.positions for architecture in architectures))
 
 
 def training_flops(architecture: Architecture, sequence_length: int) -> tuple[int, dict[str, float]]:

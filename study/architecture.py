@@ -201,7 +201,7 @@ def unbuildable(architecture: Architecture) -> str | None:
         if name not in NOT_IN_MLM and value not in ALSO_BUILT.get(name, ()):
             default = Architecture.model_fields[name].default
             values = " or ".join(map(str, (default, *ALSO_BUILT.get(name, ()))))
-            plain = "as BERT has it" if default is None else f"{name} {values}"
+            plain = f"{name} as BERT has it" if default is None else f"{name} {values}"
             built = f"{plain}, and any {', '.join(BUILT)}"
             return f"{name} {value} can be counted but not trained or timed; what can be built has {built}"
     if architecture.rotary and (each := architecture.head_width) % 2:

@@ -106,7 +106,7 @@ size = click.IntRange(max=10_000_000)
 batch_option = click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Sequences, for the memory.")
 precision_option = click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
 length_option = click.option(
-    "--sequence-length", type=int, default=128, show_default=True, help="Tokens a sequence, for the FLOPs."
+    "--sequence-length", type=int, help="Tokens a sequence, for the FLOPs.  [default: 128, or the positions if they are fewer]"
 )
 
 
@@ -126,7 +126,7 @@ length_option = click.option(
 @as_json
 def params(
     name: str | None,
-    sequence_length: int,
+    sequence_length: int | None,
     batch: int,
     precision: Precision,
     explain: bool,
@@ -139,7 +139,7 @@ def params(
     NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or a run's id;
     without it the sizes make the shape, and with it they change it.
     """
-    from study.accounts import account, explanations
+    from study.accounts import account, explanations, usual_length
     from study.named_models import architecture_of, changed
     from study.naming import subject
 
@@ -149,7 +149,8 @@ def params(
     title = asked.title if asked and not given else architecture.shape_name
     published = asked.published if asked and not given else None
     others = explanations(architecture, published) if explain else ()
-    counted = account(architecture, sequence_length, batch, precision, title, others)
+    length = usual_length([architecture]) if sequence_length is None else sequence_length
+    counted = account(architecture, length, batch, precision, title, others)
     click.echo(json.dumps(counted.to_dict(), indent=1) if as_json else counted.to_text())
 
 
@@ -172,7 +173,7 @@ def compare(
     changes: tuple[str, ...],
     by: str | None,
     latency_table: Path | None,
-    sequence_length: int,
+    sequence_length: int | None,
     batch: int,
     precision: Precision,
     results: Path,
@@ -186,16 +187,18 @@ def compare(
 
     A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
     """  # noqa: D301
+    from study.accounts import usual_length
     from study.changes import changes_as_text, changes_to_dict, measures, rank_changes
     from study.comparing import rows_as_text, rows_to_dict, side_by_side
     from study.naming import subject
 
     subjects = [subject(name, results) for name in names]
+    length = usual_length([each.architecture for each in subjects]) if sequence_length is None else sequence_length
     if not changes:
         for option, value in (("--by", by), ("--latency-table", latency_table)):
             if value is not None:
                 raise InputError.at(option, "is for ranking changes; give --change FIELD=VALUE too")
-        rows = side_by_side(subjects, sequence_length)
+        rows = side_by_side(subjects, length)
         plain, text = rows_to_dict(subjects, rows), rows_as_text(subjects, rows)
     elif len(subjects) > 1:
         raise InputError.at("--change", f"needs one NAME to change, not {len(subjects)}")
@@ -203,8 +206,8 @@ def compare(
         if by == "latency_seconds" and latency_table is None:
             raise InputError.at("--by", "latency_seconds needs a --latency-table, which `study latency` measures")
         by = by or "parameters"
-        model = _latency_model(latency_table, precision, (batch, sequence_length))
-        ranked = rank_changes(subjects[0], changes, measures(sequence_length, batch, precision, model), by)
+        model = _latency_model(latency_table, precision, (batch, length))
+        ranked = rank_changes(subjects[0], changes, measures(length, batch, precision, model), by)
         plain, text = changes_to_dict(subjects[0], ranked, by), changes_as_text(subjects[0], ranked, by)
     click.echo(json.dumps(plain, indent=1) if as_json else text)
 

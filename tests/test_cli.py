@@ -14,9 +14,9 @@ import pytest
 
 from study.cli import commands
 from study.fitting.catalogue import LAWS
-from study.folders import SweepFolder
+from study.folders import RunFolder, SweepFolder
 from tests.points import TRUTHS, columns_of
-from tests.synthetic import depth_or_width, sweep_folder
+from tests.synthetic import depth_or_width, run_config, sweep_folder
 
 CONVENTIONS = {"train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding"}
 
@@ -52,6 +52,19 @@ def test_params_as_json_has_totals_components_and_conventions(study: Any) -> Non
     }
     assert sum(counted["components"].values()) == counted["parameters"]["mlm_tied"]
     assert counted["flops_per_token"].keys() == CONVENTIONS
+
+
+def test_a_model_of_few_positions_is_counted_at_all_it_has(study: Any, tmp_path: Path) -> None:
+    """A run on sequences of 64 tokens has as many positions; a length that is asked for is taken at its word."""
+    run = RunFolder(tmp_path / "toy" / "runs" / ("a" * 16))
+    run.write_config(run_config(2, 64))
+    counted = json.loads(study("params", run.path, "--json")[1])
+    assert counted["sequence_length"] == run.config().architecture.positions == 64
+    assert json.loads(study("params", "bert-tiny", "--json")[1])["sequence_length"] == 128
+    assert study("compare", run.path, "bert-tiny")[0] == 0
+    status, _, err = study("params", run.path, "--sequence-length", "128")
+    assert status == 2
+    assert "128 is not between 1 and positions 64" in err
 
 
 def test_params_as_text_is_for_readers(study: Any) -> None:

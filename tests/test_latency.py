@@ -103,6 +103,16 @@ def test_a_table_that_follows_the_model_is_predicted_exactly() -> None:
     assert model.seconds(unseen, 1, 128) == pytest.approx(1e-3 + 6 * 2e-4 + flops / 5e10, rel=1e-3)
 
 
+def test_a_vocabulary_costs_a_forward_pass_nothing() -> None:
+    """Of the table a call reads the rows of its tokens alone, however many there are."""
+    table = synthetic_table()
+    table["median_seconds"] += 4 * 12 * table["depth"] * table["width"] ** 2 / 1e10  # weights are read at 10 GB/s
+    model = fit_latency(table, "fp32")
+    assert model.coefficients["weight_byte"] == pytest.approx(1e-10, rel=0.05)
+    small, large = (Architecture(depth=3, width=256, heads=4, ffn=1024, vocabulary=size) for size in (512, 250_000))
+    assert model.seconds(small, 1, 128) == model.seconds(large, 1, 128)
+
+
 def test_a_batch_and_length_with_shapes_enough_is_fitted_alone() -> None:
     alone = fit_latency(synthetic_table(), "fp32", setting=(1, 128))
     assert (alone.n_rows, alone.settings) == (5, "1 x 128 tokens")

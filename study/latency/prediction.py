@@ -31,8 +31,9 @@ TERMS = ("call", "layer", "flop", "weight_byte", "activation_byte")
 class LatencyModel:
     """Seconds of a forward pass as a sum of costs that cannot be negative.
 
-    t = c₀ + c₁·L + c₂·FLOPs + c₃·bytes of the encoder's weights + c₄·bytes of the activations that the blocks write
+    t = c₀ + c₁·L + c₂·FLOPs + c₃·bytes of the blocks' weights + c₄·bytes of the activations that the blocks write
 
+    without the tables of embeddings, of which a call reads a few rows;
     fitted by non-negative least squares of the relative error to a `statistic` of the calls: their median, their 95th
     percentile, or the fastest. `error` is the median and `worst_error` the largest relative error when every shape in turn is
     left out of the fit and predicted; they say little of shapes beyond the `depths` and `widths`, least and largest, measured.
@@ -145,7 +146,7 @@ def _features(architecture: Architecture, batch: int, length: int, precision: Pr
     """What a call costs, by term; a block writes 8H + 2F numbers a token, and A·S attention scores."""
     a, tokens = architecture, batch * length
     flops = batch * flops_per_sequence(a, length, 0).train_flops / 3
-    weights = itemsize(precision) * parameters(a).parameters_encoder
+    weights = itemsize(precision) * parameters(a).parameters_non_embedding
     written = itemsize(precision) * a.depth * tokens * (8 * a.width + 2 * a.ffn + a.heads * length)
     return np.array([1, a.depth, flops, weights, written], dtype=float)
 
