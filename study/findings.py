@@ -118,6 +118,8 @@ def law_sentence(found: LawFit) -> str:
     columns = ", ".join(found.fit.observations.roles.get(name, name) for name in law.variables)
     exponents = ", ".join(_exponent(found, name) for name in law.exponents)
     n = f"n = {found.fit.n} of {plural(found.fit.observations.runs, 'run')}"
+    if found.fit.status == "failed":
+        return f"{found.name}, {law.formula}, over {columns}: {status}, {n}."
     return f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {exponents}; {forecast_words(found.forecast)}."
 
 

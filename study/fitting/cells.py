@@ -126,7 +126,7 @@ class Family:
 
 
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
-    """The cells of a sweep by size, shape, tokens and setting, these as the sweep lists them; empty for an empty ledger."""
+    """The cells of a sweep by size, shape, budget and setting, these as the sweep lists them; empty for an empty ledger."""
     if ledger.empty:
         return ()
     varied_values = (folder.sweep().get("vary") or {}).items()
@@ -136,7 +136,8 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
 
     def order(cell: Cell) -> tuple[object, ...]:
         settings = (_place(value, listed.get(column, [])) for column, value in cell.settings.items())
-        return cell.parameters_non_embedding, *cell.architecture.sizes, cell.tokens, *settings, cell.name
+        budget = (cell.budget.unit, cell.budget.amount)  # whole steps of larger batches may be fewer tokens
+        return cell.parameters_non_embedding, *cell.architecture.sizes, *budget, *settings, cell.name
 
     return tuple(sorted(found, key=order))
 
