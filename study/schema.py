@@ -83,11 +83,21 @@ ModelT = TypeVar("ModelT", bound=Strict)
 
 
 def nearest(word: str, known: list[str]) -> str:
-    """The clause that names the nearest known word, one that differs in case before all others, or all where none is near."""
-    near = [one for one in known if one.lower() == word.lower()] or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    """The clause that names the nearest known word, or all where none is near.
+
+    One that differs in case comes first, then one of which the word has the initials, as `lr` has those of `learning_rate`.
+    """
+    near = [one for one in known if one.lower() == word.lower()] or [one for one in known if _with_initials(one) == word]
+    near = near or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if near:
         return f"did you mean {near[0]!r}?"
     return "known: " + ", ".join(sorted(known)) if known else "nothing can stand here"
+
+
+def _with_initials(path: str) -> str:
+    """A path whose last word is shortened to its initials."""
+    place, dot, name = path.rpartition(".")
+    return place + dot + "".join(part[:1] for part in name.split("_"))
 
 
 def shown(value: object, limit: int = 60) -> str:

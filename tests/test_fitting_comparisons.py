@@ -161,6 +161,23 @@ def test_cells_of_one_seed_beside_uneven_ones_are_said_to_need_another(tmp_path:
     assert "each has a cell of one seed, beside others that scatter unevenly" in verdict(alone)
 
 
+def test_cells_of_an_earlier_launch_are_no_cells_of_the_sweep(tmp_path: Path) -> None:
+    """A sweep was launched with pre-norm before; its runs stand in the ledger, and nothing is asked of their cells."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for width, seed in product((64, 96), (0, 1)):
+        add_run(folder, run_config(1, width, seed=seed))
+    for seed in (0, 1):
+        add_run(folder, in_setting(run_config(1, 64, seed=seed), norm="pre"))
+    ledger = folder.ledger()
+    now = ledger.loc[ledger["architecture.norm"] == "post", "cell"]
+    folder.cells_file.write_text(json.dumps(sorted(set(now))))
+    found = evidence_of(folder, include_unbracketed=True)
+    assert len(found.ledger) == 6
+    assert [cell.architecture.width for cell in found.cells] == [64, 96]
+    assert {cell.setting for cell in found.cells} == {""}
+    assert not any("none of whose runs can be used" in line for line in undecided(found))
+
+
 def test_unbracketed_cells_enter_only_when_asked(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", rates=(4e-3, 8e-3), budgets=(1e6,), shapes=((1, 128), (2, 92)))
     strict = evidence_of(folder).comparisons

@@ -144,5 +144,12 @@ def test_whole_changes_the_type_and_never_the_value(value: float) -> None:
     assert isinstance(whole(value), int) == (value.is_integer() and abs(value) < 2**53)
 
 
+def test_initials_stand_for_a_name() -> None:
+    known = ["recipe.start", "recipe.learning_rate", "recipe.batch_tokens", "recipe.schedule"]
+    assert nearest("recipe.lr", known) == "did you mean 'recipe.learning_rate'?"
+    assert nearest("lr", ["start", "learning_rate"]) == "did you mean 'learning_rate'?"
+    assert nearest("recipe.stat", known) == "did you mean 'recipe.start'?"
+
+
 def test_a_name_that_differs_in_case_alone_is_the_nearest() -> None:
     assert nearest("n", ["run", "N", "D"]) == "did you mean 'N'?"

@@ -267,6 +267,8 @@ def test_status_says_what_is_spent_and_left_and_which_run_is_best(tmp_path: Path
         assert "Spent: 1e+06 FLOPs (train_flops); left:" in printed
         assert watched(state, 5).renderables
     assert status(folder).counts == {"stopped": 1}
+    with held(folder):
+        assert status(folder).counts == {"waiting": 1}, "whoever launched the sweep goes on with it"
 
 
 def test_a_running_run_that_fell_silent_is_marked(tmp_path: Path, study: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,9 +126,13 @@ class Family:
 
 
 def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
-    """The cells of a sweep by size, shape, budget and setting, these as the sweep lists them; empty for an empty ledger."""
+    """The cells of a sweep by size, shape, budget and setting, these as the sweep lists them; empty for an empty ledger.
+
+    They are those of the sweep as last launched; of runs that are no more of it the ledger alone tells.
+    """
     if ledger.empty:
         return ()
+    ledger = _own(ledger)
     varied_values = (folder.sweep().get("vary") or {}).items()
     listed = {column: [as_told(column, number_in(value)) for value in values] for column, values in varied_values}
     varied = setting_columns(folder, ledger)
@@ -212,9 +216,7 @@ def families_of_settings(cells: Iterable[Cell]) -> Iterator[tuple[str, Family]]:
             name = ", ".join(filter(None, (cell.architecture.shape_name, others)))
             same = (column, name, cell.budget, cell.validation)
             _, _, members = found.setdefault(same, (column, name, {}))
-            value = setting_words({column: cell.settings[column]})
-            if value not in members or not members[value].usable:  # a cell of runs that are no more of the sweep
-                members[value] = cell
+            members.setdefault(setting_words({column: cell.settings[column]}), cell)
     for column, name, members in found.values():
         if len(members) > 1:
             alike = tuple(members.values())
@@ -250,8 +252,7 @@ def setting_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     They are told by the runs of the sweep as last launched. The warmup of a trunk follows its budgets and the batch, and is no
     setting where the sweep does not vary it.
     """
-    own = ledger[ledger["exclusion"] != FOREIGN]
-    runs = ledger if own.empty else own
+    runs = _own(ledger)
     follow = {"recipe.warmup_fraction", "recipe.warmup_tokens"} - {*folder.varied()}
     apart_from = {*SHAPE, *folder.tuned(), "seed", *follow}
     configuration = [
@@ -260,6 +261,12 @@ def setting_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
         if "." in name and name not in apart_from and not name.startswith(("environment.", "recipe.budget."))
     ]
     return [name for name in (*configuration, "data_fingerprint") if runs[name].nunique(dropna=False) > 1]
+
+
+def _own(ledger: pd.DataFrame) -> pd.DataFrame:
+    """The runs of the sweep as last launched, all where none is."""
+    own = ledger[ledger["exclusion"] != FOREIGN]
+    return ledger if own.empty else own
 
 
 def in_words(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:

@@ -25,8 +25,9 @@ ANY_SLOT = Slot("cpu", (0,), threads=1)
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where one run is: its state is that of its record, `running`, or `stopped` where no process trains it now.
+    """Where one run is: its state is that of its record or `running`, where no process trains it now `stopped`.
 
+    It is `waiting` and not stopped where a launch holds the sweep, which starts it or goes on with it.
     `tokens` are done so far, of which the run trained `spent_tokens` itself for `train_flops`, and a trunk the others.
     `seconds_left` are at the speed of its last row, None of a run that fell silent. `validation` names the set and masks that
     an ended run was validated on. `signs` say when a running run last did something, None of others.
@@ -146,7 +147,8 @@ def status(folder: SweepFolder) -> SweepStatus:
     recorded = [(run, run.record()) for run in folder.runs()]
     begun = [(run, record, run.config() if record is None else record.config) for run, record in recorded]
     varied = _varied(folder)
-    runs = tuple(_run_status(folder, varied, *one) for one in sorted(begun, key=lambda one: _in_order(one[2], varied)))
+    idle = "waiting" if coordinator is not None else "stopped"
+    runs = tuple(_run_status(folder, varied, idle, *one) for one in sorted(begun, key=lambda one: _in_order(one[2], varied)))
     records = [record for _, record in recorded if record is not None]
     return SweepStatus(folder.name, coordinator, runs, *_planned(folder, runs, records))
 
@@ -165,10 +167,11 @@ def _in_order(config: RunConfig, varied: Sequence[str]) -> tuple[tuple[int, ...]
 
 
 def _run_status(
-    folder: SweepFolder, varied: Sequence[str], run: RunFolder, record: RunRecord | None, config: RunConfig
+    folder: SweepFolder, varied: Sequence[str], idle: str, run: RunFolder, record: RunRecord | None, config: RunConfig
 ) -> RunStatus:
+    """Where a run is; `idle` is the state of one that has not ended and that nobody trains."""
     home = folder.home(run.run_id)
-    state: str = "running" if record is None and is_trained(home) else "stopped"
+    state: str = "running" if record is None and is_trained(home) else idle
     rows = newest_rows(home) if record is None else []
     values = newest_of(rows)
     mfu = values.get("perf/mfu")
