@@ -426,8 +426,8 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
 def _open_rates_of_fronts(cells: list[Cell]) -> Iterator[str]:
     """The cells of fronts and steps, which need no bracket, whose learning rate may be far from its best."""
     loose = [cell for cell in cells if not cell.rates.bracketed]
-    if len(cells) > 1 and loose:
-        names = "all cells" if len(loose) == len(cells) else ", ".join(_at_budget(cell) for cell in loose)
+    if loose:
+        names = "all cells" if 1 < len(cells) == len(loose) else ", ".join(_at_budget(cell) for cell in loose)
         yield f"How much is the learning rate's doing: the best one tried does not lie between worse ones in {names}."
 
 
@@ -451,7 +451,7 @@ def _repeated_text(evidence: Evidence) -> Iterator[str]:
     unique = evaluate(LEDGER_COLUMNS["unique_tokens"], used.__getitem__, "the ledger", used.columns)
     passes = (used["tokens"] / unique).to_numpy(dtype=float)
     most = int(passes.argmax())
-    if passes[most] > 1:
+    if passes[most] >= 1.05:  # as it is told, more than once
         yield (
             f"What new text would do in place of repeated: runs passed up to {passes[most]:.1f} times over the "
             f"{compact(float(unique.iloc[most]))} tokens that they were trained on; a larger corpus would."

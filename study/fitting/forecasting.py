@@ -110,9 +110,8 @@ def forecast(law: Law, observations: Observations, settings: Settings | None = N
             law, known, replace(settings or Settings(), bootstrap=min((settings or Settings()).bootstrap, FORECAST_RESAMPLES))
         )
     except InputError as error:
-        return (
-            f"none: without the largest {int(held.sum())} rows the law cannot be fitted ({'; '.join(map(str, error.problems))})"
-        )
+        rows = plural(int(held.sum()), "row")
+        return f"none: without the largest {rows} the law cannot be fitted ({'; '.join(map(str, error.problems))})"
     return predicted(fitted, unseen)
 
 

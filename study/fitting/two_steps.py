@@ -23,6 +23,7 @@ from study.fitting.forecasting import (
 from study.fitting.laws import Columns, Floats, Law
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_columns
+from study.quantities import plural
 
 SIZES = ("parameters", "tokens")
 
@@ -120,7 +121,7 @@ def two_step_forecast(
     try:
         found = two_steps(known, replace(settings, bootstrap=min(settings.bootstrap, FORECAST_RESAMPLES)), laws)
     except InputError as error:
-        return f"none: without the largest {len(unseen)} rows a step cannot be fitted ({error.problems[0]})"
+        return f"none: without the largest {plural(len(unseen), 'row')} a step cannot be fitted ({error.problems[0]})"
     residuals = found.predict(known.columns) - known.response
     parameters = len(found.loss.law.parameters) + len(found.score.law.parameters)
     low, high = interval_of(found.predictions(unseen.columns), residuals, parameters, "linear", settings.seed)

@@ -165,7 +165,7 @@ class Multiverse:
         """The multiverse for readers."""
         told = self.to_dict()
         if not self.answered:
-            reasons = "\n".join(f"  {count} times: {status}" for status, count in told["statuses"].items())
+            reasons = "\n".join(f"  {plural(count, 'universe')}: {status}" for status, count in told["statuses"].items())
             return f"{self.question.text}\nNone of {plural(len(self.universes), 'universe')} has an answer:\n{reasons}"
         low, middle, high = told["values"]
         lines = [
@@ -177,7 +177,7 @@ class Multiverse:
             *self._flip_lines(told["flips"], told["agreement_by_choice"]),
         ]
         unanswered = Counter(universe.status for universe in self.universes if universe.value is None)
-        lines += [f"without an answer, {count} times: {status}" for status, count in unanswered.most_common(5)]
+        lines += [f"without an answer, {plural(count, 'universe')}: {status}" for status, count in unanswered.most_common(5)]
         return "\n".join(lines)
 
     def _apart_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
