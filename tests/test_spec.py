@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from study.architecture import ALSO_BUILT, BUILT
+from study.config import Masking, Recipe
 from study.errors import InputError
 from study.sweeping.spec import Budgets, Dimension, Shapes, Tuned
 from study.sweeping.sweep_files import read_sweep
@@ -146,6 +148,19 @@ def test_resources_are_read_as_the_readme_writes_them(tmp_path: Path) -> None:
     resources = read_sweep(path)[0].resources
     assert (resources.on, resources.devices, resources.slurm.partition) == ("slurm", 8, "gpu")
     assert read_sweep(path, ("resources={on: ray}",))[0].resources.on == "ray"
+
+
+def test_the_readme_names_every_knob_that_can_be_trained() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    table = readme[readme.index("| knobs of a run") :].split("\n\n")[0]
+    rows = {line.split("`")[1]: line for line in table.splitlines()[2:]}
+    trained = {*BUILT, *ALSO_BUILT}
+    for place, names in {
+        "architecture.": trained,
+        "recipe.": Recipe.model_fields.keys() - {"budget"},
+        "masking.": Masking.model_fields.keys(),
+    }.items():
+        assert {name for name in names if f"`{name}`" not in rows[place]} == set()
 
 
 @pytest.mark.parametrize(("low", "high", "step", "top"), [(64, 100, 32, 96), (64, 96, 32, 96), (1, 3, None, 3)])

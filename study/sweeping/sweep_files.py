@@ -101,7 +101,10 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
     knobs = {"vary": values.get("vary"), "tune": values.get("tune"), "search.space": space}
     for place, given in knobs.items():
         for path in given if isinstance(given, Mapping) else ():
-            if path not in KNOBS:
+            if str(path).startswith("data."):
+                message = "is one for all runs of a sweep, since losses on other text or other pieces do not compare"
+                yield Problem(f"{place}.{path}", f"{message}; make a sweep of each")
+            elif path not in KNOBS:
                 yield Problem(f"{place}.{path}", f"is not a knob of a run; {nearest(str(path), list(KNOBS))}")
             elif path in TRAINED_RUNS and place != "vary":
                 yield Problem(f"{place}.{path}", "is compared by vary, and no number to search")
