@@ -13,7 +13,7 @@ import pytest
 from study.config import RunConfig
 from study.counting import parameters
 from study.errors import InputError
-from study.folders import SweepFolder, expected_flops
+from study.folders import SweepFolder
 from study.records import RunRecord
 from study.sweeping.bill import bill, search_example
 from study.sweeping.cell import Cell
@@ -296,16 +296,6 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     assert (done.runs_left, done.expected_seconds_left) == (0, 0)
     assert "Nothing of it is left to do" in bill_summary(done)
     assert "left" not in bill_summary(bill(untuned, [CORE]))
-
-
-def test_a_branch_whose_trunk_has_ended_is_billed_whole() -> None:
-    """A budget that is added between two that are done finds no state of the trunk to branch from."""
-    spec = sweep(budgets={"steps": [100, 200, 400]}, base={"recipe": {"schedule": "wsd"}}, shapes={"grid": {"depth": [1]}})
-    short, middle, longest = sorted(cells(spec), key=lambda cell: cell.config.steps)
-    fresh = bill(spec, [CORE])
-    assert fresh.train_flops_left == pytest.approx(fresh.train_flops)
-    left = bill(spec, [CORE], [ended(run) for cell in (short, longest) for run in cell.trials()])
-    assert left.train_flops_left == pytest.approx(expected_flops(middle.config, middle.config.steps))
 
 
 def ended(config: RunConfig, **changes: Any) -> RunRecord:

@@ -24,8 +24,7 @@ from study.sweeping.tuning import AT_ONCE
 class BillRow:
     """What each of a cell's runs will cost: FLOPs and seconds are those of its `spent_tokens`, without what a trunk trains.
 
-    `runs_left` are those of its `runs` that have not ended yet, at most where its best rate is still sought, and
-    `train_flops_left` the FLOPs of all of them: whole runs where the trunk that they would branch from has ended.
+    `runs_left` are those of its `runs` that have not ended yet, at most where its best rate is still sought.
     """
 
     shape: str
@@ -35,11 +34,9 @@ class BillRow:
     tokens: int
     spent_tokens: int
     runs: int
+    runs_left: int
     train_flops: float
     expected_seconds: float
-    runs_left: int
-    train_flops_left: float
-    expected_seconds_left: float
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ class Bill:
     @property
     def expected_seconds(self) -> float:
         """Wall time on all slots together, not less than the longest run takes."""
-        return self._seconds((row.expected_seconds * row.runs, row.runs) for row in self.rows)
+        return self._seconds([row.runs for row in self.rows])
 
     @property
     def runs_left(self) -> int:
@@ -109,18 +106,18 @@ class Bill:
 
     @property
     def train_flops_left(self) -> float:
-        """FLOPs of the runs that have not ended yet, as if none had begun."""
-        return sum(row.train_flops_left for row in self.rows)
+        """FLOPs of the runs that have not ended yet, as if none had begun and all trunks were still to be branched from."""
+        return sum(row.train_flops * row.runs_left for row in self.rows)
 
     @property
     def expected_seconds_left(self) -> float:
         """Wall time of the runs that have not ended yet."""
-        return self._seconds((row.expected_seconds_left, row.runs_left) for row in self.rows)
+        return self._seconds([row.runs_left for row in self.rows])
 
-    def _seconds(self, rows: Iterable[tuple[float, int]]) -> float:
-        """Wall time of rows of so many seconds in so many runs each."""
-        each = [(seconds, runs) for seconds, runs in rows if runs]
-        return max([sum(seconds for seconds, _ in each) / self.slots, *(seconds / runs for seconds, runs in each)])
+    def _seconds(self, runs: Sequence[int]) -> float:
+        """Wall time of so many runs of each row."""
+        each = [(row.expected_seconds, count) for row, count in zip(self.rows, runs, strict=True) if count]
+        return max([sum(seconds * count for seconds, count in each) / self.slots, *(seconds for seconds, _ in each)])
 
 
 def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = (), precision: Precision | None = None) -> Bill:
@@ -137,21 +134,16 @@ def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = 
         check_space(spec)
         example = search_example(spec)
         tried = sum(_stands(record) and in_space(spec, record.config) for record in earlier)
-        left = max(0, spec.search.trials - tried)
-        row = _row(spec, example, example.steps, spec.search.trials, Left(left, example.steps), rate)
+        row = _row(spec, example, example.steps, (spec.search.trials, max(0, spec.search.trials - tried)), rate)
         return Bill((row,), len(slots), basis, at_most=True)
     planned = cells(spec)
     trunks = families(planned)
     branches = branch_steps(trunks)
     ended = {record.config.key: record for record in earlier if _stands(record) and record.state != "PRUNED"}
-    runs_left = {cell.config.key: cell.runs_left(ended) for cell in planned}
-    without_trunk = {cell.config.key for longest, *others in trunks if not runs_left[longest.config.key] for cell in others}
     rows = []
     for cell in planned:
-        key, steps = cell.config.key, cell.config.steps
-        spent = steps - branches.get(key, 0)
-        each = steps if key in without_trunk else spent
-        rows.append(_row(spec, cell.config, spent, cell.planned_runs(), Left(runs_left[key], each), rate))
+        spent_steps = cell.config.steps - branches.get(cell.config.key, 0)
+        rows.append(_row(spec, cell.config, spent_steps, (cell.planned_runs(), cell.runs_left(ended)), rate))
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
     sharing = _sharing(trunks, branches) if branches else None
     return Bill(tuple(rows), len(slots), basis, sharing, searched, tuple(planned))
@@ -183,22 +175,14 @@ def search_example(spec: SweepSpec) -> RunConfig:
     return searched_config(spec, values)
 
 
-@dataclass(frozen=True)
-class Left:
-    """The runs of a cell that have not ended yet, and the steps that each of them will train."""
-
-    runs: int
-    steps: int
-
-
 def _stands(record: RunRecord) -> bool:
     """Whether a record is of the run that its configuration names now; a change that moves numbers makes it another's."""
     return record.config.fingerprint(record.data_fingerprint) == record.run_id
 
 
-def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: int, left: Left, rate: float) -> BillRow:
+def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: tuple[int, int], rate: float) -> BillRow:
+    """The row of a cell with so many runs, in all and left."""
     flops = expected_flops(config, spent_steps)
-    flops_left = left.runs * expected_flops(config, left.steps)
     count = parameters(config.architecture)
     return BillRow(
         shape=config.architecture.shape_name,
@@ -207,10 +191,8 @@ def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: int, left: 
         parameters_non_embedding=count.parameters_non_embedding,
         tokens=config.tokens,
         spent_tokens=spent_steps * config.recipe.batch_tokens,
-        runs=runs,
+        runs=runs[0],
+        runs_left=runs[1],
         train_flops=flops,
         expected_seconds=flops / rate,
-        runs_left=left.runs,
-        train_flops_left=flops_left,
-        expected_seconds_left=flops_left / rate,
     )
