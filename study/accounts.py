@@ -150,9 +150,9 @@ def account(
     )
 
 
-def usual_length(architectures: Sequence[Architecture]) -> int:
-    """The sequence length that models are counted at unless another is asked for: USUAL_LENGTH, or as many as all have."""
-    return min(USUAL_LENGTH, *(architecture.positions for architecture in architectures))
+def length_of(asked: int | None, architectures: Sequence[Architecture]) -> int:
+    """The sequence length that models are counted at: what is asked for, else USUAL_LENGTH, or as many as all have."""
+    return asked if asked is not None else min(USUAL_LENGTH, *(architecture.positions for architecture in architectures))
 
 
 def training_flops(architecture: Architecture, sequence_length: int) -> tuple[int, dict[str, float]]:

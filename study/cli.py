@@ -139,7 +139,7 @@ def params(
     NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or a run's id;
     without it the sizes make the shape, and with it they change it.
     """
-    from study.accounts import account, explanations, usual_length
+    from study.accounts import account, explanations, length_of
     from study.named_models import architecture_of, changed
     from study.naming import subject
 
@@ -149,7 +149,7 @@ def params(
     title = asked.title if asked and not given else architecture.shape_name
     published = asked.published if asked and not given else None
     others = explanations(architecture, published) if explain else ()
-    length = usual_length([architecture]) if sequence_length is None else sequence_length
+    length = length_of(sequence_length, [architecture])
     counted = account(architecture, length, batch, precision, title, others)
     click.echo(json.dumps(counted.to_dict(), indent=1) if as_json else counted.to_text())
 
@@ -187,13 +187,13 @@ def compare(
 
     A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
     """  # noqa: D301
-    from study.accounts import usual_length
+    from study.accounts import length_of
     from study.changes import changes_as_text, changes_to_dict, measures, rank_changes
     from study.comparing import rows_as_text, rows_to_dict, side_by_side
     from study.naming import subject
 
     subjects = [subject(name, results) for name in names]
-    length = usual_length([each.architecture for each in subjects]) if sequence_length is None else sequence_length
+    length = length_of(sequence_length, [each.architecture for each in subjects])
     if not changes:
         for option, value in (("--by", by), ("--latency-table", latency_table)):
             if value is not None:

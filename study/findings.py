@@ -68,13 +68,14 @@ def loss_findings(evidence: Evidence) -> list[str]:
     if not any(cell.usable for cell in evidence.cells):
         return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
     pairs = evidence.comparisons.pairs
-    told = [verdict(among) for of_shapes in (True, False) if (among := [pair for pair in pairs if pair.of_shapes == of_shapes])]
+    kinds = [among for of_shapes in (True, False) if (among := [pair for pair in pairs if pair.of_shapes == of_shapes])]
+    told = [verdict(among) for among in kinds]
     if all(pair.of_shapes for pair in pairs) and evidence.sweep.get("vary"):
         told.append("Settings are not compared: no two cells can be used that differ in one of them, at one shape and budget.")
     if not told:
         told.append(f"No comparison at equal parameters: {evidence.comparisons.reason}.")
-    for of_shapes in (True, False):
-        told += _family_sentences([pair for pair in pairs if pair.of_shapes == of_shapes])
+    for among in kinds:
+        told += _family_sentences(among)
     if not evidence.comparisons.weigh_depth_or_width:
         told += _best(evidence)
     return [*told, *_longest(evidence)]

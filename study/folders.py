@@ -483,14 +483,13 @@ def write_table(file: Path, table: pd.DataFrame) -> None:
 
 def metrics_row(line: bytes, place: str) -> dict[str, Any]:
     """A line of metrics.jsonl as a row; raises InputError at the place where it is none."""
+    why = ""
     try:
-        row = json.loads(line)
+        if isinstance(row := json.loads(line), dict):
+            return row
     except ValueError as error:
-        row = error
-    if isinstance(row, dict):
-        return row
-    what = f"is no row of metrics ({row})" if isinstance(row, ValueError) else "is no row of metrics"
-    raise InputError.at(place, f"{what}, and nothing but that line is lost without it: take it out")
+        why = f" ({error})"
+    raise InputError.at(place, f"is no row of metrics{why}, and nothing but that line is lost without it: take it out")
 
 
 def checkpoint_name(step: int, digest: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
@@ -15,16 +16,12 @@ from study.fitting.cells import (
     difference_between,
     scatter_over_seeds,
     seed_variances,
-    variances_over_seeds,
 )
 from study.fitting.paired import CONFIDENCE, Difference, holm, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariance, SeedVariances
 
 Verdict = Literal["decided", "undecided", "no_seed_replicates"]
 Size = Literal["depth", "width", "ffn", "heads"]
-
-_OfPair = Sequence[SeedVariance]
-"""The seed variances of the two cells of a pair."""
 
 SIZES: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
 """The sizes of a shape, those first that name what a pair weighs: of a pair that differs in depth, the depth."""
@@ -107,7 +104,7 @@ class Comparisons:
     reason: str | None
     method: str = METHOD
 
-    @property
+    @cached_property
     def seed_variances(self) -> SeedVariances:
         """The seed variance of each cell that has one, by the cell's name."""
         return seed_variances(self.seed_scatter)
@@ -136,8 +133,8 @@ def compare(
     scatter = scatter_over_seeds(cells)
     seeds = seed_variances(scatter)
     left_out: dict[tuple[str, str], LeftOut] = {}
-    of_shapes: list[tuple[Comparison, _OfPair | None]] = []
-    of_settings: list[tuple[Comparison, _OfPair | None]] = []
+    of_shapes: list[Comparison] = []
+    of_settings: list[Comparison] = []
     for column, family in (*(("", family) for family in equal), *alike):
         reasons = {cell.name: why_left_out(cell, include_unbracketed) for cell in family.cells}
         entering = [cell for cell in family.cells if reasons[cell.name] is None]
@@ -149,14 +146,12 @@ def compare(
         for one, other in combinations(entering, 2):
             if not _equal_budgets(one, other) or (not column and _sizes(one) == _sizes(other)):
                 continue
-            first, second = (other, one) if column else _larger_first(one, other)
-            of_pair = variances_over_seeds((first, second), seeds)
             if column:
-                of_settings.append((_of_settings(family.label, column, first, second, seeds), of_pair))
+                of_settings.append(_of_settings(family.label, column, other, one, seeds))
             else:
-                of_shapes.append((_of_shapes(family.label, first, second, seeds), of_pair))
+                of_shapes.append(_of_shapes(family.label, *_larger_first(one, other), seeds))
     reason = None if of_shapes else _why_none(equal, tuple(left_out.values()))
-    pairs = _judged([*of_shapes, *of_settings])
+    pairs = _judged([*of_shapes, *of_settings], seeds)
     return Comparisons(tuple(pairs), tuple(left_out.values()), scatter, reason)
 
 
@@ -228,15 +223,15 @@ def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariances) -> 
     )
 
 
-def _judged(pairs: Sequence[tuple[Comparison, _OfPair | None]]) -> Iterator[Comparison]:
+def _judged(pairs: Sequence[Comparison], seeds: SeedVariances) -> Iterator[Comparison]:
     """The pairs with their verdicts, corrected for the number of those whose cells' seed variances are known."""
-    adjusted = holm([pair.difference.p_value for pair, _ in pairs])
+    adjusted = holm([pair.difference.p_value for pair in pairs])
     known = sum(p_value is not None for p_value in adjusted)
-    for (pair, seeds), p_value in zip(pairs, adjusted, strict=True):
-        yield pair if seeds is None or p_value is None else _judge(pair, p_value, seeds, known)
+    for pair, p_value in zip(pairs, adjusted, strict=True):
+        yield pair if p_value is None else _judge(pair, p_value, [seeds[pair.first_cell], seeds[pair.second_cell]], known)
 
 
-def _judge(pair: Comparison, p_value: float, seeds: _OfPair, comparisons: int) -> Comparison:
+def _judge(pair: Comparison, p_value: float, seeds: Sequence[SeedVariance], comparisons: int) -> Comparison:
     if p_value < 1 - CONFIDENCE:
         return replace(pair, status="decided", p_value_holm=p_value)
     return replace(

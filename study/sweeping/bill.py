@@ -13,7 +13,7 @@ from study.memory import Precision
 from study.records import RunRecord
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import cells, check_space, in_space, searched_config
+from study.sweeping.plan import cells, check_space, point_of, searched_config
 from study.sweeping.rates import rate_of
 from study.sweeping.spec import SweepSpec
 from study.sweeping.trunks import branch_steps, families
@@ -133,7 +133,7 @@ def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = 
     if spec.search is not None:
         check_space(spec)
         example = search_example(spec)
-        tried = sum(_stands(record) and in_space(spec, record.config) for record in earlier)
+        tried = sum(_stands(record) and point_of(spec, record.config) is not None for record in earlier)
         row = _row(spec, example, example.steps, (spec.search.trials, max(0, spec.search.trials - tried)), rate)
         return Bill((row,), len(slots), basis, at_most=True)
     planned = cells(spec)

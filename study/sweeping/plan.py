@@ -119,13 +119,13 @@ def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
     return run_config(spec, sizes, budget, over=values)
 
 
-def in_space(spec: SweepSpec, config: RunConfig) -> bool:
-    """Whether a run is one that the search may try."""
+def point_of(spec: SweepSpec, config: RunConfig) -> dict[str, Any] | None:
+    """Where a run lies in the space of a search, None where it does not."""
     assert spec.search is not None
     flat = flatten(config.to_dict())
     point = {path: flat.get(path) for path in spec.search.space}
     inside = all(dimension.holds(point[path]) for path, dimension in spec.search.space.items())
-    return inside and searched_config(spec, point).key == config.key
+    return point if inside and searched_config(spec, point).key == config.key else None
 
 
 def check_space(spec: SweepSpec) -> None:

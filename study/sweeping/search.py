@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import median
-from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -15,8 +14,7 @@ from optuna.trial import TrialState, create_trial
 from study.config import RunConfig
 from study.errors import InputError
 from study.records import RunRecord
-from study.schema import flatten
-from study.sweeping.plan import searched_config
+from study.sweeping.plan import point_of, searched_config
 from study.sweeping.spec import Dimension, Prune, SweepSpec
 
 BEGUN = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
@@ -54,19 +52,19 @@ class OptunaSearch:
         if not genetic:
             self.study.sampler = RandomSampler()  # asked for nothing: trials that are replayed have their points
         for record in sorted(ended, key=lambda record: (record.finished_at, record.run_id)):
-            if self._point(record.config) is not None:
+            if point_of(self.spec, record.config) is not None:
                 if genetic or self.search.prune is not None:
                     self._replay(record, checked(record.config))
                 self.tell(record)
         for config in begun:
-            point = self._point(config)
+            point = point_of(self.spec, config)
             if point is not None and config.key not in self._known:
                 self.study.enqueue_trial(point)
         self.study.sampler = _sampler(self.search.sampler, self.spec.first_seed + len(self.study.get_trials(deepcopy=False)))
 
     def _replay(self, record: RunRecord, checked: Checks) -> None:
         """Ask for the trial of an ended run and report what it did, so that pruner and sampler know what they knew before."""
-        self.study.enqueue_trial(self._point(record.config) or {})
+        self.study.enqueue_trial(point_of(self.spec, record.config) or {})
         trial = self.study.ask(self._distributions)
         _ = trial.relative_params  # the point is there already; nsga2 notes the trial's generation as it draws one
         self._asked[record.config.key] = (trial, record.config)
@@ -130,7 +128,9 @@ class OptunaSearch:
             self.study.tell(asked[0], values, state)
             return
         self.study.add_trial(
-            create_trial(params=self._point(record.config), distributions=self._distributions, values=values, state=state)
+            create_trial(
+                params=point_of(self.spec, record.config), distributions=self._distributions, values=values, state=state
+            )
         )
 
     def _begun(self) -> int:
@@ -141,14 +141,6 @@ class OptunaSearch:
         if record.exclusion is not None:
             return None
         return [float(getattr(record, name)) for name in self.search.objectives]
-
-    def _point(self, config: RunConfig) -> dict[str, Any] | None:
-        """Where a run lies in the space, None where it does not."""
-        flat = flatten(config.to_dict())
-        point = {path: flat.get(path) for path in self.search.space}
-        if not all(_holds(distribution, point[path]) for path, distribution in self._distributions.items()):
-            return None
-        return point if searched_config(self.spec, point).key == config.key else None
 
 
 def _sampler(name: str, seed: int) -> BaseSampler:
@@ -174,13 +166,6 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     if dimension.whole:
         return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log, step=dimension.step or 1)
     return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
-
-
-def _holds(distribution: BaseDistribution, value: Any) -> bool:
-    """Whether a value lies in a dimension."""
-    if isinstance(distribution, CategoricalDistribution):
-        return value in distribution.choices
-    return isinstance(value, int | float) and distribution._contains(value)
 
 
 def _outcome(values: list[float] | None) -> tuple[list[float] | None, TrialState]:

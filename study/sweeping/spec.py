@@ -227,10 +227,14 @@ class Dimension(Strict):
         return self.low is not None and self.high is not None and self.low.is_integer() and self.high.is_integer()
 
     def holds(self, value: object) -> bool:
-        """Whether a value lies in the dimension, whatever its step."""
+        """Whether a value lies in the dimension, and on a step of it where whole numbers do."""
         if self.choices is not None:
             return value in self.choices
-        return isinstance(value, int | float) and (self.low or 0.0) <= value <= (self.high or 0.0)
+        assert self.low is not None
+        assert self.high is not None
+        if not isinstance(value, int | float) or not self.low <= value <= self.high:
+            return False
+        return not self.whole or (value - self.low) % (self.step or 1) == 0
 
     def top(self) -> int | float | str | bool:
         """The highest value there is: the high end or the last step below it, or the last choice."""
