@@ -422,6 +422,10 @@ class SweepFolder:
         """The records of all ended runs, by id."""
         return [record for run in self.runs() if (record := run.record()) is not None]
 
+    def others_records(self) -> list[RunRecord]:
+        """The records of the other sweeps under the same results folder."""
+        return [record for sibling in self.siblings() for record in sibling.records()]
+
     def ledger(self) -> pd.DataFrame:
         """The records as a table."""
         return ledger(self.records(), tuned=self.tuned(), cells=self.cells())

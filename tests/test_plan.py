@@ -266,8 +266,8 @@ def test_a_bill_adds_up_before_anything_is_spent() -> None:
     assert paid.train_flops == pytest.approx(
         sum(4 * cell.config.flops_per_token["train_flops"] * 25600 for cell in cells(spec))
     )
-    assert paid.expected_seconds == pytest.approx(paid.train_flops / 4e10 / 2)
-    assert "assumed" in paid.basis
+    assert paid.expected_seconds == pytest.approx((paid.train_flops / 4e10 + 8 * 100 * 0.005) / 2)
+    assert paid.basis == "4e+10 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
     plain = json.loads(json.dumps(paid.to_dict()))
     assert (plain["runs"], plain["tokens"], len(plain["cells"])) == (8, paid.tokens, 2)
 
@@ -281,7 +281,9 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     some = bill(spec, [CORE] * 2, tried[:2])
     assert ([row.runs_left for row in some.rows], some.runs) == ([2, 4], 8)
     assert some.train_flops_left == pytest.approx(2 * some.rows[0].train_flops + 4 * some.rows[1].train_flops)
-    assert some.expected_seconds_left == pytest.approx(some.train_flops_left / some.train_flops * some.expected_seconds)
+    assert some.expected_seconds_left == pytest.approx(
+        (2 * some.rows[0].expected_seconds + 4 * some.rows[1].expected_seconds) / 2
+    )
     assert "Left of it, since runs that have ended are not trained again: 6 runs, " in bill_summary(some)
     assert some.to_dict()["runs_left"] == 6
     best = [first.variant({"recipe.learning_rate": first.trials()[1].recipe.learning_rate}, seed=1)]
@@ -312,17 +314,50 @@ def timed(config: RunConfig, flops_per_second: float, **machine: Any) -> RunReco
 def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device() -> None:
     spec = sweep()
     one, two = (cell.config for cell in cells(spec))
-    records = [timed(one, 1e6), timed(two, 2e6), timed(one, 9e6), timed(one, 1e12, device="NVIDIA H200"), record(two)]
+    records = [timed(one, 1e6), timed(one, 2e6), timed(one, 9e6), timed(one, 1e12, device="NVIDIA H200"), record(two)]
     paid = bill(spec, [CORE], records)
     assert paid.expected_seconds == pytest.approx(paid.train_flops / 2e6)
-    assert paid.basis == "2e+06 FLOP/s a slot, the median of 3 earlier runs"
+    assert paid.basis == "2e+06 FLOP/s a slot, by 3 earlier runs of this sweep"
+
+
+def test_a_model_is_billed_by_its_own_runs_and_another_by_what_a_step_costs_beside_its_flops() -> None:
+    """Steps of 10 ms beside 1e9 FLOP/s at two widths tell those of a third; a model that was timed keeps its own time."""
+    spec = sweep(shapes={"grid": {"depth": [1], "width": [16, 32, 64], "ffn": [64]}})
+    small, middle, large = (cell.config for cell in cells(spec))
+
+    def after(config: RunConfig, seconds_per_step: float) -> RunRecord:
+        timing = {"environment": environment().model_dump(), "wall_seconds": config.steps * seconds_per_step}
+        return record(config, **timing)
+
+    def seconds(config: RunConfig) -> float:
+        return 0.01 + config.flops_per_token["train_flops"] * config.recipe.batch_tokens / 1e9
+
+    paid = bill(spec, [CORE], [after(small, seconds(small)), after(large, seconds(large))])
+    assert [row.expected_seconds for row in paid.rows] == pytest.approx(
+        [run.steps * seconds(run) for run in (small, middle, large)]
+    )
+    assert paid.basis == "1e+09 FLOP/s a slot and 10 ms a step, by 2 earlier runs of this sweep"
+    slow = bill(spec, [CORE], [after(small, seconds(small)), after(large, seconds(large)), after(middle, 7.0)])
+    assert slow.rows[1].expected_seconds == pytest.approx(7.0 * middle.steps)
+
+
+def test_a_bill_knows_what_other_sweeps_of_the_folder_have_trained() -> None:
+    spec = sweep(seeds=2)
+    first, second = cells(spec)
+    others = [ended(run, environment=environment().model_dump(), wall_seconds=30.0) for run in first.trials()]
+    paid = bill(spec, [CORE], others=others)
+    assert [row.runs_left for row in paid.rows] == [0, 2]
+    assert paid.rows[0].expected_seconds == pytest.approx(30.0)
+    assert "by 2 earlier runs of other sweeps here" in paid.basis
+    own = timed(second.config, 1e6)
+    assert bill(spec, [CORE], [own], others=others).basis == "1e+06 FLOP/s a slot, by 1 earlier run of this sweep"
 
 
 def test_a_branch_times_a_bill_by_what_it_trained_itself() -> None:
     config = cells(sweep())[0].config
     whole = timed(config, 8e6)
     branch = whole.model_copy(update={"spent_tokens": config.tokens // 4})
-    assert bill(sweep(), [CORE], [branch]).basis == "2e+06 FLOP/s a slot, the median of 1 earlier run"
+    assert bill(sweep(), [CORE], [branch]).basis == "2e+06 FLOP/s a slot, by 1 earlier run of this sweep"
 
 
 def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
@@ -330,16 +365,13 @@ def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
     config = cells(spec)[0].config
     alone, shared = timed(config, 8e12, device="H200"), timed(config, 3e12, device="H200", sharing=4)
     parallel = timed(config, 16e12, device="H200", devices=2)
+    scaled = "scaled from 3 earlier runs of this sweep that had another share of a device"
     by_slot = {
-        Slot("cuda", (0,), 1): "8e+12 FLOP/s a slot, the median of 1 earlier run",
-        Slot("cuda", (0,), 1, sharing=4): "3e+12 FLOP/s a slot, the median of 1 earlier run",
-        Slot("cuda", (0, 1), 1): "1.6e+13 FLOP/s a slot, the median of 1 earlier run",
-        Slot("cuda", (0,), 1, sharing=2): (
-            "4e+12 FLOP/s a slot, scaled from 3 earlier runs that had another share of a device (now 2 runs to one)"
-        ),
-        Slot("cuda", (0, 1, 2, 3), 1): (
-            "3.2e+13 FLOP/s a slot, scaled from 3 earlier runs that had another share of a device (now 4 devices to a run)"
-        ),
+        Slot("cuda", (0,), 1): "8e+12 FLOP/s a slot, by 1 earlier run of this sweep",
+        Slot("cuda", (0,), 1, sharing=4): "3e+12 FLOP/s a slot, by 1 earlier run of this sweep",
+        Slot("cuda", (0, 1), 1): "1.6e+13 FLOP/s a slot, by 1 earlier run of this sweep",
+        Slot("cuda", (0,), 1, sharing=2): f"4e+12 FLOP/s a slot, {scaled} (now 2 runs to one)",
+        Slot("cuda", (0, 1, 2, 3), 1): f"3.2e+13 FLOP/s a slot, {scaled} (now 4 devices to a run)",
     }
     assert {slot: bill(spec, [slot], [alone, shared, parallel]).basis for slot in by_slot} == by_slot
 
@@ -355,24 +387,18 @@ def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:
     spec = sweep()
     config = cells(spec)[0].config
     one, many = timed(config, 4e10), timed(config, 48e10, threads=16)
+    scaled = "scaled from 2 earlier runs of this sweep that had another share of a device"
     by_slot = {
-        Slot("cpu", (0,), 1): "4e+10 FLOP/s a slot, the median of 1 earlier run",
-        Slot("cpu", (0,), 16): "4.8e+11 FLOP/s a slot, the median of 1 earlier run",
-        Slot("cpu", (0,), 4): (
-            "1.4e+11 FLOP/s a slot, scaled from 2 earlier runs that had another share of a device (now 4 threads to a run)"
-        ),
-        Slot("cpu", (0, 1), 2): (
-            "1.4e+11 FLOP/s a slot, scaled from 2 earlier runs that had another share of a device "
-            "(now 2 devices of 2 threads to a run)"
-        ),
-        Slot("cpu", (0,), 1, sharing=4): (
-            "8.8e+09 FLOP/s a slot, scaled from 2 earlier runs that had another share of a device (now 4 runs to one)"
-        ),
+        Slot("cpu", (0,), 1): "4e+10 FLOP/s a slot, by 1 earlier run of this sweep",
+        Slot("cpu", (0,), 16): "4.8e+11 FLOP/s a slot, by 1 earlier run of this sweep",
+        Slot("cpu", (0,), 4): f"1.4e+11 FLOP/s a slot, {scaled} (now 4 threads to a run)",
+        Slot("cpu", (0, 1), 2): f"1.4e+11 FLOP/s a slot, {scaled} (now 2 devices of 2 threads to a run)",
+        Slot("cpu", (0,), 1, sharing=4): f"8.6e+09 FLOP/s a slot, {scaled} (now 4 runs to one)",
     }
     assert {slot: bill(spec, [slot], [one, many]).basis for slot in by_slot} == by_slot
-    assert bill(spec, [Slot("cpu", (0,), 8)]).basis == "3.2e+11 FLOP/s a slot, assumed: no earlier run of this sweep"
+    assert bill(spec, [Slot("cpu", (0,), 8)]).basis == "3.2e+11 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
     gpu = timed(config, 8e12, device="H200", threads=4)
-    assert "the median of 1" in bill(spec, [Slot("cuda", (0,), 2)], [gpu]).basis
+    assert "by 1 earlier run" in bill(spec, [Slot("cuda", (0,), 2)], [gpu]).basis
 
 
 def test_runs_in_the_precision_that_comes_time_a_bill_before_others_and_others_are_told() -> None:
@@ -380,10 +406,10 @@ def test_runs_in_the_precision_that_comes_time_a_bill_before_others_and_others_a
     config = cells(spec)[0].config
     fp32, bf16 = timed(config, 1e10, threads=4), timed(config, 9e10, precision="bf16")
     basis = [bill(spec, [CORE], records, "fp32").basis for records in ([fp32, bf16], [bf16])]
-    scaled = "scaled from 1 earlier run that had another share of a device (now 1 thread to a run)"
+    scaled = "scaled from 1 earlier run of this sweep that had another share of a device (now 1 thread to a run)"
     assert basis == [
         f"2.5e+09 FLOP/s a slot, {scaled}",
-        "9e+10 FLOP/s a slot, the median of 1 earlier run, in bf16 for want of any in fp32",
+        "9e+10 FLOP/s a slot, by 1 earlier run of this sweep, in bf16 for want of any in fp32",
     ]
     assert bill(spec, [Slot("cpu", (0,), 2)], [fp32], "bf16").basis == (
         f"5e+09 FLOP/s a slot, {scaled.replace('1 thread', '2 threads')}, in fp32 for want of any in bf16"
@@ -401,15 +427,16 @@ def test_a_plan_is_timed_in_the_precision_that_its_runs_will_have(tmp_path: Path
         run.file_record(timed(cell.config, speed, precision=precision).model_copy(update={"run_id": run.run_id}))
     told = {on: plan(spec, tmp_path, Resources(device="cpu", on=on)).basis for on in ("local", "slurm")}
     assert told == {
-        "local": "9e+10 FLOP/s a slot, the median of 1 earlier run",
-        "slurm": "6e+10 FLOP/s a slot, the median of 2 earlier runs, in bf16 and fp32",
+        "local": "9e+10 FLOP/s a slot, by 1 earlier run of this sweep",
+        "slurm": "6e+10 FLOP/s a slot, by 2 earlier runs of this sweep, in bf16 and fp32",
     }
 
 
 def test_without_earlier_runs_those_that_share_a_gpu_are_billed_a_share_of_it() -> None:
     spec = sweep()
-    alone, shared = (bill(spec, [Slot("cuda", (0,), 1, sharing)] * sharing) for sharing in (1, 8))
-    assert shared.rows[0].expected_seconds == pytest.approx(8 * alone.rows[0].expected_seconds)
+    alone, shared = (bill(spec, [Slot("cuda", (0,), 1, sharing)] * sharing).rows[0] for sharing in (1, 8))
+    beyond_overhead = shared.expected_seconds - alone.expected_seconds
+    assert beyond_overhead == pytest.approx(7 * alone.train_flops / 1e14)
 
 
 def test_more_slots_than_runs_do_not_make_the_longest_run_shorter() -> None:

@@ -14,8 +14,8 @@ from study.records import RunRecord
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import cells, check_space, point_of, searched_config
-from study.sweeping.rates import rate_of
 from study.sweeping.spec import SweepSpec
+from study.sweeping.step_times import StepTimes, step_times
 from study.sweeping.trunks import branch_steps, families
 from study.sweeping.tuning import AT_ONCE
 
@@ -120,33 +120,39 @@ class Bill:
         return max([sum(seconds * count for seconds, count in each) / self.slots, *(seconds for seconds, _ in each)])
 
 
-def bill(spec: SweepSpec, slots: Sequence[Slot], records: Iterable[RunRecord] = (), precision: Precision | None = None) -> Bill:
-    """The bill of a sweep on these slots, which are alike, timed by the median rate of its earlier `records` if any.
+def bill(
+    spec: SweepSpec,
+    slots: Sequence[Slot],
+    records: Iterable[RunRecord] = (),
+    precision: Precision | None = None,
+    others: Iterable[RunRecord] = (),
+) -> Bill:
+    """The bill of a sweep on these slots, which are alike, timed by its earlier `records`, or else by those of `others`.
 
-    Runs that have a record among these are not left to do; those that other sweeps have trained still are. `precision` is the
-    one that the runs will be in, None where that is not known.
+    Runs that have a record are not left to do; those of other sweeps' are taken over, but by a search. `precision` is the one
+    that the runs will be in, None where that is not known.
 
     Raises InputError with every problem of every run that the sweep may want.
     """
-    earlier = list(records)
-    rate, basis = rate_of(slots[0], earlier, precision)
+    own, others = list(records), list(others)
+    times = step_times(slots[0], own, others, precision)
     if spec.search is not None:
         check_space(spec)
         example = search_example(spec)
-        tried = sum(_stands(record) and point_of(spec, record.config) is not None for record in earlier)
-        row = _row(spec, example, example.steps, (spec.search.trials, max(0, spec.search.trials - tried)), rate)
-        return Bill((row,), len(slots), basis, at_most=True)
+        tried = sum(_stands(record) and point_of(spec, record.config) is not None for record in own)
+        row = _row(spec, example, example.steps, (spec.search.trials, max(0, spec.search.trials - tried)), times)
+        return Bill((row,), len(slots), times.basis, at_most=True)
     planned = cells(spec)
     trunks = families(planned)
     branches = branch_steps(trunks)
-    ended = {record.config.key: record for record in earlier if _stands(record) and record.state != "PRUNED"}
+    ended = {record.config.key: record for record in (*others, *own) if _stands(record) and record.state != "PRUNED"}
     rows = []
     for cell in planned:
         spent_steps = cell.config.steps - branches.get(cell.config.key, 0)
-        rows.append(_row(spec, cell.config, spent_steps, (cell.planned_runs(), cell.runs_left(ended)), rate))
+        rows.append(_row(spec, cell.config, spent_steps, (cell.planned_runs(), cell.runs_left(ended)), times))
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
     sharing = _sharing(trunks, branches) if branches else None
-    return Bill(tuple(rows), len(slots), basis, sharing, searched, tuple(planned))
+    return Bill(tuple(rows), len(slots), times.basis, sharing, searched, tuple(planned))
 
 
 def _sharing(shared: list[tuple[Cell, ...]], branches: dict[str, int]) -> Sharing:
@@ -180,7 +186,7 @@ def _stands(record: RunRecord) -> bool:
     return record.config.fingerprint(record.data_fingerprint) == record.run_id
 
 
-def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: tuple[int, int], rate: float) -> BillRow:
+def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: tuple[int, int], times: StepTimes) -> BillRow:
     """The row of a cell with so many runs, in all and left."""
     flops = expected_flops(config, spent_steps)
     count = parameters(config.architecture)
@@ -194,5 +200,5 @@ def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: tuple[int, 
         runs=runs[0],
         runs_left=runs[1],
         train_flops=flops,
-        expected_seconds=flops / rate,
+        expected_seconds=spent_steps * times.seconds(config, flops / spent_steps),
     )

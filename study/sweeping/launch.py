@@ -60,7 +60,7 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     if resources.on == "local":  # of other machines' memory nothing is known here
         check_room(spec, slots)
     precision = _precision(first_runs(spec)[0].recipe.precision, slots[0].device, here=resources.on == "local")
-    return bill(spec, slots, folder.records(), precision)
+    return bill(spec, slots, folder.records(), precision, folder.others_records())
 
 
 def _check_trained_runs(spec: SweepSpec, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
@@ -80,8 +80,7 @@ def _wanted(spec: SweepSpec, folder: SweepFolder) -> list[RunConfig]:
     own = folder.records()
     if spec.search is not None:
         return first_runs(spec) if len(own) < spec.search.trials else []
-    shared = [record for sibling in folder.siblings() for record in sibling.records()]
-    records = {record.config.key: record for record in (*shared, *own)}
+    records = {record.config.key: record for record in (*folder.others_records(), *own)}
     return [run for cell in cells(spec) for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]
 
 
