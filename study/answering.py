@@ -9,7 +9,7 @@ from typing import Any
 from study import tables
 from study.durable_files import write_atomically
 from study.findings import law_findings, loss_findings, parameter_findings, run_count, undecided
-from study.fitting.comparisons import METHOD
+from study.fitting import averages, comparisons
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.folders import SweepFolder
 from study.plotting import (
@@ -74,7 +74,8 @@ CONVENTIONS = (
     "Vertex: where the parabola in log(rate) through the chosen rate and its two neighbours is lowest, and by how many nats.",
     "± is the standard error over validation sequences alone. Differences are paired over those, and their intervals hold the "
     "scatter of seeds too, so that they are not to be read off two ±.",
-    METHOD,
+    comparisons.METHOD,
+    averages.METHOD,
 )
 
 
@@ -126,6 +127,7 @@ class Answer:
             "What the evidence does not decide": _bullets(undecided(evidence)),
             "Differences at equal parameters": tables.differences(evidence, of_shapes=True),
             "Differences between settings": tables.differences(evidence, of_shapes=False),
+            "Averages over places": tables.averages(evidence),
             "What a larger size buys": tables.gains(evidence),
             "What more tokens buy": tables.token_gains(evidence),
             "Laws of the loss": tables.laws(evidence),

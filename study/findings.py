@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from study.config import NO_RUN
 from study.counting import parameters, what_doubling_adds
+from study.fitting.averages import Average
 from study.fitting.cells import Cell, grouped
 from study.fitting.comparisons import SIZES, Comparison, LeftOut
 from study.fitting.evidence import Evidence
@@ -69,7 +70,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
         return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
     pairs = evidence.comparisons.pairs
     kinds = [among for of_shapes in (True, False) if (among := [pair for pair in pairs if pair.of_shapes == of_shapes])]
-    told = [verdict(among) for among in kinds]
+    told = [sentence for among in kinds for sentence in (verdict(among), *_averages(evidence.averages, among[0].of_shapes))]
     if all(pair.of_shapes for pair in pairs) and evidence.sweep.get("vary"):
         told.append("Settings are not compared: no two cells can be used that differ in one of them, at one shape and budget.")
     if not told:
@@ -275,6 +276,40 @@ def _family_sentence(name: str, told: Comparison, pairs: Sequence[Comparison]) -
     if decided:
         return f"{name}: {told.lower} is lower, {words}; {decided} of {plural(len(pairs), 'pair')} decided."
     return f"{name}: nothing decided; the largest difference is {words}."
+
+
+def _averages(averages: Sequence[Average], of_shapes: bool) -> Iterator[str]:
+    """The averages over places of two shapes or two settings; of several, what each of the others is above the lowest."""
+    for alike in _connected([average for average in averages if average.of_shapes == of_shapes])[:MOST_FAMILIES]:
+        counts = {len(average.places) for average in alike}
+        over = f"over {counts.pop()} places" if len(counts) == 1 else "over places"
+        if len(alike) == 1:
+            (average,) = alike
+            yield f"Averaged {over}, {average.first} minus {average.second}: {_average_clause(average)} (Holm, 5%)."
+            continue
+        names = dict.fromkeys(name for average in alike for name in (average.second, average.first))
+        lowest = max(names, key=lambda name: sum(average.lower == name for average in alike))
+        above = [one.reversed if one.first == lowest else one for one in alike if lowest in (one.first, one.second)]
+        others = "; ".join(f"{average.first} {_average_clause(average)}" for average in above)
+        yield f"Averaged {over}, {lowest} is lowest; the others minus it: {others} (Holm, 5%)."
+
+
+def _connected(averages: Sequence[Average]) -> list[list[Average]]:
+    """The averages in groups of shapes or settings that were compared with one another."""
+    groups: list[list[Average]] = []
+    for average in averages:
+        sides = {average.first, average.second}
+        touched = [group for group in groups if any({one.first, one.second} & sides for one in group)]
+        groups = [group for group in groups if group not in touched]
+        groups.append([*(one for group in touched for one in group), average])
+    return groups
+
+
+def _average_clause(average: Average) -> str:
+    """An average over places with its interval, verdict and range."""
+    span_of_places = f"{signed(average.least_nats)} to {signed(average.most_nats)} at its {len(average.places)} places"
+    opposed = ", decided either way, so the average hides what it depends on" if average.opposed else ""
+    return f"{interval(average.difference)}, {average.status.replace('_', ' ')}, {span_of_places}{opposed}"
 
 
 def _best(evidence: Evidence) -> Iterator[str]:

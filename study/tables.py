@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from study.fitting.averages import Average
 from study.fitting.cells import Cell
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
@@ -17,22 +18,42 @@ def differences(evidence: Evidence, of_shapes: bool) -> str:
     """Every pair of shapes of equal parameters, or of settings of one shape, with its interval and status; empty if none."""
     pairs = [pair for pair in evidence.comparisons.pairs if pair.of_shapes == of_shapes]
     header = ["family", "first − second", "nats", "95% interval", "Holm p", "status", "sequences", "seeds", "dof"]
-    return table(header, _difference_rows(pairs)) if pairs else ""
+    return table(header, [[pair.family, *_difference_row(pair)] for pair in pairs]) if pairs else ""
 
 
-def _difference_rows(pairs: Sequence[Comparison]) -> Iterator[list[object]]:
-    for pair in pairs:
-        found = pair.difference
+def _difference_row(pair: Comparison | Average) -> list[object]:
+    """What is compared, the difference, its verdict and what it rests on."""
+    found = pair.difference
+    return [
+        f"{pair.first} − {pair.second}",
+        f"{found.estimate_nats:+.4f}",
+        _bounds(found),
+        None if pair.p_value_holm is None else f"{pair.p_value_holm:.2g}",
+        pair.status.replace("_", " "),
+        found.n_sequences,
+        f"{found.n_seeds[0]} and {found.n_seeds[1]}",
+        None if found.degrees_of_freedom is None else f"{found.degrees_of_freedom:.1f}",
+    ]
+
+
+def averages(evidence: Evidence) -> str:
+    """Every pair that was compared in several places, averaged over them; empty if none."""
+    header = ["first − second", "places", "nats", "95% interval", "Holm p", "status", "least", "most", "seeds", "dof"]
+    return table(header, _average_rows(evidence.averages)) if evidence.averages else ""
+
+
+def _average_rows(averages: Sequence[Average]) -> Iterator[list[object]]:
+    for average in averages:
+        name, nats, *judged, _, seeds, freedom = _difference_row(average)
         yield [
-            pair.family,
-            f"{pair.first} − {pair.second}",
-            f"{found.estimate_nats:+.4f}",
-            _bounds(found),
-            None if pair.p_value_holm is None else f"{pair.p_value_holm:.2g}",
-            pair.status.replace("_", " "),
-            found.n_sequences,
-            f"{found.n_seeds[0]} and {found.n_seeds[1]}",
-            None if found.degrees_of_freedom is None else f"{found.degrees_of_freedom:.1f}",
+            name,
+            len(average.places),
+            nats,
+            *judged,
+            f"{average.least_nats:+.4f}",
+            f"{average.most_nats:+.4f}",
+            seeds,
+            freedom,
         ]
 
 

@@ -28,6 +28,7 @@ def cell(depth: int, size: int) -> Cell:
         unigram_entropy_nats=None,
         rates=RateSearch((), "none_usable"),
         runs=(),
+        seeds=(),
         losses=np.empty((0, 0)),
     )
 

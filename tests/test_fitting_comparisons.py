@@ -234,7 +234,8 @@ def test_settings_of_one_shape_are_compared_in_the_order_of_the_sweep(tmp_path: 
         assert pair.difference.estimate_nats == pytest.approx(gap, abs=0.03)
     sentence, *rest = loss_findings(found)
     assert sentence == ("At equal shape and tokens, of 3 pairs norm=post is lower in 0, norm=pre in 2, undecided 1 (Holm, 5%).")
-    assert rest[1].startswith("L2-H64-A2-F256, 1.0M tokens: norm=pre is lower, norm=post minus norm=pre: +0.")
+    assert rest[0].startswith("Averaged over 3 places, norm=post minus norm=pre: +0.1")
+    assert rest[2].startswith("L2-H64-A2-F256, 1.0M tokens: norm=pre is lower, norm=post minus norm=pre: +0.")
     assert "norm=post minus norm=pre" in " ".join(undecided(found))
     assert verdict(pairs[1:]).startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
     assert found.laws.fits == ()
@@ -370,7 +371,8 @@ def test_of_many_families_the_widest_and_the_least_wide_are_told(tmp_path: Path)
     found = evidence_of(folder, include_unbracketed=True)
     assert len({pair.family for pair in found.comparisons.pairs}) == 9
     told = [line for line in loss_findings(found) if "norm=pre minus norm=post" in line]
-    assert [line.partition(": norm=")[0] for line in told] == [
+    assert told[0].startswith("Averaged over 9 places, norm=pre minus norm=post: +0.3")
+    assert [line.partition(": norm=")[0] for line in told[1:]] == [
         "Widest decided of 9 families: L2-H128-A2-F512, 4.0M tokens",
         "Least wide decided: L2-H64-A2-F256, 2.0M tokens",
     ]
@@ -399,7 +401,8 @@ def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Pa
     assert len(found.comparisons.pairs) == 6
     sentence, *rest = loss_findings(found)
     assert sentence.startswith("Width lowers loss more in every pair: at equal parameters and FLOPs, of 6 pairs")
-    assert rest[0].startswith("200.1k non-embedding parameters, 300.0G FLOPs: L1-H128-A2-F512 is lower")
+    assert rest[0].startswith("Averaged over 2 places, L1-H128-A2-F512 is lowest; the others minus it: L2-H92-A2-F368 +0.19")
+    assert rest[1].startswith("200.1k non-embedding parameters, 300.0G FLOPs: L1-H128-A2-F512 is lower")
     assert [len(scatter.variances) for scatter in found.comparisons.seed_scatter] == [3, 3]
 
 
@@ -442,8 +445,10 @@ def test_shapes_and_settings_have_verdicts_of_their_own(tmp_path: Path) -> None:
         law = Law(depth_effect=0.5, best_rate=3e-3 if norm == "pre" else 9e-3)
         add_run(folder, in_setting(run_config(depth, width, seed=seed), norm=norm), law)
     found = evidence_of(folder, include_unbracketed=True)
-    shapes, settings = loss_findings(found)[:2]
+    shapes, of_shapes, settings, of_settings = loss_findings(found)[:4]
     assert shapes.startswith("Width lowers loss more in every pair: at equal parameters and tokens, of 2 pairs")
+    assert of_shapes.startswith("Averaged over 2 places, L2-H92-A2-F368 minus L1-H128-A2-F512: +0.4")
+    assert of_settings.startswith("Averaged over 2 places, norm=p")
     assert settings.startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
 
 

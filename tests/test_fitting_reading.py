@@ -442,3 +442,28 @@ def test_losses_of_different_masks_are_not_pooled(tmp_path: Path) -> None:
         read_observations(Source(folder.path), LAWS["power-floor"])
     assert len(read_observations(Source(folder.path, where="masking.rate == 0.4"), LAWS["power-floor"])) == 5
     assert len(read_columns(Source(folder.path), ("depth",), "parameters")) == 10
+
+
+def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp_path: Path) -> None:
+    """Nor one in tokens those of other sizes; where the tokens follow from the size, or FLOPs stand for both, each serves."""
+    folder = sweep_folder(tmp_path / "s")
+    for width, tokens in itertools.product((32, 64, 96, 128), (1e6, 2e6, 4e6, 8e6)):
+        add_run(folder, run_config(1, width, tokens=tokens))
+    folder.write_ledger()
+    largest = folder.read_ledger()["tokens"].max()
+    told = f'a law in parameters alone takes runs that differ in tokens for repeats of each other; .* "tokens == {largest}"'
+    with pytest.raises(InputError, match=told):
+        read_observations(Source(folder.path), LAWS["power-floor"])
+    with pytest.raises(InputError, match=r'"architecture.width > 40 and tokens == \d+"'):
+        read_observations(Source(folder.path, where="architecture.width > 40"), LAWS["power-floor"])
+    with pytest.raises(InputError, match="a law in tokens alone takes runs that differ in size"):
+        read_observations(Source(folder.path), LAWS["tokens-floor"])
+    assert len(read_observations(Source(folder.path, where=f"tokens == {largest}"), LAWS["power-floor"])) == 4
+    assert len(read_observations(Source(folder.path, where="architecture.width == 96"), LAWS["tokens-floor"])) == 4
+    assert len(read_observations(Source(folder.path), LAWS["chinchilla"])) == 16
+    assert len(read_observations(Source(folder.path), LAWS["flops"])) == 16
+    along = " or ".join(
+        f"(architecture.width == {32 * step} and tokens < {1.1e6 * 2 ** (step - 1)} and tokens > {0.9e6 * 2 ** (step - 1)})"
+        for step in (1, 2, 3, 4)
+    )
+    assert len(read_observations(Source(folder.path, where=along), LAWS["power-floor"])) == 4

@@ -326,8 +326,7 @@ def test_a_model_is_billed_by_its_own_runs_and_another_by_what_a_step_costs_besi
     small, middle, large = (cell.config for cell in cells(spec))
 
     def after(config: RunConfig, seconds_per_step: float) -> RunRecord:
-        timing = {"environment": environment().model_dump(), "wall_seconds": config.steps * seconds_per_step}
-        return record(config, **timing)
+        return record(config, environment=environment().model_dump(), wall_seconds=config.steps * seconds_per_step)
 
     def seconds(config: RunConfig) -> float:
         return 0.01 + config.flops_per_token["train_flops"] * config.recipe.batch_tokens / 1e9

@@ -38,8 +38,8 @@ class Cell:
 
     `settings` holds what else differs within the sweep, by ledger column. `tokens` and `train_flops` are those of the whole
     steps that the budget pays for, and `budget_share` is what these are of it. `validation` names the validation set and masks:
-    only under one name are losses comparable. `runs` are the usable runs at the chosen rate, by seed, and `losses` theirs:
-    seeds × validation sequences in nats per masked token.
+    only under one name are losses comparable. `runs` are the usable runs at the chosen rate, one of each of `seeds`, and
+    `losses` theirs: seeds × validation sequences in nats per masked token.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Cell:
     unigram_entropy_nats: float | None
     rates: RateSearch
     runs: tuple[str, ...]
+    seeds: tuple[int, ...]
     losses: NDArray[np.float64] = field(repr=False, compare=False)
 
     @property
@@ -295,6 +296,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str])
         unigram_entropy_nats=None if unigram.empty else float(unigram.iloc[0]),
         rates=rates,
         runs=tuple(chosen["run_id"].astype(str)),
+        seeds=tuple(int(seed) for seed in chosen["seed"]),
         losses=np.array(losses) if losses else np.empty((0, 0)),
     )
 

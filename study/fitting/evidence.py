@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from study.durable_files import write_atomically
+from study.fitting.averages import Average, averages_of
 from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, Family, by_budget, cells_of, families_of, families_of_settings
 from study.fitting.comparisons import Comparisons, compare, why_left_out
@@ -28,7 +29,7 @@ MOST_PANELS = 8
 
 @dataclass(frozen=True)
 class Evidence:
-    """A sweep's ledger and what follows from it: cells, families, comparisons, gains in size and in tokens, and the front."""
+    """A sweep's ledger and what follows from it: cells, families, comparisons and their averages, gains, and the front."""
 
     folder: SweepFolder
     sweep: dict[str, Any]
@@ -36,6 +37,7 @@ class Evidence:
     cells: tuple[Cell, ...]
     families: tuple[Family, ...]
     comparisons: Comparisons
+    averages: tuple[Average, ...]
     gains: tuple[Gain, ...]
     token_gains: tuple[TokenGain, ...]
     rises: tuple[Rise, ...]
@@ -98,6 +100,7 @@ class Evidence:
         found = self.comparisons
         return {
             "pairs": [asdict(pair) | {"budget": budget_words(pair.budget)} for pair in found.pairs],
+            "averages": [asdict(average) for average in self.averages],
             "left_out": [asdict(cell) for cell in found.left_out],
             "seed_scatter": [_scatter(scatter) for scatter in found.seed_scatter],
             "reason": found.reason,
@@ -138,7 +141,8 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     seeds = comparisons.seed_variances
     at_their_best = [cell for cell in cells if why_left_out(cell, include_unbracketed) is None]
     steps = gains_of(cells, seeds), token_gains_of(cells, seeds), rises_of(at_their_best, seeds)
-    return Evidence(folder, sweep, ledger, cells, families, comparisons, *steps, front_of(cells))
+    averages = averages_of(comparisons.pairs, cells)
+    return Evidence(folder, sweep, ledger, cells, families, comparisons, averages, *steps, front_of(cells))
 
 
 def save_fits(evidence: Evidence) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from study.fitting.cells import of_equal_size
 from study.fitting.learning_rates import RATE, off_best, search_rates
 
 LEDGER_COLUMNS = {
@@ -107,6 +109,22 @@ def why_apart(runs: pd.DataFrame, settings: Sequence[str], table: Path) -> str:
         return ""
     some = " and ".join(f"{column} == {runs[column].tolist()[0]!r}" for column in apart)
     return f'runs that differ in {", ".join(apart)} have laws of their own; fit some with study fit {table} --where "{some}"'
+
+
+def why_no_repeats(runs: pd.DataFrame, variables: Mapping[str, NDArray[np.float64]], where: str | None) -> str:
+    """Why a law in so few variables may not pool runs, and what to do: some agree in all of them and are no repeats.
+
+    Those are runs that differ in tokens or in size; empty where there are none. FLOPs and losses stand for both.
+    """
+    if not variables or {"flops", "loss"} & set(variables):
+        return ""
+    agreeing = runs.groupby(list(variables.values()), sort=False)
+    for column, words in {"tokens": "tokens", "parameters_non_embedding": "size"}.items():
+        if agreeing[column].agg(lambda sizes: len(list(of_equal_size(sizes, float)))).max() > 1:
+            condition = " and ".join([*([where] if where else []), f"{column} == {runs[column].max()}"])
+            known = f"a law in {' and '.join(variables)} alone takes runs that differ in {words} for repeats of each other"
+            return f'{known}; keep those of one with --where "{condition}", or fit a law in both'
+    return ""
 
 
 def usable(ledger: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,13 @@ class Difference:
     def holds_zero(self) -> bool:
         """Whether there is an interval and zero lies in it."""
         return self.low_nats is not None and self.high_nats is not None and self.low_nats <= 0 <= self.high_nats
+
+    @property
+    def reversed(self) -> Difference:
+        """Loss of the other cell minus that of the one."""
+        low, high = (None if end is None else -end for end in (self.high_nats, self.low_nats))
+        estimate, seeds = -self.estimate_nats, (self.n_seeds[1], self.n_seeds[0])
+        return replace(self, estimate_nats=estimate, low_nats=low, high_nats=high, n_seeds=seeds)
 
 
 def paired_difference(

@@ -16,7 +16,7 @@ from study.errors import InputError, Problem
 from study.fitting.column_names import SYMBOLS, named_like
 from study.fitting.expressions import evaluate
 from study.fitting.laws import Law
-from study.fitting.ledgers import LEDGER_COLUMNS, is_ledger, runs_of, unusable, why_apart, why_incomparable
+from study.fitting.ledgers import LEDGER_COLUMNS, is_ledger, runs_of, unusable, why_apart, why_incomparable, why_no_repeats
 from study.fitting.observations import Exclusion, Observations, budget_of
 from study.fitting.table_files import NOTES, read_table
 from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
@@ -64,10 +64,10 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
     wanted = tuple(dict.fromkeys((*variables, response, *order)))
     values = reading.all_numbers(wanted, gone)
     reading.refuse_odd_values(values, gone)
-    if "loss" in wanted:
-        reading.refuse_incomparable_losses(gone)
-    used = reading.present(gone)
     columns = {name: values[name] for name in variables}
+    if "loss" in wanted:
+        reading.refuse_incomparable_losses(gone, columns)
+    used = reading.present(gone)
     labels = reading.labels()
     everything = Observations(
         columns=columns,
@@ -232,12 +232,22 @@ class _Reading:
             raise InputError(problem for told in problems for problem in told)
         self.warnings += [warning for each in found if len(rows) for warning in loss_warnings(each)]
 
-    def refuse_incomparable_losses(self, gone: Mapping[int, str]) -> None:
-        """Raise InputError for a ledger's losses of different validation sets or masks, or settings that its sweep varies."""
+    def refuse_incomparable_losses(self, gone: Mapping[int, str], variables: Mapping[str, NDArray[np.float64]]) -> None:
+        """Raise InputError for a ledger's losses that are not comparable or are of settings that its sweep varies.
+
+        Also where runs that agree in all `variables` are of different tokens or sizes.
+        """
         if not self.is_ledger:
             return
-        runs, path = self.table[self.present(gone)], self.source.path
-        if reason := why_incomparable(runs, path) or why_apart(runs, SweepFolder(path).varied(), path):
+        present = self.present(gone)
+        runs, path = self.table[present], self.source.path
+        known = {name: values[present] for name, values in variables.items()}
+        reasons = (
+            why_incomparable(runs, path),
+            why_apart(runs, SweepFolder(path).varied(), path),
+            why_no_repeats(runs, known, self.source.where),
+        )
+        if reason := next(filter(None, reasons), None):
             raise InputError.at("loss", reason)
 
     def present(self, gone: Mapping[int, str]) -> NDArray[np.bool_]:

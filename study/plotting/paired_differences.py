@@ -11,9 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from study.fitting.averages import Average
+from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
 from study.plotting.style import legend_below, theme
 from study.quantities import plural
+
+AVERAGES = "averages over places"
+"""The heading of what is averaged over families."""
 
 _SIDES = {
     "depth": ("deeper", "shallower"),
@@ -25,28 +30,41 @@ _LOOK = {"decided": ("#0173b2", "o"), "undecided": ("#de8f05", "s"), "no_seed_re
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a pair: the first minus the second (see METHOD), its 95% interval, n and status; `sides` are what they are."""
-    rows = [
-        {
-            "family": pair.family,
-            "pair": f"{pair.first} − {pair.second}",
-            "estimate_nats": pair.difference.estimate_nats,
-            "low_nats": pair.difference.low_nats,
-            "high_nats": pair.difference.high_nats,
-            "n_sequences": pair.difference.n_sequences,
-            "n_seeds": "+".join(map(str, pair.difference.n_seeds)),
-            "status": pair.status,
-            "sides": _SIDES.get(pair.weighs, (pair.first, pair.second)),
-            "equal": "parameters" if pair.of_shapes else "shape",
-        }
-        for pair in evidence.comparisons.pairs
+    """One row a pair: the first minus the second (see METHOD), its 95% interval, n and status; `sides` are what they are.
+
+    Above them those that are averaged over several places.
+    """
+    averages = [
+        _row(average) | {"family": AVERAGES, "pair": f"{_names(average)}, {len(average.places)} places"}
+        for average in evidence.averages
     ]
-    return pd.DataFrame(rows)
+    pairs = [_row(pair) | {"family": pair.family, "pair": _names(pair)} for pair in evidence.comparisons.pairs]
+    return pd.DataFrame([*averages, *pairs])
+
+
+def _names(pair: Comparison | Average) -> str:
+    return f"{pair.first} − {pair.second}"
+
+
+def _row(pair: Comparison | Average) -> dict[str, Any]:
+    """What is drawn of a difference."""
+    found = pair.difference
+    return {
+        "estimate_nats": found.estimate_nats,
+        "low_nats": found.low_nats,
+        "high_nats": found.high_nats,
+        "n_sequences": found.n_sequences,
+        "n_seeds": "+".join(map(str, found.n_seeds)),
+        "status": pair.status,
+        "sides": _SIDES.get(pair.weighs, (pair.first, pair.second)),
+        "equal": "parameters" if pair.of_shapes else "shape",
+    }
 
 
 def draw(data: pd.DataFrame) -> Figure:
     """A row a pair under its family's name; left of zero the first is better, of shapes that with more of what is weighed."""
     first, second = data["sides"].iloc[0] if data["sides"].nunique() == 1 else ("first", "second")
+    pairs = int((data["family"] != AVERAGES).sum())
     with theme():
         names = data["family"].unique()
         figure = Figure(figsize=(10, 1.7 + 0.33 * (len(data) + len(names))), layout="constrained")
@@ -69,7 +87,7 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.set_xlabel(f"difference of validation loss (nats per masked token)\n← {first} better        {second} better →")
         equal = " or ".join(data["equal"].unique())
         title = f"{first if '=' in first else first.capitalize()} minus {second} at equal {equal}"
-        figure.suptitle(f"{title} ({plural(len(data), 'pair')}, 95% intervals)")
+        figure.suptitle(f"{title} ({plural(pairs, 'pair')}, 95% intervals)")
         seen = [status for status in _LOOK if status in set(data["status"])]
         legend_below(figure, [_key(status) for status in seen])
     return figure

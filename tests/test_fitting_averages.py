@@ -1,0 +1,164 @@
+"""A pair's mean over several places: its value, what a seed is worth in it, and what it hides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike, NDArray
+
+from study.architecture import Architecture
+from study.config import Budget
+from study.findings import _averages as sentences
+from study.fitting.averages import Average, averages_of
+from study.fitting.cells import Cell, families_of, families_of_settings
+from study.fitting.comparisons import Comparison, compare
+from study.fitting.learning_rates import RateSearch
+
+SEQUENCES = 400
+
+
+def cell(norm: str, millions: int, losses: NDArray[np.float64], seeds: Sequence[int] | None = None) -> Cell:
+    """A cell of one shape at a budget, under one norm."""
+    sizes = {"depth": 2, "width": 64, "heads": 2, "ffn": 256, "vocabulary": 9, "positions": 8, "norm": norm}
+    seeds = tuple(range(len(losses)) if seeds is None else seeds)
+    return Cell(
+        name=f"{norm} {millions}",
+        settings={"architecture.norm": norm},
+        budget=Budget(tokens=millions * 1e6),
+        architecture=Architecture.parse(sizes),
+        parameters=10**5,
+        parameters_encoder=10**5,
+        parameters_non_embedding=10**5,
+        tokens=millions * 10**6,
+        budget_share=1.0,
+        train_flops=1e12,
+        validation="same",
+        unigram_entropy_nats=None,
+        rates=RateSearch((), "only_tried", chosen=1e-3),
+        runs=tuple(f"run {seed}" for seed in seeds),
+        seeds=seeds,
+        losses=losses,
+    )
+
+
+def losses(mean: float, of_seeds: ArrayLike, noise: float = 0.0, draw: int = 0) -> NDArray[np.float64]:
+    """Seeds × sequences around a mean, each seed off by what it is off by; the sequences differ alike in all cells."""
+    rng = np.random.default_rng(draw)
+    hardness = np.random.default_rng(99).normal(0, 0.5, SEQUENCES)
+    return mean + np.array(of_seeds)[:, None] + hardness + rng.normal(0, noise, (np.size(of_seeds), SEQUENCES))
+
+
+def averaged(cells: Sequence[Cell]) -> tuple[tuple[Comparison, ...], tuple[Average, ...]]:
+    """The pairs of cells of one shape, and their averages."""
+    pairs = compare(families_of(tuple(cells)), list(families_of_settings(cells)), include_unbracketed=True).pairs
+    return pairs, averages_of(pairs, cells)
+
+
+def test_an_average_is_the_mean_of_its_pairs_and_is_decided_where_none_of_them_is() -> None:
+    """Each place has noise of its own over seeds, too much for a verdict there and less in the mean of six."""
+    rng = np.random.default_rng(3)
+    cells = [
+        cell(norm, place, losses(4 - 0.3 * place - effect, rng.normal(0, 0.08, 3), 0.02, 10 * place))
+        for place in range(1, 7)
+        for norm, effect in (("post", 0.0), ("pre", 0.15))
+    ]
+    pairs, (average,) = averaged(cells)
+    estimates = [pair.difference.estimate_nats for pair in pairs]
+    assert len(estimates) == len(average.places) == 6
+    assert not any(pair.status == "decided" for pair in pairs)
+    assert average.difference.estimate_nats == pytest.approx(np.mean(estimates))
+    assert (average.least_nats, average.most_nats) == (min(estimates), max(estimates))
+    assert (average.first, average.second, average.status) == ("norm=pre", "norm=post", "decided")
+    low, high = average.difference.low_nats, average.difference.high_nats
+    assert low is not None
+    assert high is not None
+    assert low < -0.15 < high < 0
+
+
+def test_a_seed_is_one_draw_however_many_places_it_is_in() -> None:
+    """Where a seed is off by the same at every budget, as of one trunk, more budgets make the interval no narrower."""
+    off = {"post": (-0.05, 0.0, 0.06), "pre": (0.04, -0.06, 0.01)}
+
+    def of(places: int) -> Average:
+        cells = [cell(norm, place, losses(4.0, off[norm])) for place in range(1, places + 1) for norm in off]
+        (average,) = averaged(cells)[1]
+        return average
+
+    two, eight = of(2), of(8)
+    assert two.difference.standard_error_nats == pytest.approx(eight.difference.standard_error_nats)
+    assert two.difference.degrees_of_freedom == pytest.approx(eight.difference.degrees_of_freedom)
+    (alone,), _ = averaged([cell(norm, 1, losses(4.0, off[norm])) for norm in off])
+    assert two.difference.standard_error_nats == pytest.approx(alone.difference.standard_error_nats)
+
+
+def test_only_seeds_that_all_cells_of_a_side_have_are_averaged() -> None:
+    cells = [
+        cell("post", 1, losses(4.0, (0.0, 0.1, 0.2))),
+        cell("pre", 1, losses(3.9, (0.0, 0.1, 0.2))),
+        cell("post", 2, losses(3.0, (0.0, 0.2)), seeds=(0, 2)),
+        cell("pre", 2, losses(2.9, (0.0, 0.1, 0.2))),
+    ]
+    (average,) = averaged(cells)[1]
+    assert average.difference.n_seeds == (3, 2)
+    assert average.difference.estimate_nats == pytest.approx(-0.1)
+    without = [
+        replace(each, runs=("run 1",), seeds=(1,), losses=each.losses[:1]) if each.name == "post 2" else each for each in cells
+    ]
+    assert averaged(without)[1][0].difference.n_seeds == (3, 1)
+    none = [replace(each, seeds=(7, 8)) if each.name == "post 2" else each for each in cells]
+    assert averaged(none)[1] == ()
+
+
+def test_one_place_or_other_masks_have_no_average() -> None:
+    one = [cell(norm, 1, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre")]
+    assert averaged(one)[1] == ()
+    two = [replace(cell(norm, 2, losses(4.0, (0.0, 0.1))), validation="other") for norm in ("post", "pre")]
+    assert len(averaged([*one, *two])[0]) == 2
+    assert averaged([*one, *two])[1] == ()
+
+
+def test_an_average_of_places_that_are_decided_either_way_says_so() -> None:
+    off = (-0.01, 0.0, 0.01)
+    effects = {1: -0.5, 2: 0.3}
+    cells = [
+        cell(norm, place, losses(4.0 + (norm == "pre") * effects[place], off)) for place in effects for norm in ("post", "pre")
+    ]
+    (average,) = averaged(cells)[1]
+    assert average.opposed
+    (told,) = sentences([average], of_shapes=False)
+    assert told.startswith("Averaged over 2 places, norm=pre minus norm=post: -0.1000 nats (95% interval ")
+    assert told.endswith(
+        "-0.5000 to +0.3000 at its 2 places, decided either way, so the average hides what it depends on (Holm, 5%)."
+    )
+    assert average.reversed.reversed == average
+
+
+def test_of_several_settings_the_lowest_is_told_and_what_the_others_are_above_it() -> None:
+    off = (-0.01, 0.0, 0.01)
+    effects = {"post": 0.0, "pre": -0.2, "sandwich": 0.1}
+    cells = [
+        replace(cell("post", place, losses(4.0 + effect, off)), name=f"{name} {place}", settings={"architecture.norm": name})
+        for place in (1, 2)
+        for name, effect in effects.items()
+    ]
+    (told,) = sentences(averaged(cells)[1], of_shapes=False)
+    assert told.startswith(
+        "Averaged over 2 places, norm=pre is lowest; the others minus it: norm=post +0.2000 nats (95% interval +0.1"
+    )
+    assert "; norm=sandwich +0.3000 nats (95% interval +0.2" in told
+
+
+def test_shapes_of_other_sizes_are_told_apart() -> None:
+    """Of two sizes of two shapes each, neither is the lowest of the other."""
+    off = (-0.01, 0.0, 0.01)
+    cells = [cell(norm, place, losses(4.0 - 0.1 * (norm == "pre"), off)) for place in (1, 2) for norm in ("post", "pre")]
+    (average,) = averaged(cells)[1]
+    small, large = (replace(average, weighs="depth", first=f"L2-{size}", second=f"L1-{size}") for size in ("small", "large"))
+    told = list(sentences([small, large], of_shapes=True))
+    assert [sentence.split(":")[0] for sentence in told] == [
+        "Averaged over 2 places, L2-small minus L1-small",
+        "Averaged over 2 places, L2-large minus L1-large",
+    ]
