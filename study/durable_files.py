@@ -97,4 +97,5 @@ def _durable_sibling(path: Path, content: bytes) -> Path:
 def takes_files(folder: Path) -> bool:
     """Whether files can be put into a folder, or it can be made where it is not there yet."""
     there = folder.absolute()
-    return os.access(next(each for each in (there, *there.parents) if each.exists()), os.W_OK)
+    nearest = next(each for each in (there, *there.parents) if each.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK)

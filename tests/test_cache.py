@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from study.data.cache import cache_root, open_entry
+from study.config import DataConfig
+from study.data.cache import cache_root, known_sha256_of, open_entry, sha256_of
+from study.data.prepared import check_files
+from study.errors import InputError
 
 
 def build_slowly(folder: Path) -> dict[str, Any]:
@@ -75,3 +78,41 @@ def test_a_failed_building_leaves_no_entry(tmp_path: Path) -> None:
 def test_study_cache_moves_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUDY_CACHE", str(tmp_path))
     assert cache_root() == tmp_path
+
+
+def test_a_files_hash_is_remembered_until_something_touches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was written just now is read each time, since its clock may not tell the next write from this one."""
+    monkeypatch.setenv("STUDY_CACHE", str(tmp_path / "cache"))
+    read: list[Path] = []
+
+    def reading(path: Path) -> str:
+        read.append(path)
+        return sha256_of(path)
+
+    monkeypatch.setattr("study.data.cache.sha256_of", reading)
+    file = tmp_path / "corpus.txt"
+    file.write_text("some text")
+    assert known_sha256_of(file) == known_sha256_of(file) == sha256_of(file)
+    assert len(read) == 2
+    monkeypatch.setattr("study.data.cache.SETTLED_SECONDS", -1.0)
+    assert known_sha256_of(file) == known_sha256_of(file) == sha256_of(file)
+    assert len(read) == 3
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    file.write_text("some next")
+    os.utime(file, ns=times)  # as a tool does that keeps times: the time of the change itself cannot be kept
+    assert known_sha256_of(file) == sha256_of(file)
+    assert len(read) == 4
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_cache_that_can_hold_no_files_is_told_before_anything_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("STUDY_CACHE", str(tmp_path / name))
+    with pytest.raises(InputError, match=f"STUDY_CACHE: {tmp_path / name} cannot hold files; set STUDY_CACHE to a folder"):
+        check_files(
+            DataConfig.parse(
+                {"corpus": "docstrings", "tokenizer": {"kind": "wordpiece", "vocabulary": 512}, "sequence_length": 64}
+            )
+        )

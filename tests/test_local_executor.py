@@ -239,7 +239,9 @@ def test_a_slot_names_the_gpus_that_this_process_may_use(monkeypatch: pytest.Mon
     from study.sweeping.executors.slots import rank_environments
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert rank_environments(Slot("cuda", (1,), 1)) == [{"CUDA_VISIBLE_DEVICES": "1"}]
+    alone = {"RANK": "0", "LOCAL_RANK": "0"}
+    assert rank_environments(Slot("cuda", (1,), 1)) == [{"CUDA_VISIBLE_DEVICES": "1"} | alone]
+    assert rank_environments(Slot("cpu", (0,), 1)) == [alone]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-6e1")
     first, second = rank_environments(Slot("cuda", (1, 2), 1))
     assert first["CUDA_VISIBLE_DEVICES"] == second["CUDA_VISIBLE_DEVICES"] == "5,GPU-6e1"

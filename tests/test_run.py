@@ -323,6 +323,28 @@ def test_a_torn_row_is_repaired_and_later_rows_are_not_kept(
     assert logged == list(range(1, 31))
 
 
+def test_a_damaged_row_is_named_and_the_run_has_its_record(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot go on over rows that it cannot read; tried again without the line it ends as if nothing had been."""
+    wanted = config(corpus)
+    with monkeypatch.context() as patch:
+        stopped = trained(tmp_path, wanted, stop_after(9, patch))
+    lines = stopped.metrics_file.read_bytes().splitlines(keepends=True)
+    stopped.metrics_file.write_bytes(b"".join([*lines[:3], bytes(20) + b"\n", *lines[4:]]))
+    record = trained(tmp_path, wanted).record()
+    assert record is not None
+    assert record.state == "FAILED"
+    assert record.reason is not None
+    assert f"{stopped.metrics_file}:4: is no row of metrics" in record.reason
+    stopped.put_record_aside({"reason": "mended"})
+    stopped.metrics_file.write_bytes(b"".join([*lines[:3], *lines[4:]]))
+    mended, straight = trained(tmp_path, wanted).record(), trained(tmp_path / "straight", wanted).record()
+    assert mended is not None
+    assert straight is not None
+    assert (mended.state, mended.loss_nats) == ("COMPLETED", straight.loss_nats)
+
+
 def test_one_validation_sequence_has_a_loss_without_a_standard_error(corpus: Path, tmp_path: Path) -> None:
     record = trained(tmp_path, config(corpus, data={"validation_sequences": 1})).record()
     assert record is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 import yaml
@@ -70,6 +71,28 @@ def told(*runs: RunConfig) -> str:
     with pytest.raises(InputError) as caught:
         check_trained_runs(runs)
     return str(caught.value)
+
+
+def test_one_flipped_byte_of_weights_is_noticed(corpus: Path, tmp_path: Path) -> None:
+    """The file opens all the same, and the record says that it is another; a run that starts from it has the reason."""
+    donor = trained(tmp_path, toy(corpus))
+    content = bytearray(donor.weights_file.read_bytes())
+    content[-5] ^= 1
+    donor.weights_file.write_bytes(content)
+    assert safetensors.torch.load_file(donor.weights_file)
+    with pytest.raises(InputError, match=r"weights\.safetensors: is damaged, and the weights are needed; fetch it, or train"):
+        trained_weights(donor)
+    content[-5] ^= 1
+    donor.weights_file.write_bytes(content)
+    assert trained_weights(donor)
+    record = donor.record()
+    assert record is not None
+    earlier = record.model_copy(update={"weights_sha256": None})
+    donor.put_record_aside({"reason": "as of before"})
+    donor.file_record(earlier)
+    content[-5] ^= 1
+    donor.weights_file.write_bytes(content)
+    assert trained_weights(donor), "an older record names no hash"
 
 
 def test_layers_are_kept_as_the_literature_keeps_them() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from study.benching.starting import measure_starting
 from study.benching.surroundings import measure_data, measure_overhead, measure_validation
 from study.benching.training import measure_training
 from study.errors import InputError
+from study.machine import cores
 from study.memory import Device, Precision
 
 BY_DEVICE: dict[Device, tuple[str, ...]] = {
@@ -59,7 +59,7 @@ class Choice:
 
     def resolved_threads(self) -> int:
         """CPU threads of each contender, by default one a core of this process."""
-        return self.threads or len(os.sched_getaffinity(0))
+        return self.threads or cores()
 
     def resolved_rounds(self) -> int:
         """Rounds in which contenders take turns: 5, or 3 on CUDA, whose times are steadier."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +12,7 @@ from study.benching.tables import as_markdown
 from study.durable_files import write_atomically
 from study.errors import InputError
 from study.latency.table import hardware_name
+from study.machine import cores
 from study.memory import Device
 
 FORMAT = 1
@@ -31,7 +31,7 @@ def environment(device: Device, threads: int) -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "threads": threads,
         "system": platform.platform(),
         "python": platform.python_version(),

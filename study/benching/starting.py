@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from study import machine
 from study.benching.figures import Tell, failed, figure
 
 CALLS, RUNS, SWEPT = 7, 8, 100
@@ -111,7 +112,7 @@ def _starts(config: Any, folder: Path) -> list[float]:
     from study.sweeping.executors.slots import Slot
 
     prepare(config.data)
-    cores = len(os.sched_getaffinity(0))
+    cores = machine.cores()
     executor, seconds = LocalExecutor([Slot("cpu", (0,), cores)], "bench"), []
     for number in range(RUNS):
         run = RunFolder(folder / str(number))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from study.config import DataConfig
-from study.data.cache import sha256_of
+from study.data.cache import known_sha256_of
 from study.data.docstrings import docstrings_identity, read_docstrings
 from study.data.files import corpus_files, pieces, read_file
 from study.data.hub import PREFIX, hub_identity, read_hub
@@ -73,7 +73,7 @@ def corpus_identity(data: DataConfig) -> object:
         return {"hub": hub_identity(data.corpus), "text_column": data.text_column}
     files = corpus_files(data.corpus)
     try:
-        identity: dict[str, object] = {"files": [[path.suffix.lower(), sha256_of(path)] for path in files]}
+        identity: dict[str, object] = {"files": [[path.suffix.lower(), known_sha256_of(path)] for path in files]}
     except OSError as error:
         raise InputError.at("data.corpus", f"{str(error.filename)!r} cannot be read: {error.strerror}") from error
     if any(path.suffix.lower() != ".txt" for path in files):

@@ -1,8 +1,8 @@
-"""Data ready for training: built once, cached by its content, opened in well under a second."""
+"""Data ready for training: built once, cached by its content, opened in the time that reading it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.progress import track
 from tokenizers import Tokenizer
 
 from study.config import DataConfig, TokenizerConfig, fingerprint_of
-from study.data.cache import cache_root, open_entry, sha256_of
+from study.data.cache import cache_root, check_cache, open_entry, sha256_of
 from study.data.corpora import Split, Tally, check_corpus, corpus_identity, read_corpus, split_documents
 from study.data.packing import PackedSequences, entropy_nats, token_dtype, token_file, write_tokens
 from study.data.tokenizing import SpecialTokens, load_tokenizer, open_tokenizer, tokenizer_file, train_tokenizer
@@ -100,15 +100,17 @@ class PreparedData:
 
 
 def check_files(data: DataConfig) -> None:
-    """Raise InputError with every file of corpus and tokeniser that is missing, of an unknown kind, or begins wrongly."""
-    problems: list[Problem] = []
-    try:
-        check_corpus(data)
-    except InputError as error:
-        problems += error.problems
+    """Raise InputError with every file of corpus and tokeniser that is missing, of an unknown kind, or begins wrongly.
+
+    Also where the cache, which is to hold what is made of them, can hold no files.
+    """
+    checks: list[Callable[[], object]] = [check_cache, partial(check_corpus, data)]
     if data.tokenizer.kind == "file":
+        checks.append(partial(tokenizer_file, data.tokenizer))
+    problems: list[Problem] = []
+    for check in checks:
         try:
-            tokenizer_file(data.tokenizer)
+            check()
         except InputError as error:
             problems += error.problems
     if problems:

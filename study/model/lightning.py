@@ -132,7 +132,11 @@ class MaskedLanguageModelling(pl.LightningModule):
         return loss
 
     def _loss_of(self, tokens: Tensor) -> Tensor:
-        """The mean loss over the positions that are masked in this rank's tokens, the tutor's lesson in it."""
+        """The mean loss over the positions that are masked in this rank's tokens, the tutor's lesson in it.
+
+        Ranks' gradients are averaged as they are, so that a position of a rank that has fewer of them weighs a little more;
+        ranks have equally many but in text of sequences with less than their share of ordinary tokens.
+        """
         masked = self.masker(tokens, self._generator, self.trainer.global_rank, self.trainer.world_size)
         lesson = None if self.tutor is None else self.tutor.lesson(masked)
         return self._predicted_loss(self.model.encoder(masked.tokens), masked.positions, masked.labels, lesson)

@@ -192,5 +192,7 @@ def tracked_config(config: RunConfig) -> dict[str, Any]:
 
 def tracked_summary(record: RunRecord) -> dict[str, Any]:
     """The results of a record; what was not reached is left out, and `exclusion` is there where fits leave the run out."""
-    values = record.model_dump(mode="json", exclude_none=True, exclude={"config", "environment", "schema_version"})
+    values = record.model_dump(
+        mode="json", exclude_none=True, exclude={"config", "environment", "schema_version", "weights_sha256"}
+    )
     return values if record.exclusion is None else values | {"exclusion": record.exclusion}

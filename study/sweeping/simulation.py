@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import resource
 import tempfile
 import threading
 import time
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from study.config import RunConfig
 from study.folders import RunFolder, SweepFolder
+from study.machine import peak_resident_bytes
 from study.records import RunRecord, counts_of
 from study.sweeping.coordinator import Coordinator
 from study.sweeping.display import LaunchDisplay
@@ -146,7 +146,7 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Figures:
         cpu_milliseconds_per_run=1000 * cpu / done,
         restart_seconds=restarted - ended,
         cpu_restart_seconds=cpu_again,
-        peak_memory_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
+        peak_memory_megabytes=peak_resident_bytes() / 1e6,
     )
 
 

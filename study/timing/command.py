@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.durable_files import takes_files
 from study.errors import InputError
 from study.latency.table import check_environment, write_table
+from study.machine import cores
 from study.quantities import read_whole_numbers, seconds_text
 from study.timing.measuring import Progress, Setting, cases, hardware_environment, measure, measured_models
 
@@ -51,7 +51,7 @@ def measure_into(
     check_environment(environment, out)
     if not takes_files(out):
         raise InputError.at("--out", f"{str(out)!r} cannot be written; give another folder")
-    setting = Setting(device, precision, threads or len(os.sched_getaffinity(0)), seconds)
+    setting = Setting(device, precision, threads or cores(), seconds)
     rows = measure(wanted, setting, progress)
     return rows, write_table(rows, environment, out)
 

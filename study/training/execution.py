@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import shutil
 import socket
 import sysconfig
@@ -21,6 +20,7 @@ import torch
 
 from study.config import RunConfig
 from study.errors import InputError
+from study.machine import peak_resident_bytes
 from study.memory import Device, Precision
 from study.ownership import hang_seconds
 from study.records import Environment, Kernels
@@ -127,28 +127,33 @@ PROCESSORS = "/proc/cpuinfo"
 PEAK_FLOPS_PER_SECOND = {
     "A100": {"fp32": 19.5e12, "bf16": 312e12},
     "H100": {"fp32": 67e12, "bf16": 989e12},
+    "H100 NVL": {"fp32": 60e12, "bf16": 835e12},
+    "H100 PCIe": {"fp32": 51e12, "bf16": 756e12},
     "H200": {"fp32": 67e12, "bf16": 989e12},
+    "H200 NVL": {"fp32": 60e12, "bf16": 835e12},
     "L4": {"fp32": 30e12, "bf16": 121e12},
     "L40S": {"fp32": 91.6e12, "bf16": 362e12},
     "V100": {"fp32": 15.7e12, "bf16": 15.7e12},
 }
-"""Dense rates of NVIDIA's datasheets (SXM where there is one, no sparsity, TF32 off), by a word of the device's name."""
+"""Dense rates of NVIDIA's datasheets (SXM where no form is named, no sparsity, TF32 off), by words of the device's name."""
 
 
 def peak_flops_per_second(execution: Execution, precision: Precision) -> float | None:
-    """The datasheet's rate of all devices of a run together, None where it is not known (CPUs among others)."""
+    """The datasheet's rate of all devices of a run together, None where it is not known (CPUs and slices of a GPU by MIG)."""
     if execution.device == "cpu":
         return None
     words = torch.cuda.get_device_name().replace("-", " ").split()
-    known = next((rates for name, rates in PEAK_FLOPS_PER_SECOND.items() if name in words), None)
-    return known[precision] * execution.devices if known else None
+    known = [name for name in PEAK_FLOPS_PER_SECOND if set(name.split()) <= set(words)]
+    if not known or "MIG" in words:
+        return None
+    return PEAK_FLOPS_PER_SECOND[max(known, key=len)][precision] * execution.devices
 
 
 def peak_memory_bytes(execution: Execution) -> int:
     """The most memory that this process has had: of its GPU where it is on one, of the machine else."""
     if execution.device == "cuda":
         return int(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_resident_bytes()
 
 
 def environment(execution: Execution, precision: Precision) -> Environment:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +17,7 @@ from study.architecture import Architecture
 from study.config import RunConfig
 from study.data.prepared import PreparedData
 from study.durable_files import FULL_DISK, patiently, write_atomically
+from study.errors import InputError
 from study.folders import RunFolder
 from study.memory import Precision
 from study.ownership import Attempt
@@ -50,9 +54,10 @@ class Filing:
     def file(self, outcome: Outcome) -> None:
         """Write what a run leaves, waiting while the folder is out of reach; raises Fenced where the run is another's now."""
         self.attempt.check()
+        weights_sha256 = None
         if outcome.trained is not None:
             try:
-                self._write_results(outcome.trained)
+                weights_sha256 = self._write_results(outcome.trained)
             except OSError as error:
                 outcome = Outcome("FAILED", reason_of(error))
         assert outcome.state != "PREEMPTED", "a run that was told to stop has not ended"
@@ -67,17 +72,22 @@ class Filing:
             attempts=self.attempt.number,
             started_at=self.attempt.started_at,
             finished_at=timestamp(),
+            weights_sha256=weights_sha256,
             **facts,
         )
         self.attempt.check()
         patiently(lambda: self.folder.file_record(record))
         tidy(self.folder, outcome.state)
 
-    def _write_results(self, trained: Trained) -> None:
-        """Write the weights and the validation losses; raises OSError where the disk is full or out of reach."""
+    def _write_results(self, trained: Trained) -> str:
+        """Write the weights and the validation losses, and return the SHA-256 of the weights' file.
+
+        Raises OSError where the disk is full or out of reach.
+        """
         weights = safetensors.torch.save(trained.module.model.state_dict())
         patiently(lambda: write_atomically(self.folder.weights_file, weights))
         patiently(lambda: self.folder.write_validation_losses(trained.validation.nats.numpy()))
+        return hashlib.sha256(weights).hexdigest()
 
     def give_up(self, reason: str) -> None:
         """File the run as HUNG, from the watchdog's thread, and end the process, whose main thread does not come back."""
@@ -124,7 +134,7 @@ def _facts(
     outcome: Outcome, config: RunConfig, prepared: PreparedData, folder: RunFolder, teacher: Architecture | None
 ) -> dict[str, Any]:
     """What the record says of the training itself; what was not reached is left out."""
-    rows = list(folder.metrics())
+    rows = list(_rows(folder))
     steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
     tokens = steps * config.recipe.batch_tokens
     facts: dict[str, Any] = {"steps": steps, "tokens": tokens} | counts_of(config, steps, teacher)
@@ -143,6 +153,12 @@ def _facts(
             "tokens_per_second": facts["spent_tokens"] / outcome.trained.seconds,
         }
     return facts
+
+
+def _rows(folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """The rows of a run, up to one that is damaged: that is why it failed, and its record has to be filed all the same."""
+    with contextlib.suppress(InputError):
+        yield from folder.metrics()
 
 
 def _surroundings(prepared: PreparedData, execution: Execution, precision: Precision) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from study.durable_files import patiently, write_atomically
+from study.folders import metrics_row
 
 FSYNC_SECONDS = 5.0
 
@@ -80,11 +81,11 @@ def _number(value: float) -> int | float:
 
 
 def _whole_lines(path: Path, from_step: int) -> Iterator[bytes]:
-    """The complete rows up to a step."""
+    """The complete rows up to a step; raises InputError at one that is damaged."""
     if not path.exists():
         return
     with path.open("rb") as lines:
-        for line in lines:
-            if not line.endswith(b"\n") or json.loads(line)["trainer/step"] > from_step:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n") or metrics_row(line, f"{path}:{number}")["trainer/step"] > from_step:
                 return
             yield line

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from study import machine
 from study.errors import InputError
 from study.memory import Device
 from study.records import Kernels
@@ -44,7 +45,7 @@ def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | 
     by default with a slot for every `devices_per_run` cores, since small encoders gain little from a second thread.
     Raises InputError where the machine has not enough of what is asked for.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = machine.cores()
     gpus = 0 if device == "cpu" else _gpu_count()
     if gpus < devices_per_run and (gpus or device == "cuda"):
         place = "--device cuda" if device == "cuda" else "--devices"
@@ -93,12 +94,12 @@ def mps_is_running() -> bool:
 
 
 def rank_environments(slot: Slot) -> list[dict[str, str]]:
-    """The variables of each rank, torchrun's names; a run on one device needs none but its GPU."""
+    """The variables of each rank, torchrun's names; a run on one device is rank 0, whatever it inherits."""
     visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     names = [visible[index] if visible else str(index) for index in slot.indices]
     gpus = {"CUDA_VISIBLE_DEVICES": ",".join(names)} if slot.device == "cuda" else {}
     if len(slot.indices) == 1:
-        return [gpus]
+        return [gpus | {"RANK": "0", "LOCAL_RANK": "0"}]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

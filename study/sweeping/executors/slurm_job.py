@@ -59,7 +59,7 @@ def job_id() -> str:
 def rank_variables(ranks: int) -> dict[str, str]:
     """What torchrun would set, by Slurm's variables; the leader is on the job's first node, at a port by the job's number."""
     if ranks == 1:
-        return {}
+        return {"RANK": "0", "LOCAL_RANK": "0"}
     return {
         "RANK": os.environ["SLURM_PROCID"],
         "LOCAL_RANK": os.environ["SLURM_LOCALID"],

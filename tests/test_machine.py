@@ -1,0 +1,48 @@
+"""What a process asks of its machine, and what a GPU's name says of its peak."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+import pytest
+import torch
+
+from study.machine import cores, peak_resident_bytes
+from study.training.execution import Execution, peak_flops_per_second
+
+
+def test_cores_are_those_of_the_affinity_or_all_where_none_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cores() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert cores() == os.cpu_count()
+
+
+def test_the_peak_is_in_bytes_whatever_the_system_counts_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert peak_resident_bytes() == pytest.approx(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, rel=0.1)
+    linux = peak_resident_bytes()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert 1024 * peak_resident_bytes() == pytest.approx(linux, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA H200 NVL", 835e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA H200 MIG 1g.18gb", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA GeForce RTX 4090", None),
+    ],
+)
+def test_a_peak_is_of_the_very_form_of_a_gpu(name: str, peak: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    assert peak_flops_per_second(Execution("cuda"), "bf16") == peak
+    two = peak_flops_per_second(Execution("cuda", 2), "bf16")
+    assert two == (None if peak is None else 2 * peak)
