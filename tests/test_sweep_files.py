@@ -125,3 +125,13 @@ def test_everything_wrong_with_a_file_and_its_overrides_is_told_at_once(tmp_path
     assert told["shapes.list[0].heads"] == "3 heads do not divide width 16; leave them out, or give a number that does"
     assert told["data.sequence_lenght"] == "is not a known key; did you mean 'sequence_length'?"
     assert told["budgets.tokens"] == "64.0 tokens are less than one batch of 256"
+
+
+def test_a_part_of_a_run_at_the_top_is_told_its_place(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path / "depth.yaml", tmp_path / "text.txt")
+    with pytest.raises(InputError) as caught:
+        read_sweep(file, ("recipe.learning_rate=1", "architecture.norm=pre"))
+    assert [str(problem) for problem in caught.value.problems] == [
+        "architecture: stands under base; write base.architecture",
+        "recipe: stands under base; write base.recipe",
+    ]

@@ -59,7 +59,8 @@ def parse_sweep(values: Mapping[str, Any]) -> SweepSpec:
     try:
         spec = SweepSpec.parse(values)
     except InputError as error:
-        raise InputError([*error.problems, *problems]) from None
+        told = {problem.place for problem in problems}
+        raise InputError([*(problem for problem in error.problems if problem.place not in told), *problems]) from None
     if problems:
         raise InputError(problems)
     return spec
@@ -108,6 +109,9 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(f"{place}.{path}", f"is not a knob of a run; {nearest(str(path), list(KNOBS))}")
             elif path in TRAINED_RUNS and place != "vary":
                 yield Problem(f"{place}.{path}", "is compared by vary, and no number to search")
+    for part in ("architecture", "recipe"):
+        if part in values:
+            yield Problem(part, f"stands under base; write base.{part}")
     base = values.get("base", {})
     yield from _problems_of_varied(knobs["vary"], knobs["tune"], base)
     if not isinstance(base, Mapping):
