@@ -326,7 +326,9 @@ def _best(evidence: Evidence) -> Iterator[str]:
         )
         name = front[0].architecture.shape_name
         yield f"Front of loss (nats) against train_flops, a teacher's among them, of {name}: {shown}."
-    yield from (_gain_sentence(gain) for gain in evidence.gains[:GAINS_TOLD])
+    lowering = [gain for gain in evidence.gains if gain.difference.estimate_nats <= 0]
+    yield from (_gain_sentence(gain) for gain in lowering[:GAINS_TOLD])
+    yield from _raising(evidence.gains)
 
 
 def _named(cell: Cell) -> str:
@@ -346,6 +348,17 @@ def _gain_sentence(gain: Gain) -> str:
         f"{_step(gain)}: {interval(gain.difference)} for {compact(gain.parameters_added)} more parameters_encoder, "
         f"{gain.nats_lowered_per_million:+.3f} nats lowered per million."
     )
+
+
+def _raising(gains: Sequence[Gain]) -> Iterator[str]:
+    """The steps to a larger size that raise the loss, each by its own interval; the widest in full."""
+    raising = [gain for gain in gains if gain.difference.low_nats is not None and gain.difference.low_nats > 0]
+    if not raising:
+        return
+    widest = sorted(raising, key=lambda gain: -gain.difference.estimate_nats)[:GAINS_TOLD]
+    told = "; ".join(f"{_step(gain)} {interval(gain.difference)}" for gain in widest)
+    count = f"{len(raising)} of {plural(len(gains), 'step')} to a larger size"
+    yield f"{count} {'raises' if len(raising) == 1 else 'raise'} the loss, by intervals of one step at a time: {told}."
 
 
 def _step(gain: Gain) -> str:

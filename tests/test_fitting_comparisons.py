@@ -472,6 +472,22 @@ def test_grid_has_no_comparisons_but_gains_and_a_front(tmp_path: Path) -> None:
     assert losses == sorted(losses, key=lambda loss: -(loss or 0))
 
 
+def test_steps_that_raise_the_loss_are_told_and_not_as_what_lowers_it(tmp_path: Path) -> None:
+    """Depth is made to raise the loss by 0.5 nats a doubling, and width lowers it."""
+    shapes = ((1, 64), (2, 64), (1, 128), (2, 128))
+    told = loss_findings(evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,), shapes=shapes)))
+    (raising,) = [line for line in told if "raise the loss" in line]
+    assert raising.startswith(
+        "2 of 4 steps to a larger size raise the loss, by intervals of one step at a time: depth from L1-"
+    )
+    assert "lowered per million" not in raising
+    lowering = [line for line in told if "lowered per million" in line]
+    assert len(lowering) == 2
+    assert all(line.startswith("width from") for line in lowering)
+    fine = loss_findings(evidence_of(depth_or_width(tmp_path / "t", budgets=(1e6,), shapes=((1, 64), (1, 128)))))
+    assert not [line for line in fine if "raise" in line]
+
+
 def test_fronts_and_steps_say_what_chance_and_the_rate_may_have_done(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, rates=(4e-3, 8e-3), shapes=((1, 64), (1, 128)))
     chance, rate, _ = undecided(evidence_of(folder))
