@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from study.config import NO_RUN
@@ -19,7 +20,7 @@ from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, Difference
 from study.fitting.rankings import Gain, flops_fronts_of
 from study.fitting.token_gains import Rise, TokenGain
 from study.plotting.what_doubling_adds import shapes_shown
-from study.quantities import plural
+from study.quantities import count_text, plural
 from study.wording import budget_words, compact, signed, span
 
 MOST_FAMILIES = 8
@@ -119,7 +120,8 @@ def law_sentence(found: LawFit) -> str:
     status = found.fit.status.replace("_", " ") + (f" ({'; '.join(found.fit.reasons)})" if found.fit.reasons else "")
     columns = ", ".join(found.fit.observations.roles.get(name, name) for name in law.variables)
     exponents = ", ".join(_exponent(found, name) for name in law.exponents)
-    n = f"n = {found.fit.n} of {plural(found.fit.observations.runs, 'run')}"
+    runs = found.fit.observations.runs
+    n = f"n = {found.fit.n}" if runs == found.fit.n else f"n = {found.fit.n} of {plural(runs, 'independent training')}"
     if found.fit.status == "failed":
         return f"{found.name}, {law.formula}, over {columns}: {status}, {n}."
     return f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {exponents}; {forecast_words(found.forecast)}."
@@ -135,6 +137,8 @@ def forecast_words(told: Forecast | str) -> str:
     """What a forecast of the largest runs came to, in words."""
     if isinstance(told, str):
         return f"forecast {told}"
+    if told.status == "failed":
+        return "forecast none: the fit to the smaller runs failed"
     plain = told.to_dict()
     rows = plural(plain["n_held_out"], "row")
     return (
@@ -291,7 +295,7 @@ def _averages(averages: Sequence[Average], of_shapes: bool) -> Iterator[str]:
         lowest = max(names, key=lambda name: sum(average.lower == name for average in alike))
         above = [one.reversed if one.first == lowest else one for one in alike if lowest in (one.first, one.second)]
         others = "; ".join(f"{average.first} {_average_clause(average)}" for average in above)
-        yield f"Averaged {over}, {lowest} is lowest; the others minus it: {others} (Holm, 5%)."
+        yield f"Averaged {over}, {lowest} has the lowest mean; the others minus it: {others} (Holm, 5%)."
 
 
 def _connected(averages: Sequence[Average]) -> list[list[Average]]:
@@ -408,12 +412,15 @@ def _open_seeds(evidence: Evidence) -> Iterator[str]:
 def _open_scatter(evidence: Evidence) -> Iterator[str]:
     """The budgets at which seeds scatter unevenly, so that each interval rests on the few seeds of a cell."""
     named = {cell.name: _named(cell) for cell in evidence.cells}
+    pools = Counter(scatter.pool.budget for scatter in evidence.comparisons.seed_scatter)
     uneven = []
     for scatter in evidence.comparisons.seed_scatter:
         if not scatter.alike:
             (quiet, least), *_, (loud, most) = scatter.deviations.items()
             ends = f"{least:.2g} nats for {named[quiet]} to {most:.2g} for {named[loud]}"
-            uneven.append(f"at {budget_words(scatter.pool.budget)} {ends} (Bartlett's p = {scatter.p_alike:.2g})")
+            budget, several = scatter.pool.budget, pools[scatter.pool.budget] > 1
+            near = f" ({count_text(2**scatter.pool.doublings)} tokens or so)" if several else ""
+            uneven.append(f"at {budget_words(budget)}{near} {ends} (Bartlett's p = {scatter.p_alike:.2g})")
     if uneven:
         told = "How widely each cell scatters over seeds: unevenly, so that intervals take each cell's own deviation"
         yield f"{told}, of which a few seeds say little: {'; '.join(uneven)}."
@@ -462,8 +469,8 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
     compared = [cell for cell in evidence.cells if cell.name in evidence.comparisons.compared]
     if names := ", ".join(_named(cell) for cell in compared if not cell.rates.bracketed):
         yield f"How much of the comparisons is the learning rate's doing: cells that are not bracketed were let in: {names}."
-    elif not compared and not evidence.comparisons.left_out:
-        yield from _open_rates_of_fronts([cell for cell in evidence.cells if cell.usable])
+    if not evidence.comparisons.weigh_depth_or_width:
+        yield from _open_rates_of_fronts(evidence)
     reasons: dict[str, list[LeftOut]] = {}
     for cell in evidence.comparisons.left_out:
         reasons.setdefault(cell.reason, []).append(cell)
@@ -472,11 +479,13 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
         yield f"Left out of the comparisons ({reason}): {names}."
 
 
-def _open_rates_of_fronts(cells: list[Cell]) -> Iterator[str]:
-    """The cells of fronts and steps, which need no bracket, whose learning rate may be far from its best."""
-    loose = [cell for cell in cells if not cell.rates.bracketed]
+def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
+    """The cells of fronts and steps, which need no bracket, whose learning rate may be far from its best; no pair names them."""
+    told = evidence.comparisons.compared | {left.cell for left in evidence.comparisons.left_out}
+    usable = [cell for cell in evidence.cells if cell.usable]
+    loose = [cell for cell in usable if not cell.rates.bracketed and cell.name not in told]
     if loose:
-        names = "all cells" if 1 < len(cells) == len(loose) else ", ".join(_at_budget(cell) for cell in loose)
+        names = "all cells" if 1 < len(loose) == len(usable) else ", ".join(map(_at_budget, loose))
         yield f"How much is the learning rate's doing: the best one tried does not lie between worse ones in {names}."
 
 

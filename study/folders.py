@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+SIZE_KNOBS = tuple(f"architecture.{size}" for size in ("depth", "width", "heads", "ffn"))
+"""The knobs that the name of a shape tells."""
+
 LEAST_OF_ID = 4
 """How many characters of a run's id may name it."""
 
@@ -443,6 +446,15 @@ class SweepFolder:
     def varied(self) -> tuple[str, ...]:
         """The knobs that the sweep varies."""
         return tuple(self.sweep().get("vary") or ()) if self.sweep_file.exists() else ()
+
+    def told_apart_by(self) -> tuple[str, ...]:
+        """The knobs that tell runs apart beside shape, rate and seed: those that the sweep varies, tunes or searches."""
+        if not self.sweep_file.exists():
+            return ()
+        values = self.sweep()
+        searched = (values.get("search") or {}).get("space") or {}
+        knobs = (*(values.get("vary") or {}), *(values.get("tune") or {}), *searched)
+        return tuple(knob for knob in knobs if knob not in ("recipe.learning_rate", *SIZE_KNOBS))
 
     def tags(self) -> tuple[str, ...]:
         """The tags that the sweep gives its runs in W&B."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pandas as pd
@@ -10,7 +11,9 @@ from study.findings import coverage
 from study.fitting.downstream import AVERAGE, FREE_FROM, Downstream, TaskScores
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
+from study.fitting.paired import CONFIDENCE
 from study.fitting.score_trends import Verdict
+from study.quantities import plural
 from study.wording import table
 
 _WORDS: dict[Verdict, str] = {
@@ -46,9 +49,18 @@ def _verdicts(found: Downstream) -> Iterator[str]:
             by_verdict.setdefault(task.trend.verdict, []).append(task.task)
     for verdict, words in _WORDS.items():
         if names := by_verdict.get(verdict):
-            yield f"{', '.join(names)}: {words}."
+            yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(found) if verdict == 'undecided' else ''}."
     if too_few:
         yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."
+
+
+def _hopeless(found: Downstream) -> str:
+    """Where no order of so few encoders has a p that so many tasks leave below 5%, these words."""
+    trends = [task.trend for task in found.tasks if task.trend is not None]
+    most = max(told.n for told in trends)
+    if 2 / math.factorial(most) * len(trends) < 1 - CONFIDENCE:
+        return ""
+    return f"; {plural(most, 'encoder')} cannot decide {plural(len(trends), 'task')} in whatever order, more of them might"
 
 
 def _above_untrained(found: Downstream) -> Iterator[str]:
@@ -70,11 +82,21 @@ def _above(task: TaskScores) -> str | None:
 
 def _average(found: Downstream) -> Iterator[str]:
     if found.average is not None:
-        best, half = found.average.best
-        metric = found.average.metric
-        yield f"On average ({metric}) {found.average.best_row['name']} scores highest, {best:.3f} ± {half:.3f}."
+        yield from _best_on_average(found.average, max(len(task.points) for task in found.tasks))
     for task, reason in found.left_out.items():
         yield f"{task} is left out of the average: {reason}."
+
+
+def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
+    """The highest average of several encoders, beside the second; of one it says nothing."""
+    ranked = average.points.sort_values("score", ascending=False)
+    if len(ranked) < 2:
+        return
+    (best, half, name), (second, half_of_second, other) = ranked[["score", "half", "name"]].head(2).to_numpy().tolist()
+    beyond = best - second > math.hypot(half, half_of_second)
+    told = f"beyond noise above {other}" if beyond else f"not beyond noise above {other}"
+    of = f", of the {len(ranked)} of {encoders} encoders that met all of them" if len(ranked) < encoders else ""
+    yield f"On average ({average.metric}) {name} scores highest{of}, {best:.3f} ± {half:.3f}, {told}, {second:.3f}."
 
 
 def trend_table(evidence: Evidence) -> str:
@@ -85,11 +107,12 @@ def trend_table(evidence: Evidence) -> str:
     intro = (
         "The best encoder of each task beside what needs no pre-training; how many are above both their untrained weights and "
         "the commonest answer, beyond noise; and Spearman's correlation of score and falling loss over the encoders, with "
-        "the interval of a normal population and its permutation p. Pairs against: of lower loss, yet lower score beyond noise "
+        "the interval of a normal population and its permutation p, by itself and adjusted by Holm over the tasks. "
+        "Pairs against: of lower loss, yet lower score beyond noise "
         f"(Bonferroni, 5%). {NOISE}"
     )
     header = ["task", "metric", "best", "± 95%", "of", "untrained", "commonest answer", "words without order"]
-    header += ["above both", "rank correlation", "95% interval", "p", "encoders", "pairs against"]
+    header += ["above both", "rank correlation", "95% interval", "p", "Holm p", "encoders", "pairs against"]
     return f"{intro}\n\n{table(header, (_trend_row(task) for task in found.all))}"
 
 
@@ -97,10 +120,17 @@ def _trend_row(task: TaskScores) -> list[object]:
     row, told = task.best_row, task.trend
     best, half = task.best
     beside = [None if task.task == AVERAGE else _number(row[name]) for name in ("random", "majority", "bag_of_words")]
-    correlation: list[object] = [None] * 5
+    correlation: list[object] = [None] * 6
     if told is not None:
         interval = f"{told.low:+.2f} to {told.high:+.2f}"
-        correlation = [f"{told.correlation:+.2f}", interval, f"{told.p_value:.2g}", told.n, len(told.reversals)]
+        correlation = [
+            f"{told.correlation:+.2f}",
+            interval,
+            f"{told.p_value:.2g}",
+            None if told.p_value_holm is None else f"{told.p_value_holm:.2g}",
+            told.n,
+            len(told.reversals),
+        ]
     return [task.task, task.metric, f"{best:.4f}", _number(half), row["name"], *beside, _above(task), *correlation]
 
 

@@ -181,12 +181,15 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
     the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric of the task,
     `chosen_on`, `reported_on`, examples, `tokens_per_second`.
     A row of random weights has the id of the run that it lies under; join it to others by `architecture` through that run's
-    record.
+    record. Scores of one `score_id` are one score, under however many runs they lie.
     """
     import pandas as pd
 
     groups: dict[str, list[ScoreRecord]] = {}
+    distinct: dict[str, ScoreRecord] = {}
     for record in records:
+        distinct.setdefault(record.score_id, record)
+    for record in distinct.values():
         if record.state == "COMPLETED" and record.test is not None:
             groups.setdefault(record.config.tuned_with(), []).append(record)
     rows = [_row(record) for group in groups.values() for record in chosen(group)]

@@ -97,7 +97,8 @@ def stop(folder: Path, as_json: bool) -> None:
 def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
     """Have failed runs tried again by the next launch: all that FAILED, were HUNG or met OOM, or the RUNs that are named.
 
-    They go on from their last checkpoint. What was recorded is kept among each run's past attempts.
+    They go on from their last checkpoint. A run that was excluded can be named too, and is trained anew. What was recorded is
+    kept among each run's past attempts.
     """
     from dataclasses import asdict
 
@@ -121,10 +122,10 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
 @results_option
 @as_json
 def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bool) -> None:
-    """Leave a run out of fits and comparisons, with the reason; RUN is its id, the start of it, or its folder.
+    """Leave a run out of fits and comparisons, with the reason; RUN is its id or the start of it, or its folder in one sweep.
 
-    Its record stays as it is. A later launch tunes and repeats as if the run said nothing. `study report` writes the answer
-    without it.
+    Its record stays as it is. A later launch tunes and repeats as if the run had failed; to have it trained once more, `study
+    retry` it by its id. `study report` writes the answer without it.
     """
     from study.sweeping.steering import exclude as exclude_run
     from study.sweeping.steering import include

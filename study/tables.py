@@ -91,7 +91,8 @@ def token_gains(evidence: Evidence) -> str:
         return ""
     intro = (
         "One shape at neighbouring budgets, each with a training of its own length. Each interval is for its pair alone and "
-        "takes seeds as independent, which is cautious where budgets share a trunk."
+        "takes seeds as independent, which is cautious where budgets share a trunk. Cells whose learning rate is not bracketed "
+        "take part."
     )
     header = ["shape", "setting", "from tokens", "to tokens", "nats", "95% interval", "nats lowered per doubling"]
     return f"{intro}\n\n{table(header, _token_gain_rows(evidence))}"
@@ -121,6 +122,9 @@ def laws(evidence: Evidence) -> str:
 def _law_rows(evidence: Evidence) -> Iterator[list[object]]:
     for law in evidence.laws.fits:
         found = law.fit
+        if found.status == "failed":
+            yield [law.name, "failed", None, None, None, found.n]
+            continue
         for name, value in found.estimates.items():
             interval = found.intervals.get(name)
             bounds = None if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"

@@ -193,7 +193,7 @@ def test_a_browser_shows_the_answer_and_the_curves_of_points_in_a_box(address: s
         (points,) = browser.execute_script(ELEMENTS, "canvas")
         width, height = points.size["width"], points.size["height"]
         box = ActionChains(browser).move_to_element_with_offset(points, 60 - width / 2, 40 - height / 2).click_and_hold()
-        box.move_by_offset(width / 2, height / 2).move_by_offset(width / 2 - 200, height / 2 - 100).release().perform()
+        box.move_by_offset(width / 2, height / 2).move_by_offset(width / 2 - 190, height / 2 - 100).release().perform()
         until(lambda: "10 runs" in browser.execute_script(WORDS), 60)
         until(lambda: len(browser.execute_script(ELEMENTS, "canvas")) == 2, 60)
         assert "internal error" not in browser.execute_script(WORDS)

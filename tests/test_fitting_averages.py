@@ -146,7 +146,7 @@ def test_of_several_settings_the_lowest_is_told_and_what_the_others_are_above_it
     ]
     (told,) = sentences(averaged(cells)[1], of_shapes=False)
     assert told.startswith(
-        "Averaged over 2 places, norm=pre is lowest; the others minus it: norm=post +0.2000 nats (95% interval +0.1"
+        "Averaged over 2 places, norm=pre has the lowest mean; the others minus it: norm=post +0.2000 nats (95% interval +0.1"
     )
     assert "; norm=sandwich +0.3000 nats (95% interval +0.2" in told
 

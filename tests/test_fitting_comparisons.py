@@ -401,7 +401,9 @@ def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Pa
     assert len(found.comparisons.pairs) == 6
     sentence, *rest = loss_findings(found)
     assert sentence.startswith("Width lowers loss more in every pair: at equal parameters and FLOPs, of 6 pairs")
-    assert rest[0].startswith("Averaged over 2 places, L1-H128-A2-F512 is lowest; the others minus it: L2-H92-A2-F368 +0.19")
+    assert rest[0].startswith(
+        "Averaged over 2 places, L1-H128-A2-F512 has the lowest mean; the others minus it: L2-H92-A2-F368 +0.19"
+    )
     assert rest[1].startswith("200.1k non-embedding parameters, 300.0G FLOPs: L1-H128-A2-F512 is lower")
     assert [len(scatter.variances) for scatter in found.comparisons.seed_scatter] == [3, 3]
 
@@ -511,6 +513,18 @@ def test_steps_that_may_change_nothing_and_cells_without_a_usable_run_are_left_o
         assert low is not None
         assert high is not None
         assert (f"{gain.axis} from {gain.smaller} to {gain.larger}" in steps) == (low <= 0 <= high)
+
+
+def test_cells_that_no_pair_has_are_named_where_their_rate_is_not_bracketed(tmp_path: Path) -> None:
+    """Fronts and steps rest on them too, though another cell is left out of a pair for the same reason."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for depth, width in ((1, 128), (2, 92), (1, 32), (1, 256)):
+        add_run(folder, run_config(depth, width))
+    told = undecided(evidence_of(folder))
+    (rates,) = [line for line in told if line.startswith("How much is the learning rate's doing")]
+    assert "L1-H32-A2-F128 at 1.0M tokens, L1-H256-A2-F1024 at 1.0M tokens" in rates
+    (left,) = [line for line in told if line.startswith("Left out of the comparisons")]
+    assert "L2-H92-A2-F368" in left
 
 
 def test_a_mean_without_the_seeds_that_did_not_learn_is_told(tmp_path: Path) -> None:
@@ -683,7 +697,9 @@ def test_a_grid_of_heads_tells_pairs_of_heads_and_steps_in_the_other_sizes(tmp_p
         add_run(folder, reshaped(run_config(depth, 64, seed=seed), heads=heads), heads_cost(heads))
     found = evidence_of(folder, include_unbracketed=True)
     assert [pair.weighs for pair in found.comparisons.pairs] == ["heads", "heads"]
-    assert sum(line.startswith("depth from L1-H64-A") for line in loss_findings(found)) == 2
+    assert [gain.axis for gain in found.gains] == ["depth", "depth"]
+    lowering = [gain for gain in found.gains if gain.difference.estimate_nats <= 0]
+    assert sum(line.startswith("depth from L1-H64-A") for line in loss_findings(found)) == len(lowering) > 0
 
 
 def test_pairs_of_unequal_depth_are_told_apart_from_those_of_unequal_heads(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from scipy.stats import spearmanr, t
 from study import answering
 from study.answering import report
 from study.fitting.catalogue import LAWS
-from study.fitting.downstream import between, observed
+from study.fitting.downstream import Downstream, between, observed
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.evidence import Evidence, gather
 from study.fitting.forecasting import Forecast
@@ -121,9 +121,50 @@ def test_tasks_are_told_apart_by_whether_they_follow_the_loss(evidence: Evidence
     assert above["rte"][0] <= 1
     sentences = score_findings(evidence)
     assert sentences[0].startswith("blimp, cola, sst2: follow the loss, monotone")
-    assert "rte: show no decided relation to the loss." in sentences
+    assert "rte: show no decided relation to the loss (Holm, 5%)." in sentences
     assert any("sst2 6 of 6" in sentence for sentence in sentences)
     assert "rte is left out of the average: no encoder is above chance beyond noise." in sentences
+
+
+def test_trends_are_corrected_for_the_number_of_tasks(evidence: Evidence) -> None:
+    """By Holm, the least p first; what no order of so few encoders could decide is said."""
+    found = evidence.downstream
+    assert found is not None
+    trends = [task.trend for task in found.tasks if task.trend is not None]
+    least = min(trends, key=lambda told: told.p_value)
+    assert least.p_value_holm == pytest.approx(len(trends) * least.p_value)
+    assert all(told.p_value_holm is not None and told.p_value_holm >= told.p_value for told in trends)
+    assert not any("cannot decide" in sentence for sentence in score_findings(evidence))
+    many = replace(found, tasks=tuple(replace(found.tasks[0], task=f"task {number}") for number in range(20)))
+    few = [replace(task, trend=replace(task.trend, n=4, p_value_holm=1.0)) for task in many.tasks if task.trend is not None]
+    told = score_findings(_with_downstream(evidence, replace(many, tasks=tuple(few))))
+    assert "; 4 encoders cannot decide 20 tasks in whatever order, more of them might." in told[0]
+
+
+def _with_downstream(evidence: Evidence, found: Downstream) -> Evidence:
+    """The evidence with other scores."""
+    changed = replace(evidence)
+    changed.__dict__["downstream"] = found  # as a cached property keeps it
+    return changed
+
+
+def test_the_best_on_average_is_told_beside_the_second_and_of_how_many(evidence: Evidence) -> None:
+    found = evidence.downstream
+    assert found is not None
+    assert found.average is not None
+    ranked = found.average.points.sort_values("score", ascending=False)
+    (told,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("On average")]
+    assert f"{ranked['name'].iloc[0]} scores highest, {ranked['score'].iloc[0]:.3f} ± " in told
+    assert told.endswith(f"beyond noise above {ranked['name'].iloc[1]}, {ranked['score'].iloc[1]:.3f}.")
+    fewer = replace(found.average, points=found.average.points.head(2).assign(half=9.0))
+    (told,) = [
+        one for one in score_findings(_with_downstream(evidence, replace(found, average=fewer))) if one.startswith("On av")
+    ]
+    assert "scores highest, of the 2 of 6 encoders that met all of them, " in told
+    assert ", not beyond noise above " in told
+    alone = replace(found.average, points=found.average.points.head(1))
+    told_of_one = score_findings(_with_downstream(evidence, replace(found, average=alone)))
+    assert not [sentence for sentence in told_of_one if sentence.startswith("On average")]
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

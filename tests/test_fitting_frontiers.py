@@ -108,10 +108,30 @@ def test_a_budget_of_too_few_sizes_has_no_minimum(valley: Literal["parabola", "a
 
 
 def test_the_interval_of_a_line_is_student_s() -> None:
-    """The residuals from slope 1 are -0.1, 0.2 and -0.1, and Student's 97.5% point of one degree of freedom is 12.706."""
+    """The residuals from slope 1 are -0.1, 0.2 and -0.1, and Student's 97.5% point of one degree of freedom is 12.706.
+
+    The sizes beside 1, e^1.3 and e² are theirs, their tenths and their tenfold.
+    """
     found = envelope(*among_worse(np.exp([0.0, 1.3, 2.0]), np.exp([0.0, 1.0, 2.0]), np.array([3.0, 2.0, 1.0])))
-    half = 12.7062 * np.sqrt(0.06 / 1 / 2)
+    steps = np.array([1.3 - (2.0 - np.log(10)), 2.0 - 0.0, np.log(10) - 1.3]) / 2
+    half = 12.7062 * np.sqrt((0.06 / 1 + np.mean(steps**2) / 12) / 2)
     assert found.interval == pytest.approx((1 - half, 1 + half), rel=1e-5)
+
+
+@pytest.mark.parametrize(("approach", "covered"), [(hull, 0.75), (envelope, 0.75)])
+def test_a_line_of_grid_points_is_not_certain_of_its_slope(approach: Approach, covered: float) -> None:
+    """Seven sizes a budget along C^0.5: the best are mostly of one line of that grid, and the truth is C^0.45."""
+    hits, draw = [], np.random.default_rng(0)
+    flops = np.repeat(np.geomspace(1e17, 1e19, 5), 7)
+    parameters = 0.3 * np.sqrt(flops / 6) * np.tile(np.geomspace(1 / 8, 8, 7), 5)
+    columns = {"parameters": parameters, "tokens": flops / 6 / parameters}
+    for _ in range(60):
+        loss = LAW.predict(TRUTH, columns) * np.exp(draw.normal(0, 0.003, len(flops)))
+        interval = approach(parameters, flops, loss).interval
+        assert interval is not None
+        assert interval[1] - interval[0] > 0.05
+        hits.append(interval[0] <= EXPONENT <= interval[1])
+    assert np.mean(hits) > covered
 
 
 def among_worse(parameters: Floats, flops: Floats, loss: Floats) -> tuple[Floats, Floats, Floats]:

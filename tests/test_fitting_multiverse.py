@@ -12,6 +12,7 @@ import pytest
 
 from study.errors import InputError
 from study.fitting import compute_multiverse, shape_multiverse
+from study.fitting.cells import Cell
 from study.fitting.compute_multiverse import QUESTION, explore
 from study.fitting.compute_optimal import frontiers, to_dict, to_text
 from study.fitting.contrasts import contrast
@@ -19,13 +20,14 @@ from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from study.fitting.paired import paired_difference
 from study.fitting.reading import Source
-from study.fitting.seed_scatter import pooled_seed_variance
+from study.fitting.seed_scatter import SeedVariance, pooled_seed_variance
 from study.fitting.shape_multiverse import explore_shapes, is_about_shape
 from study.fitting.universes import Multiverse, Universe
 from study.folders import SweepFolder
 from study.plotting import answer_by_convention
 from tests import synthetic
 from tests.synthetic import SHAPES, Law, add_run, depth_or_width, run_config, sweep_folder
+from tests.test_fitting_averages import cell, losses
 from tests.test_fitting_frontiers import EXPONENT, iso_flop_runs
 
 
@@ -278,6 +280,31 @@ def test_a_contrast_of_two_cells_is_their_paired_difference() -> None:
     assert found.p_value == pytest.approx(expected.p_value)
     assert found.estimate == pytest.approx(expected.estimate_nats)
     assert found.interval == pytest.approx((expected.low_nats, expected.high_nats))
+
+
+def test_a_seed_at_several_budgets_is_one_draw_of_a_slope() -> None:
+    """Where a seed is off by the same at every budget, more budgets make the interval of their mean no narrower."""
+    off = {"post": (-0.05, 0.0, 0.06), "pre": (0.04, -0.06, 0.01)}
+
+    def interval(budgets: int) -> tuple[float, float] | None:
+        cells = [cell(norm, budget, losses(4.0, off[norm])) for budget in range(1, budgets + 1) for norm in off]
+        factors = np.tile([-0.5, 0.5], budgets) / budgets
+        return shape_multiverse._contrast_of_shapes(cells, factors).interval
+
+    one, four = interval(1), interval(4)
+    assert one is not None
+    assert four is not None
+    assert one == pytest.approx(four)
+    cells = [cell(norm, 1, losses(4.0, off[norm])) for norm in off]
+    alone = contrast(np.array([-0.5, 0.5]), [each.losses for each in cells], [pooled_of(cells)] * 2)
+    assert one == pytest.approx(alone.interval)
+
+
+def pooled_of(cells: list[Cell]) -> SeedVariance:
+    """The pooled variance over the seeds of cells."""
+    found = pooled_seed_variance([each.losses for each in cells])
+    assert found is not None
+    return found
 
 
 def test_a_sweep_of_one_depth_is_not_about_shape(tmp_path: Path) -> None:

@@ -457,3 +457,32 @@ def test_a_search_is_billed_by_its_largest_run() -> None:
     assert [(row.shape, row.runs, row.runs_left) for row in paid.rows] == [("L4-H32-A2-F128", 7, 7)]
     outside = searched_config(spec, {"architecture.depth": 6, "architecture.width": 16})
     assert bill(spec, [CORE], [ended(search_example(spec)), ended(outside)]).runs_left == 6
+
+
+def test_a_search_that_has_tried_its_space_has_nothing_left(tmp_path: Path) -> None:
+    """Four points and six trials make four runs; a dimension of fractions has no end of them."""
+    choices = {"architecture.depth": {"choices": [2, 1]}, "recipe.dropout": {"choices": [0.0, 0.1]}}
+    base = {"architecture": {"width": 16, "heads": 2, "ffn": 32}}
+    spec = sweep(shapes=None, base=base, search={"trials": 6, "space": choices})
+    assert (bill(spec, [CORE]).runs, bill(spec, [CORE]).rows[0].shape) == (4, "L2-H16-A2-F32"), "the largest, not the last"
+    tried = [
+        searched_config(spec, {"architecture.depth": depth, "recipe.dropout": drop}) for depth in (1, 2) for drop in (0.0, 0.1)
+    ]
+    assert bill(spec, [CORE], [ended(run) for run in tried]).runs_left == 0
+    endless = sweep(
+        shapes=None, base=base, search={"trials": 6, "space": choices | {"recipe.dropout": {"low": 0.0, "high": 0.1}}}
+    )
+    assert bill(endless, [CORE]).runs == 6
+
+
+def test_tuned_batches_are_priced_at_the_dearest() -> None:
+    spec = sweep(tune={"recipe.batch_tokens": {"low": 256, "high": 1024, "trials": 3}}, budgets={"steps": [100]})
+    paid = bill(spec, [CORE])
+    assert [row.tokens for row in paid.rows] == [102_400, 102_400]
+    assert paid.at_most
+    assert not bill(sweep(tune=RATES, budgets={"steps": [100]}), [CORE]).at_most
+
+
+def test_a_bill_names_the_scores_that_it_does_not_count() -> None:
+    told = bill_summary(bill(sweep(downstream=["docstring-package", "docstring-pairs"]), [CORE]))
+    assert told.splitlines()[-1] == "Not counted: the scores on 2 tasks, which are made when the runs have ended."

@@ -31,7 +31,9 @@ from study.randomness import Stream, stream_seed
 from study.records import State
 from study.training.callbacks import Checkpointer
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint
+from study.training.execution import Execution
 from study.training.filing import tidy
+from study.training.run import train
 from study.training.stopping import StopSignal
 from study.training.watchdog import Watchdog
 from tests.ranks import ranks_said
@@ -308,6 +310,24 @@ def test_a_checkpoint_is_postponed_while_its_folder_is_out_of_reach_but_not_for_
     now += PATIENCE_SECONDS + 1
     with pytest.raises(OSError, match="Input/output error"):
         save()
+
+
+def test_a_run_whose_text_has_changed_since_it_was_planned_is_not_trained_under_its_id(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus.txt")
+    wanted = config(corpus)
+    folder = run_folder(tmp_path, wanted)
+    text = corpus.read_text()
+    write_corpus(corpus, seed=1)
+    execution = Execution(threads=1)
+    assert train(wanted, folder, "toy", execution, StopSignal()) == "FAILED"
+    record = folder.record()
+    assert record is not None
+    assert record.reason is not None
+    assert record.reason.startswith(f"data.corpus: {corpus} is other text than when the run was planned; bring it back")
+    assert record.steps == 0
+    corpus.write_text(text)
+    folder.put_record_aside({})
+    assert train(wanted, folder, "toy", execution, StopSignal()) == "COMPLETED"
 
 
 def test_a_torn_row_is_repaired_and_later_rows_are_not_kept(

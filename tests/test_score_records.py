@@ -46,6 +46,14 @@ def test_protocols_and_tasks_do_not_compete() -> None:
     assert len(table) == 3
 
 
+def test_a_score_that_lies_under_two_runs_is_one_score() -> None:
+    """Random weights are those of every run of a shape; another run may be the first of them tomorrow."""
+    once = record(1e-4, 0, 0.9, 0.2, protocol="random_init")
+    twice = once.model_copy(update={"run_id": "q" * 16})
+    assert once.score_id == twice.score_id
+    assert list(scores([once, twice, record(1e-4, 1, 0.9, 0.3, protocol="random_init")])["test"]) == [0.2, 0.3]
+
+
 def test_a_record_is_written_once_and_read_back(tmp_path: Path) -> None:
     run, filed = RunFolder(tmp_path / "runs" / "r"), record(1e-4, 0, 0.5, 0.1)
     folder = score_folder(run, filed.score_id)

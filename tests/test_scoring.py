@@ -312,6 +312,15 @@ def test_of_a_sweep_those_runs_are_scored_that_its_answer_uses(tmp_path: Path) -
     assert {run.run_id for run in at_best_knobs(folder)} == set(usable(folder.write_ledger())["run_id"])
 
 
+def test_an_encoder_is_not_scored_by_the_pieces_of_other_text(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus.txt")
+    run = trained(tmp_path, config(corpus))
+    assert Pretrained(run).prepared.fingerprint == Pretrained(run).data_fingerprint
+    write_corpus(corpus, seed=1)
+    with pytest.raises(InputError, match=f"data.corpus: {corpus} is other text than run {run.run_id} was trained on"):
+        Pretrained(run).tokenizer  # noqa: B018
+
+
 def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:
     exclude(run.run_id, run.sweep.path.parent, "out of curiosity")
     try:

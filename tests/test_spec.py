@@ -40,7 +40,8 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"budgets": {"steps": []}}, "budgets", "needs at least one budget"),
         ({"budgets": {"steps": [1.5]}}, "budgets.steps[0]", "1.5 is not a whole number"),
         ({"tune": {"recipe.beta1": {"low": 0.5, "high": 0.5, "trials": 2}}}, "tune.recipe.beta1", "low 0.5 is not below"),
-        ({"tune": {"architecture.width": {"low": 8, "high": 1e12, "trials": 2}}}, "tune", "width reaches 1e+12, above"),
+        ({"tune": {"architecture.width": {"low": 8, "high": 1e12, "trials": 2}}}, "tune.architecture.width", "is what shapes"),
+        ({"tune": {"masking.rate": {"low": 0.1, "high": 0.4, "trials": 3}}}, "tune.masking.rate", "the masks of validation"),
         ({"tune": {f"recipe.{knob}": {"low": 0.1, "high": 0.2, "trials": 200} for knob in ("dropout", "epsilon")}}, "tune",
          "asks for 40,000 combinations a cell"),
         ({"base": {"data": {"sequence_length": 8}}}, "base", "data, masking and seeds stand beside it"),
@@ -166,3 +167,32 @@ def test_the_readme_names_every_knob_that_can_be_trained() -> None:
 @pytest.mark.parametrize(("low", "high", "step", "top"), [(64, 100, 32, 96), (64, 96, 32, 96), (1, 3, None, 3)])
 def test_the_largest_value_of_a_dimension_is_one_that_can_be_tried(low: int, high: int, step: int | None, top: int) -> None:
     assert Dimension.parse({"low": low, "high": high, "step": step}).top() == top
+
+
+def test_a_search_compares_no_masks() -> None:
+    space = {"masking.rate": {"low": 0.1, "high": 0.4}, "architecture.width": {"choices": [16]}}
+    told = problems(shapes=None, search={"trials": 2, "space": space})
+    assert list(told) == ["search.space.masking.rate"]
+
+
+def test_a_search_takes_whole_numbers_where_the_knob_does_and_fractions_elsewhere() -> None:
+    """The ends of a range may be whole for both."""
+    space = {
+        "recipe.weight_decay": {"low": 0.0, "high": 1.0},
+        "recipe.batch_tokens": {"low": 256, "high": 1024},
+        "recipe.gradient_clip_norm": {"low": 0, "high": 4, "step": 2},
+        "architecture.width": {"choices": [64, 16]},
+        "recipe.schedule": {"choices": ["linear", "cosine"]},
+    }
+    search = sweep(shapes=None, search={"trials": 2, "space": space}).search
+    assert search is not None
+    assert {path: dimension.whole for path, dimension in search.space.items()} == {
+        "recipe.weight_decay": False,
+        "recipe.batch_tokens": True,
+        "recipe.gradient_clip_norm": True,
+        "architecture.width": False,
+        "recipe.schedule": False,
+    }
+    assert search.space["recipe.weight_decay"].holds(0.3)
+    assert not search.space["recipe.batch_tokens"].holds(300.5)
+    assert [dimension.top() for dimension in search.space.values()] == [1.0, 1024, 4, 64, "cosine"]

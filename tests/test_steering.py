@@ -151,6 +151,51 @@ def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: 
         exclude("nowhere", folder.path.parent, "why not")
 
 
+def test_an_excluded_run_can_be_trained_anew(tmp_path: Path) -> None:
+    """Its record stays among the past attempts with why it was excluded, and the next launch has its loss to choose by."""
+    run(tmp_path, FakeExecutor(), **TUNED)
+    folder = sweep_at(tmp_path)
+    best = min(folder.records(), key=lambda one: one.loss_nats or 9)
+    exclude(best.run_id, folder.path.parent, "broken GPU")
+    (retried,) = retry(folder, [best.run_id])
+    assert (retried.state, retried.reason) == ("COMPLETED", "excluded: broken GPU")
+    assert json.loads(Path(retried.kept).with_name("0001.note.json").read_text())["excluded"] == "broken GPU"
+    assert folder.run(best.run_id).excluded() is None
+    again = FakeExecutor()
+    run(tmp_path, again, **TUNED)
+    assert again.submitted == [best.run_id]
+    assert all(record.exclusion is None for record in folder.records())
+
+
+def test_runs_of_an_earlier_launch_are_told_apart_and_count_for_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither as completed, nor as the best, nor as what is being done of what is left."""
+    run(tmp_path, FakeExecutor(), budgets={"steps": [40]})
+    run(tmp_path, FakeExecutor(), budgets={"steps": [20]})
+    found = status(sweep_at(tmp_path))
+    assert (len(found.runs), len(found.own), found.counts, found.planned_runs) == (4, 2, {"COMPLETED": 2}, 2)
+    assert {one.target_tokens for one in found.own} == {20 * 256}
+    assert {one.target_tokens for one in found.left_out} == {40 * 256}
+    assert found.best[0].target_tokens == 20 * 256
+    assert found.to_dict()["of_earlier_launches"] == 2
+    told = status_summary(found)
+    assert told.startswith(
+        "2 COMPLETED of about 2 planned. 2 runs more of earlier launches, not part of the sweep as last launched."
+    )
+
+
+def test_runs_of_an_earlier_search_are_none_of_its_next(tmp_path: Path) -> None:
+    def searched(highest: int) -> dict[str, Any]:
+        space = {"architecture.width": {"choices": [8 * size for size in range(1, highest + 1)]}}
+        return {"shapes": None, "search": {"trials": 2, "space": space, "head_width": 8}}
+
+    for ffn, highest in ((32, 4), (48, 2)):
+        run(tmp_path, FakeExecutor(), base={"architecture": {"depth": 1, "ffn": ffn}}, **searched(highest))
+    found = status(sweep_at(tmp_path))
+    assert (len(found.runs), len(found.own)) == (4, 2)
+
+
 def test_runs_beyond_the_range_of_rates_leave_what_was_planned_to_be_done(tmp_path: Path) -> None:
     """The best of three rates is the highest: a fourth, beyond the range, is tried before the second seed at the best."""
 

@@ -83,7 +83,7 @@ class Api:
         assert filters == {"group": "small"}
         rows = [{"_step": step, "val/loss": 5 - step / 100} for step in range(900)]
         common = {"group": "small", "scan_history": lambda: iter(rows)}
-        config = {"model": {"layers": 2}, "lr": 1e-3, "seed": 0, "_wandb": {"version": "0"}}
+        config = {"model": {"layers": 2}, "lr": 1e-3, "seed": 0, "name": "exp", "run_id": 7, "_wandb": {"version": "0"}}
         summary = {"val/loss": -4.0, "_runtime": 3}
         return [
             SimpleNamespace(id="a", name="one", state="finished", config=config, summary=summary, **common),
@@ -98,6 +98,10 @@ def test_runs_of_strangers_come_whole_from_a_server(tmp_path: Path, monkeypatch:
     table = pd.read_parquet(done.ledger)
     assert table["cell"].nunique() == 1
     assert list(table["model.layers"]) == [2, 2]
+    assert list(table["run_id"]) == ["a", "b"]
+    assert list(table["name"]) == ["one", "two"]
+    assert list(table["config.name"]) == ["exp", "exp"], "a configuration may call what it likes so, and is kept"
+    assert list(table["config.run_id"]) == [7, 7]
     assert list(table["val/loss"]) == pytest.approx([-4.0, 5 - 8.99])
     assert [None if pd.isna(why) else why for why in table["exclusion"]] == [None, "W&B says crashed"]
     assert not [name for name in table.columns if name.startswith("_")]

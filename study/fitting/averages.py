@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from study.fitting.cells import Cell
+from study.fitting.cells import Cell, over_places
 from study.fitting.comparisons import SIZES, Comparison, Verdict
 from study.fitting.paired import CONFIDENCE, Difference, holm, paired_difference
 from study.fitting.seed_scatter import seed_scatter
@@ -85,8 +84,9 @@ def _average(pairs: Sequence[Comparison], cells: Mapping[str, Cell]) -> Average 
     """The mean of pairs that compare the same, None where they have no sequences or no seed in common."""
     if len({cells[pair.first_cell].validation for pair in pairs}) > 1:
         return None
-    first = _over_places([cells[pair.first_cell] for pair in pairs])
-    second = _over_places([cells[pair.second_cell] for pair in pairs])
+    alike = np.full(len(pairs), 1 / len(pairs))
+    first = over_places([cells[pair.first_cell] for pair in pairs], alike)
+    second = over_places([cells[pair.second_cell] for pair in pairs], alike)
     if first.size == 0 or second.size == 0:
         return None
     variances = seed_scatter(cells[pairs[0].first_cell].pool, {"first": first, "second": second}).variances
@@ -102,13 +102,6 @@ def _average(pairs: Sequence[Comparison], cells: Mapping[str, Cell]) -> Average 
         most_nats=max(estimates),
         opposed=len({pair.first_is_lower for pair in pairs if pair.status == "decided"}) > 1,
     )
-
-
-def _over_places(cells: Sequence[Cell]) -> NDArray[np.float64]:
-    """The losses of the seeds that all cells have, averaged over the cells: seeds × sequences."""
-    common = sorted(set.intersection(*(set(cell.seeds) for cell in cells)))
-    of_cells = [cell.losses[[cell.seeds.index(seed) for seed in common]] for cell in cells]
-    return np.asarray(np.mean(of_cells, axis=0), dtype=np.float64)
 
 
 def _judged(average: Average, p_value: float | None) -> Average:

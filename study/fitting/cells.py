@@ -200,6 +200,13 @@ def difference_between(first: Cell, second: Cell, seeds: SeedVariances) -> Diffe
     return paired_difference(first.losses, second.losses, variances_over_seeds((first, second), seeds))
 
 
+def over_places(cells: Sequence[Cell], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The weighted sum of cells' losses, of the seeds that all of them have: seeds × sequences."""
+    common = sorted(set.intersection(*(set(cell.seeds) for cell in cells)))
+    of_cells = [cell.losses[[cell.seeds.index(seed) for seed in common]] for cell in cells]
+    return np.asarray(np.tensordot(weights, np.stack(of_cells), axes=1), dtype=np.float64)
+
+
 def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
     """The families of a sweep: groups of equal parameters where any holds two shapes, else one family a budget."""
     equal = tuple(_equal_parameters(cells))

@@ -16,7 +16,7 @@ from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.forecasting import Forecast, forecast, forecast_dict, largest_runs
 from study.fitting.laws import Floats, Law
 from study.fitting.observations import Observations
-from study.fitting.paired import CONFIDENCE
+from study.fitting.paired import CONFIDENCE, holm
 from study.fitting.score_points import score_points
 from study.fitting.score_trends import Trend, trend
 from study.fitting.scores import ScoreBetween
@@ -144,7 +144,16 @@ def downstream(folder: SweepFolder, ledger: pd.DataFrame) -> Downstream | None:
         return None
     tasks = tuple(_task(str(name), of_task) for name, of_task in points.groupby("task", sort=True))
     average, left_out = _average(tasks)
-    return Downstream(tasks, average, left_out)
+    return Downstream(_corrected(tasks), average, left_out)
+
+
+def _corrected(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores, ...]:
+    """The tasks with the p of their trends adjusted for one another."""
+    adjusted = holm([None if task.trend is None else task.trend.p_value for task in tasks])
+    return tuple(
+        task if task.trend is None else replace(task, trend=replace(task.trend, p_value_holm=p_value))
+        for task, p_value in zip(tasks, adjusted, strict=True)
+    )
 
 
 def _task(name: str, points: pd.DataFrame) -> TaskScores:

@@ -14,7 +14,7 @@ from study.fitting.minimising import Minima, Objective, Space, minimise
 from study.fitting.observations import Exclusion, Observations
 from study.fitting.uncertainty import Bootstrap, Profile, bootstrap, condition_number, covariance, percentile_interval, profile
 from study.fitting.units import SHOWN
-from study.fitting.verdicts import REGAIN, UNTOLD, Status, bounds_met, failures, weaknesses
+from study.fitting.verdicts import REGAIN, UNTOLD, WORST_CONDITION, Status, bounds_met, failures, weaknesses
 from study.quantities import plural
 
 STARTS = 128
@@ -151,7 +151,7 @@ def fit(law: Law, observations: Observations, settings: Settings | None = None) 
     resting = _resting(objective, theta)
     condition = condition_number(objective, theta, resting)
     resampled = objective.surface.natural(resamples.theta)
-    intervals = _intervals(law, resampled)
+    intervals = {} if condition > WORST_CONDITION else _intervals(law, resampled)  # resamples stay where the first fit lay
     reasons: dict[Status, list[str]] = {
         "failed": failures(bool(found.converged[0]), regained),
         "on_bound": bounds_met(law, resting),

@@ -104,7 +104,7 @@ def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
     _check_sizes("envelope", parameters, flops)
     order = np.lexsort((loss, flops))
     front = order[loss[order] < np.concatenate([[np.inf], np.minimum.accumulate(loss[order])[:-1]])]
-    return _line("envelope", _front(parameters, flops, loss, front))
+    return _line("envelope", _front(parameters, flops, loss, front), parameters)
 
 
 def hull(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
@@ -121,7 +121,7 @@ def hull(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
         if not chain or x[row] > x[chain[-1]]:
             chain.append(int(row))
     lowest = int(np.argmin(y[chain]))
-    return _line("hull", _front(parameters, flops, loss, np.array(chain[: lowest + 1])))
+    return _line("hull", _front(parameters, flops, loss, np.array(chain[: lowest + 1])), parameters)
 
 
 def iso_flop(
@@ -171,7 +171,7 @@ def parametric(fit: Fit) -> Frontier:
     places = [fit.law.parameters.index(name) for name in ("alpha", "beta")]
     of_size, of_data = fit.resampled[:, places].T
     low, high = percentile_interval(of_data / (of_size + of_data))
-    interval = (float(low), float(high)) if len(of_size) else None
+    interval = (float(low), float(high)) if fit.intervals else None
     log_scale = np.log(alpha * a / (beta * b)) / (alpha + beta) - exponent * np.log(6)
     return Frontier("parametric", float(exponent), float(log_scale), interval, (), status=fit.status, reasons=fit.reasons)
 
@@ -217,8 +217,12 @@ def _front(parameters: Floats, flops: Floats, loss: Floats, rows: Rows) -> list[
     return [Best(*one) for one in found]
 
 
-def _line(approach: Approach, best: Sequence[Best]) -> Frontier:
-    """Least squares of log N over log C through the best models that lie inside."""
+def _line(approach: Approach, best: Sequence[Best], sizes: Floats | None = None) -> Frontier:
+    """Least squares of log N over log C through the best models that lie inside, picked of these `sizes`.
+
+    A best model of a grid lies up to half a step beside the best one that could be, by residuals that do not show it where all
+    lie on one line of the grid: Student's interval takes its variance as theirs, plus that of a step between sizes, step²/12.
+    """
     used = [one for one in best if one.inside]
     x, y = np.log([[one.flops for one in used], [one.parameters for one in used]])
     if len(np.unique(x)) < 2:
@@ -226,9 +230,18 @@ def _line(approach: Approach, best: Sequence[Best]) -> Frontier:
         told = f"a frontier needs best models between ones {APART:g} times smaller and larger at two budgets or more"
         raise InputError.at(approach, f"{told}, here are {len(np.unique(x))}{tried}")
     found = linregress(x, y)
-    half = t.isf((1 - CONFIDENCE) / 2, len(x) - 2) * found.stderr if len(x) > 2 else None
+    of_grid = 0.0 if sizes is None else float(np.mean(_steps(y, sizes) ** 2)) / 12 / float(((x - x.mean()) ** 2).sum())
+    half = t.isf((1 - CONFIDENCE) / 2, len(x) - 2) * (found.stderr**2 + of_grid) ** 0.5 if len(x) > 2 else None
     interval = None if half is None else (float(found.slope - half), float(found.slope + half))
     return Frontier(approach, float(found.slope), float(found.intercept), interval, tuple(best))
+
+
+def _steps(logs: Floats, tried: Floats) -> Floats:
+    """From half way to the next smaller size to half way to the next larger one that was tried, in log N."""
+    grid = np.unique(np.log(tried))
+    places = np.searchsorted(grid, logs)
+    below, above = grid[np.maximum(places - 1, 0)], grid[np.minimum(places + 1, len(grid) - 1)]
+    return np.asarray((above - below) / 2)
 
 
 def _by_size(sizes: Floats, losses: Floats) -> tuple[Floats, Floats]:

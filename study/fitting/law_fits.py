@@ -93,7 +93,7 @@ def fit_table(source: Source, law_name: str, settings: Settings | None = None, h
     law = law_named(law_name)
     observations = read_observations(source, law)
     found = fit(law, observations, settings)
-    profiled = found.observations.runs == found.n <= PROFILED_ROWS
+    profiled = found.observations.runs == found.n <= PROFILED_ROWS and bool(found.intervals)
     profiles = {name: found.profile(name).interval for name in law.exponents if profiled}
     told = forecast(law, observations, settings, held_out)
     return LawFit(source, held_out, found, profiles, replicate_noise(observations), told)

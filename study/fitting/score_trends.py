@@ -27,7 +27,8 @@ class Trend:
 
     The interval is that of `rank_interval`. `p_value` is the chance of so high a correlation in either direction if all orders
     were alike. `reversals` are pairs of rows, the first with the lower loss and, beyond noise (Student's t at Bonferroni's 5%
-    over all pairs), with the lower score.
+    over all pairs), with the lower score. `p_value_holm` is adjusted for the other tasks, None
+    where there are none.
     """
 
     n: int
@@ -36,11 +37,13 @@ class Trend:
     high: float
     p_value: float
     reversals: tuple[tuple[int, int], ...]
+    p_value_holm: float | None = None
 
     @property
     def verdict(self) -> Verdict:
         """What can be said at 95%: both the interval and the permutations must agree."""
-        if self.p_value >= 1 - CONFIDENCE or self.low <= 0 <= self.high:
+        p_value = self.p_value if self.p_value_holm is None else self.p_value_holm
+        if p_value >= 1 - CONFIDENCE or self.low <= 0 <= self.high:
             return "undecided"
         if self.correlation < 0:
             return "falls"

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from study.architecture import Architecture
 from study.config import setting_words
 from study.errors import InputError, Problem
 from study.fitting.cells import (
@@ -23,17 +25,16 @@ from study.fitting.cells import (
     Cell,
     by_setting_and_budget,
     of_equal_size,
-    scatter_over_seeds,
-    seed_variances,
-    variances_over_seeds,
+    over_places,
 )
-from study.fitting.contrasts import contrast, slope_weights
+from study.fitting.contrasts import Contrast, contrast, slope_weights
 from study.fitting.estimation import Fit, fit
 from study.fitting.evidence import Evidence, gather
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, validation_columns
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_columns
+from study.fitting.seed_scatter import seed_scatter
 from study.fitting.sums import SumOfTerms, Term
 from study.fitting.uncertainty import percentile_interval
 from study.fitting.universes import LOSSES, SETTINGS, Multiverse, Question, Universe
@@ -123,20 +124,39 @@ def _compared(
 
 
 def _slope(families: Sequence[Sequence[Cell]], skipped: int, space: Space, choices: Mapping[str, str]) -> Universe:
-    """The slope of the loss over log₂ depth within families, the mean of all, without the first so many seeds of a cell."""
+    """The slope of the loss over log₂ depth within families, the mean of all, without the first so many seeds of a cell.
+
+    A seed is one draw, at however many budgets: the cells of a shape and setting are summed over them first.
+    """
     if not families:
         return Universe(choices, f"no two depths are within {EQUAL_WITHIN:.0%} of one size", None)
-    cells = [replace(cell, losses=cell.losses[skipped:]) for family in families for cell in family]
+    cells = [replace(cell, losses=cell.losses[skipped:], seeds=cell.seeds[skipped:]) for family in families for cell in family]
     parts = [slope_weights(np.log2([cell.architecture.depth for cell in family])) for family in families]
     weights, losses = np.concatenate(parts) / len(families), [cell.losses for cell in cells]
     means = np.array([each.mean() for each in losses])
     factors = weights if space == "linear" else weights * means.mean() / means
-    seeds = seed_variances(scatter_over_seeds(cells))
-    found = contrast(factors, losses, variances_over_seeds(cells, seeds))
+    found = _contrast_of_shapes(cells, factors)
     value = found.estimate if space == "linear" else float(weights @ np.log(means) * means.mean())
     moved = value - found.estimate
     interval = None if found.interval is None else (found.interval[0] + moved, found.interval[1] + moved)
     return Universe(choices, "measured", value, interval)
+
+
+def _contrast_of_shapes(cells: Sequence[Cell], factors: NDArray[np.float64]) -> Contrast:
+    """Σ fᵢ·mean(lossᵢ) of cells, where those of one shape and setting share their seeds, and those others lack are left out."""
+    places: dict[tuple[Architecture, str], list[int]] = {}
+    for place, cell in enumerate(cells):
+        places.setdefault((cell.architecture, cell.setting), []).append(place)
+    shapes: dict[str, NDArray[np.float64]] = {}
+    weights: list[float] = []
+    for members in places.values():
+        weight = float(np.abs(factors[members]).sum())
+        if weight and (losses := over_places([cells[place] for place in members], factors[members] / weight)).size:
+            shapes[f"{len(shapes)}"] = losses
+            weights.append(weight)
+    variances = seed_scatter(cells[0].pool, shapes).variances
+    known = [variances[name] for name in shapes] if len(variances) == len(shapes) else None
+    return contrast(np.array(weights), list(shapes.values()), known)
 
 
 def _serves(cell: Cell, rates: str, skipped: int) -> bool:

@@ -32,8 +32,9 @@ class SweepLaws:
 
     @property
     def shown(self) -> LawFit | None:
-        """The one that figures show: the first that converged, else the first."""
-        return next((found for found in self.fits if found.fit.status == "converged"), next(iter(self.fits), None))
+        """The one that figures show: the first that converged, else the first that has not failed."""
+        fits = [found for found in self.fits if found.fit.status != "failed"]
+        return next((found for found in fits if found.fit.status == "converged"), next(iter(fits), None))
 
 
 def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str] = (), searched: bool = False) -> SweepLaws:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
-from study.plotting.style import MANY, panels, theme
+from study.plotting.style import MANY, panels, theme, title_above
 
 COVERS, MISSES, NO_INTERVAL = "interval covers", "interval misses", "no interval"
 
@@ -49,5 +49,5 @@ def draw(data: pd.DataFrame) -> Figure:
             away = [(rows["predicted"] - rows["low"]).clip(lower=0), (rows["high"] - rows["predicted"]).clip(lower=0)]
             axes.errorbar(rows["measured"], rows["predicted"], away, fmt="o", color=colour, markersize=5, capsize=3, label=part)
         axes.legend()
-        figure.suptitle(f"{law}: forecast of the largest runs ({told})")
+        title_above(figure, f"{law}: forecast of the largest runs ({told})")
     return figure

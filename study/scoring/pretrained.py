@@ -36,8 +36,13 @@ class Pretrained:
 
     @cached_property
     def prepared(self) -> PreparedData:
-        """The run's data, which has its tokeniser."""
-        return prepare(self.config.data)
+        """The run's data, which has its tokeniser; raises InputError where the text is no more what the run was trained on."""
+        prepared = prepare(self.config.data)
+        if prepared.fingerprint != self.data_fingerprint:
+            corpus = self.config.data.corpus
+            changed = f"{corpus} is other text than run {self.run_id} was trained on, and would give it other pieces"
+            raise InputError.at("data.corpus", f"{changed}; bring the text back, or train on what is there now")
+        return prepared
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

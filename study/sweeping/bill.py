@@ -13,7 +13,7 @@ from study.memory import Precision
 from study.records import RunRecord
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import cells, check_space, point_of, searched_config
+from study.sweeping.plan import cells, check_space, point_of, points_of, searched_config
 from study.sweeping.spec import SweepSpec
 from study.sweeping.step_times import StepTimes, step_times
 from study.sweeping.trunks import branch_steps, families
@@ -140,7 +140,8 @@ def bill(
         check_space(spec)
         example = search_example(spec)
         tried = sum(_stands(record) and point_of(spec, record.config) is not None for record in own)
-        row = _row(spec, example, example.steps, (spec.search.trials, max(0, spec.search.trials - tried)), times)
+        trials = int(min(spec.search.trials, points_of(spec)))
+        row = _row(spec, example, example.steps, (trials, max(0, trials - tried)), times)
         return Bill((row,), len(slots), times.basis, at_most=True)
     planned = cells(spec)
     trunks = families(planned)
@@ -148,11 +149,13 @@ def bill(
     ended = {record.config.key: record for record in (*others, *own) if _stands(record) and record.state != "PRUNED"}
     rows = []
     for cell in planned:
-        spent_steps = cell.config.steps - branches.get(cell.config.key, 0)
-        rows.append(_row(spec, cell.config, spent_steps, (cell.planned_runs(), cell.runs_left(ended)), times))
+        dearest = _dearest(cell)
+        spent_steps = dearest.steps - branches.get(cell.config.key, 0)
+        rows.append(_row(spec, dearest, spent_steps, (cell.planned_runs(), cell.runs_left(ended)), times))
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
+    at_most = searched or any(_dearest(cell) != cell.config for cell in planned)
     sharing = _sharing(trunks, branches) if branches else None
-    return Bill(tuple(rows), len(slots), times.basis, sharing, searched, tuple(planned))
+    return Bill(tuple(rows), len(slots), times.basis, sharing, at_most, tuple(planned))
 
 
 def _sharing(shared: list[tuple[Cell, ...]], branches: dict[str, int]) -> Sharing:
@@ -172,6 +175,13 @@ def first_runs(spec: SweepSpec) -> list[RunConfig]:
     if spec.search is not None:
         return [search_example(spec)]
     return [run for cell in cells(spec) for run in cell.trials()]
+
+
+def _dearest(cell: Cell) -> RunConfig:
+    """The run of a cell that costs most, where what is tuned has a price; knobs of the recipe but for the batch have none."""
+    if not any(path == "recipe.batch_tokens" or path.startswith("architecture.") for path in cell.spec.tune):
+        return cell.config
+    return max(cell.trials(), key=lambda run: expected_flops(run, run.steps))
 
 
 def search_example(spec: SweepSpec) -> RunConfig:

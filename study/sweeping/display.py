@@ -26,7 +26,7 @@ class LaunchDisplay:
 
     def __init__(self, console: Console, folder: SweepFolder, data_fingerprint: str, expected_runs: int) -> None:
         self.console, self.folder, self.data_fingerprint, self.expected_runs = console, folder, data_fingerprint, expected_runs
-        self._varied = folder.varied()
+        self._varied = folder.told_apart_by()
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

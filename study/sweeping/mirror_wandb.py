@@ -121,7 +121,7 @@ class WandbRun:
                 project=wandb.setup(settings=_settings()).settings.project or DEFAULT_PROJECT,
                 group=folder.name,
                 job_type="pretrain",
-                name=config.words(folder.varied()),
+                name=config.words(folder.told_apart_by()),
                 tags=[config.architecture.shape_name, *(tag[:64] for tag in folder.tags())],
                 config=tracked_config(config),
                 dir=str(folder.path),

@@ -128,6 +128,15 @@ def point_of(spec: SweepSpec, config: RunConfig) -> dict[str, Any] | None:
     return point if inside and searched_config(spec, point).key == config.key else None
 
 
+def points_of(spec: SweepSpec) -> float:
+    """How many points a search has to try; infinity where a dimension holds fractions."""
+    assert spec.search is not None
+    dimensions = spec.search.space.values()
+    if any(dimension.choices is None and not dimension.whole for dimension in dimensions):
+        return math.inf
+    return math.prod(len(_candidates(dimension)) for dimension in dimensions)
+
+
 def check_space(spec: SweepSpec) -> None:
     """Raise InputError where points of the space are no valid runs: all of a small space, a fixed sample of a large one."""
     assert spec.search is not None

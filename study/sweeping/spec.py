@@ -7,12 +7,13 @@ import math
 import re
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from study.config import Budget, DataConfig, Masking
+from study.architecture import Architecture
+from study.config import Budget, DataConfig, Masking, Recipe
 from study.schema import Count, Index, OneOrSeveral, Positive, Several, Share, Strict, Text, number_in, whole
 from study.score_config import Downstream
 from study.solving import ShapeRules
@@ -188,14 +189,24 @@ Varied = Several[Annotated[int | float | str | bool, BeforeValidator(number_in)]
 """Values of a knob to compare, each a setting of its own at every shape and budget; PyYAML reads 1e-3 as a string."""
 
 
+WHOLE_KNOBS = frozenset(
+    f"{part}.{name}"
+    for part, model in (("architecture", Architecture), ("recipe", Recipe))
+    for name, field in model.model_fields.items()
+    if int in (field.annotation, *get_args(field.annotation)) and float not in (field.annotation, *get_args(field.annotation))
+)
+"""The knobs of a run that take whole numbers only."""
+
+
 class Dimension(Strict):
-    """One dimension of a search: numbers from `low` to `high` (whole ones where both are), or `choices`."""
+    """One dimension of a search: numbers from `low` to `high`, or `choices`; whole numbers where the knob takes no others."""
 
     low: float | None = None
     high: float | None = None
     log: bool = False
     step: Count | None = None
     choices: tuple[int | float | str | bool, ...] | None = None
+    _of_whole_numbers: bool = PrivateAttr(default=True)
 
     @field_validator("choices")
     @classmethod
@@ -224,7 +235,13 @@ class Dimension(Strict):
     @property
     def whole(self) -> bool:
         """Whether the dimension holds whole numbers."""
-        return self.low is not None and self.high is not None and self.low.is_integer() and self.high.is_integer()
+        return self._of_whole_numbers and _is_whole(self.low) and _is_whole(self.high)
+
+    def of(self, path: str) -> Dimension:
+        """The dimension as that of a knob, by its dotted key."""
+        made = self.model_copy()
+        made._of_whole_numbers = path in WHOLE_KNOBS or self.step is not None
+        return made
 
     def holds(self, value: object) -> bool:
         """Whether a value lies in the dimension, and on a step of it where whole numbers do."""
@@ -237,9 +254,10 @@ class Dimension(Strict):
         return not self.whole or (value - self.low) % (self.step or 1) == 0
 
     def top(self) -> int | float | str | bool:
-        """The highest value there is: the high end or the last step below it, or the last choice."""
+        """The highest value there is: the high end or the last step below it, the largest choice, of words the last."""
         if self.choices is not None:
-            return self.choices[-1]
+            numbers = [choice for choice in self.choices if isinstance(choice, int | float)]
+            return max(numbers) if len(numbers) == len(self.choices) else self.choices[-1]
         assert self.low is not None
         assert self.high is not None
         return int(self.high - (self.high - self.low) % (self.step or 1)) if self.whole else self.high
@@ -289,7 +307,7 @@ class Search(Strict):
         for path, dimension in space.items():
             for value in dimension.choices if dimension.choices is not None else (dimension.high,):
                 _check_size(path, value)
-        return space
+        return {path: dimension.of(path) for path, dimension in space.items()}
 
     @model_validator(mode="after")
     def _prunes_by_one_loss(self) -> Self:
@@ -338,8 +356,6 @@ class SweepSpec(Strict):
     @field_validator("tune")
     @classmethod
     def _tuned_values_are_sensible(cls, tune: dict[str, Tuned]) -> dict[str, Tuned]:
-        for path, tuned in tune.items():
-            _check_size(path, tuned.high)
         if (count := math.prod(tuned.trials for tuned in tune.values())) > MOST_COMBINATIONS:
             raise ValueError(f"asks for {count:,} combinations a cell, more than {MOST_COMBINATIONS:,}")
         return tune
@@ -369,6 +385,10 @@ def _check_size(path: str, value: object) -> None:
     largest = LARGEST.get(path.removeprefix("architecture."))
     if largest is not None and isinstance(value, int | float) and value > largest:
         raise ValueError(f"{path} reaches {value:g}, above the most allowed, {largest:,}")
+
+
+def _is_whole(value: float | None) -> bool:
+    return value is not None and value.is_integer()
 
 
 def _rounded(value: float) -> float:

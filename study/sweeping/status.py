@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
@@ -11,10 +11,12 @@ from study.config import RunConfig
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder, metrics_row
 from study.ownership import is_locked, is_trained
-from study.records import RunRecord, State, validation_of
-from study.sweeping.bill import bill
+from study.records import FOREIGN, RunRecord, State, cell_of, validation_of
+from study.sweeping.bill import Bill, bill
 from study.sweeping.executors.slots import Slot
 from study.sweeping.liveness import Signs, signs_of
+from study.sweeping.plan import point_of
+from study.sweeping.spec import SweepSpec
 from study.sweeping.sweep_files import parse_sweep
 
 TAIL_BYTES = 4096
@@ -80,14 +82,19 @@ class SweepStatus:
     remaining_flops: float | None = None
     at_most: bool = False
 
+    @property
+    def own(self) -> tuple[RunStatus, ...]:
+        """The runs that are part of the sweep as it is now."""
+        return tuple(run for run in self.runs if run.reason != FOREIGN)
+
     def count(self, state: str) -> int:
-        """Runs in a state."""
-        return sum(run.state == state for run in self.runs)
+        """Runs of the sweep as it is now in a state."""
+        return sum(run.state == state for run in self.own)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Runs in each state that any is in."""
-        return {state: self.count(state) for state in sorted({run.state for run in self.runs})}
+        """Runs of the sweep as it is now in each state that any is in."""
+        return {state: self.count(state) for state in sorted({run.state for run in self.own})}
 
     @property
     def running(self) -> tuple[RunStatus, ...]:
@@ -129,6 +136,7 @@ class SweepStatus:
             "sweep": self.name,
             "coordinator": self.coordinator,
             "counts": self.counts,
+            "of_earlier_launches": len(self.runs) - len(self.own),
             "planned_runs": self.planned_runs,
             "at_most": self.at_most,
             "best": [run.run_id for run in self.best],
@@ -148,15 +156,35 @@ def status(folder: SweepFolder) -> SweepStatus:
     begun = [(run, record, run.config() if record is None else record.config) for run, record in recorded]
     varied = _varied(folder)
     idle = "waiting" if coordinator is not None else "stopped"
-    runs = tuple(_run_status(folder, varied, idle, *one) for one in sorted(begun, key=lambda one: _in_order(one[2], varied)))
-    records = [record for _, record in recorded if record is not None]
-    return SweepStatus(folder.name, coordinator, runs, *_planned(folder, runs, records))
+    spec, planned = _planned(folder, [record for _, record in recorded if record is not None])
+    names = frozenset() if planned is None else frozenset(_cell_name(cell.config, spec) for cell in planned.cells)
+    ordered = sorted(begun, key=lambda one: _in_order(one[2], varied))
+    runs = tuple(
+        _run_status(folder, varied, "stopped" if foreign else idle, run, record, config, foreign)
+        for run, record, config in ordered
+        for foreign in [spec is not None and _is_foreign(config, spec, names)]
+    )
+    if planned is None:
+        return SweepStatus(folder.name, coordinator, runs)
+    begun_flops = sum(run.train_flops for run in runs if run.state not in get_args(State) and run.reason != FOREIGN)
+    left = max(0.0, planned.train_flops_left - begun_flops)
+    return SweepStatus(folder.name, coordinator, runs, planned.runs, left, planned.at_most)
+
+
+def _is_foreign(config: RunConfig, spec: SweepSpec, names: Collection[str]) -> bool:
+    """Whether a run is none of the sweep's: of no cell, or outside the space of a search."""
+    return point_of(spec, config) is None if spec.search is not None else _cell_name(config, spec) not in names
+
+
+def _cell_name(config: RunConfig, spec: SweepSpec | None) -> str:
+    """What names the cell of a run, whatever the text says."""
+    return cell_of(config, () if spec is None else tuple(spec.tune), "")
 
 
 def _varied(folder: SweepFolder) -> tuple[str, ...]:
-    """The knobs that the sweep varies; none where its file cannot be read any more."""
+    """The knobs that tell runs of the sweep apart; none where its file cannot be read any more."""
     try:
-        return folder.varied()
+        return folder.told_apart_by()
     except InputError:
         return ()
 
@@ -167,9 +195,15 @@ def _in_order(config: RunConfig, varied: Sequence[str]) -> tuple[tuple[int, ...]
 
 
 def _run_status(
-    folder: SweepFolder, varied: Sequence[str], idle: str, run: RunFolder, record: RunRecord | None, config: RunConfig
+    folder: SweepFolder,
+    varied: Sequence[str],
+    idle: str,
+    run: RunFolder,
+    record: RunRecord | None,
+    config: RunConfig,
+    foreign: bool,
 ) -> RunStatus:
-    """Where a run is; `idle` is the state of one that has not ended and that nobody trains."""
+    """Where a run is; `idle` is the state of one that has not ended and that nobody trains, `foreign` one of no cell."""
     home = folder.home(run.run_id)
     state: str = "running" if record is None and is_trained(home) else idle
     rows = newest_rows(home) if record is None else []
@@ -201,23 +235,19 @@ def _run_status(
         mfu=mfu,
         seconds_left=(config.tokens - tokens) / speed if gets_on and speed else None,
         attempts=home.attempts() if record is None else record.attempts,
-        reason=record.exclusion if record else None,
+        reason=(record.exclusion if record else None) or (FOREIGN if foreign else None),
         validation=validation_of(config, record.data_fingerprint) if record else None,
         signs=signs,
     )
 
 
-def _planned(
-    folder: SweepFolder, runs: Sequence[RunStatus], records: Sequence[RunRecord]
-) -> tuple[int | None, float | None, bool]:
-    """The runs that the sweep file asks for, the FLOPs of those still wanted, whether fewer may do; None if unreadable."""
+def _planned(folder: SweepFolder, records: Sequence[RunRecord]) -> tuple[SweepSpec | None, Bill | None]:
+    """The sweep as its file says it now, and its bill; neither where the file cannot be read."""
     try:
         spec = parse_sweep(folder.sweep())
-        planned = bill(spec, [ANY_SLOT], records)
+        return spec, bill(spec, [ANY_SLOT], records)
     except InputError:
-        return None, None, False
-    begun = sum(run.train_flops for run in runs if run.state not in get_args(State))
-    return planned.runs, max(0.0, planned.train_flops_left - begun), planned.at_most
+        return None, None
 
 
 def newest_values(run: RunFolder) -> dict[str, Any]:

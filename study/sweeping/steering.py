@@ -59,6 +59,8 @@ def stop(folder: SweepFolder) -> bool:
 def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
     """Put aside the records of failed runs, all or those named, so that the next launch goes on with them.
 
+    Of named ones also those that a person excluded; they are trained anew, and excluded no more.
+
     Each record is kept as that of a past attempt, with a note of who had it tried again and when. Raises InputError where a
     sweep is being run, or a named run has no record of a failure.
     """
@@ -78,7 +80,7 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
         record = matching[0].record()
         if record is None:
             raise InputError.at(name, "has no record: the next launch goes on with it anyway")
-        if record.state == "COMPLETED":
+        if record.state == "COMPLETED" and record.excluded is None:
             raise InputError.at(name, "is completed; to leave it out of the answer: study exclude")
         found[record.run_id] = record
     return found
@@ -86,15 +88,27 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
 
 def _put_aside(folder: SweepFolder, siblings: Sequence[SweepFolder], run_id: str, record: RunRecord) -> Retried:
     """Move a record among the past attempts, here and in every sweep that shares the run and would give it back."""
-    kept = folder.run(run_id).put_record_aside(_signed({}))
+    kept = _aside(folder.run(run_id), _signed({}))
     for sibling in siblings:
-        if (there := sibling.run(run_id).record()) is not None and there.state not in _KEPT:
-            sibling.run(run_id).put_record_aside(_signed({"by_sweep": folder.name}))
-    return Retried(run_id, record.state, record.reason, str(kept))
+        there = sibling.run(run_id).record()
+        if there is not None and (there.state not in _KEPT or record.excluded is not None):
+            _aside(sibling.run(run_id), _signed({"by_sweep": folder.name}))
+    return Retried(run_id, record.state, record.reason or record.exclusion, str(kept))
+
+
+def _aside(run: RunFolder, note: dict[str, str]) -> Path:
+    """Move a run's record among the past attempts; what is trained anew is not excluded, and why it was stands in the note."""
+    excluded = run.excluded()
+    kept = run.put_record_aside(note if excluded is None else note | {"excluded": excluded})
+    run.exclusion_file.unlink(missing_ok=True)
+    return kept
 
 
 def exclude(run: str, results: Path, reason: str) -> list[RunFolder]:
-    """Leave a run out of ledgers' fits and comparisons, in every sweep that has it; its record stays as it is."""
+    """Leave a run out of ledgers' fits and comparisons; its record stays as it is.
+
+    By its id in every sweep that has it, by its folder in that sweep alone.
+    """
     found = _found(run, results)
     for folder in found:
         write_atomically(folder.exclusion_file, json.dumps(_signed({"reason": reason}), indent=1).encode() + b"\n")

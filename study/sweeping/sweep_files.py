@@ -109,6 +109,11 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(f"{place}.{path}", f"is not a knob of a run; {nearest(str(path), list(KNOBS))}")
             elif path in TRAINED_RUNS and place != "vary":
                 yield Problem(f"{place}.{path}", "is compared by vary, and no number to search")
+            elif str(path).startswith("masking."):
+                message = "changes the masks of validation too, so that losses could not be compared; make a sweep of each"
+                yield Problem(f"{place}.{path}", message)
+            elif place != "search.space" and str(path).removeprefix("architecture.") in LARGEST:
+                yield Problem(f"{place}.{path}", "is what shapes give; list its values there")
     for part in ("architecture", "recipe"):
         if part in values:
             yield Problem(part, f"stands under base; write base.{part}")
@@ -129,17 +134,11 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _problems_of_varied(varied: object, tuned: object, base: object) -> Iterator[Problem]:
-    """What is wrong with knobs that are varied and have another place, or change what losses are measured on."""
+    """What is wrong with knobs that are varied and have another place."""
     elsewhere = flatten(base) if isinstance(base, Mapping) else {}
     for path in varied if isinstance(varied, Mapping) else ():
         place = f"vary.{path}"
-        if str(path).removeprefix("architecture.") in LARGEST:
-            yield Problem(place, "is what shapes give; list its values there")
-        elif str(path).startswith("masking."):
-            yield Problem(
-                place, "changes the masks of validation too, so that losses could not be compared; make a sweep of each"
-            )
-        elif isinstance(tuned, Mapping) and path in tuned:
+        if isinstance(tuned, Mapping) and path in tuned:
             yield Problem(place, "is tuned too; leave it out of one of the two")
         elif path in elsewhere:
             yield Problem(place, "has a value in base too; leave it out there")

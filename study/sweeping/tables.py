@@ -10,6 +10,7 @@ from rich.text import Text
 
 from study.config import run_words
 from study.quantities import count_text, plural
+from study.records import FOREIGN
 from study.sweeping.bill import Bill
 from study.sweeping.liveness import Signs
 from study.sweeping.status import RunStatus, SweepStatus
@@ -34,7 +35,9 @@ def bill_summary(bill: Bill) -> str:
     total = f"{runs}, {bill.spent_tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
     time = f"about {duration(bill.expected_seconds)} on {plural(bill.slots, 'slot')} at {bill.basis}"
     units = "Tokens, FLOPs (train_flops: the products that run) and seconds are those of one run."
-    return "\n".join([f"{total}: {time}", *_left_line(bill), *_sharing_line(bill), units, *_extension_line(bill)])
+    return "\n".join(
+        [f"{total}: {time}", *_left_line(bill), *_sharing_line(bill), units, *_extension_line(bill), *_scores_line(bill)]
+    )
 
 
 def _left_line(bill: Bill) -> Iterator[str]:
@@ -64,10 +67,17 @@ def _sharing_line(bill: Bill) -> Iterator[str]:
         )
 
 
+def _scores_line(bill: Bill) -> Iterator[str]:
+    """What a sweep is scored on behind its runs."""
+    downstream = next((cell.spec.downstream for cell in bill.cells), None)
+    if downstream is not None:
+        yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, which are made when the runs have ended."
+
+
 def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:
     """One row a run: where it is, and why fits leave it out where they do."""
     who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
-    title = f"{state.name}: {state.count('COMPLETED')} of {len(state.runs)} runs completed, {who}"
+    title = f"{state.name}: {state.count('COMPLETED')} of {len(state.own)} runs completed, {who}"
     with_mfu = any(run.mfu is not None for run in state.runs)
     varied = any(run.setting for run in state.runs)
     several_budgets = len({run.target_tokens for run in state.runs}) > 1
@@ -95,9 +105,11 @@ def status_summary(state: SweepStatus) -> str:
     if silent:
         told["running"] += f" ({silent} silent)"
     counts = ", ".join(told.values()) or "no run has begun"
-    bound = "at most " if state.at_most else ""
+    bound = "at most " if state.at_most and len(state.own) <= (state.planned_runs or 0) else ""
     planned = "" if state.planned_runs is None else f" of {bound or 'about '}{state.planned_runs} planned"
-    lines = [f"{counts}{planned}."]
+    others = len(state.runs) - len(state.own)
+    earlier = f" {plural(others, 'run')} more of earlier launches, {FOREIGN}." if others else ""
+    lines = [f"{counts}{planned}.{earlier}"]
     on = f" on one of {len(state.best)} validation sets, between which losses do not compare" if len(state.best) > 1 else ""
     for best in state.best:
         name = run_words(best.shape, best.setting, best.learning_rate, best.seed)

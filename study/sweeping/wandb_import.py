@@ -84,12 +84,12 @@ def ledger_of(runs: Iterable[WandbHistory], tuned: tuple[str, ...]) -> pd.DataFr
 
 
 def _row(run: WandbHistory, tuned: tuple[str, ...]) -> dict[str, Any]:
-    config = flatten(run.config)
+    facts = {"run_id": run.run_id, "name": run.name, "group": run.group, "state": run.state, "history_rows": len(run.rows)}
+    config = {f"config.{key}" if key in facts else key: value for key, value in flatten(run.config).items()}
     last = {key: value for row in run.rows for key, value in row.items() if not key.startswith("_")}
     summary = {key: value for key, value in flatten(run.summary).items() if not key.startswith("_")}
     ended = None if run.state == "finished" else f"W&B says {run.state}"
-    facts = {"run_id": run.run_id, "name": run.name, "group": run.group, "state": run.state, "history_rows": len(run.rows)}
-    row = facts | last | config | summary
+    row = facts | last | config | summary  # a mirrored run tells its own state
     return row | {
         "exclusion": row.get("exclusion", None if "data_fingerprint" in row else ended),
         "cell": _cell(row, config, tuned),

@@ -78,7 +78,8 @@ def _lead(
         precision = precision_of(config.recipe.precision, checkpoint, execution.device)
         filing = Filing(config, prepared, folder, sweep, execution, precision, attempt, teacher_architecture(config))
         watchdog = Watchdog(execution.hang_seconds, filing.give_up)
-        outcome = _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check, checkpoint, precision)
+        outcome = _of_other_text(config, prepared, folder)
+        outcome = outcome or _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check, checkpoint, precision)
         if outcome.state != "PREEMPTED":
             filing.file(outcome)
     return outcome.state
@@ -90,11 +91,20 @@ def _follow(
     """The life of a rank that files nothing; what stops it alone it leaves for the leader, which files it."""
     watchdog = Watchdog(execution.hang_seconds, _end_at_once)
     checkpoint = newest_whole_checkpoint(folder.checkpoints)
-    outcome = _attempt(config, prepared, folder, execution, stop, watchdog, None, checkpoint, None)
+    outcome = _of_other_text(config, prepared, folder)
+    outcome = outcome or _attempt(config, prepared, folder, execution, stop, watchdog, None, checkpoint, None)
     if outcome.state not in ("COMPLETED", "PREEMPTED", "PRUNED"):
         said = json.dumps({"state": outcome.state, "reason": f"rank {rank()}: {outcome.reason}"})
         write_atomically(folder.rank_file(rank()), said.encode())
     return outcome.state
+
+
+def _of_other_text(config: RunConfig, prepared: PreparedData, folder: RunFolder) -> Outcome | None:
+    """How a run ends whose text has changed since it was planned, so that its id would name numbers of other text."""
+    if config.fingerprint(prepared.fingerprint) == folder.run_id:
+        return None
+    changed = f"{config.data.corpus} is other text than when the run was planned"
+    return Outcome("FAILED", f"data.corpus: {changed}; bring it back and `study retry`, or launch anew with what is there")
 
 
 def _end_at_once(reason: str) -> None:
