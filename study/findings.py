@@ -480,7 +480,7 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
-    """The cells of fronts and steps, which need no bracket, whose learning rate may be far from its best; no pair names them."""
+    """The cells of fronts and steps, which need no bracket, whose rate may be far from its best; no pair names them."""
     told = evidence.comparisons.compared | {left.cell for left in evidence.comparisons.left_out}
     usable = [cell for cell in evidence.cells if cell.usable]
     loose = [cell for cell in usable if not cell.rates.bracketed and cell.name not in told]
