@@ -14,6 +14,7 @@ from study.architecture import Architecture
 from study.counting import MASKING_RATE, flops_per_token, masked_positions, parameters
 from study.errors import InputError
 from study.fitting.law_files import FittedLaw, read_law
+from study.fitting.observations import VOCABULARY
 from study.latency.prediction import LatencyModel, Statistic, fit_latency
 from study.latency.table import read_table
 from study.memory import Precision, memory_of
@@ -102,20 +103,38 @@ def right_size(
         if text is not None
     ]
     solved = _solved(goals, setting, quantities, model, under or len(goals) > 1, tolerance)
-    beyond = [] if model is None else _unmeasured(model, solved.shapes)
-    of_law = [] if fitted is None else [*fitted.notes, *_extrapolated(fitted, solved.shapes, trained)]
+    beyond = [] if model is None else _unmeasured(model, solved.shapes, setting)
+    of_law = (
+        [] if fitted is None else [*fitted.notes, *_unlike(fitted, setting), *_extrapolated(fitted, solved.shapes, trained)]
+    )
     return replace(solved, notes=(*solved.notes, *beyond, *(f"loss: {note}" for note in of_law)))
 
 
-def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture]) -> list[str]:
-    """How many shapes lie beyond those that latency was measured on."""
-    beyond = sum(not model.covers(shape) for shape in shapes)
+def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], setting: Setting) -> list[str]:
+    """How many shapes lie beyond what latency was measured on, and in what."""
+    beyond = [found for shape in shapes if (found := model.beyond(shape, setting.batch, setting.sequence_length))]
     if not beyond:
         return []
-    (shallow, deep), (narrow, wide) = model.depths, model.widths
+    in_what = Counter(name for found in beyond for name in found)
+    measured = ", ".join(_from_to(name, *model.ranges[name]) for name in model.ranges if name in in_what)
     return [
-        f"latency is extrapolated for {beyond} of {plural(len(shapes), 'shape')}, which that error does not cover: it was "
-        f"measured on depths of {shallow} to {deep} and widths of {narrow} to {wide}"
+        f"latency is extrapolated for {len(beyond)} of {plural(len(shapes), 'shape')}, which that error does not cover: it was "
+        f"measured at {measured}"
+    ]
+
+
+def _from_to(name: str, least: float, largest: float) -> str:
+    return f"{name} {least:g}" if least == largest else f"{name} {least:g} to {largest:g}"
+
+
+def _unlike(law: FittedLaw, setting: Setting) -> list[str]:
+    """What all runs of a law had otherwise than the shapes considered, so that its losses are not theirs."""
+    has = {VOCABULARY: setting.space.template.vocabulary}
+    return [
+        f"{law.law.name} was fitted to runs of {name.rpartition('.')[2]} {law.alike[name]:,}, and these shapes have {value:,}; "
+        f"losses over other vocabularies are not comparable: give --vocabulary {law.alike[name]}"
+        for name, value in has.items()
+        if law.alike.get(name, value) != value
     ]
 
 

@@ -100,7 +100,7 @@ def test_a_change_that_cannot_be_is_told_with_its_remedy(text: str, problem: str
 
 def test_memory_and_latency_rank_where_they_are_known() -> None:
     coefficients = dict.fromkeys(TERMS, 0.0) | {"layer": 1e-3}
-    timed = LatencyModel("median", "fp32", 1, "all", coefficients, 5, 5, (12, 24), (768, 768), 0.0, 0.0)
+    timed = LatencyModel("median", "fp32", 1, "all", coefficients, 5, 5, {}, 0.0, 0.0)
     ranked = rank_changes(BASE, ["depth=24", "ffn=6144"], measures(128, 32, "fp32", timed), by="memory_bytes")
     assert [change.label for change in ranked] == ["depth 12 → 24", "ffn 3,072 → 6,144"]
     assert ranked[0].effects["latency_seconds"].added == pytest.approx(0.012)

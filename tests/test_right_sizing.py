@@ -20,6 +20,7 @@ from study.latency.table import write_table
 from study.memory import memory_of
 from study.right_sizing import right_size
 from study.timing.measuring import hardware_environment
+from tests.synthetic import depth_or_width
 from tests.test_latency import synthetic_table
 
 
@@ -106,9 +107,12 @@ def test_latency_is_that_of_the_table_s_model(latency_folder: Path) -> None:
     assert not any("extrapolated" in note for note in measured.notes)
     deeper = right_size(latency="30ms", latency_table=latency_folder, depth="12:13", width="128:512", under=True)
     assert deeper.notes[-1] == (
-        "latency is extrapolated for 1 of 2 shapes, which that error does not cover: it was measured on depths of 2 to 12 and "
-        "widths of 128 to 512"
+        "latency is extrapolated for 1 of 2 shapes, which that error does not cover: it was measured at depth 2 to 12"
     )
+    longer = right_size(latency="2s", latency_table=latency_folder, depth="2:12", width="128:512", under=True, ffn_ratio=2.0,
+                        sequence_length=512, batch=64, head_width=32)  # fmt: skip
+    assert longer.notes[-1].startswith("latency is extrapolated for ")
+    assert "FFN ratio 4, head width 64, batch " in longer.notes[-1]
     contour = right_size(latency="10ms", latency_table=latency_folder, tolerance=0.05)
     assert all(abs(model.seconds(shape, 1, 128) / 0.01 - 1) <= 0.0501 for shape in contour.shapes)
 
@@ -181,6 +185,23 @@ def test_what_a_law_was_not_fitted_to_is_said(tmp_path: Path) -> None:
         f"loss: chinchilla is extrapolated for {shapes} of {shapes} shapes: it was fitted to tokens of 1.0M to 20.0M",
     )
     assert not any("extrapolated" in note for note in right_size(parameters="10M", law=path, tokens="10M").notes)
+
+
+def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
+    """The sweep's 2,048 pieces stand in its ledger, the file of its law takes them along, and 30,522 are no comparison."""
+    folder = depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6, 2e6, 4e6))
+    folder.write_ledger()
+    told = CliRunner().invoke(commands, ["fit", str(folder.path), "--law", "chinchilla", "--json"])
+    assert told.exit_code == 0, told.output
+    (tmp_path / "y.json").write_text(told.output)
+    asked: dict[str, Any] = {"parameters": "100k", "law": tmp_path / "y.json", "tokens": "2M", "tolerance": 0.9}
+    asked |= {"width": "32:128", "width_multiple": 32, "head_width": 32}
+    note = (
+        "loss: chinchilla was fitted to runs of vocabulary 2,048, and these shapes have 30,522; losses over other vocabularies "
+        "are not comparable: give --vocabulary 2048"
+    )
+    assert note in right_size(**asked).notes
+    assert not any("vocabulary" in line for line in right_size(**asked, vocabulary=2048).notes)
 
 
 @pytest.mark.parametrize(

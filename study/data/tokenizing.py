@@ -86,7 +86,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     learning.train_from_iterator(sample, trainer)
     pieces = learning.get_vocab()
     if len(pieces) != vocabulary:
-        found = f"this corpus yields only {len(pieces):,}; ask for fewer or give more text"
+        found = f"this corpus yields only {len(pieces):,}, and fewer where fewer are asked for; ask for half, or give more text"
         raise InputError.at(f"{_PLACE}.vocabulary", f"{vocabulary:,} pieces are asked for, but {found}")
     return bert_tokenizer(pieces)
 

@@ -104,6 +104,7 @@ class Fit:
             "conventions": self.law.conventions,
             "source": self.law.source,
             "columns": {name: text for name, text in self.observations.roles.items() if name in used},
+            "alike": dict(self.observations.alike),
             "ranges": {name: [float(values.min()), float(values.max())] for name, values in self.observations.columns.items()},
             "status": self.status,
             "reasons": list(self.reasons),

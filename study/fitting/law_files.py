@@ -32,8 +32,8 @@ SIZES = ("depth", "width", "heads", "ffn")
 class FittedLaw:
     """A law of loss with its estimates; `convention` says which total its variable `parameters` counts.
 
-    `notes` say what is weak or odd about its fit, and `ranges` over which values of its variables it was fitted; both are empty
-    where the file does not say.
+    `notes` say what is weak or odd about its fit, `ranges` over which values of its variables it was fitted, and `alike` what
+    else its runs had in common; all are empty where the file does not say.
     """
 
     law: Law
@@ -41,6 +41,7 @@ class FittedLaw:
     convention: Convention
     notes: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    alike: Mapping[str, int] = field(default_factory=dict)
 
     def loss_nats(self, architecture: Architecture, tokens: float | None) -> float:
         """The loss that the law predicts for a shape after so many tokens; raises InputError where it needs tokens."""
@@ -66,6 +67,7 @@ class _Rows(Strict):
 
     warnings: tuple[str, ...] = ()
     ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    alike: dict[str, int] = Field(default_factory=dict)
 
 
 def read_law(path: Path) -> FittedLaw:
@@ -107,7 +109,8 @@ def read_law(path: Path) -> FittedLaw:
     rows = _Rows.parse({key: values[key] for key in _Rows.model_fields if key in values}, str(path))
     notes += [f"{name} was fitted with a warning: {warning}" for warning in rows.warnings]
     ranges = {variable: rows.ranges[variable] for variable in law.variables if variable in rows.ranges}
-    return FittedLaw(law, {name: float(known[name]) for name in law.parameters}, convention, tuple(notes), ranges)
+    known_estimates = {name: float(known[name]) for name in law.parameters}
+    return FittedLaw(law, known_estimates, convention, tuple(notes), ranges, rows.alike)
 
 
 @dataclass(frozen=True)

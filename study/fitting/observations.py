@@ -12,6 +12,9 @@ from study.errors import InputError, Problem
 from study.fitting.laws import Floats, Law
 from study.quantities import plural
 
+VOCABULARY = "architecture.vocabulary"
+"""The column of a ledger that losses hang on, beside the text."""
+
 
 @dataclass(frozen=True)
 class Exclusion:
@@ -27,7 +30,7 @@ class Observations:
 
     `columns` holds the variables of the law, `response` what it predicts, `clusters` numbers the runs (all checkpoints of a
     run share one), `labels` name the rows as their table does, `budget` orders the rows from small to large, and `roles` says
-    which column or expression of the table each variable is.
+    which column or expression of the table each variable is. `alike` is what else all rows have in common, as far as known.
     """
 
     columns: Mapping[str, Floats]
@@ -38,6 +41,7 @@ class Observations:
     roles: Mapping[str, str] = field(default_factory=dict)
     excluded: tuple[Exclusion, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    alike: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, columns: Mapping[str, Floats], response: Floats, clusters: NDArray[np.int64] | None = None) -> Observations:

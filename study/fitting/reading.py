@@ -17,7 +17,7 @@ from study.fitting.column_names import SYMBOLS, named_like
 from study.fitting.expressions import evaluate
 from study.fitting.laws import Law
 from study.fitting.ledgers import LEDGER_COLUMNS, is_ledger, runs_of, unusable, why_apart, why_incomparable, why_no_repeats
-from study.fitting.observations import Exclusion, Observations, budget_of
+from study.fitting.observations import VOCABULARY, Exclusion, Observations, budget_of
 from study.fitting.table_files import NOTES, read_table
 from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
 from study.folders import SweepFolder
@@ -78,6 +78,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
         roles=reading.roles | reading.found,
         excluded=tuple(Exclusion(labels[row], reason) for row, reason in sorted(gone.items())),
         warnings=tuple(reading.warnings),
+        alike=reading.alike(gone),
     )
     return everything.where(used)
 
@@ -249,6 +250,12 @@ class _Reading:
         )
         if reason := next(filter(None, reasons), None):
             raise InputError.at("loss", reason)
+
+    def alike(self, gone: Mapping[int, str]) -> dict[str, int]:
+        """What all rows of a ledger that are used have in common of what their losses hang on."""
+        rows = self.table[self.present(gone)]
+        named = [name for name in (VOCABULARY,) if self.is_ledger and name in rows]
+        return {name: int(rows[name].iloc[0]) for name in named if rows[name].nunique() == 1}
 
     def present(self, gone: Mapping[int, str]) -> NDArray[np.bool_]:
         """Which rows are not gone."""

@@ -23,6 +23,9 @@ Statistic = Literal["median", "p95", "fastest"]
 FEWEST_SHAPES = 5
 """How many shapes a batch and length must have to be fitted alone."""
 
+RANGED = ("depth", "width", "FFN ratio", "head width", "batch", "length")
+"""What a prediction may be beyond the measurements in."""
+
 TERMS = ("call", "layer", "flop", "weight_byte", "activation_byte")
 """What a coefficient is the seconds of."""
 
@@ -36,7 +39,7 @@ class LatencyModel:
     without the tables of embeddings, of which a call reads a few rows;
     fitted by non-negative least squares of the relative error to a `statistic` of the calls: their median, their 95th
     percentile, or the fastest. `error` is the median and `worst_error` the largest relative error when every shape in turn is
-    left out of the fit and predicted; they say little of shapes beyond the `depths` and `widths`, least and largest, measured.
+    left out of the fit and predicted; they say little beyond the `ranges`, least and largest, of what was measured (RANGED).
     """
 
     statistic: Statistic
@@ -47,8 +50,7 @@ class LatencyModel:
     coefficients: dict[str, float]
     n_rows: int
     n_shapes: int
-    depths: tuple[int, int]
-    widths: tuple[int, int]
+    ranges: dict[str, tuple[float, float]]
     error: float
     worst_error: float
 
@@ -57,10 +59,10 @@ class LatencyModel:
         features = _features(architecture, batch, sequence_length, self.precision)
         return float(features @ np.array([self.coefficients[term] for term in TERMS]))
 
-    def covers(self, architecture: Architecture) -> bool:
-        """Whether a shape is within the depths and widths that were measured."""
-        sizes = ((architecture.depth, self.depths), (architecture.width, self.widths))
-        return all(least <= size <= largest for size, (least, largest) in sizes)
+    def beyond(self, architecture: Architecture, batch: int, sequence_length: int) -> list[str]:
+        """In what a call lies outside of all that was measured."""
+        values = _ranged(architecture, batch, sequence_length)
+        return [name for name, (least, largest) in self.ranges.items() if not least <= values[name] <= largest]
 
     def to_dict(self) -> dict[str, Any]:
         """The model as plain values."""
@@ -98,15 +100,17 @@ def fit_latency(
     if len(set(shapes)) < 3:
         message = f"has {len(set(shapes))} shapes in {precision}; a prediction needs 3: study latency with more --shapes"
         raise InputError.at("--latency-table", message)
-    ranges = {size: (int(rows[size].min()), int(rows[size].max())) for size in ("depth", "width")}
-    for size, (least, largest) in ranges.items():
+    cases = list(zip(architectures, rows["batch"].astype(int), rows["sequence_length"].astype(int), strict=True))
+    measured = [_ranged(*case) for case in cases]
+    ranges = {name: (min(one[name] for one in measured), max(one[name] for one in measured)) for name in RANGED}
+    for size in ("depth", "width"):
+        least, largest = ranges[size]
         if least == largest:
             message = (
-                f"has shapes of {size} {least} alone, which cannot tell what {size} costs: study latency with other --shapes"
+                f"has shapes of {size} {least:g} alone, which cannot tell what {size} costs: study latency with other --shapes"
             )
             raise InputError.at("--latency-table", message)
-    cases = zip(architectures, rows["batch"], rows["sequence_length"], strict=True)
-    features = np.array([_features(a, int(batch), int(length), precision) for a, batch, length in cases])
+    features = np.array([_features(*case, precision) for case in cases])
     seconds = rows[f"{statistic}_seconds"].to_numpy(float)
     errors = _left_out_errors(features, seconds, np.array(shapes))
     return LatencyModel(
@@ -117,8 +121,7 @@ def fit_latency(
         coefficients=dict(zip(TERMS, _fit(features, seconds).tolist(), strict=True)),
         n_rows=len(rows),
         n_shapes=len(set(shapes)),
-        depths=ranges["depth"],
-        widths=ranges["width"],
+        ranges=ranges,
         error=float(np.median(errors)),
         worst_error=float(errors.max()),
     )
@@ -140,6 +143,12 @@ def _architecture(row: Mapping[Hashable, Any]) -> Architecture:
     """The architecture that a row of the table was measured on."""
     sizes = ("depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm")
     return Architecture.parse({name: row[name] for name in sizes}, place="--latency-table")
+
+
+def _ranged(architecture: Architecture, batch: int, sequence_length: int) -> dict[str, float]:
+    """A call in the quantities of RANGED."""
+    a = architecture
+    return dict(zip(RANGED, (a.depth, a.width, a.ffn / a.width, a.width / a.heads, batch, sequence_length), strict=True))
 
 
 def _features(architecture: Architecture, batch: int, length: int, precision: Precision) -> NDArray[np.float64]:

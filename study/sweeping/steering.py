@@ -42,9 +42,14 @@ class Retried:
 def stop(folder: SweepFolder) -> bool:
     """Ask whoever runs a sweep to let its runs save and to stop, and wait for it; False where nobody ran it.
 
-    Raises InputError where it has not stopped in time.
+    Raises InputError where it has not stopped in time, and where its runs have ended and are being scored.
     """
     if not is_locked(folder.lock_file):
+        if is_locked(folder.scoring_lock_file):
+            message = (
+                "is being scored, and none of its runs is trained; Ctrl-C where that was started stops it, and it can go on"
+            )
+            raise InputError.at(str(folder.path), message)
         return False
     write_atomically(folder.stop_file, json.dumps(_signed({})).encode())
     end = time.monotonic() + STOP_SECONDS
