@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -298,6 +299,23 @@ def test_a_seed_at_several_budgets_is_one_draw_of_a_slope() -> None:
     cells = [cell(norm, 1, losses(4.0, off[norm])) for norm in off]
     alone = contrast(np.array([-0.5, 0.5]), [each.losses for each in cells], [pooled_of(cells)] * 2)
     assert one == pytest.approx(alone.interval)
+
+
+def test_a_shape_without_a_seed_at_all_its_budgets_has_no_slope() -> None:
+    """It is not left out of a sum that is a slope only with it."""
+    off = (0.0, 0.1)
+    cells = [
+        cell("post", 1, losses(4.0, off), (0, 1)),
+        cell("post", 2, losses(3.0, off), (2, 3)),
+        cell("pre", 1, losses(4.0, off)),
+    ]
+    assert shape_multiverse._with_common_seeds(cells) is None
+    shared = [replace(cells[1], seeds=(1, 3)) if each is cells[1] else each for each in cells]
+    kept = shape_multiverse._with_common_seeds(shared)
+    assert kept is not None
+    assert [each.seeds for each in kept] == [(1,), (1,), (0, 1)]
+    assert [len(each.losses) for each in kept] == [1, 1, 2]
+    assert kept[1].losses[0] == pytest.approx(cells[1].losses[0])
 
 
 def pooled_of(cells: list[Cell]) -> SeedVariance:

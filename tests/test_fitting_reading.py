@@ -467,3 +467,22 @@ def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp
         for step in (1, 2, 3, 4)
     )
     assert len(read_observations(Source(folder.path, where=along), LAWS["power-floor"])) == 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"tokens": None}, {"parameters_non_embedding": None}, {"tokens": np.nan}, {"architecture.vocabulary": "many"}],
+    ids=lambda changes: f"{changes}",
+)
+def test_a_ledger_of_other_people_may_lack_what_ours_have(tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder = depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6,))
+    table = folder.write_ledger()
+    for name, value in changes.items():
+        if value is None:
+            table = table.drop(columns=name)
+        else:
+            table[name] = table[name].astype(object)
+            table.loc[0, name] = value
+    table.astype({"architecture.vocabulary": str} if "many" in changes.values() else {}).to_parquet(folder.ledger_file)
+    found = read_observations(Source(folder.path), LAWS["power-floor"])
+    assert len(found) > 3

@@ -103,7 +103,7 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     results = again.path / "results"
     paid = json.loads(study("plan", again.path / "toy.yaml", "--results", results, "--json", "--device", "cpu")[1])
     assert paid["runs"] == 6
-    assert "the median of 8 earlier runs" in paid["basis"]
+    assert "by 8 earlier runs of this sweep" in paid["basis"]
 
 
 def test_what_is_derived_is_rebuilt_with_the_same_bytes_without_torch(finished: tuple[Place, str], tmp_path: Path) -> None:

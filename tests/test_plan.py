@@ -344,8 +344,10 @@ def test_a_bill_knows_what_other_sweeps_of_the_folder_have_trained() -> None:
     spec = sweep(seeds=2)
     first, second = cells(spec)
     others = [ended(run, environment=environment().model_dump(), wall_seconds=30.0) for run in first.trials()]
-    paid = bill(spec, [CORE], others=others)
+    paid = bill(spec, [CORE], others=others, text="data")
     assert [row.runs_left for row in paid.rows] == [0, 2]
+    assert [row.runs_left for row in bill(spec, [CORE], others=others, text="another").rows] == [2, 2]
+    assert bill(spec, [CORE], others=others).runs_left == 4, "of text that nobody looked at"
     assert paid.rows[0].expected_seconds == pytest.approx(30.0)
     assert "by 2 earlier runs of other sweeps here" in paid.basis
     own = timed(second.config, 1e6)
@@ -481,6 +483,12 @@ def test_tuned_batches_are_priced_at_the_dearest() -> None:
     assert [row.tokens for row in paid.rows] == [102_400, 102_400]
     assert paid.at_most
     assert not bill(sweep(tune=RATES, budgets={"steps": [100]}), [CORE]).at_most
+    wsd = {"recipe": {"schedule": "wsd", "learning_rate": 1e-3}}
+    knob = {"recipe.batch_tokens": {"low": 832, "high": 2048, "trials": 2}}
+    branched = bill(sweep(base=wsd, tune=knob, budgets={"tokens": [1e6, 2e6]}), [CORE])
+    assert branched.sharing is not None
+    assert all(0 < row.spent_tokens <= row.tokens for row in branched.rows)
+    assert branched.sharing.train_flops == pytest.approx(branched.train_flops)
 
 
 def test_a_bill_names_the_scores_that_it_does_not_count() -> None:

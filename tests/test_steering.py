@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
 from study.naming import subject
 from study.ownership import Attempt, turn
-from study.records import ledger
+from study.records import FOREIGN, ledger
 from study.scoring.launch import target
 from study.sweeping.coordinator import Progress, held
 from study.sweeping.display import ended_line
 from study.sweeping.liveness import Signs, seconds_per_row, signs_of
 from study.sweeping.plan import cells
-from study.sweeping.status import status
+from study.sweeping.status import RunStatus, SweepStatus, status
 from study.sweeping.steering import exclude, include, retry, stop
 from study.sweeping.tables import duration, status_summary, status_table, watched
 from study.terminal import show
@@ -169,10 +170,13 @@ def test_an_excluded_run_can_be_trained_anew(tmp_path: Path) -> None:
     folder = sweep_at(tmp_path)
     best = min(folder.records(), key=lambda one: one.loss_nats or 9)
     exclude(best.run_id, folder.path.parent, "broken GPU")
+    (folder.run(best.run_id).scores / "cola").mkdir(parents=True)
     (retried,) = retry(folder, [best.run_id])
     assert (retried.state, retried.reason) == ("COMPLETED", "excluded: broken GPU")
     assert json.loads(Path(retried.kept).with_name("0001.note.json").read_text())["excluded"] == "broken GPU"
     assert folder.run(best.run_id).excluded() is None
+    assert not folder.run(best.run_id).scores.exists(), "they were of the weights that are no more"
+    assert list(folder.run(best.run_id).path.glob("attempts/*.scores/cola"))
     again = FakeExecutor()
     run(tmp_path, again, **TUNED)
     assert again.submitted == [best.run_id]
@@ -195,6 +199,14 @@ def test_runs_of_an_earlier_launch_are_told_apart_and_count_for_nothing(
     assert told.startswith(
         "2 COMPLETED of about 2 planned. 2 runs more of earlier launches, not part of the sweep as last launched."
     )
+
+
+def test_a_run_of_an_earlier_launch_that_hangs_is_no_running_run_of_the_sweep() -> None:
+    values: dict[str, Any] = dict.fromkeys(RunStatus.__dataclass_fields__)
+    hanging = RunStatus(**values | {"run_id": "a", "state": "running", "reason": FOREIGN, "signs": Signs(900.0, 1.0, None)})
+    state = SweepStatus("s", None, (replace(hanging, tokens=1, spent_tokens=1, target_tokens=2, train_flops=1.0),), 2, 1e9)
+    assert status_summary(state).startswith("no run has begun of about 2 planned. 1 run more of earlier launches, ")
+    assert state.seconds_left is None
 
 
 def test_runs_of_an_earlier_search_are_none_of_its_next(tmp_path: Path) -> None:

@@ -111,18 +111,20 @@ def _starts(config: Any, folder: Path) -> list[float]:
     from study.sweeping.executors.local import LocalExecutor
     from study.sweeping.executors.slots import Slot
 
-    prepare(config.data)
+    run_id = config.fingerprint(prepare(config.data).fingerprint)
     cores = machine.cores()
     executor, seconds = LocalExecutor([Slot("cpu", (0,), cores)], "bench"), []
     for number in range(RUNS):
-        run = RunFolder(folder / str(number))
+        run = RunFolder(folder / str(number) / run_id)
         started = perf_counter()
         future = executor.submit(config, run.path)
         while not (run.metrics_file.exists() and run.metrics_file.stat().st_size) and not future.done():
             sleep(0.001)
         seconds.append(perf_counter() - started)
-        if future.result(timeout=300):
-            raise RuntimeError(f"a run ended with exit status {future.result()}: {run.log_file.read_text()[-500:]}")
+        status, record = future.result(timeout=300), run.record()
+        if status or record is None or record.state != "COMPLETED":
+            why = f"exit status {status}" if record is None else f"{record.state}, {record.reason}"
+            raise RuntimeError(f"a run ended with {why}: {run.log_file.read_text()[-500:]}")
     return seconds
 
 

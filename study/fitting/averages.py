@@ -15,8 +15,8 @@ from study.fitting.seed_scatter import seed_scatter
 METHOD = (
     "Average over places: the mean of the differences of one pair over the families in which it was compared, all counted "
     "alike. Runs of one seed begin alike at every budget and may share a trunk, so a seed is one draw, however many places it "
-    "is in: the losses are averaged over places first, and the seeds that all cells of a side have give the variance, one for "
-    "both sides where they scatter alike. Holm's adjustment is over all averages."
+    "is in: the losses of the seeds that all cells of a side have are averaged over places first, with one variance over seeds "
+    "for both sides where they scatter alike. Seeds that some place lacks are left out. Holm's adjustment is over all averages."
 )
 
 

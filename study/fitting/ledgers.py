@@ -120,11 +120,16 @@ def why_no_repeats(runs: pd.DataFrame, variables: Mapping[str, NDArray[np.float6
         return ""
     agreeing = runs.groupby(list(variables.values()), sort=False)
     for column, words in {"tokens": "tokens", "parameters_non_embedding": "size"}.items():
-        if agreeing[column].agg(lambda sizes: len(list(of_equal_size(sizes, float)))).max() > 1:
+        if column in runs and agreeing[column].agg(_different).max() > 1:
             condition = " and ".join([*([where] if where else []), f"{column} == {runs[column].max()}"])
             known = f"a law in {' and '.join(variables)} alone takes runs that differ in {words} for repeats of each other"
             return f'{known}; keep those of one with --where "{condition}", or fit a law in both'
     return ""
+
+
+def _different(sizes: pd.Series[float]) -> int:
+    """How many different sizes there are among those that are known."""
+    return len(list(of_equal_size(pd.to_numeric(sizes, errors="coerce").dropna(), float)))
 
 
 def usable(ledger: pd.DataFrame) -> pd.DataFrame:

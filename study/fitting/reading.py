@@ -255,7 +255,12 @@ class _Reading:
         """What all rows of a ledger that are used have in common of what their losses hang on."""
         rows = self.table[self.present(gone)]
         named = [name for name in (VOCABULARY,) if self.is_ledger and name in rows]
-        return {name: int(rows[name].iloc[0]) for name in named if rows[name].nunique() == 1}
+        values = {name: pd.to_numeric(rows[name], errors="coerce") for name in named}
+        return {
+            name: int(column.iloc[0])
+            for name, column in values.items()
+            if column.nunique(dropna=False) == 1 and column.notna().all()
+        }
 
     def present(self, gone: Mapping[int, str]) -> NDArray[np.bool_]:
         """Which rows are not gone."""

@@ -130,7 +130,9 @@ def _slope(families: Sequence[Sequence[Cell]], skipped: int, space: Space, choic
     """
     if not families:
         return Universe(choices, f"no two depths are within {EQUAL_WITHIN:.0%} of one size", None)
-    cells = [replace(cell, losses=cell.losses[skipped:], seeds=cell.seeds[skipped:]) for family in families for cell in family]
+    kept = [replace(cell, losses=cell.losses[skipped:], seeds=cell.seeds[skipped:]) for family in families for cell in family]
+    if (cells := _with_common_seeds(kept)) is None:
+        return Universe(choices, "some shape has no seed at all its budgets", None)
     parts = [slope_weights(np.log2([cell.architecture.depth for cell in family])) for family in families]
     weights, losses = np.concatenate(parts) / len(families), [cell.losses for cell in cells]
     means = np.array([each.mean() for each in losses])
@@ -142,8 +144,23 @@ def _slope(families: Sequence[Sequence[Cell]], skipped: int, space: Space, choic
     return Universe(choices, "measured", value, interval)
 
 
+def _with_common_seeds(cells: Sequence[Cell]) -> list[Cell] | None:
+    """The cells with those seeds alone that all cells of their shape and setting have, None where some have none."""
+    common: dict[tuple[Architecture, str], set[int]] = {}
+    for cell in cells:
+        shape = (cell.architecture, cell.setting)
+        common[shape] = common.get(shape, set(cell.seeds)) & set(cell.seeds)
+    if not all(common.values()):
+        return None
+    found = []
+    for cell in cells:
+        seeds = tuple(seed for seed in cell.seeds if seed in common[cell.architecture, cell.setting])
+        found.append(replace(cell, losses=cell.losses[[cell.seeds.index(seed) for seed in seeds]], seeds=seeds))
+    return found
+
+
 def _contrast_of_shapes(cells: Sequence[Cell], factors: NDArray[np.float64]) -> Contrast:
-    """Σ fᵢ·mean(lossᵢ) of cells, where those of one shape and setting share their seeds, and those others lack are left out."""
+    """Σ fᵢ·mean(lossᵢ) of cells, where those of one shape and setting have the same seeds."""
     places: dict[tuple[Architecture, str], list[int]] = {}
     for place, cell in enumerate(cells):
         places.setdefault((cell.architecture, cell.setting), []).append(place)
@@ -151,8 +168,8 @@ def _contrast_of_shapes(cells: Sequence[Cell], factors: NDArray[np.float64]) -> 
     weights: list[float] = []
     for members in places.values():
         weight = float(np.abs(factors[members]).sum())
-        if weight and (losses := over_places([cells[place] for place in members], factors[members] / weight)).size:
-            shapes[f"{len(shapes)}"] = losses
+        if weight:
+            shapes[f"{len(shapes)}"] = over_places([cells[place] for place in members], factors[members] / weight)
             weights.append(weight)
     variances = seed_scatter(cells[0].pool, shapes).variances
     known = [variances[name] for name in shapes] if len(variances) == len(shapes) else None

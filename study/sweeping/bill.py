@@ -126,11 +126,12 @@ def bill(
     records: Iterable[RunRecord] = (),
     precision: Precision | None = None,
     others: Iterable[RunRecord] = (),
+    text: str | None = None,
 ) -> Bill:
     """The bill of a sweep on these slots, which are alike, timed by its earlier `records`, or else by those of `others`.
 
-    Runs that have a record are not left to do; those of other sweeps' are taken over, but by a search. `precision` is the one
-    that the runs will be in, None where that is not known.
+    Runs that have a record are not left to do, those of `others` where they are of the same `text`, a data fingerprint; a
+    search takes over none. `precision` is the one that the runs will be in, None where that is not known.
 
     Raises InputError with every problem of every run that the sweep may want.
     """
@@ -146,11 +147,12 @@ def bill(
     planned = cells(spec)
     trunks = families(planned)
     branches = branch_steps(trunks)
-    ended = {record.config.key: record for record in (*others, *own) if _stands(record) and record.state != "PRUNED"}
+    shared = [record for record in others if record.data_fingerprint == text]
+    ended = {record.config.key: record for record in (*shared, *own) if _stands(record) and record.state != "PRUNED"}
     rows = []
     for cell in planned:
         dearest = _dearest(cell)
-        spent_steps = dearest.steps - branches.get(cell.config.key, 0)
+        spent_steps = dearest.steps - ((dearest.branch_step or 0) if cell.config.key in branches else 0)
         rows.append(_row(spec, dearest, spent_steps, (cell.planned_runs(), cell.runs_left(ended)), times))
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
     at_most = searched or any(_dearest(cell) != cell.config for cell in planned)
@@ -163,9 +165,10 @@ def _sharing(shared: list[tuple[Cell, ...]], branches: dict[str, int]) -> Sharin
     spent = alone = largest = 0.0
     for family in shared:
         for cell in family:
-            flops = expected_flops(cell.config, cell.config.steps) * cell.planned_runs()
+            run = _dearest(cell)
+            flops = expected_flops(run, run.steps) * cell.planned_runs()
             alone += flops
-            spent += flops * (1 - branches.get(cell.config.key, 0) / cell.config.steps)
+            spent += flops * (1 - ((run.branch_step or 0) / run.steps if cell.config.key in branches else 0))
             largest += flops if cell is family[0] else 0.0
     return Sharing(spent, alone, largest)
 

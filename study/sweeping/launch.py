@@ -9,7 +9,8 @@ from typing import Any, Literal
 from rich.console import Console
 
 from study.config import RunConfig
-from study.data.prepared import PreparedData, check_files, prepare
+from study.data.hub import PREFIX
+from study.data.prepared import PreparedData, check_files, data_fingerprint, prepare
 from study.errors import InputError
 from study.folders import SweepFolder, checkpoints_in
 from study.memory import Device, Precision
@@ -60,7 +61,10 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     if resources.on == "local":  # of other machines' memory nothing is known here
         check_room(spec, slots)
     precision = _precision(first_runs(spec)[0].recipe.precision, slots[0].device, here=resources.on == "local")
-    return bill(spec, slots, folder.records(), precision, folder.others_records())
+    others = folder.others_records()
+    far = spec.data.corpus.startswith(PREFIX)  # a bill asks no hub
+    text = data_fingerprint(spec.data) if others and not far else None
+    return bill(spec, slots, folder.records(), precision, others, text)
 
 
 def _check_trained_runs(spec: SweepSpec, folder: SweepFolder, prepared: PreparedData | None = None) -> None:

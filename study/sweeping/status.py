@@ -125,7 +125,9 @@ class SweepStatus:
         """How long the rest takes at the speed of the runs that are running, silent ones left out; None where none is."""
         if self.remaining_flops is None:
             return None
-        moving = (run for run in self.running if run.spent_tokens and run.tokens_per_second and not run.silent)
+        moving = (
+            run for run in self.running if run.reason is None and run.spent_tokens and run.tokens_per_second and not run.silent
+        )
         per_token = ((run, run.train_flops / run.spent_tokens) for run in moving)
         speed = sum((run.tokens_per_second or 0.0) * flops for run, flops in per_token)
         return self.remaining_flops / speed if speed else None

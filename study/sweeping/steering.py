@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from study.durable_files import write_atomically
@@ -71,7 +72,20 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
     """
     with held(folder):
         siblings = folder.siblings()
-        return [_put_aside(folder, siblings, run_id, record) for run_id, record in _failed(folder, run_ids).items()]
+        found = _failed(folder, run_ids)
+        _check_siblings(siblings, [run_id for run_id, record in found.items() if record.excluded is not None])
+        return [_put_aside(folder, siblings, run_id, record) for run_id, record in found.items()]
+
+
+def _check_siblings(siblings: Sequence[SweepFolder], excluded: Sequence[str]) -> None:
+    """Raise InputError where another sweep uses an excluded run, and would give it back, or is being run or scored."""
+    for sibling, run_id in product(siblings, excluded):
+        if (there := sibling.run(run_id).record()) is None:
+            continue
+        if there.excluded is None:
+            raise InputError.at(run_id, f"is used by {sibling.name}, where nobody excluded it; exclude it there too, by its id")
+        if is_locked(sibling.lock_file) or is_locked(sibling.scoring_lock_file):
+            raise InputError.at(run_id, f"is also in {sibling.name}, which is being run; stop that first")
 
 
 def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]:
@@ -96,7 +110,7 @@ def _put_aside(folder: SweepFolder, siblings: Sequence[SweepFolder], run_id: str
     kept = _aside(folder.run(run_id), _signed({}))
     for sibling in siblings:
         there = sibling.run(run_id).record()
-        if there is not None and (there.state not in _KEPT or record.excluded is not None):
+        if there is not None and (there.state not in _KEPT or there.excluded is not None):
             _aside(sibling.run(run_id), _signed({"by_sweep": folder.name}))
     return Retried(run_id, record.state, record.reason or record.exclusion, str(kept))
 
@@ -104,6 +118,10 @@ def _put_aside(folder: SweepFolder, siblings: Sequence[SweepFolder], run_id: str
 def _aside(run: RunFolder, note: dict[str, str]) -> Path:
     """Move a run's record among the past attempts; what is trained anew is not excluded, and why it was stands in the note."""
     excluded = run.excluded()
+    if excluded is not None and run.scores.exists():  # they are of the weights that are trained anew
+        kept_scores = run.path / "attempts" / f"{run.attempts():04d}.scores"
+        kept_scores.parent.mkdir(exist_ok=True)
+        run.scores.rename(kept_scores)
     kept = run.put_record_aside(note if excluded is None else note | {"excluded": excluded})
     run.exclusion_file.unlink(missing_ok=True)
     return kept

@@ -100,7 +100,7 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
 
 def status_summary(state: SweepStatus) -> str:
     """Runs by state, the best so far, and what is spent and left."""
-    silent = sum(run.silent for run in state.runs)
+    silent = sum(run.silent for run in state.own)
     told = {name: f"{count} {name}" for name, count in state.counts.items()}
     if silent:
         told["running"] += f" ({silent} silent)"
