@@ -279,7 +279,6 @@ def launch(
     """
     from rich.console import Console
 
-    from study.answering import report as write_report
     from study.ownership import HUNG_AFTER
     from study.quantities import read_seconds
     from study.scoring.launch import load_tasks
@@ -300,6 +299,8 @@ def launch(
     if launched.unmirrored:
         console.print(f"{launched.unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
     if spec.downstream is not None:
+        from study.answering import report as write_report
+
         write_report(folder)  # of what is trained there is an answer, whatever becomes of the scores
         table = score_launched(folder.path, spec.downstream, spec.resources.overridden(**resources), console)
         show(*(() if as_json else table))

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from study.errors import UNREADABLE
-from study.fitting.cells import SHAPE, in_words
+from study.fitting.cells import in_words
 from study.fitting.ledgers import unusable, validation_columns
 from study.fitting.score_points import series
-from study.folders import SweepFolder
+from study.folders import SHAPE, SweepFolder
 from study.plotting.loss_against_parameters import PARAMETERS
 from study.plotting.style import FLOPS, LOSS
 from study.records import with_left_out

@@ -252,9 +252,7 @@ def interval(difference: Difference) -> str:
 
 def _family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
     """A sentence a family; of more than MOST_FAMILIES those whose widest decided differences are the widest and the least."""
-    families: dict[str, list[Comparison]] = {}
-    for pair in pairs:
-        families.setdefault(pair.family, []).append(pair)
+    families = grouped(pairs, lambda pair: pair.family)
     told = {name: _told(among) for name, among in families.items()}
     if len(families) <= MOST_FAMILIES:
         yield from (_family_sentence(name, pair, families[name]) for name, pair in told.items())

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-SIZE_KNOBS = tuple(f"architecture.{size}" for size in ("depth", "width", "heads", "ffn"))
-"""The knobs that the name of a shape tells."""
+SHAPE = ("architecture.depth", "architecture.width", "architecture.heads", "architecture.ffn")
+"""The four sizes of a shape, as knobs and as ledger columns."""
 
 LEAST_OF_ID = 4
 """How many characters of a run's id may name it."""
@@ -454,7 +454,7 @@ class SweepFolder:
         values = self.sweep()
         searched = (values.get("search") or {}).get("space") or {}
         knobs = (*(values.get("vary") or {}), *(values.get("tune") or {}), *searched)
-        return tuple(knob for knob in knobs if knob not in ("recipe.learning_rate", *SIZE_KNOBS))
+        return tuple(knob for knob in knobs if knob not in ("recipe.learning_rate", *SHAPE))
 
     def tags(self) -> tuple[str, ...]:
         """The tags that the sweep gives its runs in W&B."""

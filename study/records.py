@@ -57,8 +57,8 @@ class RunRecord(Strict):
     per masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the standard error over its
     sequences. `train_flops` and its namesakes are totals over the steps done, by the conventions of
     study.counting, the forward passes of a teacher among them. `train_loss_nats` is the mean of what the last steps minimised,
-    where a teacher has its share. `weights_sha256` is that of the file of weights, by which damage
-    is known. `wall_seconds` sums the attempts' training time, validation included.
+    where a teacher has its share. `weights_sha256` is that of the file of weights, by which damage is
+    known. `wall_seconds` sums the attempts' training time, validation included.
 
     A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
     what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
@@ -126,6 +126,9 @@ class RunRecord(Strict):
         return None if self.exclusion is not None else self.loss_nats
 
 
+NO_COLUMNS = ("config", "environment", "schema_version", "weights_sha256")
+"""What of a record stands in no column of its own."""
+
 FOREIGN = "not part of the sweep as last launched"
 """Why fits leave out a run of another cell than the sweep now has."""
 
@@ -143,9 +146,7 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
     rows = []
     branched = any(record.trunk is not None for record in records)
     for record in sorted(records, key=lambda record: record.run_id):
-        unshown = {"config", "environment", "schema_version", "weights_sha256"} | (
-            set() if branched else {"spent_tokens", "trunk", "trunk_step"}
-        )
+        unshown = {*NO_COLUMNS} | (set() if branched else {"spent_tokens", "trunk", "trunk_step"})
         values = record.model_dump(mode="json", exclude=unshown)
         environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
         cell = cell_of(record.config, tuned, record.data_fingerprint)

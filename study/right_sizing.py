@@ -129,12 +129,12 @@ def _from_to(name: str, least: float, largest: float) -> str:
 
 def _unlike(law: FittedLaw, setting: Setting) -> list[str]:
     """What all runs of a law had otherwise than the shapes considered, so that its losses are not theirs."""
-    has = {VOCABULARY: setting.space.template.vocabulary}
+    vocabulary = setting.space.template.vocabulary
+    if (fitted := law.alike.get(VOCABULARY, vocabulary)) == vocabulary:
+        return []
     return [
-        f"{law.law.name} was fitted to runs of {name.rpartition('.')[2]} {law.alike[name]:,}, and these shapes have {value:,}; "
-        f"losses over other vocabularies are not comparable: give --vocabulary {law.alike[name]}"
-        for name, value in has.items()
-        if law.alike.get(name, value) != value
+        f"{law.law.name} was fitted to runs of vocabulary {fitted:,}, and these shapes have {vocabulary:,}; "
+        f"losses over other vocabularies are not comparable: give --vocabulary {fitted}"
     ]
 
 

@@ -25,7 +25,7 @@ def _difference_row(pair: Comparison | Average) -> list[object]:
     """What is compared, the difference, its verdict and what it rests on."""
     found = pair.difference
     return [
-        f"{pair.first} − {pair.second}",
+        pair.sides,
         f"{found.estimate_nats:+.4f}",
         _bounds(found),
         None if pair.p_value_holm is None else f"{pair.p_value_holm:.2g}",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from study.fitting.cells import Cell, over_places
-from study.fitting.comparisons import SIZES, Comparison, Verdict
+from study.fitting.cells import Cell, grouped, over_places
+from study.fitting.comparisons import Comparison, Pair, Verdict
 from study.fitting.paired import CONFIDENCE, Difference, holm, paired_difference
 from study.fitting.seed_scatter import seed_scatter
 
@@ -21,7 +21,7 @@ METHOD = (
 
 
 @dataclass(frozen=True)
-class Average:
+class Average(Pair):
     """The mean difference of a pair over `places`, the families in which it was compared; see METHOD.
 
     `weighs`, `first` and `second` are those of its pairs (study.fitting.comparisons), and `status` is of the same kind;
@@ -39,16 +39,6 @@ class Average:
     opposed: bool
     status: Verdict = "no_seed_replicates"
     p_value_holm: float | None = None
-
-    @property
-    def of_shapes(self) -> bool:
-        """Whether two shapes are compared, and not two settings of one."""
-        return self.weighs in SIZES
-
-    @property
-    def lower(self) -> str:
-        """The shape or the setting whose mean loss is lower."""
-        return self.first if self.difference.estimate_nats < 0 else self.second
 
     @property
     def reversed(self) -> Average:
@@ -71,9 +61,7 @@ def averages_of(pairs: Iterable[Comparison], cells: Iterable[Cell]) -> tuple[Ave
     with three seeds or four, 6% to 9% with two.
     """
     named = {cell.name: cell for cell in cells}
-    groups: dict[tuple[str, ...], list[Comparison]] = {}
-    for pair in pairs:
-        groups.setdefault((pair.weighs, pair.first, pair.second), []).append(pair)
+    groups = grouped(pairs, lambda pair: (pair.weighs, pair.first, pair.second))
     several = [group for group in groups.values() if len(group) > 1]
     found = [average for group in several if (average := _average(group, named)) is not None]
     adjusted = holm([average.difference.p_value for average in found])

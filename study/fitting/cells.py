@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,13 +17,10 @@ from study.counting import parameters
 from study.fitting.learning_rates import RATE, RateSearch, off_best, search_rates
 from study.fitting.paired import Difference, paired_difference
 from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, seed_scatter
-from study.folders import RunFolder, SweepFolder
+from study.folders import SHAPE, RunFolder, SweepFolder
 from study.records import FOREIGN, validation_of
 from study.schema import number_in
 from study.wording import budget_words, compact
-
-SHAPE = ("architecture.depth", "architecture.width", "architecture.heads", "architecture.ffn")
-"""The four sizes of a shape, as ledger columns."""
 
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -73,6 +70,11 @@ class Cell:
     def usable(self) -> bool:
         """Whether any run at the chosen rate has a loss that comparisons can use."""
         return bool(self.runs)
+
+    def at(self, seeds: Sequence[int]) -> Cell:
+        """The cell with the runs of these of its seeds alone."""
+        places = [self.seeds.index(seed) for seed in seeds]
+        return replace(self, runs=tuple(self.runs[place] for place in places), seeds=tuple(seeds), losses=self.losses[places])
 
     @property
     def loss_nats(self) -> float | None:
@@ -158,11 +160,11 @@ def measured(cells: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.usable and cell.losses.shape[1] > 1]
 
 
-def grouped(cells: Iterable[Cell], alike: Callable[[Cell], KeyT]) -> dict[KeyT, list[Cell]]:
-    """The cells in groups of those that are alike, in the order in which they come."""
-    groups: dict[KeyT, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(alike(cell), []).append(cell)
+def grouped(items: Iterable[ItemT], alike: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:
+    """The cells, or their pairs, in groups of those that are alike, in the order in which they come."""
+    groups: dict[KeyT, list[ItemT]] = {}
+    for item in items:
+        groups.setdefault(alike(item), []).append(item)
     return groups
 
 
@@ -203,8 +205,8 @@ def difference_between(first: Cell, second: Cell, seeds: SeedVariances) -> Diffe
 def over_places(cells: Sequence[Cell], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """The weighted sum of cells' losses, of the seeds that all of them have: seeds × sequences."""
     common = sorted(set.intersection(*(set(cell.seeds) for cell in cells)))
-    of_cells = [cell.losses[[cell.seeds.index(seed) for seed in common]] for cell in cells]
-    return np.asarray(np.tensordot(weights, np.stack(of_cells), axes=1), dtype=np.float64)
+    of_cells = np.stack([cell.at(common).losses for cell in cells])
+    return np.asarray(np.tensordot(weights, of_cells, axes=1), dtype=np.float64)
 
 
 def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:

@@ -43,8 +43,37 @@ METHOD = (
 )
 
 
+class Pair:
+    """Two shapes, or two settings, and the loss of the first minus that of the second."""
+
+    weighs: str
+    first: str
+    second: str
+    difference: Difference
+
+    @property
+    def of_shapes(self) -> bool:
+        """Whether two shapes are compared, and not two settings of one."""
+        return self.weighs in SIZES
+
+    @property
+    def first_is_lower(self) -> bool:
+        """Whether the first one's estimated loss is the lower one."""
+        return self.difference.estimate_nats < 0
+
+    @property
+    def lower(self) -> str:
+        """The shape or the setting whose estimated loss is lower."""
+        return self.first if self.first_is_lower else self.second
+
+    @property
+    def sides(self) -> str:
+        """What is subtracted from what."""
+        return f"{self.first} − {self.second}"
+
+
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Pair):
     """One pair of shapes, or of settings of a shape: the first minus the second, and whether its sign is settled.
 
     `decided` needs Holm's adjusted p-value below 5%, so a single interval that leaves out zero may still be undecided. `weighs`
@@ -67,21 +96,6 @@ class Comparison:
     p_value_holm: float | None = None
     seeds_that_would_decide: int | None = None
     sequences_that_would_decide: int | None = None
-
-    @property
-    def of_shapes(self) -> bool:
-        """Whether two shapes are compared, and not two settings of one."""
-        return self.weighs in SIZES
-
-    @property
-    def lower(self) -> str:
-        """The shape or the setting whose estimated loss is lower."""
-        return self.first if self.first_is_lower else self.second
-
-    @property
-    def first_is_lower(self) -> bool:
-        """Whether the first one's estimated loss is the lower one."""
-        return self.difference.estimate_nats < 0
 
 
 @dataclass(frozen=True)

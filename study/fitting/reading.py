@@ -253,14 +253,10 @@ class _Reading:
 
     def alike(self, gone: Mapping[int, str]) -> dict[str, int]:
         """What all rows of a ledger that are used have in common of what their losses hang on."""
-        rows = self.table[self.present(gone)]
-        named = [name for name in (VOCABULARY,) if self.is_ledger and name in rows]
-        values = {name: pd.to_numeric(rows[name], errors="coerce") for name in named}
-        return {
-            name: int(column.iloc[0])
-            for name, column in values.items()
-            if column.nunique(dropna=False) == 1 and column.notna().all()
-        }
+        if not self.is_ledger or VOCABULARY not in self.table:
+            return {}
+        sizes = pd.to_numeric(self.table.loc[self.present(gone), VOCABULARY], errors="coerce")
+        return {VOCABULARY: int(sizes.iloc[0])} if sizes.notna().all() and sizes.nunique() == 1 else {}
 
     def present(self, gone: Mapping[int, str]) -> NDArray[np.bool_]:
         """Which rows are not gone."""

@@ -27,8 +27,8 @@ class Trend:
 
     The interval is that of `rank_interval`. `p_value` is the chance of so high a correlation in either direction if all orders
     were alike. `reversals` are pairs of rows, the first with the lower loss and, beyond noise (Student's t at Bonferroni's 5%
-    over all pairs), with the lower score. `p_value_holm` is adjusted for the other tasks, None
-    where there are none.
+    over all pairs), with the lower score. `p_value_holm` is adjusted for the other tasks, None where
+    there are none.
     """
 
     n: int

@@ -24,6 +24,7 @@ from study.fitting.cells import (
     EQUAL_WITHIN,
     Cell,
     by_setting_and_budget,
+    grouped,
     of_equal_size,
     over_places,
 )
@@ -130,7 +131,7 @@ def _slope(families: Sequence[Sequence[Cell]], skipped: int, space: Space, choic
     """
     if not families:
         return Universe(choices, f"no two depths are within {EQUAL_WITHIN:.0%} of one size", None)
-    kept = [replace(cell, losses=cell.losses[skipped:], seeds=cell.seeds[skipped:]) for family in families for cell in family]
+    kept = [cell.at(cell.seeds[skipped:]) for family in families for cell in family]
     if (cells := _with_common_seeds(kept)) is None:
         return Universe(choices, "some shape has no seed at all its budgets", None)
     parts = [slope_weights(np.log2([cell.architecture.depth for cell in family])) for family in families]
@@ -146,24 +147,20 @@ def _slope(families: Sequence[Sequence[Cell]], skipped: int, space: Space, choic
 
 def _with_common_seeds(cells: Sequence[Cell]) -> list[Cell] | None:
     """The cells with those seeds alone that all cells of their shape and setting have, None where some have none."""
-    common: dict[tuple[Architecture, str], set[int]] = {}
-    for cell in cells:
-        shape = (cell.architecture, cell.setting)
-        common[shape] = common.get(shape, set(cell.seeds)) & set(cell.seeds)
-    if not all(common.values()):
-        return None
-    found = []
-    for cell in cells:
-        seeds = tuple(seed for seed in cell.seeds if seed in common[cell.architecture, cell.setting])
-        found.append(replace(cell, losses=cell.losses[[cell.seeds.index(seed) for seed in seeds]], seeds=seeds))
-    return found
+    common = {
+        shape: sorted(set.intersection(*(set(cell.seeds) for cell in members)))
+        for shape, members in grouped(cells, _shape_and_setting).items()
+    }
+    return [cell.at(common[_shape_and_setting(cell)]) for cell in cells] if all(common.values()) else None
+
+
+def _shape_and_setting(cell: Cell) -> tuple[Architecture, str]:
+    return cell.architecture, cell.setting
 
 
 def _contrast_of_shapes(cells: Sequence[Cell], factors: NDArray[np.float64]) -> Contrast:
     """Σ fᵢ·mean(lossᵢ) of cells, where those of one shape and setting have the same seeds."""
-    places: dict[tuple[Architecture, str], list[int]] = {}
-    for place, cell in enumerate(cells):
-        places.setdefault((cell.architecture, cell.setting), []).append(place)
+    places = grouped(range(len(cells)), lambda place: _shape_and_setting(cells[place]))
     shapes: dict[str, NDArray[np.float64]] = {}
     weights: list[float] = []
     for members in places.values():

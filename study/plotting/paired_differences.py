@@ -35,15 +35,11 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     Above them those that are averaged over several places.
     """
     averages = [
-        _row(average) | {"family": AVERAGES, "pair": f"{_names(average)}, {len(average.places)} places"}
+        _row(average) | {"family": AVERAGES, "pair": f"{average.sides}, {len(average.places)} places"}
         for average in evidence.averages
     ]
-    pairs = [_row(pair) | {"family": pair.family, "pair": _names(pair)} for pair in evidence.comparisons.pairs]
+    pairs = [_row(pair) | {"family": pair.family, "pair": pair.sides} for pair in evidence.comparisons.pairs]
     return pd.DataFrame([*averages, *pairs])
-
-
-def _names(pair: Comparison | Average) -> str:
-    return f"{pair.first} − {pair.second}"
 
 
 def _row(pair: Comparison | Average) -> dict[str, Any]:

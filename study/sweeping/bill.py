@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import cells, check_space, point_of, points_of, searched_config
 from study.sweeping.spec import SweepSpec
 from study.sweeping.step_times import StepTimes, step_times
-from study.sweeping.trunks import branch_steps, families
+from study.sweeping.trunks import branching, families
 from study.sweeping.tuning import AT_ONCE
 
 
@@ -146,29 +146,30 @@ def bill(
         return Bill((row,), len(slots), times.basis, at_most=True)
     planned = cells(spec)
     trunks = families(planned)
-    branches = branch_steps(trunks)
+    branches = branching(trunks)
+    dearest = {cell.config.key: _dearest(cell) for cell in planned}
+    spent = {key: run.steps - ((run.branch_step or 0) if key in branches else 0) for key, run in dearest.items()}
     shared = [record for record in others if record.data_fingerprint == text]
     ended = {record.config.key: record for record in (*shared, *own) if _stands(record) and record.state != "PRUNED"}
     rows = []
     for cell in planned:
-        dearest = _dearest(cell)
-        spent_steps = dearest.steps - ((dearest.branch_step or 0) if cell.config.key in branches else 0)
-        rows.append(_row(spec, dearest, spent_steps, (cell.planned_runs(), cell.runs_left(ended)), times))
+        key, runs = cell.config.key, (cell.planned_runs(), cell.runs_left(ended))
+        rows.append(_row(spec, dearest[key], spent[key], runs, times))
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
-    at_most = searched or any(_dearest(cell) != cell.config for cell in planned)
-    sharing = _sharing(trunks, branches) if branches else None
+    at_most = searched or any(dearest[cell.config.key] != cell.config for cell in planned)
+    sharing = _sharing(trunks, dearest, spent) if branches else None
     return Bill(tuple(rows), len(slots), times.basis, sharing, at_most, tuple(planned))
 
 
-def _sharing(shared: list[tuple[Cell, ...]], branches: dict[str, int]) -> Sharing:
-    """What trunks save of the cells that share them."""
+def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], spent_steps: Mapping[str, int]) -> Sharing:
+    """What trunks save of the cells that share them, by the dearest run of each cell's key and the steps that it spends."""
     spent = alone = largest = 0.0
     for family in shared:
         for cell in family:
-            run = _dearest(cell)
+            run = dearest[cell.config.key]
             flops = expected_flops(run, run.steps) * cell.planned_runs()
             alone += flops
-            spent += flops * (1 - ((run.branch_step or 0) / run.steps if cell.config.key in branches else 0))
+            spent += flops * spent_steps[cell.config.key] / run.steps
             largest += flops if cell is family[0] else 0.0
     return Sharing(spent, alone, largest)
 
@@ -188,7 +189,7 @@ def _dearest(cell: Cell) -> RunConfig:
 
 
 def search_example(spec: SweepSpec) -> RunConfig:
-    """The largest run that a search may try, by which its bill is made: each dimension at its high end or last choice."""
+    """The largest run that a search may try, by which its bill is made: each dimension at its high end or largest choice."""
     assert spec.search is not None
     values = {path: dimension.top() for path, dimension in spec.search.space.items()}
     return searched_config(spec, values)

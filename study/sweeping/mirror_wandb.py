@@ -17,7 +17,7 @@ from study.counting import parameters
 from study.durable_files import write_atomically
 from study.errors import InputError, Problem
 from study.folders import RunFolder, SweepFolder
-from study.records import RunRecord, dotted
+from study.records import NO_COLUMNS, RunRecord, dotted
 from study.schema import flatten, join_path
 from study.sweeping.mirror_state import Mirrored, Rows, Tracked, state_file
 
@@ -192,7 +192,5 @@ def tracked_config(config: RunConfig) -> dict[str, Any]:
 
 def tracked_summary(record: RunRecord) -> dict[str, Any]:
     """The results of a record; what was not reached is left out, and `exclusion` is there where fits leave the run out."""
-    values = record.model_dump(
-        mode="json", exclude_none=True, exclude={"config", "environment", "schema_version", "weights_sha256"}
-    )
+    values = record.model_dump(mode="json", exclude_none=True, exclude={*NO_COLUMNS})
     return values if record.exclusion is None else values | {"exclusion": record.exclusion}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
@@ -158,29 +158,25 @@ def status(folder: SweepFolder) -> SweepStatus:
     begun = [(run, record, run.config() if record is None else record.config) for run, record in recorded]
     varied = _varied(folder)
     idle = "waiting" if coordinator is not None else "stopped"
-    spec, planned = _planned(folder, [record for _, record in recorded if record is not None])
-    names = frozenset() if planned is None else frozenset(_cell_name(cell.config, spec) for cell in planned.cells)
+    now = _now(folder, [record for _, record in recorded if record is not None])
+    is_foreign = None if now is None else _foreign_to(*now)
     ordered = sorted(begun, key=lambda one: _in_order(one[2], varied))
-    runs = tuple(
-        _run_status(folder, varied, "stopped" if foreign else idle, run, record, config, foreign)
-        for run, record, config in ordered
-        for foreign in [spec is not None and _is_foreign(config, spec, names)]
-    )
-    if planned is None:
+    runs = tuple(_run_status(folder, varied, idle, *one, is_foreign is not None and is_foreign(one[2])) for one in ordered)
+    if now is None:
         return SweepStatus(folder.name, coordinator, runs)
+    _, planned = now
     begun_flops = sum(run.train_flops for run in runs if run.state not in get_args(State) and run.reason != FOREIGN)
     left = max(0.0, planned.train_flops_left - begun_flops)
     return SweepStatus(folder.name, coordinator, runs, planned.runs, left, planned.at_most)
 
 
-def _is_foreign(config: RunConfig, spec: SweepSpec, names: Collection[str]) -> bool:
-    """Whether a run is none of the sweep's: of no cell, or outside the space of a search."""
-    return point_of(spec, config) is None if spec.search is not None else _cell_name(config, spec) not in names
-
-
-def _cell_name(config: RunConfig, spec: SweepSpec | None) -> str:
-    """What names the cell of a run, whatever the text says."""
-    return cell_of(config, () if spec is None else tuple(spec.tune), "")
+def _foreign_to(spec: SweepSpec, planned: Bill) -> Callable[[RunConfig], bool]:
+    """What tells whether a run is none of the sweep's: of no cell, whatever the text says, or outside the space of a search."""
+    if spec.search is not None:
+        return lambda config: point_of(spec, config) is None
+    tuned = tuple(spec.tune)
+    names = {cell_of(cell.config, tuned, "") for cell in planned.cells}
+    return lambda config: cell_of(config, tuned, "") not in names
 
 
 def _varied(folder: SweepFolder) -> tuple[str, ...]:
@@ -205,9 +201,9 @@ def _run_status(
     config: RunConfig,
     foreign: bool,
 ) -> RunStatus:
-    """Where a run is; `idle` is the state of one that has not ended and that nobody trains, `foreign` one of no cell."""
+    """Where a run is; `idle` is the state of one of the sweep's that has not ended and that nobody trains."""
     home = folder.home(run.run_id)
-    state: str = "running" if record is None and is_trained(home) else idle
+    state: str = "running" if record is None and is_trained(home) else "stopped" if foreign else idle
     rows = newest_rows(home) if record is None else []
     values = newest_of(rows)
     mfu = values.get("perf/mfu")
@@ -243,13 +239,13 @@ def _run_status(
     )
 
 
-def _planned(folder: SweepFolder, records: Sequence[RunRecord]) -> tuple[SweepSpec | None, Bill | None]:
-    """The sweep as its file says it now, and its bill; neither where the file cannot be read."""
+def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> tuple[SweepSpec, Bill] | None:
+    """The sweep as its file says it now, and its bill; None where the file cannot be read."""
     try:
         spec = parse_sweep(folder.sweep())
         return spec, bill(spec, [ANY_SLOT], records)
     except InputError:
-        return None, None
+        return None
 
 
 def newest_values(run: RunFolder) -> dict[str, Any]:

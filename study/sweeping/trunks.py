@@ -102,14 +102,14 @@ def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:
     return [tuple(sorted(members, key=lambda cell: -cell.config.budget_tokens)) for members in several]
 
 
-def branch_steps(shared: Iterable[Sequence[Cell]]) -> dict[str, int]:
-    """The steps that each cell of the families but the longest gets from its trunk, by the key of its configuration."""
-    return {
-        cell.config.key: cell.config.branch_step
+def branching(shared: Iterable[Sequence[Cell]]) -> frozenset[str]:
+    """The cells of the families that go on from their trunk, all but the longest, by the keys of their configurations."""
+    return frozenset(
+        cell.config.key
         for longest, *others in shared
         for cell in others
         if cell.config.branch_step is not None and cell.config.steps < longest.config.steps
-    }
+    )
 
 
 def adopt(trunk: RunFolder, state: Path, run: RunFolder) -> None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from study.training.execution import Execution
 
 
+ALONE = {"RANK": "0", "LOCAL_RANK": "0"}
+"""The rank of a run on one device, whatever its process inherits."""
+
+
 @dataclass(frozen=True)
 class Slot:
     """Room for one run at a time: the devices it may use, the CPU threads of each of its processes, and who else is there.
@@ -99,7 +103,7 @@ def rank_environments(slot: Slot) -> list[dict[str, str]]:
     names = [visible[index] if visible else str(index) for index in slot.indices]
     gpus = {"CUDA_VISIBLE_DEVICES": ",".join(names)} if slot.device == "cuda" else {}
     if len(slot.indices) == 1:
-        return [gpus | {"RANK": "0", "LOCAL_RANK": "0"}]
+        return [gpus | ALONE]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

@@ -12,7 +12,7 @@ from study.config import RunConfig
 from study.durable_files import patiently, write_atomically
 from study.errors import PREEMPTED_EXIT
 from study.sweeping.executors.processes import train_here
-from study.sweeping.executors.slots import Slot
+from study.sweeping.executors.slots import ALONE, Slot
 
 FIRST_PORT, PORTS = 20_000, 30_000
 
@@ -59,7 +59,7 @@ def job_id() -> str:
 def rank_variables(ranks: int) -> dict[str, str]:
     """What torchrun would set, by Slurm's variables; the leader is on the job's first node, at a port by the job's number."""
     if ranks == 1:
-        return {"RANK": "0", "LOCAL_RANK": "0"}
+        return ALONE
     return {
         "RANK": os.environ["SLURM_PROCID"],
         "LOCAL_RANK": os.environ["SLURM_LOCALID"],
