@@ -73,24 +73,36 @@ def features(
     folder: Path, texts: Path, layer: int | None, pooling: Any, precision: Any, output: Path | None, device: Any
 ) -> None:
     """Write the embedding of each line of TEXTS by one layer of a completed RUN."""
-    from study.errors import InputError
     from study.quantities import plural
     from study.scoring.embedding import embed, output_file, read_texts, write_embeddings
-    from study.scoring.launch import target
+    from study.scoring.launch import one_run
     from study.sweeping.executors.slots import local_slots
 
     lines, into = read_texts(texts), output_file(texts, output)
-    runs = target(folder).runs
-    if len(runs) > 1:
-        raise InputError.at(
-            str(folder), f"is a sweep, of which {len(runs)} runs serve; give the folder of one, as runs/{runs[0].run_id}"
-        )
+    run = one_run(folder)
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
-    found = embed(runs[0], lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
+    found = embed(run, lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
     write_embeddings(into, found.values, lines)
     click.echo(f"{len(lines)} embeddings of width {found.values.shape[1]}: {into}")
     if found.cut:
         click.echo(f"{plural(found.cut, 'text')} of more than {found.most_tokens} tokens lost the end", err=True)
+
+
+@click.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("into", metavar="NEW_FOLDER", type=click.Path(path_type=Path))
+def export(folder: Path, into: Path) -> None:
+    """Write the encoder of a completed RUN as a NEW_FOLDER that transformers opens, with its tokeniser and its record.
+
+    Post-norm encoders become BERT (RoFormer with rotary positions), pre-norm ones Megatron-BERT (ESM with rotary positions),
+    whose classes in transformers compute the same.
+    """
+    from study.scoring.exporting import export as write
+    from study.scoring.launch import one_run
+
+    exported = write(one_run(folder), into)
+    opened = f"transformers.{exported.class_name}.from_pretrained({str(into)!r})"
+    click.echo(f"{exported.parameters:,} parameters: {into}; open it with {opened}, or any Auto class")
 
 
 def _downstream(asked: dict[str, Any]) -> Downstream:
@@ -125,5 +137,5 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-SCORE_COMMANDS = (score, features)
+SCORE_COMMANDS = (score, features, export)
 """Every command of this file, in the order of the help."""

@@ -82,7 +82,7 @@ def test_weights_that_are_gone_or_damaged_are_named(study: Any, run: RunFolder, 
         assert (status, f"{run.weights_file}: is damaged, and the weights are needed" in told) == (2, True)
         run.weights_file.unlink()
         status, _, told = study("features", run.path, texts)
-        assert (status, f"{run.weights_file}: does not exist, and scores need the weights" in told) == (2, True)
+        assert (status, f"{run.weights_file}: does not exist, and the weights are needed" in told) == (2, True)
     finally:
         run.weights_file.write_bytes(whole)
 

@@ -14,7 +14,7 @@ from study.errors import InputError
 from study.folders import RunFolder
 from study.model import linear
 from study.model.linear import Linear, multiply_through_onednn
-from study.model.masked_language_model import MaskedLanguageModel, from_transformers
+from study.model.masked_language_model import MaskedLanguageModel
 from study.sweeping.executors import choosing
 from study.sweeping.executors.slots import Slot
 from study.sweeping.launch import plan
@@ -23,7 +23,7 @@ from study.training import execution
 from study.training.execution import Execution, resolve_kernels
 from tests.small import config, stop_after, trained, write_corpus
 from tests.sweeps import sweep
-from tests.test_model import reference
+from tests.transformers_models import theirs_of
 
 pytestmark = pytest.mark.skipif(not execution.built_with("mkldnn"), reason="this torch was built without oneDNN")
 
@@ -132,9 +132,8 @@ def test_a_model_multiplies_everything_through_onednn_and_stays_berts(tied: bool
 
 def test_parity_with_transformers_holds_through_onednn(of_any_size: list[Any]) -> None:
     shape = {"depth": 2, "width": 128, "heads": 2, "ffn": 512, "vocabulary": 97, "positions": 24}
-    theirs = reference(Architecture.parse(shape))
     ours = MaskedLanguageModel(Architecture.parse(shape)).eval()
-    ours.load_state_dict(from_transformers(theirs.state_dict(), 2))
+    theirs = theirs_of(ours)
     multiply_through_onednn(ours)
     tokens = torch.randint(0, 97, (3, 24), generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(ours(tokens), theirs(input_ids=tokens).logits, atol=1e-5, rtol=0)

@@ -289,7 +289,7 @@ def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path
         assert [there.run_id for there in exclude(name, results, "the GPU was broken")] == [one.run_id]
         assert [there.run_id for there in include(name, results)] == [one.run_id]
         assert subject(name, results).architecture.shape_name == "L1-H16-A2-F32"
-    with pytest.raises(InputError, match=r"weights\.safetensors: does not exist, and scores need the weights"):
+    with pytest.raises(InputError, match=r"weights\.safetensors: does not exist, and the weights are needed"):
         target(one.path)
     scores = one.scores / "0123456789abcdef"
     scores.mkdir(parents=True)

@@ -10,9 +10,11 @@ import transformers
 from torch import Tensor, nn
 
 from study.model.encoder import Encoder
-from study.model.masked_language_model import from_transformers
+from study.model.masked_language_model import MaskedLanguageModel
 from study.model.task_model import HeadKind, TaskModel
+from study.model.to_transformers import their_weights
 from tests.test_model import randomised, small
+from tests.transformers_models import their_settings
 
 CLASSES: dict[HeadKind, tuple[str, dict[str, str]]] = {
     "sequence": ("BertForSequenceClassification", {"bert.pooler.dense": "pooler", "classifier": "output"}),
@@ -23,13 +25,10 @@ CLASSES: dict[HeadKind, tuple[str, dict[str, str]]] = {
 
 def theirs(head: HeadKind, outputs: int) -> tuple[nn.Module, dict[str, Tensor]]:
     """A model of transformers, and its encoder's weights under our names."""
-    a = small()
-    sizes = {"hidden_size": a.width, "num_hidden_layers": a.depth, "num_attention_heads": a.heads, "intermediate_size": a.ffn}
-    tables = {"vocab_size": a.vocabulary, "max_position_embeddings": a.positions, "num_labels": outputs}
-    config = transformers.BertConfig(**sizes, **tables)
-    model = randomised(getattr(transformers, CLASSES[head][0])(config)).eval()
-    with_mlm_head = transformers.BertForMaskedLM(config).state_dict() | model.state_dict()
-    return model, from_transformers(with_mlm_head, a.depth)
+    ours = randomised(MaskedLanguageModel(small()))
+    model = randomised(getattr(transformers, CLASSES[head][0])(their_settings(small(), num_labels=outputs))).eval()
+    model.load_state_dict(their_weights(ours.state_dict(), small()), strict=False)
+    return model, ours.state_dict()
 
 
 def batch() -> tuple[Tensor, Tensor, Tensor]:

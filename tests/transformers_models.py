@@ -8,6 +8,9 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from study.architecture import Architecture
+from study.data.tokenizing import SpecialTokens
+from study.model.masked_language_model import MaskedLanguageModel
+from study.model.to_transformers import kin_of, their_config, their_weights
 
 COMMON = {
     "hidden_size": "width",
@@ -66,3 +69,21 @@ def settings(kind: str, a: Architecture) -> dict[str, Any]:
             values |= {"position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 32, "pad_token_id": 1}
             values |= {"emb_layer_norm_before": False}
     return values
+
+
+def their_settings(architecture: Architecture, **more: Any) -> PreTrainedConfig:
+    """The configuration of transformers for what is built here."""
+    values = their_config(architecture, SpecialTokens(0, 1, 2, 3, 4)) | more
+    made: PreTrainedConfig = getattr(transformers, kin_of(architecture).name.replace("ForMaskedLM", "Config"))(**values)
+    return made
+
+
+def theirs_of(ours: MaskedLanguageModel) -> PreTrainedModel:
+    """The model of transformers with our weights, of which each has a place there, and none there is without its weight."""
+    config = their_settings(ours.architecture)
+    theirs: PreTrainedModel = getattr(transformers, kin_of(ours.architecture).name)(config).eval()
+    loaded = theirs.load_state_dict(their_weights(ours.state_dict(), ours.architecture), strict=False)
+    tied = {f"{name}.{kind}" for name in ("cls.predictions.decoder", "lm_head.decoder") for kind in ("weight", "bias")}
+    assert not loaded.unexpected_keys
+    assert set(loaded.missing_keys) <= (tied if config.tie_word_embeddings else set())
+    return theirs

@@ -1,8 +1,7 @@
-"""The encoder with its MLM head, and weights to and from transformers. Letters: B sequences, S tokens, K masked positions."""
+"""The encoder with its MLM head. Letters: B sequences, S tokens, K masked positions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -86,53 +85,3 @@ def assert_counts_agree(model: nn.Module, architecture: Architecture) -> None:
     """Raise AssertionError unless the closed form counts exactly the live module's parameters."""
     counted, live = parameters(architecture).parameters, sum(parameter.numel() for parameter in model.parameters())
     assert counted == live, f"{architecture.shape_name}: counted {counted:,} parameters, the module has {live:,}"
-
-
-_LAYER_NAMES = {
-    "attention.output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "feed_forward.inner": "intermediate.dense",
-    "feed_forward.outer": "output.dense",
-    "feed_forward_norm": "output.LayerNorm",
-}
-_OTHER_NAMES = {
-    "encoder.embeddings.token.weight": "bert.embeddings.word_embeddings.weight",
-    "encoder.embeddings.position.weight": "bert.embeddings.position_embeddings.weight",
-    "encoder.embeddings.segment.weight": "bert.embeddings.token_type_embeddings.weight",
-    "encoder.embeddings.norm.weight": "bert.embeddings.LayerNorm.weight",
-    "encoder.embeddings.norm.bias": "bert.embeddings.LayerNorm.bias",
-    "head.transform.weight": "cls.predictions.transform.dense.weight",
-    "head.transform.bias": "cls.predictions.transform.dense.bias",
-    "head.norm.weight": "cls.predictions.transform.LayerNorm.weight",
-    "head.norm.bias": "cls.predictions.transform.LayerNorm.bias",
-    "head.bias": "cls.predictions.bias",
-}
-
-
-def to_transformers(state: Mapping[str, Tensor], depth: int) -> dict[str, Tensor]:
-    """The weights under the names of `transformers.BertForMaskedLM` (post-norm, learned positions, tied decoder)."""
-    theirs = {other: state[ours] for ours, other in _OTHER_NAMES.items()}
-    for layer in range(depth):
-        ours, other = f"encoder.blocks.{layer}", f"bert.encoder.layer.{layer}"
-        for kind in ("weight", "bias"):
-            joint = state[f"{ours}.attention.query_key_value.{kind}"].chunk(3)
-            theirs |= {
-                f"{other}.attention.self.{name}.{kind}": part
-                for name, part in zip(("query", "key", "value"), joint, strict=True)
-            }
-            theirs |= {f"{other}.{name}.{kind}": state[f"{ours}.{own}.{kind}"] for own, name in _LAYER_NAMES.items()}
-    theirs["cls.predictions.decoder.weight"] = theirs["bert.embeddings.word_embeddings.weight"]
-    theirs["cls.predictions.decoder.bias"] = theirs["cls.predictions.bias"]
-    return theirs
-
-
-def from_transformers(state: Mapping[str, Tensor], depth: int) -> dict[str, Tensor]:
-    """The weights of `transformers.BertForMaskedLM` under our names, the inverse of `to_transformers`."""
-    ours = {own: state[other] for own, other in _OTHER_NAMES.items()}
-    for layer in range(depth):
-        own, other = f"encoder.blocks.{layer}", f"bert.encoder.layer.{layer}"
-        for kind in ("weight", "bias"):
-            parts = [state[f"{other}.attention.self.{name}.{kind}"] for name in ("query", "key", "value")]
-            ours[f"{own}.attention.query_key_value.{kind}"] = torch.cat(parts)
-            ours |= {f"{own}.{name}.{kind}": state[f"{other}.{theirs}.{kind}"] for name, theirs in _LAYER_NAMES.items()}
-    return ours

@@ -64,16 +64,26 @@ def target(path: Path) -> Target:
             raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
         completed = at_best_knobs(sweep)
     if not completed:
-        others = "" if run.is_run else " that its answer uses; the folder of one that it does not is scored too"
-        raise InputError.at(str(path), f"has no completed run to score{others}; study launch completes runs")
+        others = "" if run.is_run else " that its answer uses; the folder of one that it does not will do, too"
+        raise InputError.at(str(path), f"has no completed run{others}; study launch completes runs")
     problems = [
-        Problem(str(run.weights_file), "does not exist, and scores need the weights; fetch it, or train the run again")
+        Problem(str(run.weights_file), "does not exist, and the weights are needed; fetch it, or train the run again")
         for run in completed
         if not run.weights_file.exists()
     ]
     if problems:
         raise InputError(problems)
     return Target(sweep, tuple(Pretrained(run) for run in completed))
+
+
+def one_run(path: Path) -> Pretrained:
+    """The run in a folder, or the only one of a sweep that its answer uses; raises InputError as `target` does."""
+    runs = target(path).runs
+    if len(runs) > 1:
+        raise InputError.at(
+            str(path), f"is a sweep, of which {len(runs)} runs serve; give the folder of one, as runs/{runs[0].run_id}"
+        )
+    return runs[0]
 
 
 def names_of(runs: Sequence[Pretrained]) -> dict[str, str]:

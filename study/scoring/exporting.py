@@ -1,0 +1,82 @@
+"""A trained encoder as a folder that transformers opens: weights, configuration, tokeniser, and the run's record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from tokenizers import Tokenizer
+from tokenizers.processors import BertProcessing
+
+from study.counting import parameters
+from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
+from study.durable_files import takes_files, write_atomically
+from study.errors import InputError
+from study.model.to_transformers import kin_of, their_config, their_weights
+from study.scoring.pretrained import Pretrained
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: the class of transformers that opens it, and its parameters."""
+
+    class_name: str
+    parameters: int
+
+
+def export(run: Pretrained, folder: Path) -> Exported:
+    """Write a completed run as a new folder for `from_pretrained`: of the MLM model, and of all that is built on its encoder.
+
+    What is cut at `model_max_length` is the sequence length of pre-training, also where there are more positions: nothing
+    trained those. Raises InputError where the folder holds anything, or weights or text of the run are not there any more.
+    """
+    _check_empty(folder)
+    architecture, state = run.config.architecture, run.state()
+    weights = {name: tensor.contiguous().clone() for name, tensor in their_weights(state, architecture).items()}
+    files = {
+        "record.json": run.folder.record_file.read_bytes(),
+        "tokenizer.json": _with_brackets(run.tokenizer, run.special).to_str(pretty=True).encode(),
+        "tokenizer_config.json": _json(_tokenizer_config(run)),
+        "model.safetensors": safetensors.torch.save(weights, {"format": "pt"}),
+        "config.json": _json(their_config(architecture, run.special, run.config.recipe.dropout)),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    return Exported(kin_of(architecture).name, parameters(architecture).parameters)
+
+
+def _check_empty(folder: Path) -> None:
+    """Raise InputError where a folder holds anything, or cannot be made."""
+    place = str(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError.at(place, "is a file; give a folder that is not there yet")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError.at(place, "holds files, and nothing is written over them; give a folder that is not there yet")
+    if not takes_files(folder):
+        raise InputError.at(place, "cannot be written; give another folder")
+
+
+def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
+    """A tokeniser that puts [CLS] before a text and [SEP] behind it, as scores do, unless its file says otherwise."""
+    if tokenizer.post_processor is None:
+        tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
+    return tokenizer
+
+
+def _tokenizer_config(run: Pretrained) -> dict[str, Any]:
+    """What transformers wants to know of a tokeniser beside tokenizer.json."""
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_PIECES, strict=True))
+    segments = ["token_type_ids"] if kin_of(run.config.architecture).model_type != "esm" else []
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": run.max_length(None),
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
+    } | names
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, indent=2).encode() + b"\n"

@@ -1,0 +1,91 @@
+"""What `study export` writes opens in transformers and computes what the run's encoder does, of every kind that is built."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from study.folders import RunFolder
+from study.scoring.exporting import export
+from study.scoring.pretrained import Pretrained
+from tests.small import config, trained, write_corpus
+from tests.test_model import CLASSES
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exporting")
+    write_corpus(folder / "text.txt")
+    return folder
+
+
+def run_of(place: Path, **architecture: Any) -> RunFolder:
+    values = {"recipe": {"budget": {"steps": 2}, "dropout": 0.1}, "architecture": architecture}
+    return trained(place / "results" / "toy", config(place / "text.txt", **values))
+
+
+@pytest.mark.parametrize(("norm", "encoding"), CLASSES)
+def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, norm: str, encoding: str) -> None:
+    run = run_of(place, norm=norm, position_encoding=encoding)
+    into = place / f"{norm}-{encoding}"
+    status, out, err = study("export", run.path, into)
+    assert (status, err) == (0, "")
+    record = run.record()
+    assert record is not None
+    assert out == (
+        f"{record.parameters:,} parameters: {into}; open it with "
+        f"transformers.{CLASSES[norm, encoding]}.from_pretrained({str(into)!r}), or any Auto class\n"
+    )
+    theirs, report = AutoModelForMaskedLM.from_pretrained(into, output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    tokenizer, pretrained = AutoTokenizer.from_pretrained(into), Pretrained(run)
+    assert type(theirs).__name__ == CLASSES[norm, encoding]
+    read = tokenizer(["kame gila", "nome dabe kame babadab"], padding=True, return_tensors="pt")
+    assert read["input_ids"][:, 0].tolist() == [pretrained.special.cls] * 2
+    pieces = pretrained.tokenizer.encode("kame gila", add_special_tokens=False).ids
+    assert read["input_ids"][0, 1 : 1 + len(pieces)].tolist() == pieces
+    assert read["input_ids"][0, 1 + len(pieces)] == pretrained.special.sep
+    attended = read["attention_mask"].bool()
+    expected = pretrained.masked_language_model()(read["input_ids"], None, None, attended)
+    torch.testing.assert_close(theirs.eval()(**read).logits[attended], expected[attended], atol=1e-5, rtol=0)
+    assert theirs.config.hidden_dropout_prob == 0.1
+    assert pretrained.special.mask in tokenizer("kame [MASK]")["input_ids"]
+    assert tokenizer.model_max_length == run.config().data.sequence_length
+    bare = AutoModel.from_pretrained(into).eval()
+    encoded = pretrained.masked_language_model().encoder(read["input_ids"], None, attended)
+    torch.testing.assert_close(bare(**read).last_hidden_state[attended], encoded[attended], atol=1e-5, rtol=0)
+
+
+def test_an_exported_run_is_fine_tuned_by_classes_of_transformers(place: Path) -> None:
+    run = run_of(place)
+    export(Pretrained(run), place / "tuned")
+    theirs = AutoModelForSequenceClassification.from_pretrained(place / "tuned", num_labels=2)
+    read = AutoTokenizer.from_pretrained(place / "tuned")("kame", "gila", return_tensors="pt")
+    assert read["token_type_ids"].tolist()[0][-2:] == [1, 1]
+    theirs(**read, labels=torch.tensor([1])).loss.backward()
+    assert json.loads((place / "tuned" / "record.json").read_bytes())["run_id"] == run.run_id
+
+
+def test_a_folder_that_holds_something_is_left_alone(study: Any, place: Path, tmp_path: Path) -> None:
+    run = run_of(place)
+    (tmp_path / "mine").write_text("mine")
+    status, _, err = study("export", run.path, tmp_path)
+    assert (status, [file.name for file in tmp_path.iterdir()]) == (2, ["mine"])
+    assert f"{tmp_path}: holds files, and nothing is written over them; give a folder that is not there yet" in err
+    assert "is a file; give a folder that is not there yet" in study("export", run.path, tmp_path / "mine")[2]
+    assert "is neither the folder of a run" in study("export", tmp_path, tmp_path / "new")[2]
+    assert not (tmp_path / "new").exists()
+
+
+def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, tmp_path: Path) -> None:
+    first, second = run_of(place), run_of(place, norm="pre")
+    for run in (first, second):  # two steps learn nothing
+        run.record_file.write_text(json.dumps(json.loads(run.record_file.read_bytes()) | {"stuck_at_unigram": False}))
+    status, _, err = study("export", first.sweep.path, tmp_path / "new")
+    assert status == 2
+    assert "runs serve; give the folder of one, as runs/" in err
