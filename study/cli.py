@@ -294,10 +294,10 @@ def launch(
     console = Console(stderr=as_json)
     if spec.downstream is not None:
         load_tasks(spec.downstream)
-    launched = launch_sweep(spec, values, results, spec.resources.overridden(**resources), console, track)
+    unmirrored = launch_sweep(spec, values, results, spec.resources.overridden(**resources), console, track)
     folder = folder_of(spec, results)
-    if launched.unmirrored:
-        console.print(f"{launched.unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
+    if unmirrored:
+        console.print(f"{unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
     if spec.downstream is not None:
         from study.answering import report as write_report
 

@@ -124,15 +124,6 @@ def test_failed_runs_and_those_that_learned_nothing_are_told_as_failed() -> None
     assert search.study.trials[2].values == [ended(good).loss_nats, ended(good).parameters]
 
 
-def test_records_and_begun_runs_outside_the_space_are_left_alone() -> None:
-    wide = OptunaSearch(search_sweep())
-    other_choices = {"architecture.width": {"choices": [64]}, "recipe.learning_rate": {"low": 0.5, "high": 0.6}}
-    narrow = OptunaSearch(search_sweep({"architecture.depth": {"low": 1, "high": 2}} | other_choices))
-    asked = wide.wanted({}, {}, 4)
-    narrow.restore([ended(config) for config in asked[:2]], begun=asked[2:])
-    assert narrow.study.trials == []
-
-
 def test_a_point_that_is_no_valid_run_fails_as_a_trial_and_stops_nothing() -> None:
     space = {"architecture.width": {"low": 16, "high": 64, "step": 16}, "architecture.heads": {"low": 1, "high": 16}}
     search = OptunaSearch(search_sweep(space, trials=20).model_copy(update={"base": {"architecture": {"depth": 1}}}))

@@ -188,7 +188,7 @@ def test_runs_of_an_earlier_launch_are_told_apart_and_count_for_nothing(
 ) -> None:
     """Neither as completed, nor as the best, nor as what is being done of what is left."""
     run(tmp_path, FakeExecutor(), budgets={"steps": [40]})
-    run(tmp_path, FakeExecutor(), budgets={"steps": [20]})
+    assert len(run(tmp_path, FakeExecutor(), budgets={"steps": [20]}).ended) == 2
     found = status(sweep_at(tmp_path))
     assert (len(found.runs), len(found.own), found.counts, found.planned_runs) == (4, 2, {"COMPLETED": 2}, 2)
     assert {one.target_tokens for one in found.own} == {20 * 256}
@@ -215,9 +215,21 @@ def test_runs_of_an_earlier_search_are_none_of_its_next(tmp_path: Path) -> None:
         return {"shapes": None, "search": {"trials": 2, "space": space, "head_width": 8}}
 
     for ffn, highest in ((32, 4), (48, 2)):
-        run(tmp_path, FakeExecutor(), base={"architecture": {"depth": 1, "ffn": ffn}}, **searched(highest))
+        last = run(tmp_path, FakeExecutor(), base={"architecture": {"depth": 1, "ffn": ffn}}, **searched(highest))
     found = status(sweep_at(tmp_path))
-    assert (len(found.runs), len(found.own)) == (4, 2)
+    assert (len(found.runs), len(found.own), len(last.ended)) == (4, 2, 2)
+
+
+def test_a_search_goes_on_with_none_of_the_runs_that_an_earlier_one_began(tmp_path: Path) -> None:
+    def searched(widths: list[int]) -> dict[str, Any]:
+        search = {"trials": 2, "space": {"architecture.width": {"choices": widths}}, "head_width": 8}
+        return {"shapes": None, "search": search, "base": {"architecture": {"depth": 1}}}
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, FakeExecutor(stops_at_once), **searched([8, 16]))
+    assert sweep_at(tmp_path).runs()
+    last = run(tmp_path, FakeExecutor(), **searched([24, 32]))
+    assert {one.config.architecture.width for one in last.ended.values()} == {24, 32}
 
 
 def test_runs_beyond_the_range_of_rates_leave_what_was_planned_to_be_done(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.folders import RunFolder, SweepFolder, teacher_architecture
 from study.records import RunRecord, cell_of, counts_of, timestamp
 from study.sweeping.deaths import Deaths, GivenUp
-from study.sweeping.plan import cells
+from study.sweeping.plan import belonging, cells
 from study.sweeping.proposing import CellProposer
 from study.sweeping.sharing import SharedRuns
 from study.sweeping.spec import SweepSpec
@@ -125,18 +125,18 @@ class Coordinator:
         write_atomically(folder.cells_file, json.dumps(sorted(names), indent=1).encode())
         self._shared = SharedRuns(folder)
         with garbage.paused():  # each collection would walk all records read so far, and none of them is garbage
-            begun = self._load()
+            begun = self._load(belonging(spec, planned))
         self.trunks = Trunks(planned, self._home)
         self.pruning: Pruning | None = None
         self.proposer = self._search(begun) if spec.search is not None else CellProposer(planned, self.trunks)
 
-    def _load(self) -> list[RunConfig]:
-        """Read the records, and return the runs that were begun but have none."""
+    def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
+        """Read the records of the sweep's runs, and return those that were begun but have none."""
         begun = []
         for run in self.folder.runs():
             record = run.record()
             config = run.config() if record is None else record.config  # its YAML takes thirty times as long to read
-            if config.fingerprint(self.data_fingerprint) != run.run_id:
+            if config.fingerprint(self.data_fingerprint) != run.run_id or not belongs(config):
                 continue
             if record is not None and record.state == "PRUNED" and self.spec.search is None:
                 run.put_record_aside({"reason": "a cell has use for whole runs only"})
@@ -175,7 +175,7 @@ class Coordinator:
                         refresh(self.progress)
                         shown = time.monotonic()
                     if over:
-                        self.trunks.tidy(self.progress.ended.values())
+                        self.trunks.tidy(self.folder.home(run.run_id) for run in self.folder.runs())
                         return
                     for future in _taken(ended, refresh_seconds):
                         self._ended(futures.pop(future), future.result())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,14 +29,6 @@ from study.sweeping.sweep_files import TRAINED_RUNS
 
 MIRROR_SECONDS = 20.0
 """How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
-
-
-@dataclass(frozen=True)
-class Launched:
-    """How a launch ended: the runs it left in each state, and the runs that the mirror has yet to show."""
-
-    counts: dict[str, int]
-    unmirrored: int
 
 
 def folder_of(spec: SweepSpec, results: Path) -> SweepFolder:
@@ -131,10 +122,10 @@ def _precision(asked: Precision | Literal["auto"], device: Device, here: bool) -
     return resolve_precision(asked, device) if here or asked != "auto" else None
 
 
-def launch(
-    spec: SweepSpec, values: dict[str, Any], results: Path, resources: Resources, console: Console, track: bool
-) -> Launched:
+def launch(spec: SweepSpec, values: dict[str, Any], results: Path, resources: Resources, console: Console, track: bool) -> int:
     """Run all that a sweep still needs, showing progress; the mirror follows where `track` is set.
+
+    Returns how many runs the mirror has yet to show.
 
     Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after the runs have saved.
     """
@@ -158,6 +149,4 @@ def launch(
                 coordinator.run(executor_of(resources, slots, folder), display.refresh)
         finally:
             unmirrored = mirror.stop(MIRROR_SECONDS) if track else 0
-    records = coordinator.progress.ended.values()
-    states = [record.state for record in records]
-    return Launched({state: states.count(state) for state in sorted(set(states))}, unmirrored)
+    return unmirrored

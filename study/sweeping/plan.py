@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -12,6 +12,7 @@ from study.architecture import Architecture
 from study.config import Budget, RunConfig
 from study.counting import parameters
 from study.errors import InputError, Problem
+from study.records import cell_of
 from study.schema import deep_merge, flatten, set_path
 from study.sweeping.cell import Cell
 from study.sweeping.neighbours import with_neighbours
@@ -126,6 +127,15 @@ def point_of(spec: SweepSpec, config: RunConfig) -> dict[str, Any] | None:
     point = {path: flat.get(path) for path in spec.search.space}
     inside = all(dimension.holds(point[path]) for path, dimension in spec.search.space.items())
     return point if inside and searched_config(spec, point).key == config.key else None
+
+
+def belonging(spec: SweepSpec, planned: Iterable[Cell]) -> Callable[[RunConfig], bool]:
+    """What tells whether a run is of the sweep: of one of its cells, whatever the text says, or in the space of a search."""
+    if spec.search is not None:
+        return lambda config: point_of(spec, config) is not None
+    tuned = tuple(spec.tune)
+    names = {cell_of(cell.config, tuned, "") for cell in planned}
+    return lambda config: cell_of(config, tuned, "") in names
 
 
 def points_of(spec: SweepSpec) -> float:

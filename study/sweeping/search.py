@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from statistics import median
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -43,7 +44,7 @@ class OptunaSearch:
     def restore(
         self, ended: Iterable[RunRecord], begun: Iterable[RunConfig], checked: Callable[[RunConfig], Checks] = lambda _: {}
     ) -> None:
-        """Take up what earlier starts tried: ended runs as finished trials, begun ones as the next to be asked.
+        """Take up what earlier starts of the search tried: ended runs as finished trials, begun ones as the next to be asked.
 
         `checked` gives what a run reported before its end, which pruning compares others with. The sampler is seeded anew by
         how many there are; with its first seed it would draw the points of the first start again.
@@ -52,19 +53,17 @@ class OptunaSearch:
         if not genetic:
             self.study.sampler = RandomSampler()  # asked for nothing: trials that are replayed have their points
         for record in sorted(ended, key=lambda record: (record.finished_at, record.run_id)):
-            if point_of(self.spec, record.config) is not None:
-                if genetic or self.search.prune is not None:
-                    self._replay(record, checked(record.config))
-                self.tell(record)
+            if genetic or self.search.prune is not None:
+                self._replay(record, checked(record.config))
+            self.tell(record)
         for config in begun:
-            point = point_of(self.spec, config)
-            if point is not None and config.key not in self._known:
-                self.study.enqueue_trial(point)
+            if config.key not in self._known:
+                self.study.enqueue_trial(self._point(config))
         self.study.sampler = _sampler(self.search.sampler, self.spec.first_seed + len(self.study.get_trials(deepcopy=False)))
 
     def _replay(self, record: RunRecord, checked: Checks) -> None:
         """Ask for the trial of an ended run and report what it did, so that pruner and sampler know what they knew before."""
-        self.study.enqueue_trial(point_of(self.spec, record.config) or {})
+        self.study.enqueue_trial(self._point(record.config))
         trial = self.study.ask(self._distributions)
         _ = trial.relative_params  # the point is there already; nsga2 notes the trial's generation as it draws one
         self._asked[record.config.key] = (trial, record.config)
@@ -128,10 +127,14 @@ class OptunaSearch:
             self.study.tell(asked[0], values, state)
             return
         self.study.add_trial(
-            create_trial(
-                params=point_of(self.spec, record.config), distributions=self._distributions, values=values, state=state
-            )
+            create_trial(params=self._point(record.config), distributions=self._distributions, values=values, state=state)
         )
+
+    def _point(self, config: RunConfig) -> dict[str, Any]:
+        """Where a run of the search lies in its space."""
+        point = point_of(self.spec, config)
+        assert point is not None, "no run of the search"
+        return point
 
     def _begun(self) -> int:
         return len(self.study.get_trials(deepcopy=False, states=BEGUN))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
@@ -11,11 +11,11 @@ from study.config import RunConfig
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder, metrics_row
 from study.ownership import is_locked, is_trained
-from study.records import FOREIGN, RunRecord, State, cell_of, validation_of
+from study.records import FOREIGN, RunRecord, State, validation_of
 from study.sweeping.bill import Bill, bill
 from study.sweeping.executors.slots import Slot
 from study.sweeping.liveness import Signs, signs_of
-from study.sweeping.plan import point_of
+from study.sweeping.plan import belonging
 from study.sweeping.spec import SweepSpec
 from study.sweeping.sweep_files import parse_sweep
 
@@ -159,24 +159,15 @@ def status(folder: SweepFolder) -> SweepStatus:
     varied = _varied(folder)
     idle = "waiting" if coordinator is not None else "stopped"
     now = _now(folder, [record for _, record in recorded if record is not None])
-    is_foreign = None if now is None else _foreign_to(*now)
+    belongs = None if now is None else belonging(now[0], now[1].cells)
     ordered = sorted(begun, key=lambda one: _in_order(one[2], varied))
-    runs = tuple(_run_status(folder, varied, idle, *one, is_foreign is not None and is_foreign(one[2])) for one in ordered)
+    runs = tuple(_run_status(folder, varied, idle, *one, belongs is not None and not belongs(one[2])) for one in ordered)
     if now is None:
         return SweepStatus(folder.name, coordinator, runs)
     _, planned = now
     begun_flops = sum(run.train_flops for run in runs if run.state not in get_args(State) and run.reason != FOREIGN)
     left = max(0.0, planned.train_flops_left - begun_flops)
     return SweepStatus(folder.name, coordinator, runs, planned.runs, left, planned.at_most)
-
-
-def _foreign_to(spec: SweepSpec, planned: Bill) -> Callable[[RunConfig], bool]:
-    """What tells whether a run is none of the sweep's: of no cell, whatever the text says, or outside the space of a search."""
-    if spec.search is not None:
-        return lambda config: point_of(spec, config) is None
-    tuned = tuple(spec.tune)
-    names = {cell_of(cell.config, tuned, "") for cell in planned.cells}
-    return lambda config: cell_of(config, tuned, "") not in names
 
 
 def _varied(folder: SweepFolder) -> tuple[str, ...]:

@@ -61,11 +61,12 @@ class Trunks:
             if all(twin.key in records for twin in others) and config.branch_step is not None:
                 shutil.rmtree(self._folder_of(trunk).branch(config.branch_step), ignore_errors=True)
 
-    def tidy(self, records: Iterable[RunRecord]) -> None:
-        """When nothing is left to run: remove the states that nobody came for."""
+    def tidy(self, runs: Iterable[RunFolder]) -> None:
+        """When nothing is left to run: remove the states that nobody came for from the runs that have ended."""
         if self._families:
-            for record in records:
-                self._folder_of(record.config).remove_branches()
+            for run in runs:
+                if run.record_file.exists():
+                    run.remove_branches()
 
     def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
         """The state that a longer run left where this one begins to decay, and whose it is."""
