@@ -352,7 +352,7 @@ class SweepFolder:
 
     @property
     def stop_file(self) -> Path:
-        """There where a person asks the coordinator to stop."""
+        """There where a person asks whoever trains or scores the runs to stop."""
         return self.path / ".coordinator.stop"
 
     @property

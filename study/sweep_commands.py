@@ -81,12 +81,12 @@ def _watch(sweep: SweepFolder) -> None:
 @folder_argument
 @as_json
 def stop(folder: Path, as_json: bool) -> None:
-    """Let the runs of a sweep save and stop, wherever it was launched; the same launch goes on from there."""
+    """Let what is trained or scored of a sweep save and stop, wherever it was started; the same command goes on later."""
     from study.sweeping.steering import stop as stop_sweep
 
     sweep = sweep_folder(folder)
     stopped = stop_sweep(sweep)
-    text = f"{sweep.name} has stopped; launch it again to go on" if stopped else f"{sweep.name}: nobody runs it now"
+    text = f"{sweep.name} has stopped; the same command goes on from there" if stopped else f"{sweep.name}: nobody runs it now"
     click.echo(json.dumps({"sweep": sweep.name, "stopped": stopped}) if as_json else text)
 
 

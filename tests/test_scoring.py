@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -22,7 +24,7 @@ from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.job import Job, score
-from study.scoring.launch import at_best_knobs, names_of, slots_for, target
+from study.scoring.launch import at_best_knobs, held, names_of, slots_for, target
 from study.scoring.planning import Subject, subjects
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
@@ -31,7 +33,7 @@ from study.scoring.training import task_model
 from study.scoring.workers import Workers
 from study.sweeping.executors.slots import Slot
 from study.sweeping.resources import Resources
-from study.sweeping.steering import exclude, include
+from study.sweeping.steering import exclude, include, stop
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
 from tests.small import config, trained, write_corpus
@@ -370,15 +372,43 @@ def subject(run: RunFolder, tmp_path: Path) -> Subject:
     return Subject(Pretrained(copy), "toy", name, loaded_task(name, None), None, random=False)
 
 
+def coordinator_of(subject: Subject, asked: Downstream) -> Coordinator:
+    return Coordinator([subject], [], asked, subject.run.folder.sweep.stop_file)
+
+
+def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They save, the lock is let go of, and the order to stop is not for those who go on."""
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": 3, "learning_rates": [1e-4]})
+    folder, told, made = subject.run.folder.sweep, list[bool](), list[str]()
+    monkeypatch.setattr(Fake, "interrupt", lambda _: made.append("interrupt"))
+    teller = threading.Thread(target=lambda: told.append(stop(folder)))
+
+    def refresh(_: Progress) -> None:
+        if not teller.is_alive():
+            teller.start()
+        while not folder.stop_file.exists():
+            time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt), held(folder):
+        coordinator_of(subject, asked).run(Fake(lambda _: 0.5), refresh, 0.01)
+    teller.join()
+    assert (told, made) == ([True], ["interrupt"])
+    folder.stop_file.write_text("{}")  # whoever was asked was killed
+    with held(folder):
+        coordinator_of(subject, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+    assert len(scores_of(subject.run.folder)) == 3
+    assert not stop(folder)
+
+
 def test_the_grid_runs_at_the_first_seed_and_its_best_at_the_others(subject: Subject) -> None:
     asked = Downstream.parse({"tasks": [subject.name], "seeds": 3, "learning_rates": [1e-4, 3e-4, 1e-3]})
     fake = Fake(lambda config: 1.0 if config.knobs.learning_rate == 3e-4 else 0.5)
-    coordinator = Coordinator([subject], [], asked)
+    coordinator = coordinator_of(subject, asked)
     coordinator.run(fake, lambda _: None, 0.01)
     tried = [(one.config.seed, one.config.knobs.learning_rate) for one in fake.submitted]
     assert sorted(tried) == [(0, 1e-4), (0, 3e-4), (0, 1e-3), (1, 3e-4), (2, 3e-4)]
     once_more = Fake(lambda _: 0.0)
-    Coordinator([subject], [], asked).run(once_more, lambda _: None, 0.01)
+    coordinator_of(subject, asked).run(once_more, lambda _: None, 0.01)
     assert once_more.submitted == []
 
 
@@ -393,14 +423,14 @@ def test_workers_are_stopped_where_a_score_cannot_be_filed(subject: Subject, mon
     for order in ("interrupt", "kill", "close"):
         monkeypatch.setattr(Fake, order, lambda _, order=order: told.append(order))
     with pytest.raises(InputError, match=r"study score: scoring had to stop: .*No space left.*the same command goes on"):
-        Coordinator([subject], [], asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+        coordinator_of(subject, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     assert told == ["interrupt", "kill", "close"]
 
 
 def test_a_score_whose_worker_dies_again_and_again_is_filed_as_failed(subject: Subject) -> None:
     asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4]})
     shown: list[Progress] = []
-    Coordinator([subject], [], asked).run(Fake(None, iter([-9] * 9)), shown.append, 0.01)
+    coordinator_of(subject, asked).run(Fake(None, iter([-9] * 9)), shown.append, 0.01)
     (record,) = scores_of(subject.run.folder)
     assert record.state == "FAILED"
     assert record.reason is not None

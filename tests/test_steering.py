@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from filelock import FileLock
 
 from study.config import RunConfig
 from study.errors import InputError
@@ -111,17 +110,6 @@ def test_stop_lets_the_runs_save_wherever_the_coordinator_is(tmp_path: Path) -> 
     assert executor.told == ["interrupt", "kill"]
     assert not folder.stop_file.exists()
     assert len(run(tmp_path, FakeExecutor()).ended) == 2
-
-
-def test_a_sweep_that_is_being_scored_is_not_said_to_be_at_rest(tmp_path: Path) -> None:
-    folder = sweep_at(tmp_path)
-    folder.path.mkdir(parents=True)
-    with (
-        FileLock(folder.scoring_lock_file),
-        pytest.raises(InputError, match="is being scored, and none of its runs is trained"),
-    ):
-        stop(folder)
-    assert not stop(folder)
 
 
 def test_an_order_to_stop_that_nobody_took_is_not_for_the_next_launch(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
@@ -55,8 +56,8 @@ class Progress:
 class Coordinator:
     """Drives the scores of some subjects to their end; `progress` can be read at any time."""
 
-    def __init__(self, subjects: list[Subject], baselines: list[BaselineJob], downstream: Downstream) -> None:
-        self.subjects, self.downstream = subjects, downstream
+    def __init__(self, subjects: list[Subject], baselines: list[BaselineJob], downstream: Downstream, stop_file: Path) -> None:
+        self.subjects, self.downstream, self.stop_file = subjects, downstream, stop_file
         self._baselines = list(baselines)
         self.progress = Progress()
         self._deaths: Counter[str] = Counter()
@@ -68,7 +69,7 @@ class Coordinator:
         return len(wanted(self.subjects, self.downstream, self.progress.ended, self.progress.running))
 
     def run(self, executor: Executor, refresh: Callable[[Progress], None], refresh_seconds: float = 0.2) -> None:
-        """Make all that is wanted; on Ctrl-C or SIGTERM let the workers save, and raise KeyboardInterrupt."""
+        """Make all that is wanted; on Ctrl-C, SIGTERM or `study stop` let the workers save, and raise KeyboardInterrupt."""
         futures: dict[Future[int], Job | BaselineJob] = {}
         with sigterm_interrupts():
             try:
@@ -79,6 +80,8 @@ class Coordinator:
                         break
                     for future in wait(futures, refresh_seconds, FIRST_COMPLETED).done:
                         self._ended(futures.pop(future), future.result())
+                    if self.stop_file.exists():
+                        raise KeyboardInterrupt
             except BaseException as error:  # workers that were left alone would keep this process from ending
                 save_and_stop(executor, futures)
                 if isinstance(error, OSError):

@@ -163,7 +163,7 @@ def score_all(path: Path, downstream: Downstream, resources: Resources, console:
         run.max_length(downstream.knobs.max_length)
     found = subjects(list(asked.runs), asked.sweep.name, tasks, data_folder(downstream), downstream.random_weights)
     _check_grid(downstream, found)
-    with _held(asked.sweep):
+    with held(asked.sweep):
         failed_baselines = _make(asked, found, downstream, resources, console)
     return Scored(asked, tuple(found), failed_baselines)
 
@@ -173,7 +173,7 @@ def _make(
 ) -> tuple[str, ...]:
     """Make the scores with the lock held; gives a line for each task whose baselines failed."""
     baselines = missing_baselines(asked.sweep, found, downstream.knobs)
-    coordinator = Coordinator(found, baselines, downstream)
+    coordinator = Coordinator(found, baselines, downstream, asked.sweep.stop_file)
     slots = slots_for(coordinator.missing(), resources)
     display = ScoreDisplay(console, names_of(asked.runs))
     try:
@@ -197,10 +197,12 @@ def slots_for(scores: int, resources: Resources) -> list[Slot]:
 
 
 @contextmanager
-def _held(sweep: SweepFolder) -> Iterator[None]:
+def held(sweep: SweepFolder) -> Iterator[None]:
     """Hold the lock of a sweep's scores, which the kernel lets go of when the process dies."""
     try:
         with FileLock(sweep.scoring_lock_file, timeout=LOCK_SECONDS):
+            sweep.stop_file.unlink(missing_ok=True)
             yield
     except Timeout:
-        raise InputError.at(str(sweep.path), "is being scored by another process; wait for it, or stop it") from None
+        message = "is being scored by another process; wait for it, or stop it: study stop"
+        raise InputError.at(str(sweep.path), message) from None

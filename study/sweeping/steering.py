@@ -41,22 +41,19 @@ class Retried:
 
 
 def stop(folder: SweepFolder) -> bool:
-    """Ask whoever runs a sweep to let its runs save and to stop, and wait for it; False where nobody ran it.
+    """Ask whoever trains or scores the runs of a sweep to save and to stop, and wait for it; False where nobody does.
 
-    Raises InputError where it has not stopped in time, and where its runs have ended and are being scored.
+    Raises InputError where it has not stopped in time.
     """
-    if not is_locked(folder.lock_file):
-        if is_locked(folder.scoring_lock_file):
-            message = (
-                "is being scored, and none of its runs is trained; Ctrl-C where that was started stops it, and it can go on"
-            )
-            raise InputError.at(str(folder.path), message)
+    locks = (folder.lock_file, folder.scoring_lock_file)
+    if not any(map(is_locked, locks)):
         return False
     write_atomically(folder.stop_file, json.dumps(_signed({})).encode())
     end = time.monotonic() + STOP_SECONDS
-    while is_locked(folder.lock_file):
+    while any(map(is_locked, locks)):
         if time.monotonic() > end:
-            raise InputError.at(str(folder.path), f"has not stopped within {STOP_SECONDS:.0f} s; see {folder.holder_file}")
+            holder = f"; see {folder.holder_file}" if folder.holder_file.exists() else ""
+            raise InputError.at(str(folder.path), f"has not stopped within {STOP_SECONDS:.0f} s{holder}")
         time.sleep(POLL_SECONDS)
     folder.stop_file.unlink(missing_ok=True)
     return True
