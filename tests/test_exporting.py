@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from study.folders import RunFolder
@@ -69,6 +72,19 @@ def test_an_exported_run_is_fine_tuned_by_classes_of_transformers(place: Path) -
     assert read["token_type_ids"].tolist()[0][-2:] == [1, 1]
     theirs(**read, labels=torch.tensor([1])).loss.backward()
     assert json.loads((place / "tuned" / "record.json").read_bytes())["run_id"] == run.run_id
+
+
+def test_a_tokeniser_that_says_nothing_of_brackets_gets_those_of_bert(place: Path, tmp_path: Path) -> None:
+    plain = Tokenizer(WordPiece(Pretrained(run_of(place)).tokenizer.get_vocab(), unk_token="[UNK]"))
+    plain.pre_tokenizer = BertPreTokenizer()
+    plain.save(str(place / "plain.json"))
+    data = {"tokenizer": {"kind": "file", "path": str(place / "plain.json")}}
+    run = Pretrained(
+        trained(place / "results" / "plain", config(place / "text.txt", recipe={"budget": {"steps": 2}}, data=data))
+    )
+    export(run, tmp_path / "new")
+    read = AutoTokenizer.from_pretrained(tmp_path / "new")("kame")["input_ids"]
+    assert (read[0], read[-1], run.special.unk in read) == (run.special.cls, run.special.sep, False)
 
 
 def test_a_folder_that_holds_something_is_left_alone(study: Any, place: Path, tmp_path: Path) -> None:
