@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from study.config import NO_RUN
 from study.counting import parameters, what_doubling_adds
 from study.fitting.averages import Average
-from study.fitting.cells import Cell, grouped
+from study.fitting.cells import EQUAL_WITHIN, Cell, grouped, of_equal_size
 from study.fitting.comparisons import SIZES, Comparison, LeftOut
 from study.fitting.evidence import Evidence
 from study.fitting.expressions import evaluate
@@ -73,14 +73,30 @@ def loss_findings(evidence: Evidence) -> list[str]:
     kinds = [among for of_shapes in (True, False) if (among := [pair for pair in pairs if pair.of_shapes == of_shapes])]
     told = [sentence for among in kinds for sentence in (verdict(among), *_averages(evidence.averages, among[0].of_shapes))]
     if all(pair.of_shapes for pair in pairs) and evidence.sweep.get("vary"):
-        told.append("Settings are not compared: no two cells can be used that differ in one of them, at one shape and budget.")
-    if not told:
-        told.append(f"No comparison at equal parameters: {evidence.comparisons.reason}.")
+        why = f"no two cells can be used that differ in one of them, at one shape and budget{_unbracketed(evidence)}"
+        told.append(f"Settings are not compared: {why}.")
     for among in kinds:
         told += _family_sentences(among)
-    if not evidence.comparisons.weigh_depth_or_width:
-        told += _best(evidence)
-    return [*told, *_longest(evidence)]
+    best = [] if evidence.comparisons.weigh_depth_or_width else list(_best(evidence))
+    if not told:
+        none = f"No comparison at equal parameters: {evidence.comparisons.reason}{_unbracketed(evidence)}."
+        told = [none, *best] if _iso_parameters(evidence) else [*best, none]
+        best = []
+    return [*told, *best, *_longest(evidence)]
+
+
+def _unbracketed(evidence: Evidence) -> str:
+    """How many cells are left out for their learning rates, and what lets them in; empty where none are."""
+    loose = sum(cell.usable and not cell.rates.bracketed for cell in evidence.cells)
+    if not loose or evidence.comparisons.pairs:
+        return ""
+    rates = f"of {loose} of {plural(len(evidence.cells), 'cell')} no worse learning rates were tried on both sides of the best"
+    return f"; {rates}: tune recipe.learning_rate over a wider range, or let them in with study report --include-unbracketed"
+
+
+def _iso_parameters(evidence: Evidence) -> list[float]:
+    """The sizes at which the sweep asks for shapes of equal parameters."""
+    return [float(target) for target in (evidence.sweep.get("shapes") or {}).get("iso_parameters") or ()]
 
 
 def _why_excluded(evidence: Evidence) -> str:
@@ -160,7 +176,7 @@ def verdict(pairs: Sequence[Comparison]) -> str:
     n, equal = plural(len(pairs), "pair"), "equal parameters" if of_shapes else "equal shape"
     if all(pair.status == "no_seed_replicates" for pair in pairs):
         alone = all(max(pair.difference.n_seeds) < 2 for pair in pairs)
-        why = "no cell has two seeds" if alone else "each has a cell of one seed, beside others that scatter unevenly"
+        why = "no cell has two usable seeds" if alone else "each has a cell of one seed, beside others that scatter unevenly"
         return f"Not decided: {n} at {equal}, but {why}, so chance between seeds is unknown."
     if not any(pair.status == "decided" for pair in pairs):
         return f"Not decided: none of {n} at {equal} differs beyond chance (Holm, 5%)."
@@ -229,7 +245,17 @@ def _what_lowers(pair: Comparison) -> str | None:
 
 def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
-    of_runs = (_open_runs, _open_cells, _open_seeds, _open_scatter, _open_pairs, _open_steps, _open_rates, _mixed_precision)
+    of_runs = (
+        _open_runs,
+        _open_cells,
+        _open_sizes,
+        _open_seeds,
+        _open_scatter,
+        _open_pairs,
+        _open_steps,
+        _open_rates,
+        _mixed_precision,
+    )
     parts = (*of_runs, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
 
@@ -395,6 +421,21 @@ def _open_cells(evidence: Evidence) -> Iterator[str]:
         yield f"What these would reach, none of whose runs can be used: {', '.join(lost)}."
 
 
+def _open_sizes(evidence: Evidence) -> Iterator[str]:
+    """The shapes that were asked for at one number of parameters and are too far apart in it to be compared."""
+    shapes = {cell.architecture.shape_name: cell.parameters_non_embedding for cell in evidence.cells}
+    tolerance = (evidence.sweep.get("shapes") or {}).get("tolerance", EQUAL_WITHIN)
+    for target in _iso_parameters(evidence):
+        of_target = [name for name, size in shapes.items() if abs(size / target - 1) <= tolerance]
+        sizes = list(of_equal_size(of_target, lambda name: shapes[name]))
+        if len(sizes) > 1:
+            told = " and ".join(", ".join(f"{name} ({compact(shapes[name])})" for name in equal) for equal in sizes)
+            apart = (
+                f"shapes asked for at {compact(target)} non-embedding parameters are not within {EQUAL_WITHIN:.0%} of one size"
+            )
+            yield f"How {told} compare: {apart}, so no pair is of both; other depths, head widths or targets would meet."
+
+
 def _open_seeds(evidence: Evidence) -> Iterator[str]:
     """The cells whose mean is of some seeds only, the others having diverged or not learnt at the same rate."""
     partial = []
@@ -427,7 +468,7 @@ def _open_scatter(evidence: Evidence) -> Iterator[str]:
 def _open_pairs(evidence: Evidence) -> Iterator[str]:
     pairs = evidence.comparisons.pairs
     if not evidence.comparisons.seed_variances and sum(cell.usable for cell in evidence.cells) > 1:
-        yield "Whether any difference exceeds chance between seeds; two seeds a cell or more would show it."
+        yield "Whether any difference exceeds chance between seeds; two usable seeds a cell or more would show it."
     elif unknown := sum(pair.status == "no_seed_replicates" for pair in pairs):
         yield (
             f"Whether {plural(unknown, 'pair')} with a cell of one seed, beside others that scatter unevenly, would hold "

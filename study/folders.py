@@ -1,7 +1,7 @@
 """The files of runs and sweeps by name; the only module that knows what a results folder looks like on disk.
 
 results/<sweep>/
-    sweep.yaml, cells.json      the sweep as launched, and the ids of its cells
+    sweep.yaml, cells.json      the sweep as launched, and the ids of its cells, or of a search's points so far
     runs/<run id>/
         config.yaml             written first
         metrics.jsonl           one line a logged step, during
@@ -337,7 +337,7 @@ class SweepFolder:
 
     @property
     def cells_file(self) -> Path:
-        """The ids of the cells of the sweep as launched; empty for a search, which has none."""
+        """The ids of the cells of the sweep as launched, of a search those of the points in its space that it has asked."""
         return self.path / "cells.json"
 
     @property

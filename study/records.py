@@ -137,9 +137,9 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
     """All records as a table: configuration keys dotted (`architecture.depth`), results by their names, missing as missing.
 
     `cell` is shared by the runs that differ only in the `tuned` knobs and the seed; `exclusion` says why fits leave a row
-    out and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is left out too. What the
-    runs spent themselves is told where any of them has a trunk. Rows are ordered by size, budget, learning rate and seed, so
-    that the same records give the same bytes.
+    out and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is FOREIGN whatever became of
+    it. What the runs spent themselves is told where any of them has a trunk. Rows are ordered by size, budget, learning rate
+    and seed, so that the same records give the same bytes.
     """
     import pandas as pd
 
@@ -155,7 +155,7 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
             "shape": record.config.architecture.shape_name,
             "cell": cell,
             "target_tokens": record.config.tokens,
-            "exclusion": record.exclusion or foreign,
+            "exclusion": foreign or record.exclusion,
         }
         if record.excluded is not None:
             names["excluded_by_hand"] = record.excluded

@@ -139,7 +139,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
             "iso_parameters: [100], depth: [1]",
-            "shapes.iso_parameters 100 at depth 1: the nearest width, 8, has 888 parameters; allow it with tolerance",
+            "shapes.iso_parameters 100 at depth 1: the nearest width, 8, has 888 parameters; move the target",
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",

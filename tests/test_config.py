@@ -16,7 +16,7 @@ from study.architecture import ALSO_BUILT, BUILT, Architecture
 from study.config import Budget, DataConfig, Masking, Recipe, RunConfig, TokenizerConfig, read_yaml
 from study.counting import parameters
 from study.errors import InputError
-from study.records import counts_of
+from study.records import cell_of, counts_of, validation_of
 from study.schema import deep_merge, flatten, set_path
 from tests.small import config, config_values
 
@@ -236,3 +236,24 @@ def test_resolved_values_hold_every_default() -> None:
     assert values["recipe.weight_decay"] == 0.01
     assert values["masking.rate"] == 0.15
     assert deep_merge(config(CORPUS).to_dict(), config_values(CORPUS)) == config(CORPUS).to_dict()
+
+
+def test_where_a_vocabulary_lies_tells_no_runs_apart(tmp_path: Path) -> None:
+    one, other = (
+        config(tmp_path / "text.txt", data={"tokenizer": {"kind": "file", "path": f"{place}/vocab.txt"}}) for place in "ab"
+    )
+    assert one.key == other.key
+    assert cell_of(one, (), "data") == cell_of(other, (), "data")
+    assert validation_of(one, "data") == validation_of(other, "data")
+
+
+@pytest.mark.parametrize(("tokens", "steps"), [(700, 1), (800, 2), (511, 1), (255, 0)])
+def test_a_warmup_in_tokens_is_rounded_to_steps(tokens: int, steps: int) -> None:
+    recipe = Recipe.parse({"budget": {"steps": 100}, "batch_tokens": 512, "warmup_tokens": tokens})
+    assert recipe.warmup_steps(100) == steps
+
+
+@pytest.mark.parametrize(("steps", "warmup", "decay"), [(17, 2, 3), (18, 2, 4), (26, 3, 5)])
+def test_fractions_are_rounded_to_steps(steps: int, warmup: int, decay: int) -> None:
+    recipe = Recipe.parse({"budget": {"steps": steps}, "schedule": "wsd"})
+    assert (recipe.warmup_steps(steps), recipe.decay_steps(steps)) == (warmup, decay)

@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from study.architecture import Architecture
 from study.config import Budget
 from study.findings import _averages as sentences
-from study.fitting.averages import Average, averages_of
+from study.fitting.averages import Average, _judged, averages_of
 from study.fitting.cells import Cell, families_of, families_of_settings
-from study.fitting.comparisons import Comparison, compare
+from study.fitting.comparisons import Comparison, _judge, compare, why_left_out
 from study.fitting.learning_rates import RateSearch
+from study.fitting.seed_scatter import SeedVariance
 
 SEQUENCES = 400
 
@@ -162,3 +163,27 @@ def test_shapes_of_other_sizes_are_told_apart() -> None:
         "Averaged over 2 places, L2-small minus L1-small",
         "Averaged over 2 places, L2-large minus L1-large",
     ]
+
+
+@pytest.mark.parametrize(("p_value", "status"), [(0.049, "decided"), (0.051, "undecided"), (0.09, "undecided")])
+def test_a_verdict_needs_a_p_value_below_five_percent(p_value: float, status: str) -> None:
+    cells = [cell(norm, millions, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre") for millions in (1, 2)]
+    pairs, (average,) = averaged(cells)
+    seeds = [SeedVariance(0.01, 2, 2)] * 2
+    assert _judge(pairs[0], p_value, seeds, 1).status == status
+    assert _judged(average, p_value).status == status
+
+
+def test_settings_on_other_validation_sets_are_no_pair() -> None:
+    post, pre = (cell(norm, 1, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre"))
+    assert len(list(families_of_settings([post, pre]))) == 1
+    assert not list(families_of_settings([post, replace(pre, validation="other")]))
+
+
+def test_a_single_validation_sequence_is_left_out() -> None:
+    one = cell("post", 1, losses(4.0, (0.0, 0.1))[:, :1])
+    assert why_left_out(one, True) == "a single validation sequence gives no interval"
+
+
+def test_the_error_of_a_cell_is_that_of_the_mean_of_its_sequences() -> None:
+    assert cell("post", 1, np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])).standard_error_nats == pytest.approx(3**-0.5)

@@ -5,8 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 
-from study.fitting.paired import holm, paired_difference, seeds_that_would_decide, sequences_that_would_decide
+from study.fitting.paired import (
+    Difference,
+    half_width,
+    holm,
+    paired_difference,
+    satterthwaite,
+    seeds_that_would_decide,
+    sequences_that_would_decide,
+)
 from study.fitting.seed_scatter import SeedVariance, pooled_seed_variance
 
 
@@ -120,3 +129,27 @@ def test_more_sequences_decide_where_sequences_are_the_limit() -> None:
     sequences = sequences_that_would_decide(found, seeds, comparisons=1)
     assert sequences is not None
     assert sequences > 50
+
+
+def test_the_half_width_is_students() -> None:
+    assert half_width(SeedVariance(0.04, 3, 1), 4) == pytest.approx(3.182446 * 0.1, rel=1e-5)
+
+
+def test_a_reversed_difference_swaps_its_seeds() -> None:
+    random = np.random.default_rng(0)
+    one, two = random.normal(size=(2, 9)), random.normal(size=(3, 9))
+    seeds = [SeedVariance(0.1, 1, 1), SeedVariance(0.2, 2, 1)]
+    there, back = paired_difference(one, two, seeds), paired_difference(two, one, seeds[::-1])
+    for name in Difference.__dataclass_fields__:
+        assert getattr(there.reversed, name) == pytest.approx(getattr(back, name)), name
+
+
+def test_freedoms_of_sequences_are_one_less() -> None:
+    """Where seeds do not scatter the interval is that of the paired t-test."""
+    random = np.random.default_rng(0)
+    one, two = random.normal(size=(1, 5)), random.normal(size=(1, 5))
+    still = SeedVariance(0.0, 2, 2)
+    found = paired_difference(one, two, (still, still))
+    theirs = stats.ttest_rel(one[0], two[0])
+    assert (found.p_value, found.low_nats) == pytest.approx((theirs.pvalue, theirs.confidence_interval().low))
+    assert satterthwaite((0.0, 0.0), (5, 2)) == 2

@@ -223,7 +223,7 @@ def test_records_of_other_runs_change_nothing() -> None:
         ({"tune": {"recipe.batch_tokens": {"low": 64, "high": 256, "trials": 4}}}, "tune.recipe.batch_tokens",
          "101.6 is not a whole number"),
         ({"shapes": {"grid": None, "iso_parameters": [100], "depth": [1]}}, "shapes.iso_parameters 100 at depth 1",
-         "the nearest width, 8, has 888 parameters; allow it with tolerance, or move the target"),
+         "the nearest width, 8, has 888 parameters; move the target, or allow it with tolerance"),
     ],
 )  # fmt: skip
 def test_runs_that_cannot_be_are_told_before_anything_starts(changes: dict[str, Any], place: str, message: str) -> None:
@@ -494,3 +494,24 @@ def test_tuned_batches_are_priced_at_the_dearest() -> None:
 def test_a_bill_names_the_scores_that_it_does_not_count() -> None:
     told = bill_summary(bill(sweep(downstream=["docstring-package", "docstring-pairs"]), [CORE]))
     assert told.splitlines()[-1] == "Not counted: the scores on 2 tasks, which are made when the runs have ended."
+
+
+def test_a_search_that_tried_more_than_its_file_now_asks_for_has_nothing_left() -> None:
+    space = {"architecture.depth": {"low": 1, "high": 4}}
+    base = {"architecture": {"width": 16, "heads": 2, "ffn": 32}}
+    spec = sweep(shapes=None, base=base, search={"trials": 2, "space": space})
+    tried = [searched_config(spec, {"architecture.depth": depth}) for depth in (1, 2, 3, 4)]
+    paid = bill(spec, [CORE], [record(c, run_id=c.fingerprint("data")) for c in tried])
+    assert (paid.runs_left, paid.train_flops_left) == (0, 0)
+
+
+def test_a_bill_does_not_time_runs_by_those_of_another_dropout() -> None:
+    spec = sweep(shapes={"grid": {"depth": [1]}}, vary={"recipe.dropout": [0.0, 0.1]})
+    plain, dropped = (cell.config for cell in cells(spec))
+    timings = [record(c, environment=environment().model_dump(), wall_seconds=s) for c, s in ((plain, 10.0), (dropped, 30.0))]
+    assert [row.expected_seconds for row in bill(spec, [CORE], timings).rows] == pytest.approx([10.0, 30.0])
+
+
+def test_a_run_that_failed_at_its_first_step_has_spent_all_of_nothing() -> None:
+    c = cells(sweep())[0].config
+    assert record(c, None, "FAILED", steps=0, tokens=0, spent_tokens=0).spent_share == 1.0

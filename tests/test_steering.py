@@ -25,10 +25,11 @@ from study.sweeping.coordinator import Progress, held
 from study.sweeping.display import ended_line
 from study.sweeping.liveness import Signs, seconds_per_row, signs_of
 from study.sweeping.plan import cells
-from study.sweeping.status import RunStatus, SweepStatus, status
+from study.sweeping.status import RunStatus, SweepStatus, newest_rows, status
 from study.sweeping.steering import exclude, include, retry, stop
 from study.sweeping.tables import duration, status_summary, status_table, watched
 from study.terminal import show
+from tests.fake_runs import FakeRun, empty_sweep
 from tests.sweeps import RATES, record, sweep
 from tests.synthetic import add_run, depth_or_width, run_config
 from tests.test_coordinator import CORPUS, FakeExecutor, completes, coordinator, run
@@ -473,3 +474,24 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
     assert json.loads(out)["excluded"] is None
     assert study("exclude", best, "--results", results)[0] == 2
     assert study("exclude", best, "--undo", "--results", results)[2].strip() == f"error: {best}: is not excluded by anybody"
+
+
+def test_the_newest_rows_of_a_long_run_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FakeRun(empty_sweep(tmp_path, monkeypatch))
+    run.write(200)
+    rows = newest_rows(run.folder)
+    assert [row["trainer/step"] for row in rows] == list(range(201 - len(rows), 201))
+    assert 10 <= len(rows) < 200
+
+
+def running(**changes: Any) -> RunStatus:
+    values: dict[str, Any] = dict.fromkeys(RunStatus.__dataclass_fields__)
+    return RunStatus(**values | {"run_id": "a", "state": "running", "tokens": 100, "spent_tokens": 100, "target_tokens": 200,
+                                 "train_flops": 1000.0, "tokens_per_second": 10.0} | changes)  # fmt: skip
+
+
+def test_a_silent_run_does_not_speed_up_what_is_left() -> None:
+    silent = running(run_id="b", signs=Signs(900.0, 1.0, None))
+    assert silent.silent
+    assert SweepStatus("s", None, (running(),), 2, 1e4).seconds_left == pytest.approx(100)
+    assert SweepStatus("s", None, (running(), silent), 2, 1e4).seconds_left == pytest.approx(100)

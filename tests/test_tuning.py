@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +206,37 @@ def test_a_cell_whose_neighbour_learned_nothing_begins_where_that_one_began() ->
         records |= {config.key: record(config, None, "DIVERGED", reason="nan") for config in wanted}
     assert len(records) == 7
     assert [config.recipe.learning_rate for config in deeper.wanted(records)] == [0.004, 0.008, 0.016]
+
+
+TWO_KNOBS = {
+    "recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3},
+    "recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2},
+}
+
+
+def test_the_best_of_two_knobs_is_repeated_where_an_extension_was_lower() -> None:
+    cell = cells(sweep(tune=TWO_KNOBS, seeds=2))[0]
+    rounds: list[list[tuple[float, float, int]]] = []
+    records: dict[str, Any] = {}
+    while wanted := cell.wanted(records):
+        assert len(rounds) < 9
+        rounds.append([(c.recipe.learning_rate, c.recipe.weight_decay, c.seed) for c in wanted])
+        records |= {c.key: record(c, c.recipe.learning_rate + c.recipe.weight_decay) for c in wanted}
+    assert rounds[1:] == [[(0.01, 0.01, 0), (0.02, 0.001, 0)], [(0.01, 0.01, 1)]]
+    assert cell.tuned(records)
+
+
+def test_a_search_of_two_knobs_without_a_usable_trial_is_over() -> None:
+    cell = cells(sweep(tune=TWO_KNOBS, seeds=2))[0]
+    records = {c.key: record(c, None, "DIVERGED") for c in cell.wanted({})}
+    assert (cell.wanted(records), cell.tuned(records), cell.runs_left(records)) == ([], True, 0)
+
+
+def test_a_search_begins_at_the_best_of_its_neighbour() -> None:
+    wide = {"recipe.learning_rate": {"low": 0.001, "high": 0.064, "trials": 7}}
+    first = cells(sweep(tune=wide, shapes={"grid": {"depth": [1]}}))[0]
+    second = replace(cells(sweep(tune=wide, shapes={"grid": {"depth": [2]}}))[0], neighbour=first)
+    records: dict[str, Any] = {}
+    while wanted := first.wanted(records):
+        records |= {c.key: record(c, abs(math.log(c.recipe.learning_rate / 0.002))) for c in wanted}
+    assert [c.recipe.learning_rate for c in second.wanted(records)] == pytest.approx([0.001, 0.002, 0.004])

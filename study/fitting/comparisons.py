@@ -36,10 +36,10 @@ METHOD = (
     f"they spend is equal within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
     "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, plus over "
     "seeds. That over seeds is one for all cells of a budget and about as many tokens, where they scatter alike (Bartlett's p "
-    f"above {ALIKE_ABOVE:.0%}), else of each cell its own; seeds are taken as independent between cells. 95% Student "
-    "intervals with Satterthwaite's degrees of freedom, one pair at a time; a pair is decided "
-    "where Holm's adjusted p, over all pairs, is below 5%. The first seed also chose the learning rate, which makes its loss a "
-    "little too low in every cell alike."
+    f"above {ALIKE_ABOVE:.0%}), else of each cell its own; seeds are taken as independent between cells. 95% intervals "
+    "of the sum of two Student's variables, of the sequences and of the seeds (Behrens and Fisher), one pair at a time; a pair "
+    "is decided where Holm's adjusted p, over all pairs, is below 5%. The first seed also chose the learning rate, which makes "
+    "its loss too low, by the more the wider the seeds of a cell scatter."
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from study.fitting.paired import student, variances_of_sum
+from study.fitting.paired import told, variances_of_sum
 from study.fitting.seed_scatter import SeedVariance
 
 
@@ -26,17 +26,15 @@ def contrast(
 ) -> Contrast:
     """Σ wᵢ·mean(lossᵢ) of cells that are seeds × sequences each, over the same two or more sequences.
 
-    Its variance is s²(sequences)/n of the weighted sums, plus Σ s²ᵢ·wᵢ²/kᵢ, where `seeds` are the s²ᵢ of the cells; the
-    interval is Student's with Satterthwaite's degrees of freedom. With the weights 1 and −1 this is
-    study.fitting.paired.paired_difference.
+    Its variance is s²(sequences)/n of the weighted sums, plus Σ s²ᵢ·wᵢ²/kᵢ, where `seeds` are the s²ᵢ of the cells. With the
+    weights 1 and −1 this is study.fitting.paired.paired_difference.
     """
     summed = weights @ np.stack([losses.mean(axis=0) for losses in cells])
     estimate = float(summed.mean())
     if seeds is None:
         return Contrast(estimate)
     n_seeds = [len(losses) for losses in cells]
-    over_sequences, over_seeds, freedom = variances_of_sum(summed, weights, n_seeds, seeds)
-    low, high, p_value = student(estimate, (over_sequences + over_seeds) ** 0.5, freedom)
+    low, high, p_value = told(estimate, *variances_of_sum(summed, weights, n_seeds, seeds))
     return Contrast(estimate, (low, high), p_value)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from study.fitting.behrens_fisher import Pair, chance_beyond, half_interval
 from study.fitting.seed_scatter import SeedVariance
 
 CONFIDENCE = 0.95
@@ -26,8 +27,8 @@ class Difference:
     """Loss of one cell minus that of another, in nats per masked token, with its uncertainty.
 
     The estimate is the mean over validation sequences of the difference of seed-averaged losses. Its variance is
-    s²(sequences)/n + s²(seeds)·(1/k₁ + 1/k₂); the interval is Student's with Satterthwaite's degrees of freedom. Without
-    seed replicates there is no seed variance, and so no interval.
+    s²(sequences)/n + s²(seeds)·(1/k₁ + 1/k₂), the two as study.fitting.behrens_fisher adds them; `degrees_of_freedom` are
+    those of the seeds. Without seed replicates there is no seed variance, and so no interval.
     """
 
     estimate_nats: float
@@ -68,17 +69,16 @@ def paired_difference(
     estimate = float(differences.mean())
     if seeds is None:
         return Difference(estimate, variance_over_sequences(differences) ** 0.5, n, n_seeds)
-    over_sequences, over_seeds, freedom = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds)
-    error = (over_sequences + over_seeds) ** 0.5
-    low, high, p_value = student(estimate, error, freedom)
+    variances, freedoms = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds)
+    low, high, p_value = told(estimate, variances, freedoms)
     return Difference(
         estimate_nats=estimate,
-        standard_error_sequences_nats=over_sequences**0.5,
+        standard_error_sequences_nats=variances[0] ** 0.5,
         n_sequences=n,
         n_seeds=n_seeds,
-        standard_error_seeds_nats=over_seeds**0.5,
-        standard_error_nats=error,
-        degrees_of_freedom=freedom,
+        standard_error_seeds_nats=variances[1] ** 0.5,
+        standard_error_nats=sum(variances) ** 0.5,
+        degrees_of_freedom=freedoms[1],
         low_nats=low,
         high_nats=high,
         p_value=p_value,
@@ -92,16 +92,15 @@ def half_width(of_cell: SeedVariance, seeds: int) -> float:
 
 def variances_of_sum(
     summed: NDArray[np.float64], weights: NDArray[np.float64], n_seeds: Sequence[int], seeds: Sequence[SeedVariance]
-) -> tuple[float, float, float]:
-    """The variance of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and Satterthwaite's degrees of freedom of all of them.
+) -> tuple[Pair, Pair]:
+    """The variances of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and the degrees of freedom of each.
 
-    `summed` holds the sum for each sequence; over seeds the variance is Σ s²ᵢ·wᵢ²/kᵢ, where cells of one s² share its freedom.
+    `summed` holds the sum for each sequence; over seeds the variance is Σ s²ᵢ·wᵢ²/kᵢ, where cells of one s² share its freedom,
+    and those of several have Satterthwaite's.
     """
-    over_sequences = variance_over_sequences(summed)
     over_seeds = _over_seeds(weights.tolist(), n_seeds, seeds)
-    freedoms = (len(summed) - 1, *(of_cells.degrees_of_freedom for of_cells in over_seeds))
-    variances = (over_sequences, *over_seeds.values())
-    return over_sequences, sum(over_seeds.values()), satterthwaite(variances, freedoms)
+    freedom = satterthwaite(list(over_seeds.values()), [of_cells.degrees_of_freedom for of_cells in over_seeds])
+    return (variance_over_sequences(summed), sum(over_seeds.values())), (len(summed) - 1, freedom)
 
 
 def _over_seeds(weights: Sequence[float], n_seeds: Sequence[int], seeds: Sequence[SeedVariance]) -> dict[SeedVariance, float]:
@@ -132,12 +131,12 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def student(estimate: float, error: float, freedom: float) -> tuple[float, float, float]:
-    """The ends of Student's interval of CONFIDENCE around an estimate, and its p-value against zero."""
-    if error == 0:
+def told(estimate: float, variances: Pair, freedoms: Pair) -> tuple[float, float, float]:
+    """The ends of the interval of CONFIDENCE around an estimate with two sources of noise, and its p-value against zero."""
+    if sum(variances) == 0:
         return estimate, estimate, 1.0 if estimate == 0 else 0.0
-    low, high = stats.t(freedom, loc=estimate, scale=error).interval(CONFIDENCE)
-    return float(low), float(high), float(2 * stats.t.sf(abs(estimate) / error, freedom))
+    half = half_interval(CONFIDENCE, variances, freedoms)
+    return estimate - half, estimate + half, chance_beyond(abs(estimate), variances, freedoms)
 
 
 def seeds_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance], comparisons: int) -> int | None:
@@ -169,11 +168,10 @@ def _decides(
     difference: Difference, times: int, over_seeds: Sequence[float], seed_freedoms: Sequence[float], comparisons: int
 ) -> bool:
     """Whether the estimate would be told from zero with `times` the sequences and these seed variances of the difference."""
-    over_sequences = difference.standard_error_sequences_nats**2 / times
-    variances = (over_sequences, *over_seeds)
-    freedom = satterthwaite(variances, (difference.n_sequences * times - 1, *seed_freedoms))
-    critical = stats.t.isf((1 - CONFIDENCE) / 2 / comparisons, freedom)
-    return bool(abs(difference.estimate_nats) > critical * sum(variances) ** 0.5)
+    variances = (difference.standard_error_sequences_nats**2 / times, sum(over_seeds))
+    freedoms = (difference.n_sequences * times - 1, satterthwaite(over_seeds, seed_freedoms))
+    *_, p_value = told(difference.estimate_nats, variances, freedoms)
+    return p_value < (1 - CONFIDENCE) / comparisons
 
 
 def satterthwaite(variances: Sequence[float], freedoms: Sequence[float]) -> float:

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -121,11 +121,11 @@ class Coordinator:
         folder.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
         write_atomically(folder.sweep_file, text.encode())
-        names = {cell_of(cell.config, tuple(spec.tune), data_fingerprint) for cell in planned}
-        write_atomically(folder.cells_file, json.dumps(sorted(names), indent=1).encode())
+        self._cells: set[str] = set()
         self._shared = SharedRuns(folder)
         with garbage.paused():  # each collection would walk all records read so far, and none of them is garbage
             begun = self._load(belonging(spec, planned))
+        self._name_cells([cell.config for cell in planned] or [*begun, *(one.config for one in self.progress.ended.values())])
         self.trunks = Trunks(planned, self._home)
         self.pruning: Pruning | None = None
         self.proposer = self._search(begun) if spec.search is not None else CellProposer(planned, self.trunks)
@@ -146,6 +146,13 @@ class Coordinator:
             else:
                 self.progress.ended[config.key] = record
         return begun
+
+    def _name_cells(self, configs: Iterable[RunConfig]) -> None:
+        """Have the cells of these runs among those of the sweep: all at once where it has cells, of a search as it asks."""
+        names = {cell_of(config, tuple(self.spec.tune), self.data_fingerprint) for config in configs}
+        if not names <= self._cells or not self._cells:
+            self._cells |= names
+            write_atomically(self.folder.cells_file, json.dumps(sorted(self._cells), indent=1).encode())
 
     def _search(self, begun: list[RunConfig]) -> Proposer:
         from study.sweeping.pruning import Pruning, checked
@@ -206,6 +213,8 @@ class Coordinator:
             wanted = self.proposer.wanted(progress.ended, {**progress.running, **progress.held}, free)
             if not wanted:
                 break
+            if self.spec.search is not None:
+                self._name_cells(wanted)
             for config in wanted:
                 key, run = config.key, self._run_folder(config)
                 patiently(lambda run=run, config=config: run.write_config(config))  # type: ignore[misc]

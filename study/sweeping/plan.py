@@ -202,7 +202,8 @@ def _shapes(spec: SweepSpec, problems: dict[str, Problem]) -> list[dict[str, int
             place = f"shapes.iso_parameters {target:,.0f} at depth {depth}{ratio}"
             problems[place] = Problem(
                 place,
-                f"the nearest width, {solved.width}, has {reached:,} parameters; allow it with tolerance, or move the target",
+                f"the nearest width, {solved.width}, has {reached:,} parameters; move the target, or allow it with tolerance "
+                "(shapes are compared within 5% of one size)",
             )
         shapes.append({"depth": depth, "width": solved.width, "heads": solved.heads, "ffn": solved.ffn})
     return shapes

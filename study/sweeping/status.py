@@ -224,7 +224,7 @@ def _run_status(
         mfu=mfu,
         seconds_left=(config.tokens - tokens) / speed if gets_on and speed else None,
         attempts=home.attempts() if record is None else record.attempts,
-        reason=(record.exclusion if record else None) or (FOREIGN if foreign else None),
+        reason=FOREIGN if foreign else record.exclusion if record else None,
         validation=validation_of(config, record.data_fingerprint) if record else None,
         signs=signs,
     )

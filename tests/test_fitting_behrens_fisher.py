@@ -1,0 +1,55 @@
+"""The sum of two Student's variables: Student's own where one is all, the paper's table, and draws of both."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from study.fitting.behrens_fisher import chance_beyond, half_interval
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3.7, 12, 60, 1023])
+def test_of_one_source_it_is_students(freedom: float) -> None:
+    for size in (0.1, 1.0, 2.5, 4.0):
+        expected = 2 * stats.t.sf(size, freedom)
+        assert chance_beyond(2 * size, (4.0, 0.0), (freedom, 3)) == pytest.approx(expected, rel=1e-5)
+        assert chance_beyond(2 * size, (0.0, 4.0), (3, freedom)) == pytest.approx(expected, rel=1e-5)
+    assert half_interval(0.95, (4.0, 0.0), (freedom, 3)) == pytest.approx(2 * stats.t.isf(0.025, freedom), rel=1e-6)
+
+
+@pytest.mark.parametrize(("freedoms", "share", "point"), [((6, 6), 0.5, 2.435), ((6, 12), 0.5, 2.301), ((8, 8), 0.5, 2.292)])
+def test_it_meets_the_table_of_sukhatme(freedoms: tuple[int, int], share: float, point: float) -> None:
+    """Fisher and Yates, Statistical tables, table VI: 5% points at equal errors (45 degrees), whose last digit is uncertain."""
+    assert half_interval(0.95, (share, 1 - share), freedoms) == pytest.approx(point, abs=1e-3)
+
+
+@pytest.mark.parametrize(("variances", "freedoms"), [((1.0, 0.2), (4, 1023)), ((0.3, 1.0), (2, 2)), ((1.0, 1.0), (1, 40))])
+def test_it_is_what_draws_are(variances: tuple[float, float], freedoms: tuple[float, float]) -> None:
+    random = np.random.default_rng(0)
+    first, second = (
+        random.standard_t(freedom, 400_000) * variance**0.5 for freedom, variance in zip(freedoms, variances, strict=True)
+    )
+    for size in (0.5, 2.0, 6.0):
+        drawn = float(np.mean(np.abs(first + second) > size))
+        assert chance_beyond(size, variances, freedoms) == pytest.approx(drawn, rel=0.05)
+
+
+def test_few_seeds_that_happen_to_agree_decide_nothing_on_their_own() -> None:
+    """Of three equal runs on either side one difference at p < 0.0025 is rarer than said, where Satterthwaite's is not."""
+    random = np.random.default_rng(0)
+    draws, over_sequences = 40_000, 0.005**2
+    cells = random.normal(0, 0.015, (2, draws, 3))
+    differences = cells[0].mean(-1) - cells[1].mean(-1) + random.normal(0, 0.005, draws)
+    each = cells.var(-1, ddof=1) / 3
+    over_seeds = each.sum(0)
+    freedoms = over_seeds**2 / (each**2 / 2).sum(0)
+    joint = (over_sequences + over_seeds) ** 2 / (over_sequences**2 / 1023 + over_seeds**2 / freedoms)
+    welch = 2 * stats.t.sf(np.abs(differences) / np.sqrt(over_sequences + over_seeds), joint)
+    near = np.flatnonzero(welch < 0.02)  # no other is nearly as rare
+    ours = [
+        chance_beyond(abs(differences[one]), (over_sequences, over_seeds[one]), (1023, round(float(freedoms[one]), 1)))
+        for one in near
+    ]
+    assert (welch < 0.0025).mean() > 0.0045
+    assert np.mean(np.array(ours) < 0.0025) * len(near) / draws < 0.002
