@@ -214,7 +214,9 @@ class Recipe(Strict):
     @classmethod
     def _start_is_a_run(cls, start: str) -> str:
         if start != NO_RUN["start"] and donor_of(start) is None:
-            raise ValueError("is neither fresh nor the folder of a run, as results/mine/runs/<run id> or the same with :spread")
+            raise ValueError(
+                "is neither fresh nor the folder of a run, as results/mine/runs/<run id> or the same with :last or :spread"
+            )
         return start
 
     @field_validator("teacher")

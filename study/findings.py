@@ -86,12 +86,12 @@ def loss_findings(evidence: Evidence) -> list[str]:
 
 
 def _unbracketed(evidence: Evidence) -> str:
-    """How many cells are left out for their learning rates, and what lets them in; empty where none are."""
-    loose = sum(cell.usable and not cell.rates.bracketed for cell in evidence.cells)
-    if not loose or evidence.comparisons.pairs:
+    """How many cells comparisons leave out for their learning rates, and what lets them in; empty where they leave out none."""
+    loose = sum(left.reason.startswith("learning rate") for left in evidence.comparisons.left_out)
+    if not loose:
         return ""
-    rates = f"of {loose} of {plural(len(evidence.cells), 'cell')} no worse learning rates were tried on both sides of the best"
-    return f"; {rates}: tune recipe.learning_rate over a wider range, or let them in with study report --include-unbracketed"
+    cells = f"{plural(loose, 'cell')} {'is' if loose == 1 else 'are'} left out for the learning rate"
+    return f"; {cells}: tune it over a wider range, or give study report --include-unbracketed"
 
 
 def _iso_parameters(evidence: Evidence) -> list[float]:
@@ -145,7 +145,8 @@ def law_sentence(found: LawFit) -> str:
 
 def _exponent(found: LawFit, name: str) -> str:
     interval = found.fit.intervals.get(name)
-    bounds = "no interval" if interval is None else f"95% interval {interval[0]:.3g} to {interval[1]:.3g}"
+    unknown = "no interval" + (", since others fit as well" if found.fit.status == "weakly_identified" else "")
+    bounds = unknown if interval is None else f"95% interval {interval[0]:.3g} to {interval[1]:.3g}"
     return f"{name} {found.fit.estimates[name]:.3g} ({bounds})"
 
 

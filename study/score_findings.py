@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
@@ -49,18 +49,20 @@ def _verdicts(found: Downstream) -> Iterator[str]:
             by_verdict.setdefault(task.trend.verdict, []).append(task.task)
     for verdict, words in _WORDS.items():
         if names := by_verdict.get(verdict):
-            yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(found) if verdict == 'undecided' else ''}."
+            yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(found, names) if verdict == 'undecided' else ''}."
     if too_few:
         yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."
 
 
-def _hopeless(found: Downstream) -> str:
-    """Where no order of so few encoders has a p that so many tasks leave below 5%, these words."""
-    trends = [task.trend for task in found.tasks if task.trend is not None]
-    most = max(told.n for told in trends)
-    if 2 / math.factorial(most) * len(trends) < 1 - CONFIDENCE:
+def _hopeless(found: Downstream, undecided: Sequence[str]) -> str:
+    """Of which undecided tasks no order of so few encoders has a p that so many tasks leave below 5%, in words."""
+    encoders = {task.task: task.trend.n for task in found.tasks if task.trend is not None}
+    few = {name: encoders[name] for name in undecided if 2 / math.factorial(encoders[name]) * len(encoders) >= 1 - CONFIDENCE}
+    if not few:
         return ""
-    return f"; {plural(most, 'encoder')} cannot decide {plural(len(trends), 'task')} in whatever order, more of them might"
+    which = "" if len(few) == len(undecided) else f", as those of {', '.join(few)},"
+    most = plural(max(few.values()), "encoder")
+    return f"; {most}{which} cannot decide {plural(len(encoders), 'task')} in whatever order, more of them might"
 
 
 def _above_untrained(found: Downstream) -> Iterator[str]:
@@ -71,7 +73,7 @@ def _above_untrained(found: Downstream) -> Iterator[str]:
     none = ", ".join(task.task for task in compared if not task.above_untrained[0])
     rest = f"; none on {none}" if some and none else ""
     baselines = "the same encoders untrained and above the commonest answer"
-    yield f"Encoders above {baselines}, beyond noise: {some or 'none on any task'}{rest}."
+    yield f"Encoders above {baselines}, beyond noise, each at 5% by itself: {some or 'none on any task'}{rest}."
 
 
 def _above(task: TaskScores) -> str | None:
@@ -83,8 +85,11 @@ def _above(task: TaskScores) -> str | None:
 def _average(found: Downstream) -> Iterator[str]:
     if found.average is not None:
         yield from _best_on_average(found.average, max(len(task.points) for task in found.tasks))
+    reasons: dict[str, list[str]] = {}
     for task, reason in found.left_out.items():
-        yield f"{task} is left out of the average: {reason}."
+        reasons.setdefault(reason, []).append(task)
+    for reason, tasks in reasons.items():
+        yield f"Left out of the average ({reason}): {', '.join(tasks)}."
 
 
 def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
@@ -106,8 +111,9 @@ def trend_table(evidence: Evidence) -> str:
         return ""
     intro = (
         "The best encoder of each task beside what needs no pre-training; how many are above both their untrained weights and "
-        "the commonest answer, beyond noise; and Spearman's correlation of score and falling loss over the encoders, with "
-        "the interval of a normal population and its permutation p, by itself and adjusted by Holm over the tasks. "
+        "the commonest answer, beyond noise, each at 5% by itself; and Spearman's correlation of score and falling loss over "
+        "the encoders, with the interval of a normal population and its permutation p, by itself and adjusted by Holm over the "
+        "tasks. "
         "Pairs against: of lower loss, yet lower score beyond noise "
         f"(Bonferroni, 5%). {NOISE}"
     )

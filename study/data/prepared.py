@@ -210,7 +210,8 @@ def _check_sizes(prepared: PreparedData) -> None:
             "data.sequence_length", f"{holds} no training sequence of {length}; give more text or a lower value"
         )
     if validation < prepared.validation_sequences:
-        remedy = f"set it to at most {validation:,}" if validation else "give more text (4% of the documents validate)"
+        more = "give more text (4% of the documents validate; in a .txt an empty line ends a document)"
+        remedy = f"set it to at most {validation:,}" if validation else more
         raise InputError.at(
             "data.validation_sequences",
             f"{prepared.validation_sequences:,} are asked for, but {holds} {validation:,} of length {length}; {remedy}",

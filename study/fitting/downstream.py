@@ -85,9 +85,13 @@ class TaskScores:
 
     @property
     def tells(self) -> bool:
-        """Whether the best encoder is above chance beyond noise; only then can scores be put between the two."""
-        score, half = self.best
-        return self.chance is not None and score - self.chance > half
+        """Whether the best encoder is above chance and, where untrained ones were scored, some above both, beyond noise.
+
+        Only then can scores be put between chance and the best: else its distance from chance is noise, and every score is
+        divided by it.
+        """
+        (score, half), (above, compared) = self.best, self.above_untrained
+        return self.chance is not None and score - self.chance > half and (above > 0 or not compared)
 
     @property
     def normalised(self) -> pd.DataFrame:
@@ -222,7 +226,9 @@ def observed(points: pd.DataFrame) -> Observations:
 def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str, str]]:
     """The mean over tasks of scores between chance (0) and the best of the sweep (1), of encoders that met all those tasks."""
     reasons = {
-        task.task: "no encoder is above chance beyond noise" if task.chance is not None else "its chance was not measured"
+        task.task: "no encoder is above chance and its untrained weights beyond noise"
+        if task.chance is not None
+        else "its chance was not measured"
         for task in tasks
         if not task.tells
     }

@@ -72,7 +72,8 @@ def draw(data: pd.DataFrame) -> Figure:
     parts = {False: (fitted, "measured"), True: (held, "measured, held out by the forecast")}
     bottom, top = _limits(data)
     is_cut = (data["low"] < bottom).any() or (data["high"] > top).any()
-    told = "law, with its 95% interval" + (" (cut at the axis)" if is_cut else "")
+    interval = ", with its 95% interval" if data["low"].notna().any() else ""
+    told = f"law{interval}{' (cut at the axis)' if is_cut else ''}"
     with theme():
         figure = Figure(figsize=(3.9 * max(2, len(names)), 7.0), layout="constrained")
         axes = figure.subplots(2, len(names), sharex="col", sharey="row", squeeze=False)
@@ -84,6 +85,8 @@ def draw(data: pd.DataFrame) -> Figure:
             below.axhline(0, color="black", linewidth=1)
             for part, (colour, label) in parts.items():
                 some = rows[rows["held_out"] == part]
+                if some.empty:
+                    continue
                 above.scatter(some["size"], some["measured"], s=14, color=colour, zorder=3, label=label)
                 below.scatter(some["size"], some["residual"], s=14, color=colour)
             below.set_xlabel(rows["axis"].iloc[0])

@@ -125,6 +125,10 @@ def _key(data: pd.DataFrame) -> list[Line2D]:
 
 def _tick_rates(axes: Axes, rates: pd.Series) -> None:
     tried = sorted(rates.unique())
-    axes.xaxis.set_major_locator(FixedLocator(tried[:: -(-len(tried) // 6)]))
+    told = tried[:1]
+    for rate in tried[1:]:  # with room for its label beside the one before
+        if rate / told[-1] >= (tried[-1] / tried[0]) ** (1 / 6):
+            told.append(rate)
+    axes.xaxis.set_major_locator(FixedLocator(told))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))

@@ -20,11 +20,15 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
+from matplotlib.transforms import Bbox
 
 from study.durable_files import write_atomically
 
 LOSS = "validation loss (nats per masked token)"
 FLOPS = "training FLOPs (train_flops: products that run)"
+
+LEGEND_INCHES = 1.0
+"""The height of a legend that figures have room for."""
 
 MANY = 2000
 """A figure of points shows at most so many rows, spread evenly."""
@@ -151,10 +155,12 @@ def draw_intervals(axes: Axes, x: pd.Series, loss: pd.Series, half: pd.Series, c
 
 
 def legend_below(figure: Figure, entries: Sequence[Artist], columns: int = 4) -> None:
-    """One legend for all panels, under them, of at most so many columns as fit the figure's width."""
+    """One legend for all panels, under them, of at most so many columns as fit; the figure grows by what is high of it."""
     for count in range(min(columns, len(entries)), 0, -1):
         legend = figure.legend(handles=entries, loc="outside lower center", ncols=count)
         if count == 1 or _fits(figure, legend):
+            more = _extent(figure, legend).height / figure.dpi - LEGEND_INCHES
+            figure.set_figheight(figure.get_figheight() + max(0.0, more))
             return
         legend.remove()
 
@@ -169,7 +175,12 @@ def title_above(figure: Figure, title: str) -> None:
 
 
 def _fits(figure: Figure, drawn: Artist) -> bool:
-    return drawn.get_window_extent(RendererAgg(1, 1, figure.dpi)).width <= 0.98 * figure.bbox.width  # type: ignore[no-untyped-call]
+    return _extent(figure, drawn).width <= 0.98 * figure.bbox.width
+
+
+def _extent(figure: Figure, drawn: Artist) -> Bbox:
+    """Where something is drawn, in dots."""
+    return drawn.get_window_extent(RendererAgg(1, 1, figure.dpi))  # type: ignore[no-untyped-call]
 
 
 def log_ticks(axes: Axes) -> None:
@@ -180,8 +191,8 @@ def log_ticks(axes: Axes) -> None:
         middle = np.sqrt(low * high)
         low, high = axes.set_xlim(middle / np.sqrt(2), middle * np.sqrt(2))
     decades = np.log10(high / low)
-    steps = (1, 2, 3, 4, 5, 6, 8) if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,)
-    axes.xaxis.set_major_locator(LogLocator(subs=steps))
+    narrow = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if decades < 0.4 else (1, 2, 3, 4, 5, 6, 8)
+    axes.xaxis.set_major_locator(LogLocator(subs=narrow if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 

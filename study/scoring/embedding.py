@@ -35,7 +35,9 @@ def read_texts(path: Path) -> list[str]:
         raise InputError.at(str(path), f"cannot be read: {error.strerror}; give a file with one text a line") from None
     empty = [number for number, text in enumerate(texts, 1) if not text.strip()]
     if empty:
-        raise InputError([Problem(f"{path}:{number}", "is empty; remove the line, or write its text") for number in empty[:8]])
+        problems = [Problem(f"{path}:{number}", "is empty; remove the line, or write its text") for number in empty[:8]]
+        more = [Problem(str(path), f"has {len(empty) - 8} empty lines more")] if len(empty) > 8 else []
+        raise InputError([*problems, *more])
     return texts
 
 
