@@ -490,6 +490,24 @@ def test_steps_that_raise_the_loss_are_told_and_not_as_what_lowers_it(tmp_path: 
     assert not [line for line in fine if "raise" in line]
 
 
+def test_shapes_of_one_target_that_are_no_size_are_said_not_to_be_compared(tmp_path: Path) -> None:
+    evidence = evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 64), (2, 64))))
+    sizes = sorted(cell.parameters_non_embedding for cell in evidence.cells)
+    shapes = {"iso_parameters": [sum(sizes) / 2], "tolerance": 0.5}
+    (told,) = [line for line in undecided(replace(evidence, sweep={**evidence.sweep, "shapes": shapes})) if "asked for" in line]
+    assert told.startswith("How L1-H64-A2-F256 (")
+    assert " and L2-H64-A2-F256 (" in told
+    assert "are not within 5% of one size, so no pair is of both" in told
+    near = {"iso_parameters": [sum(sizes) / 2]}
+    assert not [line for line in undecided(replace(evidence, sweep={**evidence.sweep, "shapes": near})) if "asked for" in line]
+
+
+def test_where_rates_keep_cells_from_comparisons_the_answer_says_what_lets_them_in(tmp_path: Path) -> None:
+    told = loss_findings(evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6,), rates=(4e-3, 8e-3))))
+    (none,) = [line for line in told if line.startswith("No comparison at equal parameters")]
+    assert "cells are left out for the learning rate: tune it over a wider range, or give study report --incl" in none
+
+
 def test_fronts_and_steps_say_what_chance_and_the_rate_may_have_done(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, rates=(4e-3, 8e-3), shapes=((1, 64), (1, 128)))
     chance, rate, _ = undecided(evidence_of(folder))

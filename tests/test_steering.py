@@ -190,6 +190,15 @@ def test_runs_of_an_earlier_launch_are_told_apart_and_count_for_nothing(
     )
 
 
+def test_runs_of_an_earlier_launch_that_failed_are_no_more_of_the_sweep_either(tmp_path: Path) -> None:
+    run(tmp_path, FakeExecutor(fails_when_deep), budgets={"steps": [40]})
+    run(tmp_path, FakeExecutor(), budgets={"steps": [20]})
+    found, table = status(sweep_at(tmp_path)), sweep_at(tmp_path).ledger()
+    assert (len(found.own), found.counts) == (2, {"COMPLETED": 2})
+    assert table["state"].tolist().count("DIVERGED") == 1
+    assert table["exclusion"].tolist().count(FOREIGN) == 2
+
+
 def test_a_run_of_an_earlier_launch_that_hangs_is_no_running_run_of_the_sweep() -> None:
     values: dict[str, Any] = dict.fromkeys(RunStatus.__dataclass_fields__)
     hanging = RunStatus(**values | {"run_id": "a", "state": "running", "reason": FOREIGN, "signs": Signs(900.0, 1.0, None)})
@@ -207,6 +216,9 @@ def test_runs_of_an_earlier_search_are_none_of_its_next(tmp_path: Path) -> None:
         last = run(tmp_path, FakeExecutor(), base={"architecture": {"depth": 1, "ffn": ffn}}, **searched(highest))
     found = status(sweep_at(tmp_path))
     assert (len(found.runs), len(found.own), len(last.ended)) == (4, 2, 2)
+    table = sweep_at(tmp_path).ledger()
+    assert set(table.loc[table["exclusion"] == FOREIGN, "architecture.ffn"]) == {32}
+    assert set(table.loc[table["exclusion"] != FOREIGN, "architecture.ffn"]) == {48}
 
 
 def test_a_search_goes_on_with_none_of_the_runs_that_an_earlier_one_began(tmp_path: Path) -> None:
