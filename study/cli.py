@@ -238,7 +238,6 @@ def figures(folder: Path, as_json: bool) -> None:
 @as_json
 def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, **resources: Any) -> None:
     """Check a SWEEP file and print its bill: parameters, tokens, FLOPs and expected seconds, before anything is spent."""
-    from study.scoring.launch import load_tasks
     from study.sweeping.launch import plan as bill_of
     from study.sweeping.sweep_files import read_sweep
     from study.sweeping.tables import bill_summary, bill_table
@@ -246,6 +245,8 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
 
     spec, _ = read_sweep(sweep, overrides)
     if spec.downstream is not None:
+        from study.scoring.launch import load_tasks
+
         load_tasks(spec.downstream)
     bill = bill_of(spec, results, spec.resources.overridden(**resources))
     if as_json:
@@ -281,8 +282,6 @@ def launch(
 
     from study.ownership import HUNG_AFTER
     from study.quantities import read_seconds
-    from study.scoring.launch import load_tasks
-    from study.scoring.report import score_launched
     from study.sweeping.launch import folder_of
     from study.sweeping.launch import launch as launch_sweep
     from study.sweeping.sweep_files import read_sweep
@@ -293,6 +292,8 @@ def launch(
     os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
     if spec.downstream is not None:
+        from study.scoring.launch import load_tasks
+
         load_tasks(spec.downstream)
     unmirrored = launch_sweep(spec, values, results, spec.resources.overridden(**resources), console, track)
     folder = folder_of(spec, results)
@@ -300,6 +301,7 @@ def launch(
         console.print(f"{unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
     if spec.downstream is not None:
         from study.answering import report as write_report
+        from study.scoring.report import score_launched
 
         write_report(folder)  # of what is trained there is an answer, whatever becomes of the scores
         table = score_launched(folder.path, spec.downstream, spec.resources.overridden(**resources), console)

@@ -246,18 +246,9 @@ def _what_lowers(pair: Comparison) -> str | None:
 
 def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
-    of_runs = (
-        _open_runs,
-        _open_cells,
-        _open_sizes,
-        _open_seeds,
-        _open_scatter,
-        _open_pairs,
-        _open_steps,
-        _open_rates,
-        _mixed_precision,
-    )
-    parts = (*of_runs, _trained_runs, _limits)
+    of_cells = (_open_runs, _open_cells, _open_sizes, _open_seeds, _open_scatter)
+    of_pairs = (_open_pairs, _open_steps, _open_rates, _open_vertices)
+    parts = (*of_cells, *of_pairs, _mixed_precision, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
 
 
@@ -517,6 +508,25 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
     for reason, cells in reasons.items():
         names = ", ".join(f"{cell.shape} at {cell.family}" for cell in cells)
         yield f"Left out of the comparisons ({reason}): {names}."
+
+
+def _open_vertices(evidence: Evidence) -> Iterator[str]:
+    """The decided pairs whose interval would not hold their difference at the rates where the cells' parabolas are lowest."""
+    cells, moved = {cell.name: cell for cell in evidence.cells}, []
+    decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
+    for pair in decided:
+        first, second = (cells[name].rates.gain_left_nats for name in (pair.first_cell, pair.second_cell))
+        found = pair.difference
+        if first is None or second is None or found.low_nats is None or found.high_nats is None:
+            continue
+        at_vertices = found.estimate_nats - first + second
+        if not found.low_nats <= at_vertices <= found.high_nats:
+            told = f"{pair.first} minus {pair.second} {signed(at_vertices)} in place of {signed(found.estimate_nats)} nats"
+            moved.append((abs(at_vertices - found.estimate_nats), f"{told} at {pair.family}"))
+    if moved:
+        most = "; ".join(words for _, words in sorted(moved, reverse=True)[:GAINS_TOLD])
+        count = f"{len(moved)} of {plural(len(decided), 'decided pair')} out of the interval"
+        yield f"What rates between those tried would give; by the vertices in the table of cells they move {count}: {most}."
 
 
 def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:

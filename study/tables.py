@@ -17,7 +17,7 @@ from study.wording import table
 def differences(evidence: Evidence, of_shapes: bool) -> str:
     """Every pair of shapes of equal parameters, or of settings of one shape, with its interval and status; empty if none."""
     pairs = [pair for pair in evidence.comparisons.pairs if pair.of_shapes == of_shapes]
-    header = ["family", "first − second", "nats", "95% interval", "Holm p", "status", "sequences", "seeds", "dof"]
+    header = ["family", "first − second", "nats", "95% interval", "Holm p", "status", "sequences", "seeds", "dof of seeds"]
     return table(header, [[pair.family, *_difference_row(pair)] for pair in pairs]) if pairs else ""
 
 
@@ -38,7 +38,7 @@ def _difference_row(pair: Comparison | Average) -> list[object]:
 
 def averages(evidence: Evidence) -> str:
     """Every pair that was compared in several places, averaged over them; empty if none."""
-    header = ["first − second", "places", "nats", "95% interval", "Holm p", "status", "least", "most", "seeds", "dof"]
+    header = ["first − second", "places", "nats", "95% interval", "Holm p", "status", "least", "most", "seeds", "dof of seeds"]
     return table(header, _average_rows(evidence.averages)) if evidence.averages else ""
 
 

@@ -21,6 +21,7 @@ from study.fitting.rankings import gains_of
 from study.fitting.reading import Source, read_columns
 from study.fitting.seed_scatter import SeedScatter, SeedVariance
 from study.folders import SweepFolder
+from study.wording import signed
 from tests.synthetic import (
     SEQUENCES,
     SWEEP,
@@ -500,6 +501,23 @@ def test_shapes_of_one_target_that_are_no_size_are_said_not_to_be_compared(tmp_p
     assert "are not within 5% of one size, so no pair is of both" in told
     near = {"iso_parameters": [sum(sizes) / 2]}
     assert not [line for line in undecided(replace(evidence, sweep={**evidence.sweep, "shapes": near})) if "asked for" in line]
+
+
+def test_pairs_that_rates_between_those_tried_would_move_out_of_their_interval_are_told(tmp_path: Path) -> None:
+    evidence = evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,)))
+    pair = next(pair for pair in evidence.comparisons.pairs if pair.status == "decided")
+
+    def told(first_gains: float) -> list[str]:
+        gains = {pair.first_cell: first_gains, pair.second_cell: 0.0}
+        cells = tuple(replace(c, rates=replace(c.rates, gain_left_nats=gains.get(c.name, 0.0))) for c in evidence.cells)
+        return [line for line in undecided(replace(evidence, cells=cells)) if "rates between those tried" in line]
+
+    assert pair.difference.low_nats is not None
+    half = pair.difference.estimate_nats - pair.difference.low_nats
+    assert not told(0.9 * half)
+    (line,) = told(1.1 * half)
+    assert f"{pair.first} minus {pair.second} {signed(pair.difference.low_nats - 0.1 * half)} in place of" in line
+    assert line.startswith("What rates between those tried would give; by the vertices in the table of cells they move ")
 
 
 def test_where_rates_keep_cells_from_comparisons_the_answer_says_what_lets_them_in(tmp_path: Path) -> None:

@@ -128,3 +128,12 @@ def test_analysis_and_counting_start_without_heavy_packages(command: str) -> Non
     code = f"{command}\nimport sys; heavy = {HEAVY!r} & set(sys.modules); assert not heavy, heavy"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_bill_waits_for_no_package_that_only_training_and_scoring_need() -> None:
+    slow = {"pytorch_lightning", "transformers", "matplotlib", "pandas", "scipy"}
+    run = "import sys; from study.cli import main; sys.argv[1:] = ['plan', 'sweeps/depth_or_width.yaml']; main()"
+    code = f"{run}\nslow = {slow!r} & set(sys.modules); assert not slow, slow"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "FLOPs" in done.stdout

@@ -56,9 +56,8 @@ class Average(Pair):
 def averages_of(pairs: Iterable[Comparison], cells: Iterable[Cell]) -> tuple[Average, ...]:
     """The averages of all pairs that were compared in two places or more, all on one validation set and with a seed in common.
 
-    Of six places without a difference, whose seeds have nothing in common or nearly all, 4% to 5% of averages are told from
-    zero at 5% where both sides scatter alike (two to four seeds), and where one scatters three or ten times as widely 5% to 7%
-    with three seeds or four, 6% to 9% with two.
+    Sides of equal loss are told apart at 5% in 3% to 4% of draws where both scatter alike (two to four seeds), and where one
+    scatters three or ten times as widely in 5% to 7% with three seeds or four, in 6% to 11% with two.
     """
     named = {cell.name: cell for cell in cells}
     groups = grouped(pairs, lambda pair: (pair.weighs, pair.first, pair.second))

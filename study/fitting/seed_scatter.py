@@ -69,9 +69,9 @@ def seed_scatter(pool: Pool, cells: Mapping[str, NDArray[np.float64]]) -> SeedSc
 
     Cells that scatter alike by Bartlett's test share the pooled variance Σ(kᵢ − 1)s²ᵢ ÷ Σ(kᵢ − 1), those of one seed too;
     otherwise each of two seeds or more has its own s²ᵢ. Without the test a few cells that scatter widely make the intervals of
-    all others wide and their own narrow. Of four to twelve equal cells, one of which or all in steps scatter up to ten times as
-    widely as others, two are told apart at 5% in 3% to 10% of draws of three seeds (pooled: 9% to 18%), and in 8% to 14% of two
-    seeds, which say little of a deviation (pooled: 8% to 23%).
+    all others wide and their own narrow. Of eight equal cells, one of which or all in steps scatter up to ten times as
+    widely as others, two are told apart at 5% in 4% to 8% of draws of three seeds (pooled: 8% to 22%), and in 5% to 17% of two
+    seeds, which say little of a deviation (pooled: 10% to 25%).
 
     Source: Bartlett 1937, Properties of sufficiency and statistical tests, Proc. R. Soc. Lond. A 160, 268-282.
     """
