@@ -416,16 +416,16 @@ def _open_cells(evidence: Evidence) -> Iterator[str]:
 def _open_sizes(evidence: Evidence) -> Iterator[str]:
     """The shapes that were asked for at one number of parameters and are too far apart in it to be compared."""
     shapes = {cell.architecture.shape_name: cell.parameters_non_embedding for cell in evidence.cells}
-    tolerance = (evidence.sweep.get("shapes") or {}).get("tolerance", EQUAL_WITHIN)
+    tolerance = float((evidence.sweep.get("shapes") or {}).get("tolerance", EQUAL_WITHIN))
     for target in _iso_parameters(evidence):
         of_target = [name for name, size in shapes.items() if abs(size / target - 1) <= tolerance]
         sizes = list(of_equal_size(of_target, lambda name: shapes[name]))
         if len(sizes) > 1:
-            told = " and ".join(", ".join(f"{name} ({compact(shapes[name])})" for name in equal) for equal in sizes)
+            told = "; ".join(", ".join(f"{name} ({compact(shapes[name])})" for name in equal) for equal in sizes)
             apart = (
                 f"shapes asked for at {compact(target)} non-embedding parameters are not within {EQUAL_WITHIN:.0%} of one size"
             )
-            yield f"How {told} compare: {apart}, so no pair is of both; other depths, head widths or targets would meet."
+            yield f"How {told} compare: {apart}, so none is compared across a semicolon; other depths or targets would meet."
 
 
 def _open_seeds(evidence: Evidence) -> Iterator[str]:

@@ -60,9 +60,9 @@ def _hopeless(found: Downstream, undecided: Sequence[str]) -> str:
     few = {name: encoders[name] for name in undecided if 2 / math.factorial(encoders[name]) * len(encoders) >= 1 - CONFIDENCE}
     if not few:
         return ""
-    which = "" if len(few) == len(undecided) else f", as those of {', '.join(few)},"
+    which = "" if len(few) == len(undecided) else f" ({', '.join(few)})"
     most = plural(max(few.values()), "encoder")
-    return f"; {most}{which} cannot decide {plural(len(encoders), 'task')} in whatever order, more of them might"
+    return f"; {most} at most{which} cannot decide one of {plural(len(encoders), 'task')} in whatever order, more of them might"
 
 
 def _above_untrained(found: Downstream) -> Iterator[str]:

@@ -11,6 +11,7 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import ByteLevel
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from study.folders import RunFolder
@@ -74,9 +75,14 @@ def test_an_exported_run_is_fine_tuned_by_classes_of_transformers(place: Path) -
     assert json.loads((place / "tuned" / "record.json").read_bytes())["run_id"] == run.run_id
 
 
-def test_a_tokeniser_that_says_nothing_of_brackets_gets_those_of_bert(place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("post_processor", [None, ByteLevel(trim_offsets=False)])
+def test_a_tokeniser_that_says_nothing_of_brackets_gets_those_of_bert(
+    place: Path, tmp_path: Path, post_processor: ByteLevel | None
+) -> None:
     plain = Tokenizer(WordPiece(Pretrained(run_of(place)).tokenizer.get_vocab(), unk_token="[UNK]"))
     plain.pre_tokenizer = BertPreTokenizer()
+    if post_processor is not None:
+        plain.post_processor = post_processor
     plain.save(str(place / "plain.json"))
     data = {"tokenizer": {"kind": "file", "path": str(place / "plain.json")}}
     run = Pretrained(

@@ -138,7 +138,7 @@ def test_trends_are_corrected_for_the_number_of_tasks(evidence: Evidence) -> Non
     many = replace(found, tasks=tuple(replace(found.tasks[0], task=f"task {number}") for number in range(20)))
     few = [replace(task, trend=replace(task.trend, n=4, p_value_holm=1.0)) for task in many.tasks if task.trend is not None]
     told = score_findings(_with_downstream(evidence, replace(many, tasks=tuple(few))))
-    assert "; 4 encoders cannot decide 20 tasks in whatever order, more of them might." in told[0]
+    assert "; 4 encoders at most cannot decide one of 20 tasks in whatever order, more of them might." in told[0]
 
 
 def _with_downstream(evidence: Evidence, found: Downstream) -> Evidence:

@@ -386,7 +386,8 @@ def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, m
     def refresh(_: Progress) -> None:
         if not teller.is_alive():
             teller.start()
-        while not folder.stop_file.exists():
+        end = time.monotonic() + 60
+        while not folder.stop_file.exists() and time.monotonic() < end:
             time.sleep(0.01)
 
     with pytest.raises(KeyboardInterrupt), held(folder):

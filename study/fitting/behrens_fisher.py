@@ -12,11 +12,11 @@ from scipy.stats import chi2, norm, t
 _LEFT_OUT = 1e-12
 """The share of each source at either end that is not summed: no chance is told to be less."""
 
-Pair = tuple[float, float]
+Both = tuple[float, float]
 """A value for each of the two sources."""
 
 
-def chance_beyond(size: float, variances: Pair, freedoms: Pair) -> float:
+def chance_beyond(size: float, variances: Both, freedoms: Both) -> float:
     """The chance that |√v₁·T₁ + √v₂·T₂| exceeds `size`, where T₁ and T₂ are Student's of these degrees of freedom.
 
     Given the true variances the sum is normal, and each of them is vᵢ·νᵢ/χ²: E[2·Φ(−size/√(v₁·ν₁/χ²₁ + v₂·ν₂/χ²₂))].
@@ -32,7 +32,7 @@ def chance_beyond(size: float, variances: Pair, freedoms: Pair) -> float:
     return max(float(2 * shares @ norm.sf(size / scales) @ other_shares), _LEFT_OUT)
 
 
-def half_interval(confidence: float, variances: Pair, freedoms: Pair) -> float:
+def half_interval(confidence: float, variances: Both, freedoms: Both) -> float:
     """The size that the sum stays within with this chance."""
     tail = (1 - confidence) / 4  # each stays within its own with twice this
     beyond = sum(t.isf(tail, freedom) * variance**0.5 for variance, freedom in zip(variances, freedoms, strict=True))

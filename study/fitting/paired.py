@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.fitting.behrens_fisher import Pair, chance_beyond, half_interval
+from study.fitting.behrens_fisher import Both, chance_beyond, half_interval
 from study.fitting.seed_scatter import SeedVariance
 
 CONFIDENCE = 0.95
@@ -92,7 +92,7 @@ def half_width(of_cell: SeedVariance, seeds: int) -> float:
 
 def variances_of_sum(
     summed: NDArray[np.float64], weights: NDArray[np.float64], n_seeds: Sequence[int], seeds: Sequence[SeedVariance]
-) -> tuple[Pair, Pair]:
+) -> tuple[Both, Both]:
     """The variances of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and the degrees of freedom of each.
 
     `summed` holds the sum for each sequence; over seeds the variance is Σ s²ᵢ·wᵢ²/kᵢ, where cells of one s² share its freedom,
@@ -131,7 +131,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def told(estimate: float, variances: Pair, freedoms: Pair) -> tuple[float, float, float]:
+def told(estimate: float, variances: Both, freedoms: Both) -> tuple[float, float, float]:
     """The ends of the interval of CONFIDENCE around an estimate with two sources of noise, and its p-value against zero."""
     if sum(variances) == 0:
         return estimate, estimate, 1.0 if estimate == 0 else 0.0
@@ -170,8 +170,9 @@ def _decides(
     """Whether the estimate would be told from zero with `times` the sequences and these seed variances of the difference."""
     variances = (difference.standard_error_sequences_nats**2 / times, sum(over_seeds))
     freedoms = (difference.n_sequences * times - 1, satterthwaite(over_seeds, seed_freedoms))
-    *_, p_value = told(difference.estimate_nats, variances, freedoms)
-    return p_value < (1 - CONFIDENCE) / comparisons
+    if sum(variances) == 0:
+        return difference.estimate_nats != 0
+    return chance_beyond(abs(difference.estimate_nats), variances, freedoms) < (1 - CONFIDENCE) / comparisons
 
 
 def satterthwaite(variances: Sequence[float], freedoms: Sequence[float]) -> float:

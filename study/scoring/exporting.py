@@ -61,8 +61,9 @@ def _check_empty(folder: Path) -> None:
 
 
 def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
-    """A tokeniser that puts [CLS] before a text and [SEP] behind it, as scores do, unless its file says otherwise."""
-    if tokenizer.post_processor is None:
+    """A tokeniser that puts [CLS] before a text and [SEP] behind it, as training and scores do, whatever its file says."""
+    ids = tokenizer.encode("a").ids
+    if (ids[:1], ids[-1:]) != ([special.cls], [special.sep]):
         tokenizer.post_processor = BertProcessing(("[SEP]", special.sep), ("[CLS]", special.cls))
     return tokenizer
 

@@ -122,10 +122,12 @@ class Coordinator:
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
         write_atomically(folder.sweep_file, text.encode())
         self._cells: set[str] = set()
+        self._name_cells(cell.config for cell in planned)
         self._shared = SharedRuns(folder)
         with garbage.paused():  # each collection would walk all records read so far, and none of them is garbage
             begun = self._load(belonging(spec, planned))
-        self._name_cells([cell.config for cell in planned] or [*begun, *(one.config for one in self.progress.ended.values())])
+        if spec.search is not None:
+            self._name_cells([*begun, *(one.config for one in self.progress.ended.values())])
         self.trunks = Trunks(planned, self._home)
         self.pruning: Pruning | None = None
         self.proposer = self._search(begun) if spec.search is not None else CellProposer(planned, self.trunks)
@@ -152,7 +154,8 @@ class Coordinator:
         names = {cell_of(config, tuple(self.spec.tune), self.data_fingerprint) for config in configs}
         if not names <= self._cells or not self._cells:
             self._cells |= names
-            write_atomically(self.folder.cells_file, json.dumps(sorted(self._cells), indent=1).encode())
+            text = json.dumps(sorted(self._cells), indent=1).encode()
+            patiently(lambda: write_atomically(self.folder.cells_file, text))
 
     def _search(self, begun: list[RunConfig]) -> Proposer:
         from study.sweeping.pruning import Pruning, checked
