@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from study.folders import SweepFolder
     from study.latency.prediction import LatencyModel
     from study.memory import Precision
+    from study.sweeping.spec import SweepSpec
 
 INTERRUPTED_EXIT = 130
 FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
@@ -230,6 +231,14 @@ def figures(folder: Path, as_json: bool) -> None:
     click.echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
 
 
+def _check_tasks(spec: SweepSpec) -> None:
+    """Raise InputError with all that is wrong with the tasks of a sweep; where it has none, nothing heavy is imported."""
+    if spec.downstream is not None:
+        from study.scoring.launch import load_tasks
+
+        load_tasks(spec.downstream)
+
+
 @commands.command()
 @click.argument("sweep", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
@@ -244,10 +253,7 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     from study.terminal import show
 
     spec, _ = read_sweep(sweep, overrides)
-    if spec.downstream is not None:
-        from study.scoring.launch import load_tasks
-
-        load_tasks(spec.downstream)
+    _check_tasks(spec)
     bill = bill_of(spec, results, spec.resources.overridden(**resources))
     if as_json:
         click.echo(json.dumps(bill.to_dict(), indent=1))
@@ -291,10 +297,7 @@ def launch(
     read_seconds("--hung-after", hung_after)
     os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
-    if spec.downstream is not None:
-        from study.scoring.launch import load_tasks
-
-        load_tasks(spec.downstream)
+    _check_tasks(spec)
     unmirrored = launch_sweep(spec, values, results, spec.resources.overridden(**resources), console, track)
     folder = folder_of(spec, results)
     if unmirrored:

@@ -9,7 +9,7 @@ from study.config import NO_RUN
 from study.counting import parameters, what_doubling_adds
 from study.fitting.averages import Average
 from study.fitting.cells import EQUAL_WITHIN, Cell, grouped, of_equal_size
-from study.fitting.comparisons import SIZES, Comparison, LeftOut
+from study.fitting.comparisons import SIZES, Comparison, why_left_out
 from study.fitting.evidence import Evidence
 from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast
@@ -78,20 +78,21 @@ def loss_findings(evidence: Evidence) -> list[str]:
     for among in kinds:
         told += _family_sentences(among)
     best = [] if evidence.comparisons.weigh_depth_or_width else list(_best(evidence))
-    if not told:
-        none = f"No comparison at equal parameters: {evidence.comparisons.reason}{_unbracketed(evidence)}."
-        told = [none, *best] if _iso_parameters(evidence) else [*best, none]
-        best = []
-    return [*told, *best, *_longest(evidence)]
+    if told:
+        return [*told, *best, *_longest(evidence)]
+    none = f"No comparison at equal parameters: {evidence.comparisons.reason}{_unbracketed(evidence)}."
+    return [*([none, *best] if _iso_parameters(evidence) else [*best, none]), *_longest(evidence)]
 
 
 def _unbracketed(evidence: Evidence) -> str:
     """How many cells comparisons leave out for their learning rates, and what lets them in; empty where they leave out none."""
-    loose = sum(left.reason.startswith("learning rate") for left in evidence.comparisons.left_out)
+    cells = {cell.name: cell for cell in evidence.cells}
+    left_out = ((cells[left.cell], left.reason) for left in evidence.comparisons.left_out)
+    loose = sum(why_left_out(cell, True) is None and why_left_out(cell, False) == reason for cell, reason in left_out)
     if not loose:
         return ""
-    cells = f"{plural(loose, 'cell')} {'is' if loose == 1 else 'are'} left out for the learning rate"
-    return f"; {cells}: tune it over a wider range, or give study report --include-unbracketed"
+    which = f"{plural(loose, 'cell')} {'is' if loose == 1 else 'are'} left out for the learning rate"
+    return f"; {which}: tune it over a wider range, or give study report --include-unbracketed"
 
 
 def _iso_parameters(evidence: Evidence) -> list[float]:
@@ -502,10 +503,7 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
         yield f"How much of the comparisons is the learning rate's doing: cells that are not bracketed were let in: {names}."
     if not evidence.comparisons.weigh_depth_or_width:
         yield from _open_rates_of_fronts(evidence)
-    reasons: dict[str, list[LeftOut]] = {}
-    for cell in evidence.comparisons.left_out:
-        reasons.setdefault(cell.reason, []).append(cell)
-    for reason, cells in reasons.items():
+    for reason, cells in grouped(evidence.comparisons.left_out, lambda left: left.reason).items():
         names = ", ".join(f"{cell.shape} at {cell.family}" for cell in cells)
         yield f"Left out of the comparisons ({reason}): {names}."
 

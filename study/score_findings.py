@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from study.findings import coverage
+from study.fitting.cells import grouped
 from study.fitting.downstream import AVERAGE, FREE_FROM, Downstream, TaskScores
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
@@ -85,10 +86,7 @@ def _above(task: TaskScores) -> str | None:
 def _average(found: Downstream) -> Iterator[str]:
     if found.average is not None:
         yield from _best_on_average(found.average, max(len(task.points) for task in found.tasks))
-    reasons: dict[str, list[str]] = {}
-    for task, reason in found.left_out.items():
-        reasons.setdefault(reason, []).append(task)
-    for reason, tasks in reasons.items():
+    for reason, tasks in grouped(found.left_out, found.left_out.__getitem__).items():
         yield f"Left out of the average ({reason}): {', '.join(tasks)}."
 
 

@@ -27,6 +27,8 @@ def chance_beyond(size: float, variances: Both, freedoms: Both) -> float:
     and 3% to 5%. Sources: Fisher 1935, The fiducial argument in statistical inference, Ann. Eugenics 6, 391-398; Robinson
     1976, Properties of Student's t and of the Behrens-Fisher solution to the two means problem, Ann. Statist. 4, 963-971.
     """
+    if sum(variances) == 0:
+        return 0.0 if size else 1.0
     (inverse, shares), (other_inverse, other_shares) = (_mixture(freedom) for freedom in freedoms)
     scales = np.sqrt(np.add.outer(variances[0] * inverse, variances[1] * other_inverse))
     return max(float(2 * shares @ norm.sf(size / scales) @ other_shares), _LEFT_OUT)
@@ -34,6 +36,8 @@ def chance_beyond(size: float, variances: Both, freedoms: Both) -> float:
 
 def half_interval(confidence: float, variances: Both, freedoms: Both) -> float:
     """The size that the sum stays within with this chance."""
+    if sum(variances) == 0:
+        return 0.0
     tail = (1 - confidence) / 4  # each stays within its own with twice this
     beyond = sum(t.isf(tail, freedom) * variance**0.5 for variance, freedom in zip(variances, freedoms, strict=True))
     return float(brentq(lambda size: chance_beyond(size, variances, freedoms) - (1 - confidence), 0.0, beyond, rtol=1e-7))

@@ -133,8 +133,6 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 def told(estimate: float, variances: Both, freedoms: Both) -> tuple[float, float, float]:
     """The ends of the interval of CONFIDENCE around an estimate with two sources of noise, and its p-value against zero."""
-    if sum(variances) == 0:
-        return estimate, estimate, 1.0 if estimate == 0 else 0.0
     half = half_interval(CONFIDENCE, variances, freedoms)
     return estimate - half, estimate + half, chance_beyond(abs(estimate), variances, freedoms)
 
@@ -170,8 +168,6 @@ def _decides(
     """Whether the estimate would be told from zero with `times` the sequences and these seed variances of the difference."""
     variances = (difference.standard_error_sequences_nats**2 / times, sum(over_seeds))
     freedoms = (difference.n_sequences * times - 1, satterthwaite(over_seeds, seed_freedoms))
-    if sum(variances) == 0:
-        return difference.estimate_nats != 0
     return chance_beyond(abs(difference.estimate_nats), variances, freedoms) < (1 - CONFIDENCE) / comparisons
 
 

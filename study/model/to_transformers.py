@@ -68,6 +68,11 @@ class Kin:
     head: Mapping[str, str]
     final_norm: str = ""
 
+    @property
+    def has_segments(self) -> bool:
+        """Whether it has a table of segments."""
+        return self.model_type != "esm"
+
 
 _AFTER_SUMS = ("attention.output.LayerNorm", "output.LayerNorm")
 
@@ -93,7 +98,8 @@ def their_config(architecture: Architecture, special: SpecialTokens, dropout: fl
     a, kin = architecture, kin_of(architecture)
     values: dict[str, Any] = {"architectures": [kin.name], "model_type": kin.model_type}
     values |= {theirs: getattr(a, ours) for theirs, ours in _SIZES.items()}
-    values |= {"type_vocab_size": max(1, a.segments), "tie_word_embeddings": a.tied_decoder, "pad_token_id": special.pad}
+    values |= {"type_vocab_size": max(1, a.segments)} if kin.has_segments else {}
+    values |= {"tie_word_embeddings": a.tied_decoder and (kin.has_segments or not a.segments), "pad_token_id": special.pad}
     values |= {"hidden_act": "gelu", "layer_norm_eps": EPSILON, "initializer_range": 0.02}
     values |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     match kin.model_type:
@@ -101,8 +107,7 @@ def their_config(architecture: Architecture, special: SpecialTokens, dropout: fl
             values |= {"embedding_size": a.width, "rotary_value": False}
         case "esm":
             values |= {"position_embedding_type": "rotary", "emb_layer_norm_before": False, "token_dropout": False}
-            values |= {"mask_token_id": special.mask, "tie_word_embeddings": a.tied_decoder and not a.segments}
-            del values["type_vocab_size"]
+            values |= {"mask_token_id": special.mask}
     return values
 
 

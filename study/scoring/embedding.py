@@ -24,6 +24,9 @@ from study.training.stopping import StopSignal
 
 SUFFIXES = (".npy", ".parquet")
 
+SHOWN = 8
+"""So many empty lines are named."""
+
 
 def read_texts(path: Path) -> list[str]:
     """The texts of a file, one a line; raises InputError where it cannot be read or a line is empty."""
@@ -35,8 +38,8 @@ def read_texts(path: Path) -> list[str]:
         raise InputError.at(str(path), f"cannot be read: {error.strerror}; give a file with one text a line") from None
     empty = [number for number, text in enumerate(texts, 1) if not text.strip()]
     if empty:
-        problems = [Problem(f"{path}:{number}", "is empty; remove the line, or write its text") for number in empty[:8]]
-        more = [Problem(str(path), f"has {len(empty) - 8} empty lines more")] if len(empty) > 8 else []
+        problems = [Problem(f"{path}:{number}", "is empty; remove the line, or write its text") for number in empty[:SHOWN]]
+        more = [Problem(str(path), f"has {len(empty) - SHOWN} empty lines more")] if len(empty) > SHOWN else []
         raise InputError([*problems, *more])
     return texts
 

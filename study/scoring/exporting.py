@@ -35,7 +35,7 @@ def export(run: Pretrained, folder: Path) -> Exported:
     """
     _check_empty(folder)
     architecture, state = run.config.architecture, run.state()
-    weights = {name: tensor.contiguous().clone() for name, tensor in their_weights(state, architecture).items()}
+    weights = {name: tensor.clone() for name, tensor in their_weights(state, architecture).items()}
     files = {
         "record.json": run.folder.record_file.read_bytes(),
         "tokenizer.json": _with_brackets(run.tokenizer, run.special).to_str(pretty=True).encode(),
@@ -71,7 +71,7 @@ def _with_brackets(tokenizer: Tokenizer, special: SpecialTokens) -> Tokenizer:
 def _tokenizer_config(run: Pretrained) -> dict[str, Any]:
     """What transformers wants to know of a tokeniser beside tokenizer.json."""
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_PIECES, strict=True))
-    segments = ["token_type_ids"] if kin_of(run.config.architecture).model_type != "esm" else []
+    segments = ["token_type_ids"] if kin_of(run.config.architecture).has_segments else []
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": run.max_length(None),

@@ -185,7 +185,7 @@ class Coordinator:
                         refresh(self.progress)
                         shown = time.monotonic()
                     if over:
-                        self.trunks.tidy(self.folder.home(run.run_id) for run in self.folder.runs())
+                        self.trunks.tidy(self.folder)
                         return
                     for future in _taken(ended, refresh_seconds):
                         self._ended(futures.pop(future), future.result())

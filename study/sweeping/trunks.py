@@ -15,7 +15,7 @@ from pathlib import Path
 
 from study.config import RunConfig
 from study.durable_files import sync_folder, write_atomically
-from study.folders import Orders, RunFolder, Trunk, checkpoints_in, step_of
+from study.folders import Orders, RunFolder, SweepFolder, Trunk, checkpoints_in, step_of
 from study.records import RunRecord
 from study.sweeping.cell import Cell, family_name
 
@@ -61,12 +61,13 @@ class Trunks:
             if all(twin.key in records for twin in others) and config.branch_step is not None:
                 shutil.rmtree(self._folder_of(trunk).branch(config.branch_step), ignore_errors=True)
 
-    def tidy(self, runs: Iterable[RunFolder]) -> None:
-        """When nothing is left to run: remove the states that nobody came for from the runs that have ended."""
-        if self._families:
-            for run in runs:
-                if run.record_file.exists():
-                    run.remove_branches()
+    def tidy(self, folder: SweepFolder) -> None:
+        """When nothing is left to run: remove the states that nobody came for from the runs of a sweep that have ended."""
+        if not self._families:
+            return
+        for home in (folder.home(run.run_id) for run in folder.runs()):
+            if home.record_file.exists():
+                home.remove_branches()
 
     def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
         """The state that a longer run left where this one begins to decay, and whose it is."""
