@@ -288,8 +288,7 @@ def launch(
 
     from study.ownership import HUNG_AFTER
     from study.quantities import read_seconds
-    from study.sweeping.launch import folder_of
-    from study.sweeping.launch import launch as launch_sweep
+    from study.sweeping.launch import folder_of, launched
     from study.sweeping.sweep_files import read_sweep
     from study.terminal import show
 
@@ -298,18 +297,18 @@ def launch(
     os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
     _check_tasks(spec)
-    unmirrored = launch_sweep(spec, values, results, spec.resources.overridden(**resources), console, track)
-    folder = folder_of(spec, results)
-    if unmirrored:
-        console.print(f"{unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
-    if spec.downstream is not None:
-        from study.answering import report as write_report
-        from study.scoring.report import score_launched
+    asked, folder = spec.resources.overridden(**resources), folder_of(spec, results)
+    with launched(spec, values, results, asked, console, track) as unmirrored:
+        if unmirrored:
+            console.print(f"{unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
+        if spec.downstream is not None:
+            from study.answering import report as write_report
+            from study.scoring.report import score_launched
 
-        write_report(folder)  # of what is trained there is an answer, whatever becomes of the scores
-        table = score_launched(folder.path, spec.downstream, spec.resources.overridden(**resources), console)
-        show(*(() if as_json else table))
-    _report(folder, as_json)
+            write_report(folder)  # of what is trained there is an answer, whatever becomes of the scores
+            table = score_launched(folder.path, spec.downstream, asked, console)
+            show(*(() if as_json else table))
+        _report(folder, as_json)
 
 
 @commands.command()

@@ -352,7 +352,7 @@ class SweepFolder:
 
     @property
     def stop_file(self) -> Path:
-        """There where a person asks whoever trains or scores the runs to stop."""
+        """There where a person asks whoever holds the lock to stop."""
         return self.path / ".coordinator.stop"
 
     @property
@@ -374,6 +374,11 @@ class SweepFolder:
     def scoring_lock_file(self) -> Path:
         """The lock that whoever makes downstream scores of the sweep holds."""
         return self.path / ".scoring.lock"
+
+    @property
+    def scoring_stop_file(self) -> Path:
+        """There where a person asks whoever holds that lock to stop."""
+        return self.path / ".scoring.stop"
 
     @property
     def baselines(self) -> Path:

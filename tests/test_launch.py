@@ -15,9 +15,10 @@ import pandas as pd
 import pytest
 
 from study.folders import RunFolder, SweepFolder, checkpoints_in
-from tests.launching import Place, has_rows, numbers, written
+from tests.launching import Place, has_rows, numbers, until_in, written
 from tests.sweeps import write_sweep, write_topics
 from tests.synthetic import SWEEP, add_run, run_config, sweep_folder
+from tests.test_scoring import write_tasks
 from tests.waiting import until
 
 LAUNCH = ("launch", "toy.yaml", "--no-wandb", "--device", "cpu")
@@ -186,6 +187,27 @@ def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_sto
     assert "0 of 2 runs ended" in made.folder.answer_file.read_text()
     launcher.terminate()
     assert_stopped(made, launcher, study)
+
+
+def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
+    finished: tuple[Place, str], corpus: Path, tmp_path: Path
+) -> None:
+    """One lock is held from the first run to the last score: an order in between is obeyed, and a second launch refused."""
+    made = copied(finished, tmp_path)
+    write_tasks(made.path / "tasks", corpus.read_text().split("\n\n"))
+    asked = {"tasks": ["tasks/first.yaml"], "seeds": 1, "learning_rates": [1e-3], "epochs": [1]}
+    write_sweep(made.path / "toy.yaml", corpus, **TUNED, downstream=asked)
+    launcher = made.start(*LAUNCH)
+    until_in(launcher, made.folder.holder_file.exists, seconds=60)
+    assert made.study("stop", made.folder.path).stdout == "toy has stopped; the same command goes on from there\n"
+    output, errors = launcher.communicate(timeout=60)
+    assert (launcher.returncode, "Traceback" in output + errors) == (130, False)
+    assert not [*made.folder.path.rglob("scores/*/record.json")]
+    assert not made.folder.stop_file.exists()
+    told = made.study(*LAUNCH).stdout
+    assert "first" in told
+    assert len([*made.folder.path.rglob("scores/*/record.json")]) >= 4
+    assert set(pd.read_parquet(made.folder.scores_file)["task"]) == {"first"}
 
 
 @pytest.mark.slow

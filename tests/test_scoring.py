@@ -31,9 +31,12 @@ from study.scoring.probes import STRENGTHS, _best_strength, _fitted
 from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
 from study.scoring.training import task_model
 from study.scoring.workers import Workers
+from study.sweeping.coordinator import held as launch_held
 from study.sweeping.executors.slots import Slot
 from study.sweeping.resources import Resources
+from study.sweeping.status import status
 from study.sweeping.steering import exclude, include, stop
+from study.sweeping.tables import status_table
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
 from tests.small import config, trained, write_corpus
@@ -373,7 +376,7 @@ def subject(run: RunFolder, tmp_path: Path) -> Subject:
 
 
 def coordinator_of(subject: Subject, asked: Downstream) -> Coordinator:
-    return Coordinator([subject], [], asked, subject.run.folder.sweep.stop_file)
+    return Coordinator(subject.run.folder.sweep, [subject], [], asked)
 
 
 def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,18 +390,34 @@ def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, m
         if not teller.is_alive():
             teller.start()
         end = time.monotonic() + 60
-        while not folder.stop_file.exists() and time.monotonic() < end:
+        while not folder.scoring_stop_file.exists() and time.monotonic() < end:
             time.sleep(0.01)
 
     with pytest.raises(KeyboardInterrupt), held(folder):
         coordinator_of(subject, asked).run(Fake(lambda _: 0.5), refresh, 0.01)
     teller.join()
     assert (told, made) == ([True], ["interrupt"])
-    folder.stop_file.write_text("{}")  # whoever was asked was killed
+    folder.scoring_stop_file.write_text("{}")  # whoever was asked was killed
+    folder.stop_file.write_text("{}")  # the same of a launch
     with held(folder):
         coordinator_of(subject, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     assert len(scores_of(subject.run.folder)) == 3
     assert not stop(folder)
+
+
+def test_an_order_to_a_launch_is_one_to_its_scores(subject: Subject) -> None:
+    asked, folder, fake = Downstream.parse({"tasks": [subject.name]}), subject.run.folder.sweep, Fake(lambda _: 0.5)
+    with launch_held(folder):
+        assert not status(folder).scored
+        folder.stop_file.write_text("{}")  # given while nothing is scored yet
+        with held(folder):
+            title = str(status_table(status(folder)).title)
+            assert "run by process" in title
+            assert title.endswith("being scored")
+            with pytest.raises(KeyboardInterrupt):
+                coordinator_of(subject, asked).run(fake, lambda _: None, 0.01)
+    assert fake.submitted == []
+    assert not folder.stop_file.exists()
 
 
 def test_the_grid_runs_at_the_first_seed_and_its_best_at_the_others(subject: Subject) -> None:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from study.folders import RunFolder, SweepFolder
 from study.ownership import Attempt, turn
 from study.records import RunRecord
 from study.sweeping.bill import bill
-from study.sweeping.coordinator import Coordinator
+from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import cells
 from study.sweeping.status import status
@@ -202,6 +203,22 @@ def test_a_state_stays_until_every_budget_that_begins_to_decay_there_has_its_rec
         records[config.key] = record(config)
         trunks.ended(config, records)
         assert state.exists() is there
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_states_of_runs_that_another_running_sweep_shares_are_left_to_it(running: bool, tmp_path: Path) -> None:
+    planned, folder, other = cells(sweep(**WSD)), SweepFolder(tmp_path / "toy"), SweepFolder(tmp_path / "other")
+    trunks = Trunks(planned, lambda config: folder.run(config.fingerprint("data")))
+    shared, own = (folder.run(cell.config.fingerprint("data")) for cell in planned[:2])
+    for run, cell in zip((shared, own), planned, strict=False):
+        run.branch(14).mkdir(parents=True)
+        run.write_config(cell.config)
+        run.file_record(record(cell.config, run_id=run.run_id))
+    other.run(shared.run_id).write_config(planned[0].config)
+    with held(other) if running else nullcontext():
+        trunks.tidy(folder)
+    assert not own.branch(14).exists()
+    assert shared.branch(14).exists() is running
 
 
 def test_the_bill_of_shared_trunks_counts_every_rate_and_seed() -> None:

@@ -87,7 +87,7 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
     from rich.console import Console
 
     from study.sweeping.bill import first_runs
-    from study.sweeping.launch import launch
+    from study.sweeping.launch import launched
     from study.sweeping.resources import Resources
     from study.sweeping.sweep_files import read_sweep
 
@@ -95,7 +95,8 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
     config = next(iter(first_runs(spec)))
     first, *later = _starts(config, folder / "single")
     started = perf_counter()
-    launch(spec, values, folder / "results", Resources(device="cpu"), Console(file=io.StringIO()), track=False)
+    with launched(spec, values, folder / "results", Resources(device="cpu"), Console(file=io.StringIO()), track=False):
+        pass
     swept = (perf_counter() - started) / SWEPT
     return [
         figure("the first run of a sweep, submission to first step", first, "s"),

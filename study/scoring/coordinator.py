@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
+from study.folders import SweepFolder
+from study.ownership import is_locked
 from study.records import timestamp
 from study.score_config import Downstream
 from study.score_records import ScoreRecord, scores_of
@@ -56,8 +57,10 @@ class Progress:
 class Coordinator:
     """Drives the scores of some subjects to their end; `progress` can be read at any time."""
 
-    def __init__(self, subjects: list[Subject], baselines: list[BaselineJob], downstream: Downstream, stop_file: Path) -> None:
-        self.subjects, self.downstream, self.stop_file = subjects, downstream, stop_file
+    def __init__(
+        self, sweep: SweepFolder, subjects: list[Subject], baselines: list[BaselineJob], downstream: Downstream
+    ) -> None:
+        self.sweep, self.subjects, self.downstream = sweep, subjects, downstream
         self._baselines = list(baselines)
         self.progress = Progress()
         self._deaths: Counter[str] = Counter()
@@ -74,14 +77,14 @@ class Coordinator:
         with sigterm_interrupts():
             try:
                 while True:
+                    if self._is_to_stop():
+                        raise KeyboardInterrupt
                     self._submit(executor, futures)
                     refresh(self.progress)
                     if not futures:
                         break
                     for future in wait(futures, refresh_seconds, FIRST_COMPLETED).done:
                         self._ended(futures.pop(future), future.result())
-                    if self.stop_file.exists():
-                        raise KeyboardInterrupt
             except BaseException as error:  # workers that were left alone would keep this process from ending
                 save_and_stop(executor, futures)
                 if isinstance(error, OSError):
@@ -92,6 +95,11 @@ class Coordinator:
                 raise
             finally:
                 executor.close()
+
+    def _is_to_stop(self) -> bool:
+        """Whether a person has asked it to stop, or has asked a launch of the sweep, which may be what scores it."""
+        launch_is_to = is_locked(self.sweep.lock_file) and self.sweep.stop_file.exists()
+        return launch_is_to or self.sweep.scoring_stop_file.exists()
 
     def _submit(self, executor: Executor, futures: dict[Future[int], Job | BaselineJob]) -> None:
         free = executor.free  # read once: workers end at any time

@@ -173,7 +173,7 @@ def _make(
 ) -> tuple[str, ...]:
     """Make the scores with the lock held; gives a line for each task whose baselines failed."""
     baselines = missing_baselines(asked.sweep, found, downstream.knobs)
-    coordinator = Coordinator(found, baselines, downstream, asked.sweep.stop_file)
+    coordinator = Coordinator(asked.sweep, found, baselines, downstream)
     slots = slots_for(coordinator.missing(), resources)
     display = ScoreDisplay(console, names_of(asked.runs))
     try:
@@ -201,8 +201,11 @@ def held(sweep: SweepFolder) -> Iterator[None]:
     """Hold the lock of a sweep's scores, which the kernel lets go of when the process dies."""
     try:
         with FileLock(sweep.scoring_lock_file, timeout=LOCK_SECONDS):
-            sweep.stop_file.unlink(missing_ok=True)
-            yield
+            sweep.scoring_stop_file.unlink(missing_ok=True)  # left for a scorer that was killed
+            try:
+                yield
+            finally:
+                sweep.scoring_stop_file.unlink(missing_ok=True)
     except Timeout:
         message = "is being scored by another process; wait for it, or stop it: study stop"
         raise InputError.at(str(sweep.path), message) from None

@@ -102,10 +102,11 @@ def held(folder: SweepFolder) -> Iterator[None]:
     try:
         holder = {"pid": os.getpid(), "hostname": platform.node(), "since": timestamp()}
         write_atomically(folder.holder_file, json.dumps(holder).encode())
-        folder.stop_file.unlink(missing_ok=True)
+        folder.stop_file.unlink(missing_ok=True)  # left for a holder that was killed
         yield
-        folder.holder_file.unlink(missing_ok=True)
     finally:
+        for file in (folder.holder_file, folder.stop_file):
+            file.unlink(missing_ok=True)
         lock.release()
 
 

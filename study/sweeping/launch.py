@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,10 +124,13 @@ def _precision(asked: Precision | Literal["auto"], device: Device, here: bool) -
     return resolve_precision(asked, device) if here or asked != "auto" else None
 
 
-def launch(spec: SweepSpec, values: dict[str, Any], results: Path, resources: Resources, console: Console, track: bool) -> int:
+@contextmanager
+def launched(
+    spec: SweepSpec, values: dict[str, Any], results: Path, resources: Resources, console: Console, track: bool
+) -> Iterator[int]:
     """Run all that a sweep still needs, showing progress; the mirror follows where `track` is set.
 
-    Returns how many runs the mirror has yet to show.
+    Yields how many runs the mirror has yet to show, and holds the sweep's lock for what is done with the runs there.
 
     Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after the runs have saved.
     """
@@ -149,4 +154,4 @@ def launch(spec: SweepSpec, values: dict[str, Any], results: Path, resources: Re
                 coordinator.run(executor_of(resources, slots, folder), display.refresh)
         finally:
             unmirrored = mirror.stop(MIRROR_SECONDS) if track else 0
-    return unmirrored
+        yield unmirrored

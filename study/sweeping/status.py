@@ -68,7 +68,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """Where a sweep is: its runs, and who coordinates it now, None where nobody does.
+    """Where a sweep is: its runs, who coordinates it now, None where nobody does, and whether anybody scores it.
 
     `remaining_flops` are those of the runs that cells want yet, at most, 0 once they want none; learning rates that turn out
     to be wanted beyond the range are not in it. None where the sweep file cannot be read any more. `at_most` says that a
@@ -81,6 +81,7 @@ class SweepStatus:
     planned_runs: int | None = None
     remaining_flops: float | None = None
     at_most: bool = False
+    scored: bool = False
 
     @property
     def own(self) -> tuple[RunStatus, ...]:
@@ -137,6 +138,7 @@ class SweepStatus:
         return {
             "sweep": self.name,
             "coordinator": self.coordinator,
+            "scored": self.scored,
             "counts": self.counts,
             "of_earlier_launches": len(self.runs) - len(self.own),
             "planned_runs": self.planned_runs,
@@ -162,12 +164,13 @@ def status(folder: SweepFolder) -> SweepStatus:
     belongs = None if now is None else belonging(now[0], now[1].cells)
     ordered = sorted(begun, key=lambda one: _in_order(one[2], varied))
     runs = tuple(_run_status(folder, varied, idle, *one, belongs is not None and not belongs(one[2])) for one in ordered)
+    scored = is_locked(folder.scoring_lock_file)
     if now is None:
-        return SweepStatus(folder.name, coordinator, runs)
+        return SweepStatus(folder.name, coordinator, runs, scored=scored)
     _, planned = now
     begun_flops = sum(run.train_flops for run in runs if run.state not in get_args(State) and run.reason != FOREIGN)
     left = max(0.0, planned.train_flops_left - begun_flops)
-    return SweepStatus(folder.name, coordinator, runs, planned.runs, left, planned.at_most)
+    return SweepStatus(folder.name, coordinator, runs, planned.runs, left, planned.at_most, scored)
 
 
 def _varied(folder: SweepFolder) -> tuple[str, ...]:

@@ -45,18 +45,17 @@ def stop(folder: SweepFolder) -> bool:
 
     Raises InputError where it has not stopped in time.
     """
-    locks = (folder.lock_file, folder.scoring_lock_file)
-    if not any(map(is_locked, locks)):
-        return False
-    write_atomically(folder.stop_file, json.dumps(_signed({})).encode())
+    orders = {folder.lock_file: folder.stop_file, folder.scoring_lock_file: folder.scoring_stop_file}
+    locked = [*filter(is_locked, orders)]
+    for lock in locked:
+        write_atomically(orders[lock], json.dumps(_signed({})).encode())
     end = time.monotonic() + STOP_SECONDS
-    while any(map(is_locked, locks)):
+    while any(map(is_locked, locked)):
         if time.monotonic() > end:
-            holder = f"; see {folder.holder_file}" if folder.holder_file.exists() else ""
+            holder = f"; see {folder.holder_file}" if is_locked(folder.lock_file) else ""
             raise InputError.at(str(folder.path), f"has not stopped within {STOP_SECONDS:.0f} s{holder}")
         time.sleep(POLL_SECONDS)
-    folder.stop_file.unlink(missing_ok=True)
-    return True
+    return bool(locked)
 
 
 def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:

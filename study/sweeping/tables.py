@@ -77,7 +77,8 @@ def _scores_line(bill: Bill) -> Iterator[str]:
 def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:
     """One row a run: where it is, and why fits leave it out where they do."""
     who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
-    title = f"{state.name}: {state.count('COMPLETED')} of {len(state.own)} runs completed, {who}"
+    scored = ", being scored" if state.scored else ""
+    title = f"{state.name}: {state.count('COMPLETED')} of {len(state.own)} runs completed, {who}{scored}"
     with_mfu = any(run.mfu is not None for run in state.runs)
     varied = any(run.setting for run in state.runs)
     several_budgets = len({run.target_tokens for run in state.runs}) > 1

@@ -16,6 +16,7 @@ from pathlib import Path
 from study.config import RunConfig
 from study.durable_files import sync_folder, write_atomically
 from study.folders import Orders, RunFolder, SweepFolder, Trunk, checkpoints_in, step_of
+from study.ownership import is_locked
 from study.records import RunRecord
 from study.sweeping.cell import Cell, family_name
 
@@ -62,11 +63,16 @@ class Trunks:
                 shutil.rmtree(self._folder_of(trunk).branch(config.branch_step), ignore_errors=True)
 
     def tidy(self, folder: SweepFolder) -> None:
-        """When nothing is left to run: remove the states that nobody came for from the runs of a sweep that have ended."""
+        """When nothing is left to run: remove the states that nobody came for from the runs of a sweep that have ended.
+
+        Those of runs that another sweep shares, which is being run, are that sweep's to remove.
+        """
         if not self._families:
             return
-        for home in (folder.home(run.run_id) for run in folder.runs()):
-            if home.record_file.exists():
+        others = [sibling for sibling in folder.siblings() if is_locked(sibling.lock_file)]
+        for run_id in (run.run_id for run in folder.runs()):
+            home = folder.home(run_id)
+            if home.record_file.exists() and not any(other.run(run_id).is_run for other in others):
                 home.remove_branches()
 
     def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
