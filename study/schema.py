@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import reprlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any, Self, TypeVar, get_args
@@ -43,6 +44,15 @@ Text = Annotated[str, Field(min_length=1)]
 ItemT = TypeVar("ItemT")
 
 
+def each_once(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
+    """The values; raises ValueError, naming it, where one stands twice."""
+    counts = Counter(values)
+    if twice := next((value for value in counts if counts[value] > 1), None):
+        named = twice.model_dump(exclude_unset=True) if isinstance(twice, BaseModel) else twice
+        raise ValueError(f"holds {shown(named)} twice; each stands once")
+    return values
+
+
 def _not_empty(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
     if not values:
         raise ValueError("is empty")
@@ -53,7 +63,10 @@ def _listed(value: object) -> object:
     return (value,) if isinstance(value, int | float | str) else value
 
 
-Several = Annotated[tuple[ItemT, ...], AfterValidator(_not_empty)]
+Distinct = Annotated[tuple[ItemT, ...], AfterValidator(each_once)]
+"""Any number of values, each once: one that stands twice is a slip, and taking it once would hide what was meant."""
+
+Several = Annotated[Distinct[ItemT], AfterValidator(_not_empty)]
 """One or more; Field(min_length=1) would also call a list empty whose items are wrong."""
 
 OneOrSeveral = Annotated[Several[ItemT], BeforeValidator(_listed)]

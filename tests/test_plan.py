@@ -122,8 +122,34 @@ def test_budgets_of_every_unit_become_whole_steps() -> None:
     assert all(config.tokens == config.steps * 256 for config in configs.values())
 
 
-def test_a_budget_that_stands_twice_is_one_cell() -> None:
-    assert len(cells(sweep(budgets={"steps": [10, 10]}))) == 2
+RUN = "results/a/runs/0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "message"),
+    [
+        ({"budgets": {"steps": [10, 10]}}, "budgets.steps", "[10, 10] holds 10 twice"),
+        ({"shapes": {"grid": {"depth": [1, 2, 1]}}}, "shapes.grid.depth", "holds 1 twice"),
+        ({"shapes": {"grid": {"heads": [2, 2]}}}, "shapes.grid.heads", "holds 2 twice"),
+        ({"shapes": {"grid": None, "list": [{"depth": 1, "width": 8}] * 2}}, "shapes.list", "holds {'depth': 1, 'width': 8} twice"),
+        ({"shapes": {"grid": None, "list": [{"depth": 1, "width": 8}, {"depth": 1, "width": 8, "heads": 1}]}},
+         "shapes (1-8-1-32)", "comes out twice"),
+        ({"shapes": {"grid": None, "iso_parameters": [2e5, 2.01e5], "depth": [1]}},
+         "shapes (1-128-2-512)", "comes out twice"),
+        ({"shapes": {"grid": {"ffn": None}, "ffn_ratio": [2, 2.0]}}, "shapes.ffn_ratio", "holds 2.0 twice"),
+        ({"vary": {"recipe.dropout": ["1e-1", 0.1]}}, "vary.recipe.dropout", "holds 0.1 twice"),
+        ({"vary": {"recipe.start": ["fresh", RUN, f"{RUN}:first"]}}, "vary", "start=0123456789abcdef:first stands twice"),
+        ({"tags": ["a", "a"]}, "tags", "holds 'a' twice"),
+        ({"shapes": None, "search": {"trials": 2, "space": {"recipe.beta1": {"choices": ["9e-1", 0.9]}}}},
+         "search.space.recipe.beta1.choices", "holds 0.9 twice"),
+    ],
+)  # fmt: skip
+def test_what_stands_twice_is_no_two_cells_and_refused(changes: dict[str, Any], place: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        cells(sweep(**changes))
+    found = {problem.place: problem.message for problem in caught.value.problems}
+    assert list(found) == [place]
+    assert message in found[place]
 
 
 @pytest.mark.parametrize(

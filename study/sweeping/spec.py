@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 
 from study.architecture import Architecture
 from study.config import Budget, DataConfig, Masking, Recipe
-from study.schema import Count, Index, OneOrSeveral, Positive, Several, Share, Strict, Text, number_in, whole
+from study.schema import Count, Distinct, Index, OneOrSeveral, Positive, Several, Share, Strict, Text, number_in, whole
 from study.score_config import Downstream
 from study.solving import ShapeRules
 from study.sweeping.resources import Resources
@@ -130,10 +130,10 @@ class Shapes(Strict):
 class Budgets(Strict):
     """Budgets of a sweep, each a cell of its own: any of the units of a run's budget, each with a list of values."""
 
-    tokens: tuple[Annotated[Positive, Field(le=1e18)], ...] = ()
-    steps: tuple[Annotated[Count, Field(le=10**12)], ...] = ()
-    flops: tuple[Annotated[Positive, Field(le=1e30)], ...] = ()
-    tokens_per_parameter: tuple[Annotated[Positive, Field(le=1e6)], ...] = ()
+    tokens: Distinct[Annotated[Positive, Field(le=1e18)]] = ()
+    steps: Distinct[Annotated[Count, Field(le=10**12)]] = ()
+    flops: Distinct[Annotated[Positive, Field(le=1e30)]] = ()
+    tokens_per_parameter: Distinct[Annotated[Positive, Field(le=1e6)]] = ()
 
     @model_validator(mode="after")
     def _at_least_one(self) -> Self:
@@ -185,8 +185,11 @@ def _in_equal_ratios(low: float, high: float, count: int) -> tuple[float, ...]:
     return tuple(dict.fromkeys(_rounded(value) for value in np.geomspace(low, high, count)))
 
 
-Varied = Several[Annotated[int | float | str | bool, BeforeValidator(number_in)]]
-"""Values of a knob to compare, each a setting of its own at every shape and budget; PyYAML reads 1e-3 as a string."""
+Value = Annotated[int | float | str | bool, BeforeValidator(number_in)]
+"""A value of any knob; PyYAML reads 1e-3 as a string."""
+
+Varied = Several[Value]
+"""Values of a knob to compare, each a setting of its own at every shape and budget."""
 
 
 WHOLE_KNOBS = frozenset(
@@ -205,14 +208,8 @@ class Dimension(Strict):
     high: float | None = None
     log: bool = False
     step: Count | None = None
-    choices: tuple[int | float | str | bool, ...] | None = None
+    choices: Distinct[Value] | None = None
     _of_whole_numbers: bool = PrivateAttr(default=True)
-
-    @field_validator("choices")
-    @classmethod
-    def _numbers_are_numbers(cls, choices: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-        """PyYAML reads 1e-3 as a string."""
-        return None if choices is None else tuple(number_in(choice) for choice in choices)
 
     @model_validator(mode="after")
     def _range_or_choices(self) -> Self:
@@ -332,7 +329,7 @@ class SweepSpec(Strict):
     seeds: Annotated[Count, Field(le=100)] = 1
     first_seed: Annotated[Index, Field(le=2**31)] = 0
     search: Search | None = None
-    tags: tuple[Text, ...] = ()
+    tags: Distinct[Text] = ()
     downstream: Downstream | None = None
     resources: Resources = Resources()
 
