@@ -15,6 +15,7 @@ from study.counting import parameters
 from study.errors import InputError, Problem
 from study.records import cell_of
 from study.schema import deep_merge, flatten, set_path
+from study.solving import undivided
 from study.sweeping.cell import Cell
 from study.sweeping.neighbours import with_neighbours
 from study.sweeping.spec import LARGEST, Dimension, Shapes, SweepSpec
@@ -117,7 +118,10 @@ def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
     sizes = {
         name: given[f"architecture.{name}"] for name in ("depth", "width", "heads", "ffn") if f"architecture.{name}" in given
     }
-    if isinstance(sizes.get("width"), int):
+    if isinstance(width := sizes.get("width"), int):
+        asked = [spec.search.head_width] if "head_width" in spec.search.model_fields_set and "heads" not in sizes else []
+        if problem := undivided(asked, [width]):
+            raise InputError.at("search", problem)
         sizes = spec.search.rules.completed(sizes)
     (budget,) = spec.budgets.each()
     return run_config(spec, sizes, budget, over=values)
@@ -215,7 +219,7 @@ def _solved(spec: SweepSpec, asked: Shapes, problems: dict[str, Problem]) -> lis
             problems[place] = Problem(
                 place,
                 f"the nearest width, {solved.width}, has {reached:,} parameters; move the target, or allow it with tolerance "
-                "(shapes are compared within 5% of one size)",
+                "(shapes are compared within 5% of one size) or a smaller width_multiple",
             )
         shapes.append({"depth": depth, "width": solved.width, "heads": solved.heads, "ffn": solved.ffn})
     return shapes

@@ -16,7 +16,7 @@ from study.architecture import Architecture
 from study.config import Budget, DataConfig, Masking, Recipe
 from study.schema import Count, Distinct, Index, OneOrSeveral, Positive, Several, Share, Strict, Text, number_in, whole
 from study.score_config import Downstream
-from study.solving import ShapeRules
+from study.solving import HEAD_WIDTH, ShapeRules, undivided
 from study.sweeping.resources import Resources
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -80,7 +80,9 @@ class Shapes(Strict):
 
     `iso_parameters` are targets of `parameters_non_embedding`: at each target and depth the width is solved for, and a shape
     that misses the target by more than `tolerance` is refused. Heads and FFN that are not given follow the width by
-    `head_width` and `ffn_ratio` (see study.solving.ShapeRules); of several of these each makes shapes of its own.
+    `head_width` and `ffn_ratio` (see study.solving.ShapeRules); of several of these each makes shapes of its own. A
+    `head_width` that is given divides the widths: one that leaves part of a given width over is refused, and widths are solved
+    for in multiples of it, unless `width_multiple` says in which.
     """
 
     iso_parameters: Several[Annotated[Positive, Field(le=1e12)]] | None = None
@@ -88,9 +90,9 @@ class Shapes(Strict):
     tolerance: Annotated[Positive, Field(lt=1)] = 0.05
     grid: Grid | None = None
     listed: Several[Shape] | None = Field(default=None, alias="list")
-    head_width: OneOrSeveral[Count] = (64,)
+    head_width: OneOrSeveral[Count] = (HEAD_WIDTH,)
     ffn_ratio: OneOrSeveral[Positive] = (4.0,)
-    width_multiple: Count = 8
+    width_multiple: Count | None = None
 
     @model_validator(mode="after")
     def _exactly_one_way(self) -> Self:
@@ -109,11 +111,27 @@ class Shapes(Strict):
                 raise ValueError(f"has {rule}, which no shape follows, since {size} are given")
         return self
 
+    @model_validator(mode="after")
+    def _head_widths_divide_widths(self) -> Self:
+        widths = [shape["width"] for shape in self._given() if "heads" not in shape]
+        if self.says_head_width and (problem := undivided(self.head_width, widths)):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def says_head_width(self) -> bool:
+        """Whether the file asks for a head width."""
+        return "head_width" in self.model_fields_set
+
     @property
     def rules(self) -> list[ShapeRules]:
         """The rules by which widths fix the rest, one for each head width and FFN ratio."""
         pairs = product(self.head_width, self.ffn_ratio)
-        return [ShapeRules(head_width, ffn_ratio, self.width_multiple) for head_width, ffn_ratio in pairs]
+        return [ShapeRules(head_width, ffn_ratio, self._multiple(head_width)) for head_width, ffn_ratio in pairs]
+
+    def _multiple(self, head_width: int) -> int:
+        """What widths that are solved for are multiples of."""
+        return self.width_multiple or math.lcm(8, head_width if self.says_head_width else 1)
 
     def combinations(self) -> list[dict[str, int]]:
         """The sizes of `grid` or `list`, completed by the rules."""
@@ -282,7 +300,8 @@ class Prune(Strict):
 class Search(Strict):
     """A free search by Optuna over any keys of a run; several objectives give a Pareto front. Never for a scaling fit.
 
-    Heads and FFN that the space does not hold follow the width by `head_width` and `ffn_ratio` (see study.solving.ShapeRules).
+    Heads and FFN that the space does not hold follow the width by `head_width` and `ffn_ratio` (see study.solving.ShapeRules);
+    a `head_width` that is given divides every width of the space.
     """
 
     trials: Count
@@ -290,7 +309,7 @@ class Search(Strict):
     sampler: Literal["tpe", "random", "nsga2"] = "tpe"
     objectives: Several[Literal["loss_nats", "parameters", "parameters_non_embedding", "train_flops"]] = ("loss_nats",)
     space: Annotated[dict[str, Dimension], Field(min_length=1)]
-    head_width: Count = 64
+    head_width: Count = HEAD_WIDTH
     ffn_ratio: Positive = 4.0
 
     @property
