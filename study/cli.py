@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.bench_commands import BENCH_COMMANDS
-from study.errors import InputError
+from study.errors import InputError, told_together
 from study.law_commands import LAW_COMMANDS
 from study.options import as_json, results_option
 from study.score_commands import SCORE_COMMANDS
@@ -253,8 +253,8 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     from study.terminal import show
 
     spec, _ = read_sweep(sweep, overrides)
-    _check_tasks(spec)
-    bill = bill_of(spec, results, spec.resources.overridden(**resources))
+    on = spec.resources.overridden(**resources)
+    bill = told_together(lambda: bill_of(spec, results, on), lambda: _check_tasks(spec))
     if as_json:
         click.echo(json.dumps(bill.to_dict(), indent=1))
     else:

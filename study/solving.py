@@ -11,7 +11,6 @@ from study.architecture import Architecture
 from study.counting import parameters
 from study.errors import InputError, Problem
 
-
 HEAD_WIDTH = 64
 """What heads are about as wide as where nobody says it, as BERT's are."""
 

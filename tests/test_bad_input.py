@@ -244,6 +244,25 @@ def test_everything_wrong_is_told_at_once_before_data_is_touched(here: Path, ref
     }
 
 
+def test_targets_that_no_width_meets_are_told_beside_what_else_is_wrong(here: Path, refusal: Refusal, no_data: None) -> None:
+    Path("x.yaml").write_text(GOOD.replace("grid: {depth: [1], width: [16], heads: [2]}", "iso_parameters: [100], depth: [1]"))
+    tuned = "tune={recipe.learning_rate: {low: 2, high: 1, trials: 2}}"
+    told = refusal.of("plan", "x.yaml", tuned, "vary={recipe.dropout: [2]}", "base.recipe.epsilon=-1")
+    assert {message.partition(": ")[0] for message in told} == {
+        "shapes.iso_parameters 100 at depth 1",
+        "tune.recipe.learning_rate",
+        "base.recipe.epsilon",
+    }
+    told = refusal.of("plan", "x.yaml", "vary={recipe.dropout: [2]}")
+    assert {message.partition(": ")[0] for message in told} == {"shapes.iso_parameters 100 at depth 1", "vary.recipe.dropout"}
+
+
+def test_runs_files_and_tasks_that_cannot_be_are_told_together(here: Path, refusal: Refusal, no_data: None) -> None:
+    Path("x.yaml").write_text(GOOD)
+    told = refusal.of("plan", "x.yaml", "vary={recipe.dropout: [0, 2]}", "data.corpus=gone.txt", "downstream=[colaa]")
+    assert {message.partition(": ")[0] for message in told} == {"vary.recipe.dropout", "data.corpus", "task"}
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -195,7 +195,8 @@ def _place(spec: SweepSpec, path: str, shape: str = "") -> str:
 def _shapes(spec: SweepSpec, problems: dict[str, Problem]) -> list[dict[str, int]]:
     """The sizes of all shapes; a target that no width meets is added to the problems, or else a shape that comes out twice."""
     assert spec.shapes is not None
-    shapes = spec.shapes.combinations() if spec.shapes.iso_parameters is None else _solved(spec, spec.shapes, problems)
+    architecture = spec.base.get("architecture", {})
+    shapes = spec.shapes.combinations() if spec.shapes.iso_parameters is None else solved(spec.shapes, architecture, problems)
     sizes = Counter(tuple(shape[size] for size in LARGEST) for shape in shapes)
     if not problems:
         for shape in (shape for shape, count in sizes.items() if count > 1):
@@ -204,24 +205,23 @@ def _shapes(spec: SweepSpec, problems: dict[str, Problem]) -> list[dict[str, int
     return [dict(zip(LARGEST, shape, strict=True)) for shape in sizes]
 
 
-def _solved(spec: SweepSpec, asked: Shapes, problems: dict[str, Problem]) -> list[dict[str, int]]:
+def solved(asked: Shapes, architecture: Mapping[str, Any], problems: dict[str, Problem]) -> list[dict[str, int]]:
     """The shapes nearest to the parameters that are asked for; a target that no width meets is added to the problems."""
+    norm = {key: value for key, value in architecture.items() if key == "norm"}
+    template = Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | norm, "base.architecture")
     shapes = []
     for target, depth, rules in product(asked.iso_parameters or (), asked.depth or (), asked.rules):
-        base = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | {
-            key: value for key, value in spec.base.get("architecture", {}).items() if key == "norm"
-        }
-        solved = rules.at_parameters(target, depth, Architecture.parse(base, "base.architecture"))
-        reached = parameters(solved).parameters_non_embedding
+        found = rules.at_parameters(target, depth, template)
+        reached = parameters(found).parameters_non_embedding
         if abs(reached / target - 1) > asked.tolerance:
             ratio = f" and FFN ratio {rules.ffn_ratio:g}" if len(asked.ffn_ratio) > 1 else ""
             place = f"shapes.iso_parameters {target:,.0f} at depth {depth}{ratio}"
             problems[place] = Problem(
                 place,
-                f"the nearest width, {solved.width}, has {reached:,} parameters; move the target, or allow it with tolerance "
+                f"the nearest width, {found.width}, has {reached:,} parameters; move the target, or allow it with tolerance "
                 "(shapes are compared within 5% of one size) or a smaller width_multiple",
             )
-        shapes.append({"depth": depth, "width": solved.width, "heads": solved.heads, "ffn": solved.ffn})
+        shapes.append({"depth": depth, "width": found.width, "heads": found.heads, "ffn": found.ffn})
     return shapes
 
 
