@@ -218,7 +218,17 @@ def test_files_of_the_data_that_are_missing_are_told_together(
     Path("x.yaml").write_text(text.replace("{vocabulary: 200}", "{kind: file, path: no.txt, vocabulary: 200}"))
     corpus, tokenizer = refusal.of(command, "x.yaml")
     assert "data.corpus: 'nowhere/x.parquet' does not exist" in corpus
+    assert corpus.endswith(f"(looked at {here}/nowhere/x.parquet)")
     assert "data.tokenizer.path: 'no.txt' is not a file" in tokenizer
+    assert tokenizer.endswith(f"(looked at {here}/no.txt)")
+
+
+def test_a_teacher_is_looked_for_from_where_one_stands(here: Path, refusal: Refusal) -> None:
+    Path("x.yaml").write_text(GOOD)
+    run = "results/a/runs/0123456789abcdef"
+    told = one(refusal.of("plan", "x.yaml", f"base.recipe.teacher={run}:weight=0.5"))
+    assert told.startswith(f"recipe.teacher {run}: is the folder of no run that has ended; ")
+    assert told.endswith(f"(looked at {here / run})")
 
 
 def test_a_folder_is_no_sweep_file(here: Path, refusal: Refusal) -> None:
