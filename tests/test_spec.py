@@ -59,6 +59,8 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"base": {"architecture": {"norm": "rms"}}}, "base.architecture.norm", "is not one of post, pre"),
         ({"vary": {"recipe.dropuot": [0]}}, "vary.recipe.dropuot", "did you mean 'recipe.dropout'?"),
         ({"vary": {"recipe.dropout": []}}, "vary.recipe.dropout", "is empty"),
+        ({"vary": {f"recipe.{knob}": [place / 1000 for place in range(200)] for knob in ("dropout", "beta1")}}, "vary",
+         "asks for 40,000 settings, more than 10,000"),
         ({"vary": {"recipe.dropout": 0.1}}, "vary.recipe.dropout", "0.1 where a list is needed"),
         ({"vary": {"architecture.depth": [1, 2]}}, "vary.architecture.depth", "is what shapes give"),
         ({"vary": {"masking.rate": [0.1, 0.2]}}, "vary.masking.rate", "so that losses could not be compared"),

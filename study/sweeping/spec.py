@@ -26,7 +26,7 @@ LARGEST = {"depth": 10_000, "width": 1_000_000, "heads": 1_000_000, "ffn": 10_00
 """The largest sizes that a sweep takes, far beyond any encoder, so that a slip of the keyboard is told and not planned."""
 
 MOST_COMBINATIONS = 10_000
-"""The most shapes of a grid, and the most combinations of tuned values of a cell."""
+"""The most shapes of a grid, the most settings, and the most combinations of tuned values of a cell."""
 
 Depth = Annotated[Count, Field(le=LARGEST["depth"])]
 Width = Annotated[Count, Field(le=LARGEST["width"])]
@@ -368,6 +368,13 @@ class SweepSpec(Strict):
             if not isinstance(value, dict):
                 raise ValueError(f"holds {value!r} under {key} where keys and values are needed")
         return base
+
+    @field_validator("vary")
+    @classmethod
+    def _settings_are_not_endless(cls, vary: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        if (count := math.prod(len(values) for values in vary.values())) > MOST_COMBINATIONS:
+            raise ValueError(f"asks for {count:,} settings, more than {MOST_COMBINATIONS:,}")
+        return vary
 
     @field_validator("tune")
     @classmethod
