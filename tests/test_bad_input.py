@@ -292,6 +292,11 @@ def test_an_override_that_cannot_be(override: str, message: str, here: Path, ref
     assert message in one(refusal.of("launch", "x.yaml", override))
 
 
+def test_an_override_that_stands_twice(here: Path, refusal: Refusal, no_data: None) -> None:
+    Path("x.yaml").write_text(GOOD)
+    assert one(refusal.of("launch", "x.yaml", "seeds=3", "seeds=4")) == "seeds: is set 2 times; set it once"
+
+
 def test_a_plan_reads_how_the_text_begins(here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD)
     Path("x.jsonl").write_text('{"txt": "a"}\n')

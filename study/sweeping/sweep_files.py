@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +38,8 @@ def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> tuple[SweepSpec, 
     Raises InputError with everything that is wrong with the file or the overrides.
     """
     values = {"name": path.stem} | read_yaml(path)
-    problems: list[Problem] = []
+    paths = Counter(override.partition("=")[0] for override in overrides)
+    problems = [Problem(path, f"is set {count} times; set it once") for path, count in paths.items() if count > 1]
     for override in overrides:
         try:
             _override(values, override)
