@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.bench_commands import BENCH_COMMANDS
-from study.errors import InputError
+from study.errors import InputError, told_together
 from study.law_commands import LAW_COMMANDS
 from study.options import as_json, results_option
 from study.score_commands import SCORE_COMMANDS
@@ -253,8 +253,8 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
     from study.terminal import show
 
     spec, _ = read_sweep(sweep, overrides)
-    _check_tasks(spec)
-    bill = bill_of(spec, results, spec.resources.overridden(**resources))
+    on = spec.resources.overridden(**resources)
+    bill = told_together(lambda: bill_of(spec, results, on), lambda: _check_tasks(spec))
     if as_json:
         click.echo(json.dumps(bill.to_dict(), indent=1))
     else:
@@ -368,7 +368,7 @@ def sync(folder: Path, as_json: bool) -> None:
 @click.option("--depth", default="1:24", show_default=True, help="Depths to consider.")
 @click.option("--width", default="64:2048", show_default=True, help="Widths to consider.")
 @click.option("--width-multiple", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--head-width", type=click.IntRange(1), default=64, show_default=True, help="Heads are those nearest to it.")
+@click.option("--head-width", type=click.IntRange(1), help="Widths are multiples of it.  [default: what is nearest to 64]")
 @click.option("--ffn-ratio", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, help="F over H.")
 @click.option("--vocabulary", type=click.IntRange(1), default=30522, show_default=True, help="Word pieces V.")
 @click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions.")

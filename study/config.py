@@ -475,7 +475,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 class KeyLoader(yaml.SafeLoader):
-    """SafeLoader for which the key `on` is a word and not true, and that refuses a key which stands twice in one mapping."""
+    """SafeLoader for which the key `on` is a word and not true, and that refuses what YAML 1.1 takes for something else.
+
+    That is a key which stands twice in one mapping, a value that holds itself, and a number such as 010, which is 8, or 1:30,
+    which is 90.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The mapping of a node; PyYAML reads a plain `on` as true, and takes the last of two values silently."""
@@ -490,6 +494,25 @@ class KeyLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next node; an alias inside of what it names would be a value without end."""
+        if self.check_event(yaml.AliasEvent):
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            above = self.anchors.get(event.anchor)
+            if above is not None and above.end_mark is None:
+                raise yaml.constructor.ConstructorError(None, None, "the value holds itself", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_plain_int(self, node: yaml.ScalarNode) -> int:
+        """The number of a node."""
+        if re.fullmatch(r"[-+]?0[0-7_]+|.*:.*", node.value):
+            told = f"{node.value} is octal or a time in YAML, no plain number; write it without a leading zero, or in quotes"
+            raise yaml.constructor.ConstructorError(None, None, told, node.start_mark)
+        return int(self.construct_yaml_int(node))
+
+
+KeyLoader.add_constructor("tag:yaml.org,2002:int", KeyLoader.construct_plain_int)
 
 
 def _plain(value: Any) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 PREEMPTED_EXIT = 75
 """Exit status of a run that saved and stopped because it was told to (EX_TEMPFAIL: try again)."""
@@ -40,6 +41,24 @@ class InputError(Exception):
 
     def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Problem, ...]]]:
         return (type(self), (self.problems,))
+
+
+ResultT = TypeVar("ResultT")
+
+
+def told_together(first: Callable[[], ResultT], *others: Callable[[], object]) -> ResultT:
+    """Make all these checks and return what the first gives; raise InputError with the problems of all, each place once."""
+    results: list[Any] = []
+    problems: dict[str, Problem] = {}
+    for check in (first, *others):
+        try:
+            results.append(check())
+        except InputError as error:
+            problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
+    if problems:
+        raise InputError(problems.values())
+    result: ResultT = results[0]
+    return result
 
 
 UNREADABLE = (InputError, OSError, TypeError, ValueError)

@@ -119,7 +119,7 @@ def frontier(table: Path, where: str | None, cluster: str | None, any_units: boo
 def plot(table: Path, law: str | None, like: Path | None, into: Path, **options: Any) -> None:
     """Draw a law's fit to a TABLE or results folder, its residuals, forecast, iso-FLOP valleys, shapes and multiverse.
 
-    What is given beside --as replaces that part of the file.
+    What is given beside --as adds to what the file says; what says otherwise is refused.
     """
     from study.fitting.law_files import read_options
     from study.fitting.reading import Source
@@ -131,8 +131,9 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
         written = draw_all(Source(table, roles, **selection), law or "chinchilla", into)
     else:
         old = read_options(like)
+        old.refuse_contradictions(like, {**({} if law is None else {"law": law}), **selection, **roles})
         source = Source(table, **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
-        written = draw_all(source, law or old.law, into, old.settings, old.held_out)
+        written = draw_all(source, old.law, into, old.settings, old.held_out)
     for file in written:
         click.echo(file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from study.latency.prediction import LatencyModel, Statistic, fit_latency
 from study.latency.table import read_table
 from study.memory import Precision, memory_of
 from study.quantities import bytes_text, count_text, plural, read_bytes, read_count, read_range, read_seconds, seconds_text
-from study.solving import Goal, ShapeRules, Space, on_contour, under
+from study.solving import HEAD_WIDTH, Goal, ShapeRules, Space, on_contour, under
 from study.wording import span
 
 Quantities = dict[str, Callable[[Architecture], float]]
@@ -173,14 +174,14 @@ def _setting(
     depth: str = "1:24",
     width: str = "64:2048",
     width_multiple: int = 64,
-    head_width: int = 64,
+    head_width: int | None = None,
     ffn_ratio: float = 4.0,
     vocabulary: int = 30522,
     positions: int = 512,
 ) -> Setting:
     if sequence_length > positions:
         raise InputError.at("--sequence-length", f"{sequence_length} exceeds --positions {positions}; raise those too")
-    rules = ShapeRules(head_width, ffn_ratio, width_multiple)
+    rules = ShapeRules(head_width or HEAD_WIDTH, ffn_ratio, math.lcm(width_multiple, head_width or 1))
     sizes = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": vocabulary, "positions": positions}
     space = Space(rules, read_range("--depth", depth), read_range("--width", width), Architecture.parse(sizes))
     return Setting(space, memory_of, batch, sequence_length, precision)

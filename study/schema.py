@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import math
 import reprlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -42,6 +44,15 @@ Text = Annotated[str, Field(min_length=1)]
 ItemT = TypeVar("ItemT")
 
 
+def each_once(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
+    """The values; raises ValueError, naming it, where one stands twice."""
+    counts = Counter(values)
+    if twice := next((value for value in counts if counts[value] > 1), None):
+        named = twice.model_dump(exclude_unset=True) if isinstance(twice, BaseModel) else twice
+        raise ValueError(f"holds {shown(named)} twice; each stands once")
+    return values
+
+
 def _not_empty(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
     if not values:
         raise ValueError("is empty")
@@ -52,7 +63,10 @@ def _listed(value: object) -> object:
     return (value,) if isinstance(value, int | float | str) else value
 
 
-Several = Annotated[tuple[ItemT, ...], AfterValidator(_not_empty)]
+Distinct = Annotated[tuple[ItemT, ...], AfterValidator(each_once)]
+"""Any number of values, each once: one that stands twice is a slip, and taking it once would hide what was meant."""
+
+Several = Annotated[Distinct[ItemT], AfterValidator(_not_empty)]
 """One or more; Field(min_length=1) would also call a list empty whose items are wrong."""
 
 OneOrSeveral = Annotated[Several[ItemT], BeforeValidator(_listed)]
@@ -81,23 +95,31 @@ class Strict(BaseModel):
 
 ModelT = TypeVar("ModelT", bound=Strict)
 
+LEAST_LIKENESS = 0.6
+"""A known word is named alone where it has so much in common with the one that stands there."""
+
 
 def nearest(word: str, known: list[str]) -> str:
-    """The clause that names the nearest known word, or all where none is near.
-
-    One that differs in case comes first, then one of which the word has the initials, as `lr` has those of `learning_rate`.
-    """
-    near = [one for one in known if one.lower() == word.lower()] or [one for one in known if _with_initials(one) == word]
-    near = near or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {near[0]!r}?"
+    """The clause that names the nearest known word, or all where none is near."""
+    best = max(known, key=partial(_likeness, word), default="")
+    if best and _likeness(word, best) >= LEAST_LIKENESS:
+        return f"did you mean {best!r}?"
     return "known: " + ", ".join(sorted(known)) if known else "nothing can stand here"
 
 
-def _with_initials(path: str) -> str:
-    """A path whose last word is shortened to its initials."""
-    place, dot, name = path.rpartition(".")
-    return place + dot + "".join(part[:1] for part in name.split("_"))
+def _likeness(word: str, one: str) -> float:
+    """How alike a word and a known one are: the share that both have, 0 to 1.
+
+    Above them, 2 where it has the initials, as `lr` has those of `learning_rate`, and 3 where only case differs. A word without
+    dots is also compared with the last word of a path.
+    """
+    place, dot, last = one.rpartition(".")
+    initials = "".join(part[:1] for part in last.split("_"))
+    if word.lower() in (one.lower(), last.lower()):
+        return 3.0
+    if word in (place + dot + initials, initials):
+        return 2.0
+    return max(difflib.SequenceMatcher(None, word, end).ratio() for end in {one, one if "." in word else last})
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -173,17 +195,21 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
 
 
 def _keys_at(model: type[Strict], location: tuple[str | int, ...]) -> list[str]:
-    """The keys that may stand at a location of a model."""
+    """The keys that may stand at a location of a model, as they are written in files."""
     current: type[Strict] = model
     for part in location:
-        field = current.model_fields.get(part) if isinstance(part, str) else None
-        if field is None:
-            continue
-        for candidate in (field.annotation, *get_args(field.annotation)):
-            if isinstance(candidate, type) and issubclass(candidate, Strict):
-                current = candidate
-                break
-    return list(current.model_fields)
+        fields = {field.alias or name: field for name, field in current.model_fields.items()}
+        if part in fields:
+            current = next(_models_in(fields[str(part)].annotation), current)
+    return [field.alias or name for name, field in current.model_fields.items()]
+
+
+def _models_in(annotation: object) -> Iterator[type[Strict]]:
+    """The strict models in a type, such as the one in a list of them or none."""
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

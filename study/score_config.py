@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from study.config import fingerprint_of
 from study.schema import Count, Index, NonNegative, Positive, Several, Share, Strict, Text
@@ -103,13 +103,6 @@ class Downstream(Strict):
     @classmethod
     def _a_list_is_of_tasks(cls, values: object) -> object:
         return {"tasks": values} if isinstance(values, list | tuple) else values
-
-    @field_validator("tasks")
-    @classmethod
-    def _each_once(cls, tasks: tuple[str, ...]) -> tuple[str, ...]:
-        if twice := next((task for task in tasks if tasks.count(task) > 1), None):
-            raise ValueError(f"holds {twice!r} twice")
-        return tasks
 
     @model_validator(mode="after")
     def _knobs_leave_the_grid_alone(self) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,24 @@ from study.architecture import Architecture
 from study.counting import parameters
 from study.errors import InputError, Problem
 
+HEAD_WIDTH = 64
+"""What heads are about as wide as where nobody says it, as BERT's are."""
+
+
+def undivided(head_widths: Iterable[int], widths: Collection[int]) -> str | None:
+    """What is wrong where a head width that somebody gave leaves part of a width over, None where all are divided."""
+    told = []
+    for head_width in head_widths:
+        if left := [f"{width}" for width in dict.fromkeys(widths) if width % head_width]:
+            told.append(f"head_width {head_width} does not divide width {', '.join(left[:8])}")
+    return "; ".join([*told, "give one that does, or heads, or other widths"]) if told else None
+
 
 @dataclass(frozen=True)
 class ShapeRules:
     """How a width fixes the rest of a shape: heads of about `head_width`, an ffn of `ffn_ratio` widths, widths in steps."""
 
-    head_width: int = 64
+    head_width: int = HEAD_WIDTH
     ffn_ratio: float = 4.0
     width_multiple: int = 8
 
@@ -119,7 +131,7 @@ def on_contour(space: Space, goal: Goal, tolerance: float) -> list[Architecture]
         raise InputError.at(goal.place, f"{asked}: no multiple lies in that range")
     nearest = min(shapes, key=lambda shape: abs(goal.off(shape)))
     reached = f"the nearest, {nearest.shape_name}, has {goal.text(goal.count(nearest))} ({goal.off(nearest):+.2%})"
-    remedy = "allow it with --tolerance, or more shapes with --depth, --width or a smaller --width-multiple"
+    remedy = "allow it with --tolerance, or more shapes with --depth, --width or a smaller --width-multiple or --head-width"
     raise InputError.at(goal.place, f"{asked}; {reached}; {remedy}")
 
 

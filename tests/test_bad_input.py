@@ -197,6 +197,9 @@ def test_shapes_or_a_search(command: str, text: str, message: str, here: Path, r
         (b"question: ok\n\tbudgets: 2\n", "x.yaml:2:1: is not valid YAML"),
         (b"question: !!python/object/apply:os.system [true]\n", "x.yaml:1:11: is not valid YAML"),
         (b"tags: [2026-02-30]\n", "x.yaml: holds a value that cannot be read: day is out of range for month"),
+        (b"seeds: 010\n", "x.yaml:1:8: is not valid YAML: 010 is octal or a time in YAML, no plain number; write it without"),
+        (b"seeds: 1:30\n", "x.yaml:1:8: is not valid YAML: 1:30 is octal or a time in YAML"),
+        (b"base: &b {x: *b}\n", "x.yaml:1:14: is not valid YAML: the value holds itself"),
         (b"question: caf\xe9\n", "x.yaml: is not UTF-8 text (byte 13)"),
         (b"\x7fELF\x02\x01\x01\x00\x00", "x.yaml: is not valid YAML"),
     ],
@@ -218,7 +221,17 @@ def test_files_of_the_data_that_are_missing_are_told_together(
     Path("x.yaml").write_text(text.replace("{vocabulary: 200}", "{kind: file, path: no.txt, vocabulary: 200}"))
     corpus, tokenizer = refusal.of(command, "x.yaml")
     assert "data.corpus: 'nowhere/x.parquet' does not exist" in corpus
+    assert corpus.endswith(f"(looked at {here}/nowhere/x.parquet)")
     assert "data.tokenizer.path: 'no.txt' is not a file" in tokenizer
+    assert tokenizer.endswith(f"(looked at {here}/no.txt)")
+
+
+def test_a_teacher_is_looked_for_from_where_one_stands(here: Path, refusal: Refusal) -> None:
+    Path("x.yaml").write_text(GOOD)
+    run = "results/a/runs/0123456789abcdef"
+    told = one(refusal.of("plan", "x.yaml", f"base.recipe.teacher={run}:weight=0.5"))
+    assert told.startswith(f"recipe.teacher {run}: is the folder of no run that has ended; ")
+    assert told.endswith(f"(looked at {here / run})")
 
 
 def test_a_folder_is_no_sweep_file(here: Path, refusal: Refusal) -> None:
@@ -244,6 +257,25 @@ def test_everything_wrong_is_told_at_once_before_data_is_touched(here: Path, ref
     }
 
 
+def test_targets_that_no_width_meets_are_told_beside_what_else_is_wrong(here: Path, refusal: Refusal, no_data: None) -> None:
+    Path("x.yaml").write_text(GOOD.replace("grid: {depth: [1], width: [16], heads: [2]}", "iso_parameters: [100], depth: [1]"))
+    tuned = "tune={recipe.learning_rate: {low: 2, high: 1, trials: 2}}"
+    told = refusal.of("plan", "x.yaml", tuned, "vary={recipe.dropout: [2]}", "base.recipe.epsilon=-1")
+    assert {message.partition(": ")[0] for message in told} == {
+        "shapes.iso_parameters 100 at depth 1",
+        "tune.recipe.learning_rate",
+        "base.recipe.epsilon",
+    }
+    told = refusal.of("plan", "x.yaml", "vary={recipe.dropout: [2]}")
+    assert {message.partition(": ")[0] for message in told} == {"shapes.iso_parameters 100 at depth 1", "vary.recipe.dropout"}
+
+
+def test_runs_files_and_tasks_that_cannot_be_are_told_together(here: Path, refusal: Refusal, no_data: None) -> None:
+    Path("x.yaml").write_text(GOOD)
+    told = refusal.of("plan", "x.yaml", "vary={recipe.dropout: [0, 2]}", "data.corpus=gone.txt", "downstream=[colaa]")
+    assert {message.partition(": ")[0] for message in told} == {"vary.recipe.dropout", "data.corpus", "task"}
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -258,6 +290,11 @@ def test_everything_wrong_is_told_at_once_before_data_is_touched(here: Path, ref
 def test_an_override_that_cannot_be(override: str, message: str, here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(GOOD)
     assert message in one(refusal.of("launch", "x.yaml", override))
+
+
+def test_an_override_that_stands_twice(here: Path, refusal: Refusal, no_data: None) -> None:
+    Path("x.yaml").write_text(GOOD)
+    assert one(refusal.of("launch", "x.yaml", "seeds=3", "seeds=4")) == "seeds: is set 2 times; set it once"
 
 
 def test_a_plan_reads_how_the_text_begins(here: Path, refusal: Refusal) -> None:

@@ -100,6 +100,29 @@ def test_equal_parameters_are_met_within_the_tolerance() -> None:
     assert {cell.config.architecture.norm for cell in planned} == {"pre"}
 
 
+def test_widths_are_solved_for_in_multiples_of_a_head_width_that_is_asked_for() -> None:
+    shapes = {"grid": None, "iso_parameters": [2e5], "depth": [1, 2], "tolerance": 0.3}
+    for head_width in (32, 48):
+        solved = [cell.config.architecture for cell in cells(sweep(shapes=shapes | {"head_width": head_width}))]
+        assert [shape.head_width for shape in solved] == [head_width] * 2
+        assert all(shape.width % 8 == 0 for shape in solved)
+    free, usual = {"head_width": 32, "width_multiple": 4}, {"width_multiple": 4}
+    told = [bill_summary(bill(sweep(shapes=shapes | given), [CORE])) for given in ({"head_width": 32}, free, usual)]
+    assert ["The width of a head is " in lines for lines in told] == [False, True, False]
+    assert "The width of a head is 23 in L2-H92-A4-F368, nearest to the head_width asked for" in told[1]
+
+
+def test_a_search_is_refused_widths_that_its_head_width_does_not_divide() -> None:
+    space = {"architecture.depth": {"low": 1, "high": 2}, "architecture.width": {"low": 16, "high": 64, "step": 8}}
+    search = {"trials": 2, "space": space}
+    problems = told(shapes=None, search=search | {"head_width": 16})
+    assert problems == {"search": "head_width 16 does not divide width 24; give one that does, or heads, or other widths"}
+    check_space(sweep(shapes=None, search=search))
+    check_space(sweep(shapes=None, search=search | {"head_width": 8}))
+    of_heads = search | {"head_width": 16, "space": space | {"architecture.heads": {"choices": [1, 2]}}}
+    check_space(sweep(shapes=None, search=of_heads))
+
+
 def test_of_several_head_widths_and_ffn_ratios_each_makes_shapes_at_equal_parameters() -> None:
     shapes = {"grid": None, "iso_parameters": [4e5], "depth": [2], "head_width": [16, 64], "ffn_ratio": [1, 4]}
     planned = cells(sweep(shapes=shapes | {"width_multiple": 4}))
@@ -122,8 +145,35 @@ def test_budgets_of_every_unit_become_whole_steps() -> None:
     assert all(config.tokens == config.steps * 256 for config in configs.values())
 
 
-def test_a_budget_that_stands_twice_is_one_cell() -> None:
-    assert len(cells(sweep(budgets={"steps": [10, 10]}))) == 2
+RUN = "results/a/runs/0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "message"),
+    [
+        ({"budgets": {"steps": [10, 10]}}, "budgets.steps", "[10, 10] holds 10 twice"),
+        ({"shapes": {"grid": {"depth": [1, 2, 1]}}}, "shapes.grid.depth", "holds 1 twice"),
+        ({"shapes": {"grid": {"heads": [2, 2]}}}, "shapes.grid.heads", "holds 2 twice"),
+        ({"shapes": {"grid": None, "list": [{"depth": 1, "width": 8}] * 2}}, "shapes.list",
+         "holds {'depth': 1, 'width': 8} twice"),
+        ({"shapes": {"grid": None, "list": [{"depth": 1, "width": 8}, {"depth": 1, "width": 8, "heads": 1}]}},
+         "shapes (1-8-1-32)", "comes out twice"),
+        ({"shapes": {"grid": None, "iso_parameters": [2e5, 2.01e5], "depth": [1]}},
+         "shapes (1-128-2-512)", "comes out twice"),
+        ({"shapes": {"grid": {"ffn": None}, "ffn_ratio": [2, 2.0]}}, "shapes.ffn_ratio", "holds 2.0 twice"),
+        ({"vary": {"recipe.dropout": ["1e-1", 0.1]}}, "vary.recipe.dropout", "holds 0.1 twice"),
+        ({"vary": {"recipe.start": ["fresh", RUN, f"{RUN}:first"]}}, "vary", "start=0123456789abcdef:first stands twice"),
+        ({"tags": ["a", "a"]}, "tags", "holds 'a' twice"),
+        ({"shapes": None, "search": {"trials": 2, "space": {"recipe.beta1": {"choices": ["9e-1", 0.9]}}}},
+         "search.space.recipe.beta1.choices", "holds 0.9 twice"),
+    ],
+)  # fmt: skip
+def test_what_stands_twice_is_no_two_cells_and_refused(changes: dict[str, Any], place: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        cells(sweep(**changes))
+    found = {problem.place: problem.message for problem in caught.value.problems}
+    assert list(found) == [place]
+    assert message in found[place]
 
 
 @pytest.mark.parametrize(

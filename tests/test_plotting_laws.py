@@ -143,6 +143,22 @@ def test_an_earlier_fit_is_drawn_with_its_options(table: Path, tmp_path: Path, s
     assert f"{tmp_path}/figures/law_fit.svg" in files.split()
 
 
+def test_what_contradicts_an_earlier_fit_is_refused_and_what_adds_to_it_is_not(table: Path, tmp_path: Path, study: Any) -> None:
+    _, told, _ = study(
+        "fit", table, "--parameters", "N", "--tokens", "C/(6*N)", "--law", "chinchilla", "--bootstrap", 0, "--json"
+    )
+    fit, into = tmp_path / "fit.json", tmp_path / "figures"
+    fit.write_text(told)
+    status, out, err = study("plot", table, "--as", fit, "--into", into, "--law", "power", "--tokens", "C", "--parameters", "N")
+    assert (status, out, into.exists()) == (2, "", False)
+    assert err.splitlines() == [
+        f"error: --law: is 'power', and {fit} says 'chinchilla'; leave out it or --as",
+        f"error: --tokens: is 'C', and {fit} says 'C/(6*N)'; leave out it or --as",
+    ]
+    status, out, _ = study("plot", table, "--as", fit, "--into", into, "--law", "chinchilla", "--where", "N < 1e10")
+    assert (status, into.exists()) == (0, True)
+
+
 def test_the_same_table_gives_the_same_bytes(table: Path, tmp_path: Path) -> None:
     first = draw_all(Source(table, ROLES), "chinchilla", tmp_path / "one")
     second = draw_all(Source(table, ROLES), "chinchilla", tmp_path / "two")

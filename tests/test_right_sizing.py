@@ -97,6 +97,14 @@ def test_every_shape_is_under_all_budgets_and_the_next_wider_is_not(
         assert wider > 1024 or not fits(shape.model_copy(update=sizes))
 
 
+def test_widths_are_multiples_of_a_head_width_that_is_asked_for() -> None:
+    solved = right_size(parameters="10M", head_width=96, tolerance=0.2)
+    assert solved.shapes
+    assert {shape.head_width for shape in solved.shapes} == {96}
+    assert "in multiples of 192" in solved.question
+    assert "in multiples of 32" in right_size(parameters="10M", width_multiple=32).question
+
+
 def test_latency_is_that_of_the_table_s_model(latency_folder: Path) -> None:
     solved = right_size(memory="200MB", latency="10ms", latency_table=latency_folder, depth="1:12")
     model = fit_latency(synthetic_table(), "fp32", setting=(1, 128))

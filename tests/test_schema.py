@@ -112,6 +112,10 @@ def test_a_model_never_changes() -> None:
 
 
 def test_a_far_word_is_answered_with_all_known_ones() -> None:
+    assert nearest("widht", ["head_width", "width", "embedding_width"]) == "did you mean 'width'?"
+    assert nearest("widht", ["head_width", "depth"]) == "known: depth, head_width", "half of a word is no slip of another"
+    assert nearest("widht", ["recipe.warmup_fraction", "architecture.width"]) == "did you mean 'architecture.width'?"
+    assert nearest("lr", ["recipe.beta1", "recipe.learning_rate"]) == "did you mean 'recipe.learning_rate'?"
     assert nearest("zzz", ["width", "depth"]) == "known: depth, width"
     assert nearest("zzz", []) == "nothing can stand here"
 

@@ -42,7 +42,8 @@ def corpus_files(corpus: str) -> list[Path]:
         if not files:
             raise InputError.at("data.corpus", f"the folder {corpus!r} holds no {kinds} file")
     elif not path.exists():
-        raise InputError.at("data.corpus", f"{corpus!r} does not exist; give docstrings, a path, or hub:NAME[:CONFIG]")
+        remedy = f"give docstrings, a path, or hub:NAME[:CONFIG] (looked at {path.absolute()})"
+        raise InputError.at("data.corpus", f"{corpus!r} does not exist; {remedy}")
     elif path.suffix.lower() not in _READERS:
         raise InputError.at("data.corpus", f"{corpus!r} has an unknown suffix; known: {kinds}")
     else:

@@ -19,7 +19,7 @@ from study.data.cache import cache_root, check_cache, open_entry, sha256_of
 from study.data.corpora import Split, Tally, check_corpus, corpus_identity, read_corpus, split_documents
 from study.data.packing import PackedSequences, entropy_nats, token_dtype, token_file, write_tokens
 from study.data.tokenizing import SpecialTokens, load_tokenizer, open_tokenizer, tokenizer_file, train_tokenizer
-from study.errors import InputError, Problem
+from study.errors import InputError, told_together
 from study.schema import Strict
 
 PACKING_VERSION = 1
@@ -107,14 +107,7 @@ def check_files(data: DataConfig) -> None:
     checks: list[Callable[[], object]] = [check_cache, partial(check_corpus, data)]
     if data.tokenizer.kind == "file":
         checks.append(partial(tokenizer_file, data.tokenizer))
-    problems: list[Problem] = []
-    for check in checks:
-        try:
-            check()
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
+    told_together(*checks)
 
 
 def data_fingerprint(data: DataConfig) -> str:

@@ -120,7 +120,8 @@ def tokenizer_file(config: TokenizerConfig) -> Path:
     """The path of a tokeniser's file; raises InputError where there is none or its suffix is unknown."""
     path = Path(config.path or "").expanduser()
     if not path.is_file():
-        raise InputError.at(f"{_PLACE}.path", f"{config.path!r} is not a file; give a vocab.txt or a tokenizer.json")
+        remedy = f"give a vocab.txt or a tokenizer.json (looked at {path.absolute()})"
+        raise InputError.at(f"{_PLACE}.path", f"{config.path!r} is not a file; {remedy}")
     if path.suffix.lower() not in (".txt", ".json"):
         raise InputError.at(f"{_PLACE}.path", f"{config.path!r} is neither a .txt of pieces nor a tokenizer.json")
     return path

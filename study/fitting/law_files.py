@@ -122,6 +122,17 @@ class FitOptions:
     settings: Settings
     held_out: float
 
+    def refuse_contradictions(self, path: Path, given: Mapping[str, object]) -> None:
+        """Raise InputError for every option, by its name, that is given beside these and says something else than they do."""
+        told = {"law": self.law, **self.source, **self.source["roles"]}
+        problems = [
+            Problem(f"--{name.replace('_', '-')}", f"is {value!r}, and {path} says {told[name]!r}; leave out it or --as")
+            for name, value in given.items()
+            if told.get(name) and value != told[name]
+        ]
+        if problems:
+            raise InputError(problems)
+
 
 class _Options(Strict):
     """What `study fit --json` prints under `options`: the fields of a Source without its path, those of Settings, the rest."""

@@ -174,6 +174,14 @@ def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], s
     return Sharing(spent, alone, largest)
 
 
+def check_runs(spec: SweepSpec) -> None:
+    """Raise InputError with every problem of every run that a sweep may want."""
+    if spec.search is not None:
+        check_space(spec)
+    else:
+        cells(spec)
+
+
 def first_runs(spec: SweepSpec) -> list[RunConfig]:
     """What a sweep starts with, before there are records: every cell's first runs, or the largest that a search may try."""
     if spec.search is not None:

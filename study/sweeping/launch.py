@@ -12,12 +12,12 @@ from rich.console import Console
 from study.config import RunConfig
 from study.data.hub import PREFIX
 from study.data.prepared import PreparedData, check_files, data_fingerprint, prepare
-from study.errors import InputError
+from study.errors import InputError, told_together
 from study.folders import SweepFolder, checkpoints_in
 from study.memory import Device, Precision
 from study.quantities import count_text
 from study.schema import flatten
-from study.sweeping.bill import Bill, bill, first_runs
+from study.sweeping.bill import Bill, bill, check_runs, first_runs
 from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.display import LaunchDisplay
 from study.sweeping.executors.choosing import executor_of, slots_of
@@ -47,13 +47,16 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
 
 
 def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: list[Slot]) -> Bill:
-    check_files(spec.data)
-    _check_trained_runs(spec, folder)
-    _check_batches(spec, len(slots[0].indices))
-    _check_kernels(spec, slots[0], here=resources.on == "local")
-    if resources.on == "local":  # of other machines' memory nothing is known here
-        check_room(spec, slots)
-    precision = _precision(first_runs(spec)[0].recipe.precision, slots[0].device, here=resources.on == "local")
+    here = resources.on == "local"
+    told_together(
+        lambda: check_runs(spec),
+        lambda: check_files(spec.data),
+        lambda: _check_trained_runs(spec, folder),
+        lambda: _check_batches(spec, len(slots[0].indices)),
+        lambda: _check_kernels(spec, slots[0], here),
+        *([lambda: check_room(spec, slots)] if here else []),  # of other machines' memory nothing is known here
+    )
+    precision = _precision(first_runs(spec)[0].recipe.precision, slots[0].device, here)
     others = folder.others_records()
     far = spec.data.corpus.startswith(PREFIX)  # a bill asks no hub
     text = data_fingerprint(spec.data) if others and not far else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -14,9 +15,10 @@ from study.counting import parameters
 from study.errors import InputError, Problem
 from study.records import cell_of
 from study.schema import deep_merge, flatten, set_path
+from study.solving import undivided
 from study.sweeping.cell import Cell
 from study.sweeping.neighbours import with_neighbours
-from study.sweeping.spec import Dimension, SweepSpec
+from study.sweeping.spec import LARGEST, Dimension, Shapes, SweepSpec
 
 CHECKED_POINTS = 2000
 """How many points of a space are tried for validity before a search starts."""
@@ -35,9 +37,11 @@ def cells(spec: SweepSpec) -> list[Cell]:
         of_setting = []
         for shape in shapes:
             for config in _on_one_way(_configs(spec, shape, setting, problems), spec):
-                if config.key not in found:
-                    found[config.key] = Cell(config, spec)
-                    of_setting.append(found[config.key])
+                if config.key in found:
+                    told = f"{config.setting(tuple(setting))} stands twice, under two names of one run; each stands once"
+                    problems["vary"] = Problem("vary", told)
+                found[config.key] = Cell(config, spec)
+                of_setting.append(found[config.key])
         planned += with_neighbours(of_setting)
     if problems:
         raise InputError(problems.values())
@@ -114,7 +118,10 @@ def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
     sizes = {
         name: given[f"architecture.{name}"] for name in ("depth", "width", "heads", "ffn") if f"architecture.{name}" in given
     }
-    if isinstance(sizes.get("width"), int):
+    if isinstance(width := sizes.get("width"), int):
+        asked = [spec.search.head_width] if "head_width" in spec.search.model_fields_set and "heads" not in sizes else []
+        if problem := undivided(asked, [width]):
+            raise InputError.at("search", problem)
         sizes = spec.search.rules.completed(sizes)
     (budget,) = spec.budgets.each()
     return run_config(spec, sizes, budget, over=values)
@@ -186,26 +193,35 @@ def _place(spec: SweepSpec, path: str, shape: str = "") -> str:
 
 
 def _shapes(spec: SweepSpec, problems: dict[str, Problem]) -> list[dict[str, int]]:
-    """The sizes of all shapes; a target that no width meets is added to the problems."""
+    """The sizes of all shapes; a target that no width meets is added to the problems, or else a shape that comes out twice."""
     assert spec.shapes is not None
-    if spec.shapes.iso_parameters is None:
-        return spec.shapes.combinations()
+    architecture = spec.base.get("architecture", {})
+    shapes = spec.shapes.combinations() if spec.shapes.iso_parameters is None else solved(spec.shapes, architecture, problems)
+    sizes = Counter(tuple(shape[size] for size in LARGEST) for shape in shapes)
+    if not problems:
+        for shape in (shape for shape, count in sizes.items() if count > 1):
+            place = f"shapes ({'-'.join(map(str, shape))})"
+            problems[place] = Problem(place, "comes out twice; leave out what gives it again")
+    return [dict(zip(LARGEST, shape, strict=True)) for shape in sizes]
+
+
+def solved(asked: Shapes, architecture: Mapping[str, Any], problems: dict[str, Problem]) -> list[dict[str, int]]:
+    """The shapes nearest to the parameters that are asked for; a target that no width meets is added to the problems."""
+    norm = {key: value for key, value in architecture.items() if key == "norm"}
+    template = Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | norm, "base.architecture")
     shapes = []
-    for target, depth, rules in product(spec.shapes.iso_parameters, spec.shapes.depth or (), spec.shapes.rules):
-        base = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | {
-            key: value for key, value in spec.base.get("architecture", {}).items() if key == "norm"
-        }
-        solved = rules.at_parameters(target, depth, Architecture.parse(base, "base.architecture"))
-        reached = parameters(solved).parameters_non_embedding
-        if abs(reached / target - 1) > spec.shapes.tolerance:
-            ratio = f" and FFN ratio {rules.ffn_ratio:g}" if len(spec.shapes.ffn_ratio) > 1 else ""
+    for target, depth, rules in product(asked.iso_parameters or (), asked.depth or (), asked.rules):
+        found = rules.at_parameters(target, depth, template)
+        reached = parameters(found).parameters_non_embedding
+        if abs(reached / target - 1) > asked.tolerance:
+            ratio = f" and FFN ratio {rules.ffn_ratio:g}" if len(asked.ffn_ratio) > 1 else ""
             place = f"shapes.iso_parameters {target:,.0f} at depth {depth}{ratio}"
             problems[place] = Problem(
                 place,
-                f"the nearest width, {solved.width}, has {reached:,} parameters; move the target, or allow it with tolerance "
-                "(shapes are compared within 5% of one size)",
+                f"the nearest width, {found.width}, has {reached:,} parameters; move the target, or allow it with tolerance "
+                "(shapes are compared within 5% of one size) or a smaller width_multiple",
             )
-        shapes.append({"depth": depth, "width": solved.width, "heads": solved.heads, "ffn": solved.ffn})
+        shapes.append({"depth": depth, "width": found.width, "heads": found.heads, "ffn": found.ffn})
     return shapes
 
 

@@ -14,9 +14,9 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, field_
 
 from study.architecture import Architecture
 from study.config import Budget, DataConfig, Masking, Recipe
-from study.schema import Count, Index, OneOrSeveral, Positive, Several, Share, Strict, Text, number_in, whole
+from study.schema import Count, Distinct, Index, OneOrSeveral, Positive, Several, Share, Strict, Text, number_in, whole
 from study.score_config import Downstream
-from study.solving import ShapeRules
+from study.solving import HEAD_WIDTH, ShapeRules, undivided
 from study.sweeping.resources import Resources
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -26,7 +26,7 @@ LARGEST = {"depth": 10_000, "width": 1_000_000, "heads": 1_000_000, "ffn": 10_00
 """The largest sizes that a sweep takes, far beyond any encoder, so that a slip of the keyboard is told and not planned."""
 
 MOST_COMBINATIONS = 10_000
-"""The most shapes of a grid, and the most combinations of tuned values of a cell."""
+"""The most shapes of a grid, the most settings, and the most combinations of tuned values of a cell."""
 
 Depth = Annotated[Count, Field(le=LARGEST["depth"])]
 Width = Annotated[Count, Field(le=LARGEST["width"])]
@@ -80,7 +80,9 @@ class Shapes(Strict):
 
     `iso_parameters` are targets of `parameters_non_embedding`: at each target and depth the width is solved for, and a shape
     that misses the target by more than `tolerance` is refused. Heads and FFN that are not given follow the width by
-    `head_width` and `ffn_ratio` (see study.solving.ShapeRules); of several of these each makes shapes of its own.
+    `head_width` and `ffn_ratio` (see study.solving.ShapeRules); of several of these each makes shapes of its own. A
+    `head_width` that is given divides the widths: one that leaves part of a given width over is refused, and widths are solved
+    for in multiples of it, unless `width_multiple` says in which.
     """
 
     iso_parameters: Several[Annotated[Positive, Field(le=1e12)]] | None = None
@@ -88,9 +90,9 @@ class Shapes(Strict):
     tolerance: Annotated[Positive, Field(lt=1)] = 0.05
     grid: Grid | None = None
     listed: Several[Shape] | None = Field(default=None, alias="list")
-    head_width: OneOrSeveral[Count] = (64,)
+    head_width: OneOrSeveral[Count] = (HEAD_WIDTH,)
     ffn_ratio: OneOrSeveral[Positive] = (4.0,)
-    width_multiple: Count = 8
+    width_multiple: Count | None = None
 
     @model_validator(mode="after")
     def _exactly_one_way(self) -> Self:
@@ -109,11 +111,27 @@ class Shapes(Strict):
                 raise ValueError(f"has {rule}, which no shape follows, since {size} are given")
         return self
 
+    @model_validator(mode="after")
+    def _head_widths_divide_widths(self) -> Self:
+        widths = [shape["width"] for shape in self._given() if "heads" not in shape]
+        if self.says_head_width and (problem := undivided(self.head_width, widths)):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def says_head_width(self) -> bool:
+        """Whether the file asks for a head width."""
+        return "head_width" in self.model_fields_set
+
     @property
     def rules(self) -> list[ShapeRules]:
         """The rules by which widths fix the rest, one for each head width and FFN ratio."""
         pairs = product(self.head_width, self.ffn_ratio)
-        return [ShapeRules(head_width, ffn_ratio, self.width_multiple) for head_width, ffn_ratio in pairs]
+        return [ShapeRules(head_width, ffn_ratio, self._multiple(head_width)) for head_width, ffn_ratio in pairs]
+
+    def _multiple(self, head_width: int) -> int:
+        """What widths that are solved for are multiples of."""
+        return self.width_multiple or math.lcm(8, head_width if self.says_head_width else 1)
 
     def combinations(self) -> list[dict[str, int]]:
         """The sizes of `grid` or `list`, completed by the rules."""
@@ -130,10 +148,10 @@ class Shapes(Strict):
 class Budgets(Strict):
     """Budgets of a sweep, each a cell of its own: any of the units of a run's budget, each with a list of values."""
 
-    tokens: tuple[Annotated[Positive, Field(le=1e18)], ...] = ()
-    steps: tuple[Annotated[Count, Field(le=10**12)], ...] = ()
-    flops: tuple[Annotated[Positive, Field(le=1e30)], ...] = ()
-    tokens_per_parameter: tuple[Annotated[Positive, Field(le=1e6)], ...] = ()
+    tokens: Distinct[Annotated[Positive, Field(le=1e18)]] = ()
+    steps: Distinct[Annotated[Count, Field(le=10**12)]] = ()
+    flops: Distinct[Annotated[Positive, Field(le=1e30)]] = ()
+    tokens_per_parameter: Distinct[Annotated[Positive, Field(le=1e6)]] = ()
 
     @model_validator(mode="after")
     def _at_least_one(self) -> Self:
@@ -185,8 +203,11 @@ def _in_equal_ratios(low: float, high: float, count: int) -> tuple[float, ...]:
     return tuple(dict.fromkeys(_rounded(value) for value in np.geomspace(low, high, count)))
 
 
-Varied = Several[Annotated[int | float | str | bool, BeforeValidator(number_in)]]
-"""Values of a knob to compare, each a setting of its own at every shape and budget; PyYAML reads 1e-3 as a string."""
+Value = Annotated[int | float | str | bool, BeforeValidator(number_in)]
+"""A value of any knob; PyYAML reads 1e-3 as a string."""
+
+Varied = Several[Value]
+"""Values of a knob to compare, each a setting of its own at every shape and budget."""
 
 
 WHOLE_KNOBS = frozenset(
@@ -205,14 +226,8 @@ class Dimension(Strict):
     high: float | None = None
     log: bool = False
     step: Count | None = None
-    choices: tuple[int | float | str | bool, ...] | None = None
+    choices: Distinct[Value] | None = None
     _of_whole_numbers: bool = PrivateAttr(default=True)
-
-    @field_validator("choices")
-    @classmethod
-    def _numbers_are_numbers(cls, choices: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-        """PyYAML reads 1e-3 as a string."""
-        return None if choices is None else tuple(number_in(choice) for choice in choices)
 
     @model_validator(mode="after")
     def _range_or_choices(self) -> Self:
@@ -285,7 +300,8 @@ class Prune(Strict):
 class Search(Strict):
     """A free search by Optuna over any keys of a run; several objectives give a Pareto front. Never for a scaling fit.
 
-    Heads and FFN that the space does not hold follow the width by `head_width` and `ffn_ratio` (see study.solving.ShapeRules).
+    Heads and FFN that the space does not hold follow the width by `head_width` and `ffn_ratio` (see study.solving.ShapeRules);
+    a `head_width` that is given divides every width of the space.
     """
 
     trials: Count
@@ -293,7 +309,7 @@ class Search(Strict):
     sampler: Literal["tpe", "random", "nsga2"] = "tpe"
     objectives: Several[Literal["loss_nats", "parameters", "parameters_non_embedding", "train_flops"]] = ("loss_nats",)
     space: Annotated[dict[str, Dimension], Field(min_length=1)]
-    head_width: Count = 64
+    head_width: Count = HEAD_WIDTH
     ffn_ratio: Positive = 4.0
 
     @property
@@ -332,7 +348,7 @@ class SweepSpec(Strict):
     seeds: Annotated[Count, Field(le=100)] = 1
     first_seed: Annotated[Index, Field(le=2**31)] = 0
     search: Search | None = None
-    tags: tuple[Text, ...] = ()
+    tags: Distinct[Text] = ()
     downstream: Downstream | None = None
     resources: Resources = Resources()
 
@@ -352,6 +368,13 @@ class SweepSpec(Strict):
             if not isinstance(value, dict):
                 raise ValueError(f"holds {value!r} under {key} where keys and values are needed")
         return base
+
+    @field_validator("vary")
+    @classmethod
+    def _settings_are_not_endless(cls, vary: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        if (count := math.prod(len(values) for values in vary.values())) > MOST_COMBINATIONS:
+            raise ValueError(f"asks for {count:,} settings, more than {MOST_COMBINATIONS:,}")
+        return vary
 
     @field_validator("tune")
     @classmethod

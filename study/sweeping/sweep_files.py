@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from study.architecture import Architecture
 from study.config import NO_RUN, KeyLoader, Masking, Recipe, read_yaml
 from study.errors import InputError, Problem
 from study.schema import flatten, nearest, number_in, shown
-from study.sweeping.spec import LARGEST, Budgets, SweepSpec
+from study.sweeping.plan import solved
+from study.sweeping.spec import LARGEST, Budgets, Shapes, SweepSpec
 
 KNOBS = (
     *(f"architecture.{name}" for name in Architecture.model_fields),
@@ -35,7 +38,8 @@ def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> tuple[SweepSpec, 
     Raises InputError with everything that is wrong with the file or the overrides.
     """
     values = {"name": path.stem} | read_yaml(path)
-    problems: list[Problem] = []
+    paths = Counter(override.partition("=")[0] for override in overrides)
+    problems = [Problem(path, f"is set {count} times; set it once") for path, count in paths.items() if count > 1]
     for override in overrides:
         try:
             _override(values, override)
@@ -60,10 +64,20 @@ def parse_sweep(values: Mapping[str, Any]) -> SweepSpec:
         spec = SweepSpec.parse(values)
     except InputError as error:
         told = {problem.place for problem in problems}
-        raise InputError([*(problem for problem in error.problems if problem.place not in told), *problems]) from None
+        problems = [*(problem for problem in error.problems if problem.place not in told), *problems]
     if problems:
-        raise InputError(problems)
+        raise InputError([*problems, *_unmet_targets(values)])
     return spec
+
+
+def _unmet_targets(values: Mapping[str, Any]) -> Iterable[Problem]:
+    """The sizes that no width meets, of a sweep that cannot be planned for other reasons; none where the shapes are wrong."""
+    problems: dict[str, Problem] = {}
+    base = values.get("base")
+    architecture = base.get("architecture") if isinstance(base, Mapping) else None
+    with suppress(InputError):
+        solved(Shapes.parse(values.get("shapes")), architecture if isinstance(architecture, Mapping) else {}, problems)
+    return problems.values()
 
 
 def _override(values: dict[str, Any], override: str) -> None:

@@ -36,7 +36,15 @@ def bill_summary(bill: Bill) -> str:
     time = f"about {duration(bill.expected_seconds)} on {plural(bill.slots, 'slot')} at {bill.basis}"
     units = "Tokens, FLOPs (train_flops: the products that run) and seconds are those of one run."
     return "\n".join(
-        [f"{total}: {time}", *_left_line(bill), *_sharing_line(bill), units, *_extension_line(bill), *_scores_line(bill)]
+        [
+            f"{total}: {time}",
+            *_left_line(bill),
+            *_sharing_line(bill),
+            units,
+            *_heads_line(bill),
+            *_extension_line(bill),
+            *_scores_line(bill),
+        ]
     )
 
 
@@ -48,6 +56,19 @@ def _left_line(bill: Bill) -> Iterator[str]:
         runs = f"{'at most ' if bill.at_most else ''}{plural(bill.runs_left, 'run')}"
         cost = f"{bill.train_flops_left:.3g} FLOPs, about {duration(bill.expected_seconds_left)}"
         yield f"Left of it, since runs that have ended are not trained again: {runs}, {cost}."
+
+
+def _heads_line(bill: Bill) -> Iterator[str]:
+    """Which shapes have other heads than were asked for, where widths are solved for in multiples that leave them open."""
+    asked = next((cell.spec.shapes for cell in bill.cells), None)
+    if asked is None or asked.iso_parameters is None or not asked.says_head_width:
+        return
+    found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in bill.cells}
+    if others := [f"{width} in {shape}" for shape, width in found.items() if width not in asked.head_width]:
+        yield (
+            f"The width of a head is {', '.join(others)}, nearest to the head_width asked for; without width_multiple, widths "
+            "are solved for in multiples of it."
+        )
 
 
 def _extension_line(bill: Bill) -> Iterator[str]:

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 
 from study.config import read_yaml
 from study.errors import InputError
-from study.schema import Share, Strict, Text, nearest
+from study.schema import Distinct, Share, Strict, Text, nearest
 
 Kind = Literal["single", "pair", "tokens", "spans", "minimal_pairs"]
 Metric = Literal[
@@ -112,7 +112,7 @@ class TaskSpec(Strict):
     kind: Kind
     regression: bool = False
     labels: tuple[Text, ...] = ()
-    metrics: tuple[Metric, ...]
+    metrics: Distinct[Metric]
     sources: tuple[Source, ...]
     terms: Text | None = None
     about: Text | None = None

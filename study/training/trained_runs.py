@@ -92,7 +92,8 @@ def _problems(
     """What keeps a trained run from being of use to another, the first thing that is wrong with it."""
     record = folder.record()
     if record is None:
-        yield Problem(place, "is the folder of no run that has ended; give one that was trained, from where you are now")
+        remedy = f"give one that was trained (looked at {folder.path.absolute()})"
+        yield Problem(place, f"is the folder of no run that has ended; {remedy}")
     elif problem := _incomplete(folder, record) or unfit(record.config.architecture):
         yield Problem(place, problem)
     else:
