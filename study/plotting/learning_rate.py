@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.fitting.evidence import Evidence
-from study.plotting.lines import line_styles, lines
+from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import LOSS, legend_below, panels, theme
 from study.quantities import plural
 
@@ -33,11 +33,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         {
             "panel": panel,
             "cell": cell.name,
-            "depth": cell.architecture.depth,
-            "width": cell.architecture.width,
-            "heads": cell.architecture.heads,
-            "ffn": cell.architecture.ffn,
-            "setting": cell.setting,
+            **of_cell(cell),
             "learning_rate": rate.learning_rate,
             "loss_nats": rate.loss_nats,
             "exclusion": rate.exclusion,
@@ -73,8 +69,7 @@ def draw(data: pd.DataFrame) -> Figure:
             _draw_left_out(axes, data, styles)
         cells, runs = plural(data["cell"].nunique(), "cell"), plural(len(data), "run")
         figure.suptitle(f"Loss by learning rate at the first seed ({cells}, {runs})")
-        key = [Line2D([], [], label=line, **style) for line, style in styles.items()]
-        legend_below(figure, key + _key(data), columns=3)
+        legend_below(figure, [*line_key(styles), *_key(data)], columns=3)
     return figure
 
 
