@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from study.answering import FIGURES, report
@@ -146,6 +147,21 @@ def test_runs_that_learned_nothing_stand_above_every_loss(evidence: Evidence) ->
         heights = [float(to_data.transform(cross.get_xydata())[0][1]) for cross in crosses]
         assert all(above < height < axes.get_ylim()[1] for height in heights)
     assert "diverged or stuck" in _labels(figure)
+
+
+def test_many_runs_that_learned_nothing_have_room_for_their_names(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for heads, rate in product((1, 2, 4, 8, 16, 32), (2e-3, 4e-3, 8e-3)):
+        add_run(folder, reshaped(run_config(1, 64, rate), heads=heads), stuck=rate == 8e-3)
+    folder.write_ledger()
+    drawn = learning_rate.draw(learning_rate.frame(gather(folder)))
+    canvas = FigureCanvasAgg(drawn)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    names = [text for text in drawn.axes[0].texts if text.get_text().startswith("heads ")]
+    assert len(names) == 6
+    extents = [text.get_window_extent() for text in names]
+    middles = sorted(extent.y0 + extent.height / 2 for extent in extents)
+    assert min(above - below for below, above in pairwise(middles)) > 0.65 * extents[0].height, "letters fill no more of a line"
 
 
 def test_the_legend_of_rates_lists_only_what_there_is(evidence: Evidence) -> None:
