@@ -300,6 +300,17 @@ def test_doubling_has_the_published_counts_of_bert_base(evidence: Evidence) -> N
     assert base["ffn"] == 12 * (2 * 768 * 3072 + 3072)
 
 
+def test_doubling_shows_the_only_shape_of_a_sweep_once(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    add_run(folder, run_config(1, 64))
+    folder.write_ledger()
+    data = what_doubling_adds.frame(gather(folder))
+    base, only = data["shape"].unique()
+    assert base.startswith("BERT-Base, ")
+    assert only == "smallest and largest, L1-H64-A2-F256"
+    assert [axes.get_title().partition("\n")[0] for axes in what_doubling_adds.draw(data).axes] == [base, only]
+
+
 def test_flops_and_front_are_those_of_the_cells(evidence: Evidence) -> None:
     flops = loss_against_flops.frame(evidence)
     assert sorted(flops["train_flops"]) == sorted(cell.train_flops for cell in evidence.cells)
