@@ -264,6 +264,38 @@ def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> No
 
 
 @pytest.mark.parametrize("figure", [score_against_loss, score_against_parameters, score_against_flops])
+def test_scores_of_settings_and_of_widths_of_one_depth_look_apart(tmp_path: Path, figure: Any) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for width, norm in product((64, 128), ("post", "pre")):
+        add_run(folder, in_setting(run_config(2, width), norm=norm))
+    folder.write_ledger()
+    add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
+    evidence = gather(folder)
+    data = figure.frame(evidence)
+    points = data[data["kind"] == "measured"]
+    assert set(points["cell"]) == {cell.name for cell in evidence.cells}
+    named = [f"depth 2, width {width}, norm={norm}" for width, norm in product((64, 128), ("post", "pre"))]
+    assert sorted(points["line"]) == sorted(named)
+    drawn = figure.draw(data)
+    lines = drawn.legends[0].get_lines()[:4]
+    assert [line.get_label() for line in lines] == named
+    looks = {(line.get_color(), line.get_marker(), line.get_markerfacecolor()) for line in lines}
+    assert len(looks) == 4
+    shown = drawn.axes[0].get_lines()
+    assert {(line.get_color(), line.get_marker(), line.get_markerfacecolor()) for line in shown} >= looks
+
+
+def test_what_a_forecast_holds_out_has_a_ring_whatever_its_face(evidence: Evidence) -> None:
+    data = score_against_flops.frame(evidence)
+    one = data[data["task"] == "sst2"]
+    (panel,) = score_against_flops.draw(one).axes
+    held = one[one["held_out"].astype(bool)]
+    assert len(held)
+    (rings,) = [line for line in panel.get_lines() if line.get_markersize() > 10]
+    assert set(np.asarray(rings.get_ydata()).tolist()) == set(held["score"])
+
+
+@pytest.mark.parametrize("figure", [score_against_loss, score_against_parameters, score_against_flops])
 def test_the_title_and_legend_of_one_task_fit_the_figure(tmp_path: Path, figure: Any) -> None:
     folder = depth_or_width(tmp_path / "one", seeds=1, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
     folder.write_ledger()

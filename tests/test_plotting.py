@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from study.answering import FIGURES, report
@@ -25,7 +26,7 @@ from study.plotting import (
 from study.plotting.lines import line_styles, lines
 from study.plotting.loss_by_size import LossBySize
 from study.plotting.style import FLOPS, LOSS, panels
-from tests.synthetic import UNIGRAM, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
+from tests.synthetic import SWEEP, UNIGRAM, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")
 
@@ -148,6 +149,21 @@ def test_runs_that_learned_nothing_stand_above_every_loss(evidence: Evidence) ->
     assert "diverged or stuck" in _labels(figure)
 
 
+def test_many_runs_that_learned_nothing_have_room_for_their_names(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for heads, rate in product((1, 2, 4, 8, 16, 32), (2e-3, 4e-3, 8e-3)):
+        add_run(folder, reshaped(run_config(1, 64, rate), heads=heads), stuck=rate == 8e-3)
+    folder.write_ledger()
+    drawn = learning_rate.draw(learning_rate.frame(gather(folder)))
+    canvas = FigureCanvasAgg(drawn)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    names = [text for text in drawn.axes[0].texts if text.get_text().startswith("heads ")]
+    assert len(names) == 6
+    extents = [text.get_window_extent() for text in names]
+    middles = sorted(extent.y0 + extent.height / 2 for extent in extents)
+    assert min(above - below for below, above in pairwise(middles)) > 0.65 * extents[0].height, "letters fill no more of a line"
+
+
 def test_the_legend_of_rates_lists_only_what_there_is(evidence: Evidence) -> None:
     data = learning_rate.frame(evidence)
     inner = data[data["exclusion"].isna()].assign(bracketed=True)
@@ -194,6 +210,72 @@ def test_settings_of_one_shape_look_apart(figure: ModuleType, tmp_path: Path) ->
     assert len(faces) >= 2
 
 
+@pytest.mark.parametrize("figure", [learning_rate, loss_curves, loss_against_parameters, loss_against_flops])
+@pytest.mark.parametrize("sizes", [{"heads": (1, 2, 4, 8, 16)}, {"ffn": (64, 128, 256)}], ids=["heads", "ffn"])
+def test_shapes_that_differ_only_in_heads_or_ffn_look_apart_and_are_named(
+    figure: ModuleType, sizes: dict[str, tuple[int, ...]], tmp_path: Path
+) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    ((size, values),) = sizes.items()
+    for value, rate in product(values, (1e-3, 2e-3)):
+        add_run(folder, reshaped(run_config(1, 64, rate), **{size: value}))
+    folder.write_ledger()
+    drawn = figure.draw(figure.frame(gather(folder)))
+    lines = [line for line in drawn.legends[0].get_lines() if f"{size} " in str(line.get_label())]
+    assert [str(line.get_label()).rpartition(", ")[2] for line in lines] == [f"{size} {value}" for value in values]
+    wanted = {(line.get_color(), line.get_marker()) for line in lines}
+    assert len(wanted) == len(values)
+    assert {(line.get_color(), line.get_marker()) for line in drawn.axes[0].get_lines()} >= wanted
+
+
+def test_loss_against_parameters_has_a_panel_a_budget_where_equal_parameters_stand_side_by_side(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for heads, tokens in product((1, 2, 4), (2e6, 1e6)):
+        add_run(folder, reshaped(run_config(1, 64, tokens=tokens), heads=heads))
+    add_run(folder, run_config(2, 64, tokens=1e6))
+    folder.write_ledger()
+    data = loss_against_parameters.frame(gather(folder))
+    assert list(dict.fromkeys(data["panel"])) == ["1.0M tokens", "2.0M tokens"]
+    np.testing.assert_allclose(data["place"], data["parameters"], rtol=0.05)
+    for _, alike in data.groupby(["panel", "parameters"]):
+        assert alike["place"].nunique() == len(alike)
+        assert np.log(alike["place"]).mean() == pytest.approx(np.log(alike["parameters"]).mean())
+    figure = loss_against_parameters.draw(data)
+    assert [axes.get_title() for axes in figure.axes] == ["1.0M tokens", "2.0M tokens"]
+    assert all("side by side" in axes.get_xlabel() for axes in figure.axes)
+    apart = data[(data["heads"] == 2) & (data["panel"] == "1.0M tokens")]
+    alone = loss_against_parameters.draw(apart.assign(place=apart["parameters"]))
+    assert "side by side" not in alone.axes[0].get_xlabel()
+
+
+@pytest.mark.parametrize("figure", [loss_against_flops, loss_against_parameters])
+def test_a_single_cell_stands_in_the_middle_of_a_factor_of_two(figure: ModuleType, tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    add_run(folder, run_config(1, 64))
+    folder.write_ledger()
+    evidence = gather(folder)
+    drawn = figure.draw(figure.frame(evidence))
+    (cell,) = evidence.cells
+    low, high = drawn.axes[0].get_xlim()
+    assert high / low == pytest.approx(2)
+    place = cell.train_flops if figure is loss_against_flops else cell.parameters
+    assert np.sqrt(low * high) == pytest.approx(place, rel=0.01)
+    assert drawn.get_suptitle().endswith("(1 cell, 1 run; no seed replicates, so no intervals)")
+
+
+def test_settings_of_a_budget_come_as_the_sweep_lists_them(tmp_path: Path) -> None:
+    batches = [1024, 2048, 4096]
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"recipe.batch_tokens": batches}})
+    for tokens, batch in product((1e6, 2e6), batches):
+        add_run(folder, run_config(1, 64, tokens=tokens, batch_tokens=batch))
+    folder.write_ledger()
+    evidence = gather(folder)
+    assert len({cell.tokens for cell in evidence.cells}) > 2, "whole steps of larger batches are other numbers of tokens"
+    for figure in (loss_curves, loss_against_flops, loss_against_parameters):
+        data = figure.frame(evidence)
+        assert [*line_styles(data)] == [f"depth 1, batch_tokens={batch}" for batch in batches]
+
+
 def test_loss_curves_end_at_the_final_loss(evidence: Evidence) -> None:
     data = loss_curves.frame(evidence)
     assert data["run_id"].nunique() == 24
@@ -216,6 +298,17 @@ def test_doubling_has_the_published_counts_of_bert_base(evidence: Evidence) -> N
     base = data[data["shape"].str.startswith("BERT-Base")].set_index("size")["added"]
     assert base[["depth", "width", "heads"]].tolist() == [85_054_464, 278_760_960, 0]
     assert base["ffn"] == 12 * (2 * 768 * 3072 + 3072)
+
+
+def test_doubling_shows_the_only_shape_of_a_sweep_once(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    add_run(folder, run_config(1, 64))
+    folder.write_ledger()
+    data = what_doubling_adds.frame(gather(folder))
+    base, only = data["shape"].unique()
+    assert base.startswith("BERT-Base, ")
+    assert only == "smallest and largest, L1-H64-A2-F256"
+    assert [axes.get_title().partition("\n")[0] for axes in what_doubling_adds.draw(data).axes] == [base, only]
 
 
 def test_flops_and_front_are_those_of_the_cells(evidence: Evidence) -> None:
@@ -266,6 +359,31 @@ def test_lines_of_one_depth_are_told_apart_by_their_widths_and_settings() -> Non
     assert len({style["color"] for style in styles.values()}) == 4
     depths = line_styles(data.assign(depth=[1, 2] * 4))
     assert len({style["color"] for style in depths.values()}) == 2
+
+
+def test_no_two_lines_of_a_figure_look_alike() -> None:
+    sizes = product((1, 2), (64, 128, 192), (1, 2), ("learned", "rotary"))
+    cells = [{"depth": d, "width": w, "heads": h, "ffn": 4 * w, "setting": setting} for d, w, h, setting in sizes]
+    data = pd.DataFrame(cells).assign(panel="all")
+    styles = line_styles(data.assign(line=lines(data)))
+    points = {(style["color"], style["marker"], style.get("markerfacecolor")) for style in styles.values()}
+    assert len(points) == len(styles) == len(data) == 24
+    assert len({style["linestyle"] for style in styles.values()}) > 4
+
+
+def test_settings_of_one_shape_have_colours_of_their_own() -> None:
+    data = pd.DataFrame([{"depth": 2, "width": 96, "heads": 2, "ffn": 384, "setting": name} for name in ("fresh", "a", "b")])
+    styles = line_styles(data.assign(line=lines(data, among=())))
+    assert [*styles] == ["depth 2, fresh", "depth 2, a", "depth 2, b"]
+    assert len({style["color"] for style in styles.values()}) == 3
+
+
+def test_a_cell_has_one_name_in_all_panels_and_names_tell_widths_of_several_depths() -> None:
+    data = pd.DataFrame({"panel": ["a", "a", "b", "b"], "depth": [1, 1, 1, 2], "width": [64, 128, 128, 92]})
+    data = data.assign(heads=1, ffn=256, setting="")
+    assert lines(data).tolist() == ["depth 1, width 64", "depth 1, width 128", "depth 1, width 128", "depth 2"]
+    told = [f"depth {depth}, width {width}" for depth, width in zip(data["depth"], data["width"], strict=True)]
+    assert lines(data, among=()).tolist() == told
 
 
 def test_panels_in_rows_have_one_name_of_their_axis() -> None:

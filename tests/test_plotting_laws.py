@@ -82,6 +82,8 @@ def test_a_forecast_without_resamples_says_that_it_has_no_interval(tmp_path: Pat
     (legend,) = [axes.get_legend() for axes in forecast_against_truth.draw(data).axes]
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["no interval"]
+    (axes,) = forecast_against_truth.draw(data).axes
+    assert [text.get_text() for text in axes.texts] == ["predicted = measured"], "the line across"
 
 
 def test_valleys_have_their_minima_where_the_law_has_them() -> None:

@@ -169,8 +169,9 @@ def grouped(items: Iterable[ItemT], alike: Callable[[ItemT], KeyT]) -> dict[KeyT
 
 
 def by_budget(cells: Iterable[Cell]) -> dict[Budget, list[Cell]]:
-    """The cells of each budget, those of fewer tokens first."""
-    return grouped(sorted(cells, key=lambda cell: cell.tokens), lambda cell: cell.budget)
+    """The cells of each budget as they come, the budget of fewer tokens first."""
+    groups = grouped(cells, lambda cell: cell.budget)
+    return dict(sorted(groups.items(), key=lambda group: min(cell.tokens for cell in group[1])))
 
 
 def by_setting_and_budget(cells: Iterable[Cell]) -> dict[tuple[str, Budget], list[Cell]]:

@@ -78,8 +78,6 @@ class Evidence:
     def losses(self, cell: Cell) -> dict[str, Any]:
         """What every figure of cells shows of one: its mean loss over seeds, half the 95% interval, n, and the plateau."""
         return {
-            "depth": cell.architecture.depth,
-            "setting": cell.setting,
             "loss_nats": cell.loss_nats,
             "half_nats": self.half_width(cell),
             "seeds": len(cell.runs),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
@@ -36,12 +39,15 @@ def frame(found: LawFit) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """Predictions with their 95% intervals over measured values; on the diagonal they agree."""
+    """Predictions with their 95% intervals over measured values; on a line that says so they agree."""
     kind, law, told = data.loc[0, ["predicts", "law", "told"]]
     with theme():
         figure, (axes,) = panels([""], f"measured {kind}", f"predicted {kind}", size=(8.0, 5.0))
         ends = [data[["measured", "predicted"]].min().min(), data[["measured", "predicted"]].max().max()]
         axes.plot(ends, ends, color="black", linewidth=1)
+        halo = [withStroke(linewidth=3, foreground="white")]
+        beside: dict[str, Any] = {"textcoords": "offset points", "fontsize": "small", "path_effects": halo, "zorder": 4}
+        axes.annotate("predicted = measured", (ends[0], ends[0]), (8, -14), **beside)
         for part, colour in zip((COVERS, MISSES, NO_INTERVAL), sns.color_palette("colorblind", 3).as_hex(), strict=True):
             rows = data[data["interval"] == part]
             if rows.empty:

@@ -11,15 +11,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.fitting.evidence import Evidence
-from study.plotting.lines import line_styles, lines
+from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import LOSS, legend_below, panels, theme
 from study.quantities import plural
 
 LEFT_OUT = "diverged or stuck"
 _BAND = 0.24
-"""The share of a panel's height that runs without a comparable loss have for themselves, at its top."""
+"""The share of a panel's height that runs without a comparable loss have for themselves, at its top, where they are few."""
 _ALONE = 0.85
 """That share where no run has a comparable loss."""
+_HIGH, _LINE = 2.4, 0.2
+"""Inches of a panel within its frame, and of the band for each line that has a run there; the panel grows by what lacks."""
 
 _EDGE = "#d55e00"
 
@@ -33,11 +35,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         {
             "panel": panel,
             "cell": cell.name,
-            "depth": cell.architecture.depth,
-            "width": cell.architecture.width,
-            "heads": cell.architecture.heads,
-            "ffn": cell.architecture.ffn,
-            "setting": cell.setting,
+            **of_cell(cell),
             "learning_rate": rate.learning_rate,
             "loss_nats": rate.loss_nats,
             "exclusion": rate.exclusion,
@@ -61,7 +59,8 @@ def draw(data: pd.DataFrame) -> Figure:
     """
     with theme():
         names = data["panel"].unique()
-        figure, axes = panels(names.tolist(), "peak learning rate", LOSS)
+        more = max(0.0, _LINE * data.loc[data["exclusion"].notna(), "line"].nunique() - _BAND * _HIGH)
+        figure, axes = panels(names.tolist(), "peak learning rate", LOSS, size=(4.6, 3.4 + more))
         styles = line_styles(data)
         for panel, name in zip(axes, names, strict=True):
             for _, cell in data[data["panel"] == name].groupby("cell", sort=False):
@@ -70,11 +69,11 @@ def draw(data: pd.DataFrame) -> Figure:
         axes[0].margins(y=0.12)
         _tick_rates(axes[0], data["learning_rate"])
         if data["exclusion"].notna().any():
-            _draw_left_out(axes, data, styles)
+            band = (_BAND * _HIGH + more) / (_HIGH + more) if data["exclusion"].isna().any() else _ALONE
+            _draw_left_out(axes, data, styles, band)
         cells, runs = plural(data["cell"].nunique(), "cell"), plural(len(data), "run")
         figure.suptitle(f"Loss by learning rate at the first seed ({cells}, {runs})")
-        key = [Line2D([], [], label=line, **style) for line, style in styles.items()]
-        legend_below(figure, key + _key(data), columns=3)
+        legend_below(figure, [*line_key(styles), *_key(data)], columns=3)
     return figure
 
 
@@ -86,11 +85,10 @@ def _draw_cell(axes: Axes, cell: pd.DataFrame, style: dict[str, Any]) -> None:
     axes.plot(chosen["learning_rate"], chosen["loss_nats"], shape, markersize=12, mfc="none", mec=edge, mew=1.6)
 
 
-def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[str, Any]]) -> None:
-    """A cross a run left out, above a line that lies above all losses; the axis has no ticks there."""
+def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[str, Any]], band: float) -> None:
+    """A cross a run left out, in a band above a line that lies above all losses; the axis has no ticks there."""
     low, high = axes[0].get_ylim()
-    learned = data["exclusion"].isna().any()
-    band, ticks = (_BAND, [tick for tick in axes[0].get_yticks() if low <= tick <= high]) if learned else (_ALONE, [])
+    ticks = [tick for tick in axes[0].get_yticks() if low <= tick <= high and data["exclusion"].isna().any()]
     axes[0].set_ylim(low, high + (high - low) * band / (1 - band))
     axes[0].yaxis.set_major_locator(FixedLocator(ticks))
     out = data[data["exclusion"].notna()]

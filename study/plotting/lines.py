@@ -1,37 +1,57 @@
-"""How cells drawn as lines are told apart: by the first size in which they differ, then by the others and the setting."""
+"""How cells are told apart in every figure: by the first size in which they differ, then by the others and the setting."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from matplotlib.lines import Line2D
 
-from study.plotting.style import size_styles
+from study.fitting.cells import Cell
+from study.plotting.style import MARKERS, series_styles, size_styles
 
-STROKES = ("-", "--", ":", "-.")
+STROKES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 """Of the lines of one colour, in order of width, heads and FFN, settings as they come."""
 
-_SIZES = ["depth", "width", "heads", "ffn"]
+SIZES = ["depth", "width", "heads", "ffn"]
 
 
-def lines(data: pd.DataFrame) -> pd.Series[str]:
-    """The name of each row's line: its depth, and of the rest what tells cells of one depth in a panel apart."""
-    names, shared = "depth " + data["depth"].astype(str), ["panel", "depth"]
+def of_cell(cell: Cell) -> dict[str, object]:
+    """What tells a cell's line from others: its sizes and its setting, as columns of a figure's data."""
+    return dict(zip(SIZES, cell.architecture.sizes, strict=True)) | {"setting": cell.setting}
+
+
+def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.Series[str]:
+    """The name of each row's line: its depth, and of the rest what differs between rows that are alike in columns `among`."""
+    names, shared = "depth " + data["depth"].astype(str), ["every", *among]
+    data = data.assign(every="")
     for column, word in (("width", "width "), ("heads", "heads "), ("ffn", "ffn "), ("setting", "")):
-        several = data.groupby(shared)[column].transform("nunique") > 1
+        several = (data.groupby(shared)[column].transform("nunique") > 1).groupby(names).transform("any")
         names = names.where(~several, names + f", {word}" + data[column].astype(str))
         shared.append(column)
     return names
 
 
 def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """How each `line` looks: colour and marker by the first size in which lines differ, strokes by its rank among the alike."""
+    """How each `line` looks: its colour by the first size in which lines differ, or by the setting where they have one shape.
+
+    Of the lines of one colour the first has that colour's marker, the second the same with a white face, the third the next
+    marker, and so on; their strokes go round, too.
+    """
+    shown = data.drop_duplicates("line").sort_values(SIZES, kind="stable")
+    size = next((size for size in SIZES if data[size].nunique() > 1), None)
+    shade = "setting" if size is None else size
+    colours: Mapping[Any, tuple[str, str]] = series_styles(shown[shade]) if size is None else size_styles(shown[shade])
     found = {}
-    shown = data.drop_duplicates("line").sort_values(_SIZES, kind="stable")
-    coloured = next((size for size in _SIZES if data[size].nunique() > 1), "depth")
-    for size, (colour, marker) in size_styles(data[coloured]).items():
-        for rank, line in enumerate(shown.loc[shown[coloured] == size, "line"]):
+    for number, (value, (colour, _)) in enumerate(colours.items()):
+        for rank, line in enumerate(shown.loc[shown[shade] == value, "line"]):
             face = {"markerfacecolor": "white"} if rank % 2 else {}
-            stroke = STROKES[rank % len(STROKES)]
+            marker, stroke = MARKERS[(number + rank // 2) % len(MARKERS)], STROKES[rank % len(STROKES)]
             found[line] = {"color": colour, "marker": marker, "linestyle": stroke, "markersize": 5, "linewidth": 1.4, **face}
     return found
+
+
+def line_key(styles: dict[str, dict[str, Any]], **other: Any) -> list[Line2D]:
+    """The entries of a legend that tells the lines apart; `other` goes over how they look, as where points are not joined."""
+    return [Line2D([], [], label=line, **(style | other)) for line, style in styles.items()]

@@ -6,52 +6,32 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from study.fitting.evidence import Evidence
-from study.plotting.style import (
-    FLOPS,
-    LOSS,
-    CellLooks,
-    draw_intervals,
-    finish_cells,
-    legend_below,
-    panels,
-    theme,
-)
+from study.plotting.lines import line_key, line_styles, lines, of_cell
+from study.plotting.style import FLOPS, LOSS, draw_intervals, finish_cells, legend_below, panels, theme
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row a cell with a usable run: its loss, mean over seeds, and the `train_flops` of one of its runs.
 
     `half_nats` is half the 95% interval of that mean (study.fitting.seed_scatter), missing where that of seeds is unknown.
+    `line` names the cell's line (study.plotting.lines).
     """
     rows = [
-        {
-            "series": f"{cell.architecture.shape_name} {cell.setting}",
-            "width": cell.architecture.width,
-            "train_flops": cell.train_flops,
-        }
-        | evidence.losses(cell)
-        for cell in evidence.cells
-        if cell.usable
+        {"train_flops": cell.train_flops, **of_cell(cell), **evidence.losses(cell)} for cell in evidence.cells if cell.usable
     ]
-    return pd.DataFrame(rows)
+    data = pd.DataFrame(rows)
+    return data if data.empty else data.assign(line=lines(data, among=()))
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A line a shape and setting over its budgets, told apart as CellLooks says, with its width at the largest of them."""
+    """A line a shape and setting over its budgets."""
     with theme():
-        figure, (axes,) = panels([""], FLOPS, LOSS, size=(8.5, 5.0))
-        looks = CellLooks(data["depth"], data["setting"])
-        few = data["series"].nunique() <= 12
-        for _, shape in data.sort_values("train_flops").groupby("series", sort=False):
-            colour, marker, face = looks.of(int(shape["depth"].iloc[0]), shape["setting"].iloc[0])
-            axes.plot(
-                shape["train_flops"], shape["loss_nats"], color=colour, marker=marker, linewidth=1.4, markerfacecolor=face
-            )
-            draw_intervals(axes, shape["train_flops"], shape["loss_nats"], shape["half_nats"], colour)
-            last = shape.iloc[-1]
-            if few:
-                spot = (last["train_flops"], last["loss_nats"])
-                axes.annotate(f"H{last['width']}", spot, (7, -4), textcoords="offset points", color=colour)
-        finish_cells(figure, axes, data, "Final loss against training FLOPs", x_margin=0.1)
-        legend_below(figure, looks.key())
+        figure, axes = panels([""], FLOPS, LOSS, size=(9.2, 5.0))
+        styles = line_styles(data)
+        for line, cells in data.sort_values("train_flops").groupby("line", sort=False):
+            style = styles[str(line)]
+            axes[0].plot(cells["train_flops"], cells["loss_nats"], **style)
+            draw_intervals(axes[0], cells["train_flops"], cells["loss_nats"], cells["half_nats"], style["color"])
+        finish_cells(figure, axes, data, "Final loss against training FLOPs")
+        legend_below(figure, line_key(styles))
     return figure

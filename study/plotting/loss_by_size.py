@@ -14,7 +14,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.fitting.cells import Cell, Family
 from study.fitting.evidence import Evidence
-from study.plotting.style import LOSS, legend_below, mark_plateau, panels, series_styles, theme
+from study.plotting.lines import of_cell
+from study.plotting.style import LOSS, legend_below, mark_plateau, panels, series_styles, theme, what_bars_show
+from study.quantities import plural
 from study.wording import budget_words
 
 _HELD = {"depth": ("width",), "ffn": ("depth", "width"), "heads": ("depth", "width", "ffn")}
@@ -55,16 +57,12 @@ class LossBySize:
         return fixed if self.size == "heads" or len(fixed) > len(traded) else traded
 
     def _rows(self, cell: Cell, family: Family, half: float | None) -> list[dict[str, object]]:
-        shape, mean = cell.architecture, cell.losses.mean()
+        mean = cell.losses.mean()
         shared = {
             "panel": budget_words(family.budget),
             "family": family.size,
-            "setting": cell.setting,
             "cell": cell.name,
-            "depth": shape.depth,
-            "width": shape.width,
-            "heads": shape.heads,
-            "ffn": shape.ffn,
+            **of_cell(cell),
             "mean_nats": mean,
             "low_nats": None if half is None else mean - half,
             "high_nats": None if half is None else mean + half,
@@ -145,6 +143,5 @@ def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
 
 
 def _title(data: pd.DataFrame, size: str) -> str:
-    interval = "bars: 95% over seeds" if data["low_nats"].notna().any() else "no seed replicates, so no intervals"
     unbracketed = "" if data["bracketed"].all() else "; ? = learning rate not bracketed"
-    return f"Final validation loss by {size}\n({len(data)} runs; {interval}{unbracketed})"
+    return f"Final validation loss by {size}\n({plural(len(data), 'run')}; {what_bars_show(data['low_nats'])}{unbracketed})"

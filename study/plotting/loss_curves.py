@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from study.fitting.evidence import Evidence
-from study.plotting.lines import line_styles, lines
+from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import LOSS, legend_below, log_ticks, mark_plateau, panels, theme
 
 
@@ -20,11 +19,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         {
             "panel": panel,
             "run_id": run,
-            "depth": cell.architecture.depth,
-            "width": cell.architecture.width,
-            "heads": cell.architecture.heads,
-            "ffn": cell.architecture.ffn,
-            "setting": cell.setting,
+            **of_cell(cell),
             "tokens": row["trainer/tokens"],
             "loss_nats": row["val/loss"],
             "unigram_entropy_nats": cell.unigram_entropy_nats,
@@ -54,5 +49,5 @@ def draw(data: pd.DataFrame) -> Figure:
         for panel in axes:
             mark_plateau(panel, data["unigram_entropy_nats"])
         figure.suptitle(f"Loss curves at the chosen learning rates ({data['run_id'].nunique()} runs)")
-        legend_below(figure, [Line2D([], [], label=line, **style) for line, style in styles.items()], columns=3)
+        legend_below(figure, line_key(styles), columns=3)
     return figure

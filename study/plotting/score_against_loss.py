@@ -15,7 +15,7 @@ from study.plotting.score_panels import drawn, measured
 from study.plotting.style import LOSS
 
 _POINTS = 60
-_LAW = "tab:blue"
+_LAW = "black"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:

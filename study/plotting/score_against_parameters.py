@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from study.fitting.evidence import Evidence
 from study.fitting.published_scores import published_scores
@@ -44,10 +45,11 @@ def _finish(panel: Axes, rows: pd.DataFrame) -> None:
         panel.annotate(
             str(row["label"]).removeprefix("BERT-"),
             (row["x"], row["score"]),
-            (0, -14) if place % 2 else (-4, 5),
+            (6, -14) if place % 2 else (-4, 5),
             textcoords="offset points",
-            ha="center" if place % 2 else "right",
+            ha="right",
             fontsize="x-small",
             color=_PUBLISHED,
+            path_effects=[withStroke(linewidth=2, foreground="white")],
         )
     log_ticks(panel)

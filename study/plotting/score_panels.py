@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,33 +13,38 @@ from matplotlib.lines import Line2D
 from study.fitting.downstream import AVERAGE, TaskScores
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
-from study.plotting.style import depth_key, legend_below, panels, size_styles, theme, title_above
+from study.plotting.lines import line_key, line_styles, lines, of_cell
+from study.plotting.style import legend_below, panels, theme, title_above
 
 _LINES: dict[str, tuple[Literal[":", "--"], str, str]] = {
     "majority": (":", "black", "commonest answer"),
     "bag_of_words": ("--", "tab:brown", "words without their order"),
 }
 _UNTRAINED = "tab:gray"
+_POINT: dict[str, Any] = {"linestyle": "none", "markersize": 6}
+_HELD_OUT: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 12, "mfc": "none", "mec": "black"}
 
 
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
     """One row an encoder and task, the average last: the score against the column `x`, and what it is worth.
 
     `half` is half the 95% interval of the score `over` seeds and examples, over examples alone where no encoder has two seeds;
-    `held_out` marks encoders that a forecast holds out.
+    `held_out` marks encoders that a forecast holds out, and `line` names what an encoder is (study.plotting.lines).
     """
     if evidence.downstream is None:
         return pd.DataFrame()
+    cells = pd.DataFrame([{"cell": cell.name, **of_cell(cell)} for cell in evidence.cells])
+    cells = cells.assign(line=lines(cells, among=()))
     parts = [
         pd.DataFrame(
             {
                 "task": task.task,
+                "cell": task.points["cell"],
                 "metric": task.metric,
                 "kind": "measured",
                 "x": task.points[x],
                 "score": task.points["score"],
                 "half": task.points["half"],
-                "depth": task.points["depth"],
                 "label": task.points["name"],
                 "over": "seeds and examples" if task.points["seeds"].max() > 1 else "examples",
                 "held_out": [held and _is_forecast(task) for held in task.held_out],
@@ -48,7 +53,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
         )
         for task in evidence.downstream.all
     ]
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat([cells.merge(part, on="cell") for part in parts], ignore_index=True)
 
 
 def _is_forecast(task: TaskScores) -> bool:
@@ -58,13 +63,13 @@ def _is_forecast(task: TaskScores) -> bool:
 def drawn(
     data: pd.DataFrame, x: str, convention: str, finish: Callable[[Axes, pd.DataFrame], None], entries: list[Line2D]
 ) -> Figure:
-    """A panel a task: points by depth with their intervals, untrained weights, and lines of the baselines.
+    """A panel a task: points with their intervals, a ring around what a forecast holds out, untrained weights, and baselines.
 
     `x` names the axis and `convention` says in full what it counts; `finish` draws what is particular to a figure into each
     panel, from all its rows.
     """
     points = data[data["kind"] == "measured"]
-    styles = size_styles(points["depth"].astype(int))
+    styles = line_styles(points)
     tasks = list(dict.fromkeys(points["task"]))
     with theme():
         figure, axes = panels([_name(points, task) for task in tasks], x, "score", columns=3, size=(4.0, 3.0), one_y=False)
@@ -74,24 +79,14 @@ def drawn(
                 if rows[name].notna().any():
                     panel.axhline(rows[name].iloc[0], linestyle=line, color=colour, linewidth=1.2, zorder=1)
             panel.scatter(rows["x"], rows["random"], marker="x", color=_UNTRAINED, s=26, zorder=2)
-            for depth, (colour, marker) in styles.items():
-                some = rows[rows["depth"] == depth]
-                for held, face in ((False, colour), (True, "white")):
-                    part = some[some["held_out"] == held]
-                    panel.errorbar(
-                        part["x"],
-                        part["score"],
-                        part["half"].fillna(0),
-                        color=colour,
-                        fmt=marker,
-                        markerfacecolor=face,
-                        markersize=6,
-                        capsize=3,
-                        zorder=4,
-                    )
+            for line, some in rows.groupby("line"):
+                style = styles[str(line)] | _POINT
+                panel.errorbar(some["x"], some["score"], some["half"].fillna(0), **style, capsize=3, zorder=4)
+            held = rows[rows["held_out"].astype(bool)]
+            panel.plot(held["x"], held["score"], zorder=5, **_HELD_OUT)
             panel.margins(y=0.15)
             finish(panel, data[data["task"] == task])
-        legend_below(figure, [*depth_key(styles), *_key(points), *entries])
+        legend_below(figure, [*line_key(styles, **_POINT), *_key(points), *entries])
         title_above(figure, f"Downstream score against {convention}{_bars(points)}")
     return figure
 
@@ -112,14 +107,14 @@ def _name(points: pd.DataFrame, task: str) -> str:
 
 
 def _key(points: pd.DataFrame) -> list[Line2D]:
-    lines = [
+    entries = [
         Line2D([], [], linestyle=line, color=colour, label=label)
         for name, (line, colour, label) in _LINES.items()
         if points[name].notna().any()
     ]
     if points["random"].notna().any():
-        lines.append(Line2D([], [], marker="x", color=_UNTRAINED, linestyle="", label="untrained weights"))
+        entries.append(Line2D([], [], marker="x", color=_UNTRAINED, linestyle="", label="untrained weights"))
     if points["held_out"].any():
         label = "largest, held out by the forecast"
-        lines.append(Line2D([], [], marker="o", markerfacecolor="white", color="black", linestyle="", label=label))
-    return lines
+        entries.append(Line2D([], [], label=label, **_HELD_OUT))
+    return entries

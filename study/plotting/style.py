@@ -16,13 +16,13 @@ import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from study.durable_files import write_atomically
+from study.quantities import plural
 
 LOSS = "validation loss (nats per masked token)"
 FLOPS = "training FLOPs (train_flops: products that run)"
@@ -36,7 +36,7 @@ MANY = 2000
 Panels = tuple[Figure, list[Axes]]
 """A figure and its panels in reading order."""
 
-_MARKERS = "osD^vP*X"
+MARKERS = "osD^vP*X"
 _FIXED = {"svg.hashsalt": "scaling-study", "svg.fonttype": "path", "figure.dpi": 100, "savefig.dpi": 160}
 
 
@@ -66,7 +66,7 @@ def panels(
     for panel, title in zip(axes, titles, strict=True):
         panel.set_title(title, fontsize=11)
     for lowest in axes[-columns:]:
-        lowest.set_xlabel(x)
+        lowest.set_xlabel(textwrap.fill(x, int(10 * figure.get_figwidth() / columns)))
         lowest.xaxis.set_tick_params(labelbottom=True)
     if rows == 1:
         axes[0].set_ylabel(y)
@@ -79,7 +79,7 @@ def size_styles(sizes: Iterable[int]) -> dict[int, tuple[str, str]]:
     """Colour and marker of each value of a size: a colour-blind-safe ramp from dark (small) to light (large)."""
     ordered = sorted(set(sizes))
     ramp = sns.color_palette("viridis", len(ordered) + 1).as_hex()
-    return {size: (ramp[rank], _MARKERS[rank % len(_MARKERS)]) for rank, size in enumerate(ordered)}
+    return {size: (ramp[rank], MARKERS[rank % len(MARKERS)]) for rank, size in enumerate(ordered)}
 
 
 def depth_key(styles: dict[int, tuple[str, str]]) -> list[Line2D]:
@@ -87,45 +87,11 @@ def depth_key(styles: dict[int, tuple[str, str]]) -> list[Line2D]:
     return [Line2D([], [], color=colour, marker=mark, label=f"depth {depth}") for depth, (colour, mark) in styles.items()]
 
 
-class CellLooks:
-    """How cells are told apart: depths by colour and marker, settings by how much of its colour the marker's face has.
-
-    Of one depth the settings have colours and markers of their own.
-    """
-
-    def __init__(self, depths: Iterable[int], settings: Iterable[str]) -> None:
-        ordered = list(dict.fromkeys(settings))
-        self._depths = size_styles(depths)
-        self._settings = series_styles(ordered) if len(self._depths) == 1 and len(ordered) > 1 else None
-        between = np.linspace(0, 1, len(ordered)).tolist()
-        self._faces = dict(zip(ordered, [1.0, *between[:-1]], strict=True))
-
-    def of(self, depth: int, setting: str) -> tuple[str, str, tuple[float, float, float]]:
-        """Colour, marker and the colour of the marker's face."""
-        colour, marker = self._depths[depth] if self._settings is None else self._settings[setting]
-        return colour, marker, _face(colour, self._faces[setting] if self._settings is None else 1.0)
-
-    def key(self) -> list[Line2D]:
-        """The entries of a legend that tells the cells apart."""
-        if self._settings is not None:
-            return [Line2D([], [], color=colour, marker=mark, label=name) for name, (colour, mark) in self._settings.items()]
-        look: dict[str, Any] = {"color": "grey", "marker": "o", "linestyle": "none"}
-        shares = self._faces.items() if len(self._faces) > 1 else ()
-        faces = [Line2D([], [], markerfacecolor=_face("grey", share), label=name, **look) for name, share in shares]
-        return [*depth_key(self._depths), *faces]
-
-
-def _face(colour: str, share: float) -> tuple[float, float, float]:
-    """A share of a colour on white."""
-    red, green, blue = (1 - share * (1 - channel) for channel in to_rgb(colour))
-    return red, green, blue
-
-
 def series_styles(names: Iterable[object]) -> dict[str, tuple[str, str]]:
     """Colour and marker of each named line, in the order of first appearance."""
     ordered = list(dict.fromkeys(str(name) for name in names))
     colours = sns.color_palette("colorblind", max(1, len(ordered))).as_hex()
-    return {name: (colours[rank], _MARKERS[rank % len(_MARKERS)]) for rank, name in enumerate(ordered)}
+    return {name: (colours[rank], MARKERS[rank % len(MARKERS)]) for rank, name in enumerate(ordered)}
 
 
 def mark_plateau(axes: Axes, entropies: pd.Series) -> None:
@@ -186,6 +152,8 @@ def _extent(figure: Figure, drawn: Artist) -> Bbox:
 def log_ticks(axes: Axes) -> None:
     """A logarithmic x axis of a factor 2 at least, whose ticks read 200k, 1M, 3T; call it when the data are drawn."""
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(NullLocator())  # that of a logarithmic axis puts decades around a single value
+    axes.autoscale_view(scaley=False)
     low, high = axes.get_xlim()
     if high < 2 * low:
         middle = np.sqrt(low * high)
@@ -197,13 +165,20 @@ def log_ticks(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def finish_cells(figure: Figure, axes: Axes, data: pd.DataFrame, title: str, x_margin: float) -> None:
+def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title: str) -> None:
     """A drawn figure of cells over a size: log x axis, plateau, and a title that counts cells and runs."""
-    axes.set_xscale("log")
-    axes.margins(x=x_margin, y=0.15)
-    log_ticks(axes)
-    mark_plateau(axes, data["unigram_entropy_nats"])
-    figure.suptitle(f"{title} ({len(data)} cells, {data['seeds'].sum()} runs; bars: 95% over seeds)")
+    for panel in axes:
+        panel.margins(x=0.08, y=0.15)
+    log_ticks(axes[0])
+    for panel in axes:
+        mark_plateau(panel, data["unigram_entropy_nats"])
+    counted = f"{plural(len(data), 'cell')}, {plural(int(data['seeds'].sum()), 'run')}"
+    figure.suptitle(f"{title}\n({counted}; {what_bars_show(data['half_nats'])})")
+
+
+def what_bars_show(intervals: pd.Series) -> str:
+    """What the bars of a figure show, for its title, from the intervals of its means over seeds, missing where unknown."""
+    return "bars: 95% over seeds" if intervals.notna().any() else "no seed replicates, so no intervals"
 
 
 def save_in(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -15,9 +15,16 @@ from study.wording import compact
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a size doubled, for BERT-Base and the sweep's smallest and largest shapes, counted as `parameters_encoder`."""
-    rows = []
+    """One row a size doubled, for BERT-Base and the sweep's smallest and largest shapes, counted as `parameters_encoder`.
+
+    Where these are one shape it comes once, as both.
+    """
+    places: dict[Architecture, list[str]] = {}
     for name, architecture in shapes_shown(evidence).items():
+        places.setdefault(architecture, []).append(name.partition(", ")[0])
+    rows = []
+    for architecture, names in places.items():
+        name = f"{' and '.join(names)}, {architecture.shape_name}"
         before = parameters(architecture).parameters_encoder
         for size, added in what_doubling_adds(architecture).items():
             rows.append({"shape": name, "size": size, "added": added, "before": before, "share": added / before})
