@@ -555,6 +555,15 @@ def test_a_search_that_tried_more_than_its_file_now_asks_for_has_nothing_left() 
     assert (paid.runs_left, paid.train_flops_left) == (0, 0)
 
 
+def test_steps_that_take_less_time_for_more_flops_are_timed_without_an_overhead() -> None:
+    """A line through them would let large steps take no time at all, or less."""
+    spec = sweep(shapes={"grid": {"depth": [1, 8, 64, 128]}})
+    shallow, between, deep, deepest = (cell.config for cell in cells(spec))
+    expected = bill(spec, [CORE], [timed(shallow, 1e6), timed(between, 3e7), timed(deep, 1e9)])
+    assert expected.basis.startswith("3e+07 FLOP/s a slot,")
+    assert expected.rows[-1].expected_seconds == pytest.approx(deepest.tokens * deepest.flops_per_token["train_flops"] / 3e7)
+
+
 def test_a_bill_does_not_time_runs_by_those_of_another_dropout() -> None:
     spec = sweep(shapes={"grid": {"depth": [1]}}, vary={"recipe.dropout": [0.0, 0.1]})
     plain, dropped = (cell.config for cell in cells(spec))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
 from study.config import RunConfig
 from study.errors import InputError
@@ -30,7 +31,7 @@ from study.sweeping.steering import exclude, include, retry, stop
 from study.sweeping.tables import duration, status_summary, status_table, watched
 from study.terminal import show
 from tests.fake_runs import FakeRun, empty_sweep
-from tests.sweeps import RATES, record, sweep
+from tests.sweeps import RATES, record, sweep, sweep_values
 from tests.synthetic import add_run, depth_or_width, run_config
 from tests.test_coordinator import CORPUS, FakeExecutor, completes, coordinator, run
 
@@ -351,6 +352,11 @@ def test_status_says_what_is_spent_and_left_and_which_run_is_best(tmp_path: Path
     assert status(folder).counts == {"stopped": 1}
     with held(folder):
         assert status(folder).counts == {"waiting": 1}, "whoever launched the sweep goes on with it"
+    wider = SHALLOW_AND_DEEP | {"shapes": {"grid": {"depth": [1, 3]}}}  # what was begun of depth 2 is no part of this
+    folder.sweep_file.write_text(yaml.safe_dump(sweep_values(CORPUS, **wider)))
+    planned = [cell.config for cell in cells(sweep(CORPUS, **wider))]
+    total = sum(config.flops_per_token["train_flops"] * config.tokens for config in planned)
+    assert status(folder).remaining_flops == pytest.approx(total, rel=1e-12)
 
 
 def test_a_running_run_that_fell_silent_is_marked(tmp_path: Path, study: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,6 +149,8 @@ def test_what_is_spent_and_left_holds_a_trunk_once(tmp_path: Path) -> None:
     assert told.spent_flops == pytest.approx((80 + 2) * per_step)
     assert told.remaining_flops == pytest.approx(6 * per_step)
     assert (told.seconds_left, running.seconds_left) == pytest.approx((24, 24))
+    branch.file_record(record(short, run_id=branch.run_id, **branch.spent(short.tokens, 256)))
+    assert status(folder).spent_flops == pytest.approx((80 + 8) * per_step)
 
 
 def test_budgets_with_other_best_rates_train_what_they_do_not_share(tmp_path: Path) -> None:
