@@ -95,7 +95,8 @@ def test_a_seed_is_one_draw_however_many_places_it_is_in() -> None:
     assert two.difference.standard_error_nats == pytest.approx(alone.difference.standard_error_nats)
 
 
-def test_only_seeds_that_all_cells_of_a_side_have_are_averaged() -> None:
+def test_only_seeds_that_all_cells_of_both_sides_have_are_averaged() -> None:
+    """Else a seed that one place lacks, such as the one that chose the rates, would weigh on one side alone."""
     cells = [
         cell("post", 1, losses(4.0, (0.0, 0.1, 0.2))),
         cell("pre", 1, losses(3.9, (0.0, 0.1, 0.2))),
@@ -103,12 +104,19 @@ def test_only_seeds_that_all_cells_of_a_side_have_are_averaged() -> None:
         cell("pre", 2, losses(2.9, (0.0, 0.1, 0.2))),
     ]
     (average,) = averaged(cells)[1]
-    assert average.difference.n_seeds == (3, 2)
+    assert average.difference.n_seeds == (2, 2)
     assert average.difference.estimate_nats == pytest.approx(-0.1)
     without = [
         replace(each, runs=("run 1",), seeds=(1,), losses=each.losses[:1]) if each.name == "post 2" else each for each in cells
     ]
-    assert averaged(without)[1][0].difference.n_seeds == (3, 1)
+    assert averaged(without)[1][0].difference.n_seeds == (1, 1)
+    uneven = [
+        replace(each, losses=losses(3.9, (0.0, 0.3, 0.0))) if each.name == "pre 1" else each
+        for each in cells  # of the seed that is left out alone they differ otherwise
+    ]
+    (average,) = averaged(uneven)[1]
+    assert (average.least_nats, average.most_nats) == pytest.approx((-0.2, -0.1))
+    assert average.difference.estimate_nats == pytest.approx(-0.15)
     none = [replace(each, seeds=(7, 8)) if each.name == "post 2" else each for each in cells]
     assert averaged(none)[1] == ()
 

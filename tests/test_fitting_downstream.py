@@ -311,6 +311,15 @@ def test_the_title_and_legend_of_one_task_fit_the_figure(tmp_path: Path, figure:
     assert not any("held out" in text.get_text() for text in drawn.legends[0].get_texts())
 
 
+def test_bars_of_scores_hold_the_scatter_between_seeds_of_pre_training(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "one", seeds=2, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    folder.write_ledger()
+    add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
+    data = score_against_flops.frame(gather(folder))
+    title = score_against_flops.draw(data).get_suptitle().replace("\n", " ")
+    assert title.endswith("bars: 95% over seeds and examples")
+
+
 def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> None:
     data = score_against_flops.frame(evidence)
     assert "over examples, and seeds where" in score_against_flops.draw(data).get_suptitle().replace("\n", " ")

@@ -285,6 +285,18 @@ def test_loss_curves_end_at_the_final_loss(evidence: Evidence) -> None:
     assert set(data["unigram_entropy_nats"]) == {UNIGRAM}
 
 
+def test_paired_differences_of_long_names_keep_room_for_the_differences(evidence: Evidence) -> None:
+    data = paired_differences.frame(evidence)
+    teacher = "teacher=97ca007d6d1784a0:weight=0.5:temperature=2"
+    data["pair"] = f"{teacher} − {teacher.replace('2', '4')}"
+    data["sides"] = [(teacher, teacher.replace("2", "4"))] * len(data)
+    FigureCanvasAgg(drawn := paired_differences.draw(data)).draw()  # type: ignore[no-untyped-call]
+    (axes,) = drawn.axes
+    assert axes.get_window_extent().width / drawn.dpi > 3.5
+    label = axes.xaxis.label.get_window_extent()
+    assert 0 <= label.x0 < label.x1 <= drawn.bbox.width
+
+
 def test_paired_differences_lie_within_their_intervals(evidence: Evidence) -> None:
     data = paired_differences.frame(evidence)
     assert data["family"].eq(paired_differences.AVERAGES).tolist() == [True] * 6 + [False] * 12, "six pairs at two budgets"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
-from study.fitting.cells import Cell, grouped, over_places
+from study.fitting.cells import Cell, common_seeds, grouped, over_places
 from study.fitting.comparisons import Comparison, Pair, Verdict
 from study.fitting.paired import CONFIDENCE, Difference, holm, paired_difference
 from study.fitting.seed_scatter import seed_scatter
@@ -15,8 +16,8 @@ from study.fitting.seed_scatter import seed_scatter
 METHOD = (
     "Average over places: the mean of the differences of one pair over the families in which it was compared, all counted "
     "alike. Runs of one seed begin alike at every budget and may share a trunk, so a seed is one draw, however many places it "
-    "is in: the losses of the seeds that all cells of a side have are averaged over places first, with one variance over seeds "
-    "for both sides where they scatter alike. Seeds that some place lacks are left out. Holm's adjustment is over all averages."
+    "is in: the losses are averaged over places first, with one variance over seeds for both sides where they scatter alike. "
+    "Seeds that any cell of either side lacks are left out of the average and its ends. Holm's adjustment is over all averages."
 )
 
 
@@ -25,8 +26,9 @@ class Average(Pair):
     """The mean difference of a pair over `places`, the families in which it was compared; see METHOD.
 
     `weighs`, `first` and `second` are those of its pairs (study.fitting.comparisons), and `status` is of the same kind;
-    `least_nats` and `most_nats` are the ends of their estimates. `opposed` says that of its pairs some are decided for the
-    first and some for the second, so that the average is of things that are not alike.
+    `least_nats` and `most_nats` are the ends of their estimates, at the seeds that the average is over. `opposed` says that
+    of its pairs some are decided for the first and some for the second, so that the average is of things that are not
+    alike.
     """
 
     weighs: str
@@ -71,14 +73,15 @@ def _average(pairs: Sequence[Comparison], cells: Mapping[str, Cell]) -> Average 
     """The mean of pairs that compare the same, None where they have no sequences or no seed in common."""
     if len({cells[pair.first_cell].validation for pair in pairs}) > 1:
         return None
-    alike = np.full(len(pairs), 1 / len(pairs))
-    first = over_places([cells[pair.first_cell] for pair in pairs], alike)
-    second = over_places([cells[pair.second_cell] for pair in pairs], alike)
-    if first.size == 0 or second.size == 0:
+    sides = [cells[pair.first_cell] for pair in pairs], [cells[pair.second_cell] for pair in pairs]
+    common, alike = common_seeds(chain(*sides)), np.full(len(pairs), 1 / len(pairs))
+    if not common:
         return None
+    first, second = (over_places(side, alike, common) for side in sides)
+    of_seeds = [[cell.at(common).losses.mean(axis=0) for cell in side] for side in sides]
+    estimates = [float((one - other).mean()) for one, other in zip(*of_seeds, strict=True)]
     variances = seed_scatter(cells[pairs[0].first_cell].pool, {"first": first, "second": second}).variances
     known = [variances[side] for side in ("first", "second")] if len(variances) == 2 else None
-    estimates = [pair.difference.estimate_nats for pair in pairs]
     return Average(
         weighs=pairs[0].weighs,
         first=pairs[0].first,

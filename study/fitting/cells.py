@@ -203,10 +203,14 @@ def difference_between(first: Cell, second: Cell, seeds: SeedVariances) -> Diffe
     return paired_difference(first.losses, second.losses, variances_over_seeds((first, second), seeds))
 
 
-def over_places(cells: Sequence[Cell], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The weighted sum of cells' losses, of the seeds that all of them have: seeds × sequences."""
-    common = sorted(set.intersection(*(set(cell.seeds) for cell in cells)))
-    of_cells = np.stack([cell.at(common).losses for cell in cells])
+def common_seeds(cells: Iterable[Cell]) -> list[int]:
+    """The seeds that all cells have."""
+    return sorted(set.intersection(*(set(cell.seeds) for cell in cells)))
+
+
+def over_places(cells: Sequence[Cell], weights: NDArray[np.float64], seeds: Sequence[int]) -> NDArray[np.float64]:
+    """The weighted sum of cells' losses at seeds that all of them have: seeds × sequences."""
+    of_cells = np.stack([cell.at(seeds).losses for cell in cells])
     return np.asarray(np.tensordot(weights, of_cells, axes=1), dtype=np.float64)
 
 

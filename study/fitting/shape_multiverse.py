@@ -24,6 +24,7 @@ from study.fitting.cells import (
     EQUAL_WITHIN,
     Cell,
     by_setting_and_budget,
+    common_seeds,
     grouped,
     of_equal_size,
     over_places,
@@ -166,7 +167,8 @@ def _contrast_of_shapes(cells: Sequence[Cell], factors: NDArray[np.float64]) -> 
     for members in places.values():
         weight = float(np.abs(factors[members]).sum())
         if weight:
-            shapes[f"{len(shapes)}"] = over_places([cells[place] for place in members], factors[members] / weight)
+            of_shape = [cells[place] for place in members]
+            shapes[f"{len(shapes)}"] = over_places(of_shape, factors[members] / weight, common_seeds(of_shape))
             weights.append(weight)
     variances = seed_scatter(cells[0].pool, shapes).variances
     known = [variances[name] for name in shapes] if len(variances) == len(shapes) else None

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from study.fitting.averages import Average
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
-from study.plotting.style import legend_below, theme
+from study.plotting.style import legend_below, theme, title_above
 from study.quantities import plural
 
 AVERAGES = "averages over places"
@@ -26,6 +26,12 @@ _SIDES = {
     "ffn": ("larger FFN", "smaller FFN"),
     "heads": ("more heads", "fewer heads"),
 }
+_LETTER = 0.085
+"""Inches of a letter of a row's name, about; the figure is as wide as the names and six inches for the differences."""
+
+_ONE_LINE = 60
+"""Letters of the two sides below which they stand beside each other under the axis."""
+
 _LOOK = {"decided": ("#0173b2", "o"), "undecided": ("#de8f05", "s"), "no_seed_replicates": ("#777777", "D")}
 
 
@@ -63,7 +69,10 @@ def draw(data: pd.DataFrame) -> Figure:
     pairs = int((data["family"] != AVERAGES).sum())
     with theme():
         names = data["family"].unique()
-        figure = Figure(figsize=(10, 1.7 + 0.33 * (len(data) + len(names))), layout="constrained")
+        longest = max(map(len, [*names, *data["pair"]]))
+        figure = Figure(
+            figsize=(max(10.0, 6.0 + _LETTER * longest), 1.7 + 0.33 * (len(data) + len(names))), layout="constrained"
+        )
         axes = figure.subplots()
         axes.axvline(0, color="black", linewidth=1.2)
         labels, line = [], 0
@@ -80,10 +89,12 @@ def draw(data: pd.DataFrame) -> Figure:
         axes.set_ylim(line - 0.3, -0.7)
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.set_xlabel(f"difference of validation loss (nats per masked token)\n← {first} better        {second} better →")
+        sides = f"← {first} better", f"{second} better →"
+        beside = "        " if len("".join(sides)) < _ONE_LINE else "\n"
+        axes.set_xlabel(f"difference of validation loss (nats per masked token)\n{beside.join(sides)}")
         equal = " or ".join(data["equal"].unique())
         title = f"{first if '=' in first else first.capitalize()} minus {second} at equal {equal}"
-        figure.suptitle(f"{title} ({plural(pairs, 'pair')}, 95% intervals)")
+        title_above(figure, f"{title} ({plural(pairs, 'pair')}, 95% intervals)")
         seen = [status for status in _LOOK if status in set(data["status"])]
         legend_below(figure, [_key(status) for status in seen])
     return figure

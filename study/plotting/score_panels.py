@@ -28,7 +28,8 @@ _HELD_OUT: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 1
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
     """One row an encoder and task, the average last: the score against the column `x`, and what it is worth.
 
-    `half` is half the 95% interval of the score `over` seeds and examples, over examples alone where no encoder has two seeds;
+    `half` is half the 95% interval of the score `over` seeds, of pre-training or fine-tuning, and examples, over examples
+    alone where no encoder has two;
     `held_out` marks encoders that a forecast holds out, and `line` names what an encoder is (study.plotting.lines).
     """
     if evidence.downstream is None:
@@ -46,7 +47,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
                 "score": task.points["score"],
                 "half": task.points["half"],
                 "label": task.points["name"],
-                "over": "seeds and examples" if task.points["seeds"].max() > 1 else "examples",
+                "over": "seeds and examples" if _has_seeds(task) else "examples",
                 "held_out": [held and _is_forecast(task) for held in task.held_out],
                 **{name: task.points[name] for name in ("random", "majority", "bag_of_words")},
             }
@@ -54,6 +55,11 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
         for task in evidence.downstream.all
     ]
     return pd.concat([cells.merge(part, on="cell") for part in parts], ignore_index=True)
+
+
+def _has_seeds(task: TaskScores) -> bool:
+    """Whether an encoder has several seeds, of pre-training or of fine-tuning."""
+    return max(task.points["seeds"].max(), task.points["runs"].map(len).max()) > 1
 
 
 def _is_forecast(task: TaskScores) -> bool:
