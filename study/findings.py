@@ -248,7 +248,7 @@ def _what_lowers(pair: Comparison) -> str | None:
 def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
     of_cells = (_open_runs, _open_cells, _open_sizes, _open_seeds, _open_scatter)
-    of_pairs = (_open_pairs, _open_steps, _open_rates, _open_vertices)
+    of_pairs = (_open_pairs, _open_steps, _open_rates, _open_knobs, _open_vertices)
     parts = (*of_cells, *of_pairs, _mixed_precision, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
 
@@ -506,6 +506,14 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
     for reason, cells in grouped(evidence.comparisons.left_out, lambda left: left.reason).items():
         names = ", ".join(f"{cell.shape} at {cell.family}" for cell in cells)
         yield f"Left out of the comparisons ({reason}): {names}."
+
+
+def _open_knobs(evidence: Evidence) -> Iterator[str]:
+    """The knobs tuned beside the learning rate whose best value tried is the lowest or the highest, with the cells."""
+    ends = ((knob, cell) for cell in evidence.cells if cell.usable for knob in cell.knobs if knob.edge is not None)
+    for (name, edge), at in grouped(ends, lambda end: (end[0].name, end[0].edge)).items():
+        cells = ", ".join(f"{_at_budget(cell)} ({knob.chosen:g})" for knob, cell in at)
+        yield f"How much is {name}'s doing: the best one tried is the {edge} in {cells}."
 
 
 def _open_vertices(evidence: Evidence) -> Iterator[str]:

@@ -162,7 +162,11 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
     match detail["type"]:
         case "extra_forbidden":
             key = str(detail["loc"][-1])
-            return f"is not a known key; {nearest(key, _keys_at(model, detail['loc'][:-1]))}"
+            here = _model_at(model, detail["loc"][:-1])
+            inside = [
+                f"{name}.{key}" for name, field in _keys(here).items() if any(key in _keys(part) for part in _models_in(field))
+            ]
+            return f"is not a known key; {nearest(key, inside or [*_keys(here)])}"
         case "missing":
             return "is missing and has no default"
         case "value_error":
@@ -194,14 +198,17 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             return f"{value}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
-def _keys_at(model: type[Strict], location: tuple[str | int, ...]) -> list[str]:
-    """The keys that may stand at a location of a model, as they are written in files."""
-    current: type[Strict] = model
+def _keys(model: type[Strict]) -> dict[str, Any]:
+    """The keys of a model, as they are written in files, with their types."""
+    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+
+
+def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Strict]:
+    """The model at a location of another, whose keys may stand there."""
     for part in location:
-        fields = {field.alias or name: field for name, field in current.model_fields.items()}
-        if part in fields:
-            current = next(_models_in(fields[str(part)].annotation), current)
-    return [field.alias or name for name, field in current.model_fields.items()]
+        if part in (keys := _keys(model)):
+            model = next(_models_in(keys[str(part)]), model)
+    return model
 
 
 def _models_in(annotation: object) -> Iterator[type[Strict]]:

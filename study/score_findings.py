@@ -37,7 +37,7 @@ def score_findings(evidence: Evidence) -> list[str]:
     found = evidence.downstream
     if found is None:
         return []
-    return [*_verdicts(found), *_above_untrained(found), *_average(found)]
+    return [*_verdicts(found), *_above_untrained(found), *_average(found), *_unusual(found)]
 
 
 def _verdicts(found: Downstream) -> Iterator[str]:
@@ -81,6 +81,14 @@ def _above(task: TaskScores) -> str | None:
     """How many encoders are above their untrained weights and the commonest answer beyond noise, of how many."""
     above, compared = task.above_untrained
     return f"{above} of {compared}" if compared else None
+
+
+def _unusual(found: Downstream) -> Iterator[str]:
+    """The tasks that were scored with other than the usual knobs, such as a limit of the examples."""
+    knobs = {task.task: str(task.points["knobs"].iloc[0]) for task in found.tasks}
+    for words, tasks in grouped(knobs, knobs.__getitem__).items():
+        if words:
+            yield f"Scored with {words}: {', '.join(tasks)}."
 
 
 def _average(found: Downstream) -> Iterator[str]:

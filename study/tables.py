@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from study.config import setting_words
 from study.fitting.averages import Average
 from study.fitting.cells import Cell
 from study.fitting.comparisons import Comparison
@@ -140,7 +141,7 @@ def _bounds(difference: Difference) -> str | None:
 def cells(evidence: Evidence) -> str:
     """Every cell with its size, rate, loss and FLOPs; empty where there is none."""
     header = ["shape", "setting", "parameters_non_embedding", "parameters", "tokens", "rate", "bracketed", "vertex", "seeds"]
-    header += ["loss (nats)", "train_flops"]
+    header += ["loss (nats)", "train_flops", *(["other knobs"] if any(cell.knobs for cell in evidence.cells) else [])]
     rows = (
         [
             cell.architecture.shape_name,
@@ -154,6 +155,7 @@ def cells(evidence: Evidence) -> str:
             len(cell.runs),
             _loss(cell),
             f"{cell.train_flops:.3g}",
+            *([setting_words({knob.name: knob.chosen for knob in cell.knobs})] if "other knobs" in header else []),
         ]
         for cell in evidence.cells
     )

@@ -21,6 +21,7 @@ from study.fitting.rankings import gains_of
 from study.fitting.reading import Source, read_columns
 from study.fitting.seed_scatter import SeedScatter, SeedVariance
 from study.folders import SweepFolder
+from study.tables import cells as cells_table
 from study.wording import signed
 from tests.synthetic import (
     SEQUENCES,
@@ -774,11 +775,14 @@ def test_other_tuned_knobs_are_chosen_before_the_rate(tmp_path: Path) -> None:
     for rate in (1e-3, 2e-3, 4e-3, 8e-3):
         add_run(folder, run_config(1, 128, rate, weight_decay=0.01), Law(depth_effect=0))
         add_run(folder, run_config(1, 128, rate, weight_decay=0.1), Law(best_rate=1e-2, curvature=0.3))
-    (cell,) = evidence_of(folder).cells
+    (cell,) = (found := evidence_of(folder)).cells
     assert len(cell.rates.tried) == 4
     assert cell.rates.bracketed
     (chosen,) = cell.runs
     assert folder.run(chosen).config().recipe.weight_decay == 0.01
+    assert "| weight\\_decay=0.01 |" in cells_table(found)
+    (told,) = [line for line in undecided(found) if "weight_decay" in line]
+    assert told.startswith("How much is recipe.weight_decay's doing: the best one tried is the lowest in L1-H128")
 
 
 def test_saved_fits_are_strict_json_and_the_same_twice(evidence: Evidence) -> None:

@@ -27,10 +27,11 @@ from study.fitting.score_points import score_points
 from study.fitting.score_trends import rank_interval, trend
 from study.folders import SweepFolder
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
+from study.score_config import Knobs
 from study.score_findings import law_table, score_findings, score_table, trend_table
-from study.score_records import interval_of_mean, mean_noise, scores_of
+from study.score_records import interval_of_mean, mean_noise, scores_of, write_scores
 from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder
-from tests.synthetic_scores import TASKS, add_scores
+from tests.synthetic_scores import TASKS, add_score, add_scores
 
 
 @pytest.fixture(scope="module")
@@ -309,6 +310,17 @@ def test_the_title_and_legend_of_one_task_fit_the_figure(tmp_path: Path, figure:
         extent = part.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
         assert 0 <= extent.x0 < extent.x1 <= drawn.bbox.width
     assert not any("held out" in text.get_text() for text in drawn.legends[0].get_texts())
+
+
+def test_scores_with_other_than_the_usual_knobs_say_so(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "one", seeds=1, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    folder.write_ledger()
+    add_scores(folder, {"cola": TASKS["cola"]}, seeds=1)
+    for record in folder.records():
+        add_score(folder, record, "sst2", TASKS["sst2"], "fine_tune", 0, 0.7, knobs=Knobs(max_train_examples=300))
+    write_scores(folder)
+    told = [line for line in score_findings(gather(folder)) if line.startswith("Scored with")]
+    assert told == ["Scored with max_train_examples=300: sst2."]
 
 
 def test_bars_of_scores_hold_the_scatter_between_seeds_of_pre_training(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.fitting.learning_rates import off_best, search_rates
+from study.fitting.learning_rates import TunedKnob, off_best, search_rates, tuned_knobs
 
 
 def rows(*runs: tuple[float, float | None, str | None], seed: int = 0) -> pd.DataFrame:
@@ -97,3 +97,12 @@ def test_knobs_that_are_not_the_best_run_s_are_named() -> None:
 def test_without_a_usable_run_at_the_first_seed_no_knob_is_off() -> None:
     runs = rows((1e-3, 5.6, "stuck"), (1e-3, None, "OOM")).assign(**{"recipe.weight_decay": [0.01, 0.1]})
     assert off_best(runs).tolist() == ["", ""]
+    assert tuned_knobs(runs) == ()
+
+
+def test_knobs_beside_the_rate_are_told_with_the_end_they_lie_at() -> None:
+    runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (2e-3, 4.3, None), (1e-3, 3.0, "stuck"))
+    runs = runs.assign(**{"recipe.weight_decay": [0.01, 0.1, 1.0, 0.1], "masking.rate": [0.15, 0.3, 0.15, 0.3]})
+    runs["recipe.dropout"], runs["architecture.norm"] = 0.1, ["pre", "post", "pre", "pre"]
+    decay, rate = TunedKnob("recipe.weight_decay", 0.1, None), TunedKnob("masking.rate", 0.3, "highest")
+    assert tuned_knobs(runs) == (decay, rate, TunedKnob("architecture.norm", "post", None))

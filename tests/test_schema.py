@@ -97,6 +97,10 @@ def test_all_problems_are_told_at_once_under_their_paths() -> None:
     }
 
 
+def test_a_key_of_a_part_below_is_told_with_its_path() -> None:
+    assert problems({"share": 0.5}) == {"share": "is not a known key; did you mean 'leaf.share'?"}
+
+
 @pytest.mark.parametrize("values", [None, 3, "text", [1, 2]])
 def test_what_holds_no_keys_is_refused(values: object) -> None:
     assert "where keys and values are needed" in problems(values, "sweep.yaml")["sweep.yaml"]

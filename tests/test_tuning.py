@@ -222,8 +222,20 @@ def test_the_best_of_two_knobs_is_repeated_where_an_extension_was_lower() -> Non
         assert len(rounds) < 9
         rounds.append([(c.recipe.learning_rate, c.recipe.weight_decay, c.seed) for c in wanted])
         records |= {c.key: record(c, c.recipe.learning_rate + c.recipe.weight_decay) for c in wanted}
-    assert rounds[1:] == [[(0.01, 0.01, 0), (0.02, 0.001, 0)], [(0.01, 0.01, 1)]]
+    assert rounds[1:] == [[(0.01, 0.01, 0), (0.02, 0.001, 0)], [(0.01, 0.001, 0), (0.01, 0.1, 0)], [(0.01, 0.001, 1)]]
     assert cell.tuned(records)
+
+
+def test_rates_on_either_side_are_tried_where_another_knob_was_best_beyond_its_range() -> None:
+    """Else the best rate would be the only one tried at that knob's best, and no comparison could use the cell."""
+    cell = cells(sweep(tune=TWO_KNOBS, seeds=2))[0]
+    rounds: list[list[tuple[float, float, int]]] = []
+    records: dict[str, Any] = {}
+    while wanted := cell.wanted(records):
+        assert len(rounds) < 9
+        rounds.append([(c.recipe.learning_rate, c.recipe.weight_decay, c.seed) for c in wanted])
+        records |= {c.key: record(c, 1 + abs(c.recipe.learning_rate - 0.04) + c.recipe.weight_decay) for c in wanted}
+    assert rounds[1:] == [[(0.04, 0.001, 0)], [(0.02, 0.001, 0), (0.08, 0.001, 0)], [(0.04, 0.001, 1)]]
 
 
 def test_a_search_of_two_knobs_without_a_usable_trial_is_over() -> None:

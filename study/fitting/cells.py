@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from study.architecture import Architecture
 from study.config import Budget, RunConfig, as_told, setting_words
 from study.counting import parameters
-from study.fitting.learning_rates import RATE, RateSearch, off_best, search_rates
+from study.fitting.learning_rates import RATE, RateSearch, TunedKnob, off_best, search_rates, tuned_knobs
 from study.fitting.paired import Difference, paired_difference
 from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, seed_scatter
 from study.folders import SHAPE, RunFolder, SweepFolder
@@ -55,6 +55,7 @@ class Cell:
     runs: tuple[str, ...]
     seeds: tuple[int, ...]
     losses: NDArray[np.float64] = field(repr=False, compare=False)
+    knobs: tuple[TunedKnob, ...] = ()
 
     @property
     def setting(self) -> str:
@@ -99,6 +100,7 @@ class Cell:
             **{name: getattr(self, name) for name in same},
             "learning_rate": self.rates.chosen,
             "rate_status": self.rates.status,
+            "other_knobs": [asdict(knob) for knob in self.knobs],
             "seeds": len(self.runs),
             "loss_nats": self.loss_nats,
             "standard_error_nats": self.standard_error_nats,
@@ -139,7 +141,7 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
     varied_values = (folder.sweep().get("vary") or {}).items()
     listed = {column: [as_told(column, number_in(value)) for value in values] for column, values in varied_values}
     varied = setting_columns(folder, ledger)
-    found = [_cell(folder, str(name), runs[off_best(runs) == ""], varied) for name, runs in ledger.groupby("cell")]
+    found = [_cell(folder, str(name), runs, varied) for name, runs in ledger.groupby("cell")]
 
     def order(cell: Cell) -> tuple[object, ...]:
         settings = (_place(value, listed.get(column, [])) for column, value in cell.settings.items())
@@ -290,7 +292,8 @@ def in_words(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     return [setting_words(dict(zip(columns, values, strict=True))) for values in rows]
 
 
-def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str]) -> Cell:
+def _cell(folder: SweepFolder, name: str, tried: pd.DataFrame, varied: list[str]) -> Cell:
+    runs = tried[off_best(tried) == ""]
     row = runs.iloc[0]
     config = folder.run(str(row["run_id"])).config()
     rates = search_rates(runs)
@@ -312,6 +315,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, varied: list[str])
         runs=tuple(chosen["run_id"].astype(str)),
         seeds=tuple(int(seed) for seed in chosen["seed"]),
         losses=np.array(losses) if losses else np.empty((0, 0)),
+        knobs=tuned_knobs(tried),
     )
 
 

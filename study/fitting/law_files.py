@@ -19,7 +19,7 @@ from study.fitting.estimation import Settings
 from study.fitting.laws import Law
 from study.fitting.minimising import Space
 from study.fitting.verdicts import UNTOLD
-from study.schema import Count, Index, Positive, Strict, Text, nearest, shown
+from study.schema import Count, Index, Positive, Strict, Text, shown
 
 Convention = Literal["parameters", "parameters_encoder", "parameters_non_embedding"]
 """The totals of study.counting that a law's N may count."""
@@ -97,7 +97,8 @@ def read_law(path: Path) -> FittedLaw:
     convention: Any = columns.get("parameters", "parameters") if isinstance(columns, dict) else columns
     if "parameters" in law.variables and convention not in get_args(Convention):
         choices = list(get_args(Convention))
-        message = f"{shown(convention)} is none of {', '.join(choices)}; {nearest(str(convention), choices)}"
+        told = f"{shown(convention)} is none of {', '.join(choices)}"
+        message = f"{told}, which say what is counted; write there the one that your column holds"
         problems.append(Problem(f"{path}: columns.parameters", message))
     status, reasons = values.get("status"), "; ".join(map(str, values.get("reasons") or ()))
     if status in UNTOLD:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -48,19 +49,56 @@ class RateSearch:
         return self.status == "bracketed"
 
 
+@dataclass(frozen=True)
+class TunedKnob:
+    """A tuned knob beside the learning rate: its value in a cell's best run, and at which end of those tried that lies."""
+
+    name: str
+    chosen: float | str
+    edge: Literal["lowest", "highest"] | None
+
+
+def tuned_knobs(runs: pd.DataFrame) -> tuple[TunedKnob, ...]:
+    """The knobs beside the learning rate in which the runs of a cell differ; none without a usable run at the first seed.
+
+    Only numbers have ends.
+    """
+    if (best := _best_run(runs)) is None:
+        return ()
+    found = []
+    for name in (name for name in _knobs(runs) if runs[name].nunique() > 1):
+        chosen: Any = runs.at[best, name]
+        values = pd.to_numeric(runs[name], errors="coerce")
+        edge: Literal["lowest", "highest"] | None = None
+        if not values.isna().any():
+            edge = "lowest" if chosen == values.min() else "highest" if chosen == values.max() else None
+        found.append(TunedKnob(name, chosen if isinstance(chosen, str) else float(chosen), edge))
+    return tuple(found)
+
+
+def _knobs(runs: pd.DataFrame) -> list[str]:
+    """The columns of all that can be tuned but for the learning rate."""
+    return [name for name in runs.columns if name.startswith(_TUNABLE) and name != RATE]
+
+
+def _best_run(runs: pd.DataFrame) -> Hashable | None:
+    """The row of the lowest loss at the first seed, None where none is usable there."""
+    first = runs[(runs["seed"] == runs["seed"].min()) & runs["exclusion"].isna()]
+    losses = first["loss_nats"].dropna().astype(float)
+    return None if losses.empty else losses.idxmin()
+
+
 def off_best(runs: pd.DataFrame) -> pd.Series[str]:
     """Which tuned knobs of each run of a cell, but for the learning rate, are not at its best, by name; empty where all are.
 
     The best run is that of the lowest loss at the first seed; without a usable one there no knob is off. Runs of a cell differ
     in tuned knobs and seeds only, so the knobs are the columns of its architecture, recipe and masking that differ.
     """
-    first = runs[(runs["seed"] == runs["seed"].min()) & runs["exclusion"].isna()]
-    losses = first["loss_nats"].dropna().astype(float)
-    if losses.empty:
+    if (best := _best_run(runs)) is None:
         return pd.Series("", index=runs.index)
-    knobs = np.array([name for name in runs.columns if name.startswith(_TUNABLE) and name != RATE], dtype=object)
+    knobs = np.array(_knobs(runs), dtype=object)
     values = runs[knobs].map(str).to_numpy()
-    others = values != values[runs.index == losses.idxmin()]
+    others = values != values[runs.index == best]
     return pd.Series([" and ".join(knobs[off]) for off in others], index=runs.index)
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from study.folders import SweepFolder
 from study.score_config import Downstream
 from study.score_records import ScoreRecord, baseline, chosen, interval_of_mean, scores_of
+from study.scoring.job import Job
 from study.scoring.launch import Scored, at_best_knobs, names_of, score_all
 from study.scoring.planning import Subject
 from study.sweeping.resources import Resources
@@ -84,7 +85,13 @@ def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ..
         "Mean over seeds on the split reported on, ± half its 95% interval: over examples, and seeds where there are several."
     )
     more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
-    lines = [note, more, *_failures(scored, downstream), f"All scores: {scored.target.sweep.scores_file.with_suffix('.csv')}"]
+    lines = [
+        note,
+        more,
+        *_cut(scored, downstream),
+        *_failures(scored, downstream),
+        f"All scores: {scored.target.sweep.scores_file.with_suffix('.csv')}",
+    ]
     return table, "\n".join(lines)
 
 
@@ -108,14 +115,30 @@ def _measured(subject: Subject, downstream: Downstream, records: Mapping[str, Sc
 
 def _failures(scored: Scored, downstream: Downstream) -> list[str]:
     """A line for each score that was asked for and failed, and for each task whose baselines did."""
-    records = {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
-    jobs = {job.score_id: job for subject in scored.subjects for job in subject.jobs(downstream, records)}
     scores = [
         printable(f"{record.state}: {record.config.task}: {record.reason}; to try again, move {job.folder.path} away")
-        for score_id, job in jobs.items()
-        if (record := records.get(score_id)) is not None and record.state != "COMPLETED"
+        for job, record in _ended(scored, downstream)
+        if record.state != "COMPLETED"
     ]
     return [*scores, *map(printable, scored.failed_baselines)]
+
+
+def _cut(scored: Scored, downstream: Downstream) -> list[str]:
+    """A line for each task whose inputs were longer than the encoders read."""
+    cut: dict[str, int] = {}
+    for _, record in _ended(scored, downstream):
+        if record.truncated_examples:
+            cut[record.config.task] = max(cut.get(record.config.task, 0), record.truncated_examples)
+    return [
+        printable(f"{task}: {count:,} examples were longer than an encoder reads, and were cut") for task, count in cut.items()
+    ]
+
+
+def _ended(scored: Scored, downstream: Downstream) -> list[tuple[Job, ScoreRecord]]:
+    """The scores that were asked for and have a record."""
+    records = {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
+    jobs = {job.score_id: job for subject in scored.subjects for job in subject.jobs(downstream, records)}
+    return [(job, records[score_id]) for score_id, job in jobs.items() if score_id in records]
 
 
 def _baselines(sweep: SweepFolder, task: TaskData) -> dict[str, float]:

@@ -117,17 +117,17 @@ class Cell:
         return line
 
     def _grid(self, records: Mapping[str, RunRecord]) -> Tuning:
-        """All combinations, then the next values outwards where the best is at an end of a range."""
-        trials = self.trials()
-        if missing := [config for config in trials if config.key not in records]:
+        """All combinations, then those on either side of the best, knob by knob, until they have all been tried."""
+        tried = self.trials()
+        if missing := [config for config in tried if config.key not in records]:
             return Tuning(missing, None, over=False)
-        best = _best(trials, records)
-        if best is None:
-            return Tuning([], None, over=True)
-        extensions = self._extensions(best)
-        if missing := [config for config in extensions if config.key not in records]:
-            return Tuning(missing, best, over=False)
-        return Tuning([], _best([*trials, *extensions], records), over=True)
+        best, before = _best(tried, records), None
+        while best is not None and best is not before:
+            beside = self._beside(best)
+            if missing := [config for config in beside if config.key not in records]:
+                return Tuning(missing, best, over=False)
+            best, before = _best([best, *beside], records), best
+        return Tuning([], best, over=True)
 
     def trials(self) -> list[RunConfig]:
         """Every tuned value at the first seed; where nothing is tuned, every seed."""
@@ -154,14 +154,20 @@ class Cell:
         axes = {path: tuned.values() for path, tuned in self.spec.tune.items()}
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
-    def _extensions(self, best: RunConfig) -> list[RunConfig]:
-        """The next values outwards of the best run, but for those that no run can have, such as a share above 1."""
+    def _beside(self, best: RunConfig) -> list[RunConfig]:
+        """The runs a value up and a value down from the best in one knob each, at most one value beyond the ends of its range.
+
+        Those that no run can have, such as a share above 1, are left out.
+        """
         knobs = {path: flatten(best.to_dict())[path] for path in self.spec.tune}
         found = []
-        for path, value in knobs.items():
-            if (outward := self.spec.tune[path].beyond(value)) is not None:
+        for path, tuned in self.spec.tune.items():
+            values = tuned.values()
+            line = [value for value in (tuned.beyond(values[0]), *values, tuned.beyond(values[-1])) if value is not None]
+            place = line.index(knobs[path])
+            for value in (*line[max(0, place - 1) : place], *line[place + 1 : place + 2]):
                 with contextlib.suppress(InputError):
-                    found.append(self.variant(knobs | {path: outward}, self.spec.first_seed))
+                    found.append(self.variant(knobs | {path: value}, self.spec.first_seed))
         return found
 
 

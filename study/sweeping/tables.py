@@ -73,8 +73,11 @@ def _heads_line(bill: Bill) -> Iterator[str]:
 
 def _extension_line(bill: Bill) -> Iterator[str]:
     """Which runs a sweep that tunes may add."""
-    if any(cell.spec.tune for cell in bill.cells):
+    tuned = max((len(cell.spec.tune) for cell in bill.cells), default=0)
+    if tuned == 1:
         yield "Not counted: the run more that each cell takes whose best tuned value is an end of its range."
+    elif tuned:
+        yield "Not counted: the runs more that each cell takes until values on both sides of its best are tried in each knob."
 
 
 def _sharing_line(bill: Bill) -> Iterator[str]:
