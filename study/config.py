@@ -505,14 +505,24 @@ class KeyLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_plain_int(self, node: yaml.ScalarNode) -> int:
-        """The number of a node."""
-        if re.fullmatch(r"[-+]?0[0-7_]+|.*:.*", node.value):
-            told = f"{node.value} is octal or a time in YAML, no plain number; write it without a leading zero, or in quotes"
-            raise yaml.constructor.ConstructorError(None, None, told, node.start_mark)
+        """The whole number of a node."""
+        _check_plain(node)
         return int(self.construct_yaml_int(node))
+
+    def construct_plain_float(self, node: yaml.ScalarNode) -> float:
+        """The number of a node."""
+        _check_plain(node)
+        return float(self.construct_yaml_float(node))
+
+
+def _check_plain(node: yaml.ScalarNode) -> None:
+    if re.fullmatch(r"[-+]?0[0-7_]+|.*:.*", node.value):
+        told = f"{node.value} is octal or a time in YAML, no plain number; write it without a leading zero, or in quotes"
+        raise yaml.constructor.ConstructorError(None, None, told, node.start_mark)
 
 
 KeyLoader.add_constructor("tag:yaml.org,2002:int", KeyLoader.construct_plain_int)
+KeyLoader.add_constructor("tag:yaml.org,2002:float", KeyLoader.construct_plain_float)
 
 
 def _plain(value: Any) -> Any:

@@ -47,16 +47,20 @@ ResultT = TypeVar("ResultT")
 
 
 def told_together(first: Callable[[], ResultT], *others: Callable[[], object]) -> ResultT:
-    """Make all these checks and return what the first gives; raise InputError with the problems of all, each place once."""
+    """Make all these checks and return what the first gives; raise InputError with the problems of all.
+
+    What is wrong with one place is told by the first check that finds it.
+    """
     results: list[Any] = []
-    problems: dict[str, Problem] = {}
+    problems: list[Problem] = []
     for check in (first, *others):
         try:
             results.append(check())
         except InputError as error:
-            problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
+            told = {problem.place for problem in problems}
+            problems += [problem for problem in error.problems if problem.place not in told]
     if problems:
-        raise InputError(problems.values())
+        raise InputError(problems)
     result: ResultT = results[0]
     return result
 

@@ -512,7 +512,7 @@ def _open_knobs(evidence: Evidence) -> Iterator[str]:
     """The knobs tuned beside the learning rate whose best value tried is the lowest or the highest, with the cells."""
     ends = ((knob, cell) for cell in evidence.cells if cell.usable for knob in cell.knobs if knob.edge is not None)
     for (name, edge), at in grouped(ends, lambda end: (end[0].name, end[0].edge)).items():
-        cells = ", ".join(f"{_at_budget(cell)} ({knob.chosen:g})" for knob, cell in at)
+        cells = ", ".join(f"{_at_budget(cell)} ({knob.chosen})" for knob, cell in at)
         yield f"How much is {name}'s doing: the best one tried is the {edge} in {cells}."
 
 

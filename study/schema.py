@@ -8,6 +8,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
+from types import UnionType
 from typing import Annotated, Any, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -46,10 +47,10 @@ ItemT = TypeVar("ItemT")
 
 def each_once(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
     """The values; raises ValueError, naming it, where one stands twice."""
-    counts = Counter(values)
-    if twice := next((value for value in counts if counts[value] > 1), None):
-        named = twice.model_dump(exclude_unset=True) if isinstance(twice, BaseModel) else twice
-        raise ValueError(f"holds {shown(named)} twice; each stands once")
+    for value, count in Counter(values).items():
+        if count > 1:
+            named = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+            raise ValueError(f"holds {shown(named)} twice; each stands once")
     return values
 
 
@@ -163,9 +164,8 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
         case "extra_forbidden":
             key = str(detail["loc"][-1])
             here = _model_at(model, detail["loc"][:-1])
-            inside = [
-                f"{name}.{key}" for name, field in _keys(here).items() if any(key in _keys(part) for part in _models_in(field))
-            ]
+            parts = {name: _part(annotation) for name, annotation in _keys(here).items()}
+            inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in _keys(part)]
             return f"is not a known key; {nearest(key, inside or [*_keys(here)])}"
         case "missing":
             return "is missing and has no default"
@@ -209,6 +209,12 @@ def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Stri
         if part in (keys := _keys(model)):
             model = next(_models_in(keys[str(part)]), model)
     return model
+
+
+def _part(annotation: object) -> type[Strict] | None:
+    """The strict model that a type is, or that stands beside none in it; no list and no mapping of them."""
+    alternatives = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    return next((one for one in alternatives if isinstance(one, type) and issubclass(one, Strict)), None)
 
 
 def _models_in(annotation: object) -> Iterator[type[Strict]]:

@@ -87,7 +87,7 @@ def _unusual(found: Downstream) -> Iterator[str]:
     """The tasks that were scored with other than the usual knobs, such as a limit of the examples."""
     knobs = {task.task: str(task.points["knobs"].iloc[0]) for task in found.tasks}
     for words, tasks in grouped(knobs, knobs.__getitem__).items():
-        if words:
+        if words and not all(words in task for task in tasks):
             yield f"Scored with {words}: {', '.join(tasks)}."
 
 

@@ -272,8 +272,9 @@ def test_targets_that_no_width_meets_are_told_beside_what_else_is_wrong(here: Pa
 
 def test_runs_files_and_tasks_that_cannot_be_are_told_together(here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(GOOD)
-    told = refusal.of("plan", "x.yaml", "vary={recipe.dropout: [0, 2]}", "data.corpus=gone.txt", "downstream=[colaa]")
+    told = refusal.of("plan", "x.yaml", "vary={recipe.dropout: [0, 2]}", "data.corpus=gone.txt", "downstream=[colaa, sst22]")
     assert {message.partition(": ")[0] for message in told} == {"vary.recipe.dropout", "data.corpus", "task"}
+    assert [name for name in ("'colaa'", "'sst22'") if any(name in message for message in told)] == ["'colaa'", "'sst22'"]
 
 
 @pytest.mark.parametrize(
@@ -282,6 +283,8 @@ def test_runs_files_and_tasks_that_cannot_be_are_told_together(here: Path, refus
         ("seeds", "'seeds': is not an override; write key.path=value, as in seeds=3"),
         ("seeds: 3", "'seeds: 3': is not an override"),
         ("seeds={", "seeds: '{' is not a YAML value"),
+        ("seeds=010", "seeds: 010 is octal or a time in YAML, no plain number; write it without a leading zero"),
+        ("base.recipe.dropout=1:30.5", "base.recipe.dropout: 1:30.5 is octal or a time in YAML"),
         ("base.recipe.lerning_rate=1", "base.recipe.lerning_rate: is not a known key; did you mean 'learning_rate'?"),
         ("question.more=1", "question.more: question is 'Why?', nothing can be set below it"),
         ("name=..", "name: '..' cannot name a folder"),

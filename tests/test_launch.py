@@ -195,7 +195,7 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     """One lock is held from the first run to the last score: an order in between is obeyed, and a second launch refused."""
     made = copied(finished, tmp_path)
     write_tasks(made.path / "tasks", corpus.read_text().split("\n\n"))
-    asked = {"tasks": ["tasks/first.yaml"], "seeds": 1, "learning_rates": [1e-3], "epochs": [1]}
+    asked = {"tasks": ["tasks/first.yaml"], "seeds": 1, "learning_rates": [1e-3], "epochs": [1], "knobs": {"max_length": 8}}
     write_sweep(made.path / "toy.yaml", corpus, **TUNED, downstream=asked)
     launcher = made.start(*LAUNCH)
     until_in(launcher, made.folder.holder_file.exists, seconds=60)
@@ -205,7 +205,7 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     assert not [*made.folder.path.rglob("scores/*/record.json")]
     assert not made.folder.stop_file.exists()
     told = made.study(*LAUNCH).stdout
-    assert "first" in told
+    assert "longer than what an encoder reads, and cut" in told
     assert len([*made.folder.path.rglob("scores/*/record.json")]) >= 4
     assert set(pd.read_parquet(made.folder.scores_file)["task"]) == {"first"}
 

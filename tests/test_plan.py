@@ -15,7 +15,7 @@ from study.counting import parameters
 from study.errors import InputError
 from study.folders import SweepFolder
 from study.records import RunRecord
-from study.sweeping.bill import bill, search_example
+from study.sweeping.bill import bill, check_runs, search_example
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
 from study.sweeping.launch import plan
@@ -38,7 +38,7 @@ def rate(config: RunConfig) -> float:
 def told(**changes: Any) -> dict[str, str]:
     spec = sweep(**changes)
     with pytest.raises(InputError) as caught:
-        check_space(spec) if spec.search else cells(spec)
+        check_runs(spec)
     return {problem.place: problem.message for problem in caught.value.problems}
 
 
@@ -116,11 +116,14 @@ def test_a_search_is_refused_widths_that_its_head_width_does_not_divide() -> Non
     space = {"architecture.depth": {"low": 1, "high": 2}, "architecture.width": {"low": 16, "high": 64, "step": 8}}
     search = {"trials": 2, "space": space}
     problems = told(shapes=None, search=search | {"head_width": 16})
-    assert problems == {"search": "head_width 16 does not divide width 24; give one that does, or heads, or other widths"}
-    check_space(sweep(shapes=None, search=search))
-    check_space(sweep(shapes=None, search=search | {"head_width": 8}))
+    assert problems == {
+        "search": "head_width 16 does not divide width 24, 40, 56; give one that does, or heads, or other widths"
+    }
+    check_runs(sweep(shapes=None, search=search))
+    check_runs(sweep(shapes=None, search=search | {"head_width": 8}))
     of_heads = search | {"head_width": 16, "space": space | {"architecture.heads": {"choices": [1, 2]}}}
-    check_space(sweep(shapes=None, search=of_heads))
+    check_runs(sweep(shapes=None, search=of_heads))
+    check_space(sweep(shapes=None, search=search | {"head_width": 16}))  # what an older launch asked for can still be read
 
 
 def test_of_several_head_widths_and_ffn_ratios_each_makes_shapes_at_equal_parameters() -> None:
@@ -162,6 +165,7 @@ RUN = "results/a/runs/0123456789abcdef"
          "shapes (1-128-2-512)", "comes out twice"),
         ({"shapes": {"grid": {"ffn": None}, "ffn_ratio": [2, 2.0]}}, "shapes.ffn_ratio", "holds 2.0 twice"),
         ({"vary": {"recipe.dropout": ["1e-1", 0.1]}}, "vary.recipe.dropout", "holds 0.1 twice"),
+        ({"vary": {"recipe.dropout": [0, 0]}}, "vary.recipe.dropout", "holds 0 twice"),
         ({"vary": {"recipe.start": ["fresh", RUN, f"{RUN}:first"]}}, "vary", "start=0123456789abcdef:first stands twice"),
         ({"tags": ["a", "a"]}, "tags", "holds 'a' twice"),
         ({"shapes": None, "search": {"trials": 2, "space": {"recipe.beta1": {"choices": ["9e-1", 0.9]}}}},

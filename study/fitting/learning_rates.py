@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.polynomial import Polynomial
 
+from study.schema import whole
+
 RATE = "recipe.learning_rate"
 
 RateStatus = Literal["bracketed", "lowest_tried", "highest_tried", "only_tried", "none_usable"]
@@ -54,7 +56,7 @@ class TunedKnob:
     """A tuned knob beside the learning rate: its value in a cell's best run, and at which end of those tried that lies."""
 
     name: str
-    chosen: float | str
+    chosen: int | float | str
     edge: Literal["lowest", "highest"] | None
 
 
@@ -72,7 +74,7 @@ def tuned_knobs(runs: pd.DataFrame) -> tuple[TunedKnob, ...]:
         edge: Literal["lowest", "highest"] | None = None
         if not values.isna().any():
             edge = "lowest" if chosen == values.min() else "highest" if chosen == values.max() else None
-        found.append(TunedKnob(name, chosen if isinstance(chosen, str) else float(chosen), edge))
+        found.append(TunedKnob(name, chosen if isinstance(chosen, str) else whole(float(chosen)), edge))
     return tuple(found)
 
 

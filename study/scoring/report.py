@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from study.folders import SweepFolder
+from study.quantities import plural
 from study.score_config import Downstream
 from study.score_records import ScoreRecord, baseline, chosen, interval_of_mean, scores_of
 from study.scoring.job import Job
@@ -129,9 +130,8 @@ def _cut(scored: Scored, downstream: Downstream) -> list[str]:
     for _, record in _ended(scored, downstream):
         if record.truncated_examples:
             cut[record.config.task] = max(cut.get(record.config.task, 0), record.truncated_examples)
-    return [
-        printable(f"{task}: {count:,} examples were longer than an encoder reads, and were cut") for task, count in cut.items()
-    ]
+    cut_short = "longer than what an encoder reads, and cut (the most of any score)"
+    return [printable(f"{task}: {plural(count, 'example')} {cut_short}") for task, count in cut.items()]
 
 
 def _ended(scored: Scored, downstream: Downstream) -> list[tuple[Job, ScoreRecord]]:

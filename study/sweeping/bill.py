@@ -8,12 +8,13 @@ from typing import Any
 
 from study.config import RunConfig
 from study.counting import parameters
+from study.errors import told_together
 from study.folders import expected_flops
 from study.memory import Precision
 from study.records import RunRecord
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import cells, check_space, point_of, points_of, searched_config
+from study.sweeping.plan import cells, check_heads, check_space, point_of, points_of, searched_config
 from study.sweeping.spec import SweepSpec
 from study.sweeping.step_times import StepTimes, step_times
 from study.sweeping.trunks import branching, families
@@ -50,7 +51,7 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Bill:
-    """What a sweep will cost, cell by cell, but for extensions of a learning-rate range; `at_most` where it may need less.
+    """What a sweep will cost, cell by cell, but for what tuning adds to its combinations; `at_most` where it may need less.
 
     Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate. `cells` are
     those of the rows; a search has a row, that of the largest run it may try, and no cell.
@@ -177,7 +178,7 @@ def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], s
 def check_runs(spec: SweepSpec) -> None:
     """Raise InputError with every problem of every run that a sweep may want."""
     if spec.search is not None:
-        check_space(spec)
+        told_together(lambda: check_space(spec), lambda: check_heads(spec))
     else:
         cells(spec)
 

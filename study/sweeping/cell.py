@@ -104,9 +104,8 @@ class Cell:
     def _line(self) -> list[tuple[float | None, RunConfig | None, str]]:
         """The values of the one tuned knob, with one beyond each end, their runs at the first seed, and the runs' keys."""
         ((path, tuned),) = self.spec.tune.items()
-        values = tuned.values()
         line: list[tuple[float | None, RunConfig | None, str]] = []
-        for value in (tuned.beyond(values[0]), *values, tuned.beyond(values[-1])):
+        for value in tuned.line():
             try:
                 assert value is not None
                 config = self.variant({path: value}, self.spec.first_seed)
@@ -162,12 +161,12 @@ class Cell:
         knobs = {path: flatten(best.to_dict())[path] for path in self.spec.tune}
         found = []
         for path, tuned in self.spec.tune.items():
-            values = tuned.values()
-            line = [value for value in (tuned.beyond(values[0]), *values, tuned.beyond(values[-1])) if value is not None]
+            line = tuned.line()
             place = line.index(knobs[path])
-            for value in (*line[max(0, place - 1) : place], *line[place + 1 : place + 2]):
-                with contextlib.suppress(InputError):
-                    found.append(self.variant(knobs | {path: value}, self.spec.first_seed))
+            for value in dict.fromkeys([*line[max(0, place - 1) : place], *line[place + 1 : place + 2]]):
+                if value not in (None, knobs[path]):
+                    with contextlib.suppress(InputError):
+                        found.append(self.variant(knobs | {path: value}, self.spec.first_seed))
         return found
 
 

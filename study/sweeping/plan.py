@@ -118,10 +118,7 @@ def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
     sizes = {
         name: given[f"architecture.{name}"] for name in ("depth", "width", "heads", "ffn") if f"architecture.{name}" in given
     }
-    if isinstance(width := sizes.get("width"), int):
-        asked = [spec.search.head_width] if "head_width" in spec.search.model_fields_set and "heads" not in sizes else []
-        if problem := undivided(asked, [width]):
-            raise InputError.at("search", problem)
+    if isinstance(sizes.get("width"), int):
         sizes = spec.search.rules.completed(sizes)
     (budget,) = spec.budgets.each()
     return run_config(spec, sizes, budget, over=values)
@@ -173,6 +170,17 @@ def check_space(spec: SweepSpec) -> None:
                 problems.setdefault(problem.place, problem)
     if problems:
         raise InputError(problems.values())
+
+
+def check_heads(spec: SweepSpec) -> None:
+    """Raise InputError where a search asks for a head width that does not divide all widths of its space."""
+    assert spec.search is not None
+    given = {f"architecture.{key}" for key in spec.base.get("architecture", {})} | spec.search.space.keys()
+    widths = spec.search.space.get("architecture.width")
+    if widths is None or "architecture.heads" in given or "head_width" not in spec.search.model_fields_set:
+        return
+    if problem := undivided([spec.search.head_width], [width for width in _candidates(widths) if isinstance(width, int)]):
+        raise InputError.at("search", problem)
 
 
 def _place(spec: SweepSpec, path: str, shape: str = "") -> str:

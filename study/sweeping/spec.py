@@ -171,7 +171,7 @@ class Tuned(Strict):
 
     Up to three values are tried at once. Of more, a cell tries the three around the best of the nearest cheaper cell (of the
     range, where there is none), and goes on downhill until worse ones lie on both sides. Several knobs are tried in all
-    combinations.
+    combinations, and then the values on both sides of the best in each, until they have all been tried.
     """
 
     low: Positive
@@ -187,6 +187,11 @@ class Tuned(Strict):
     def values(self) -> list[float]:
         """The values to try, rounded to four digits, each once."""
         return list(_in_equal_ratios(self.low, self.high, self.trials))
+
+    def line(self) -> list[float | None]:
+        """The values with one more beyond each end, in order."""
+        values = self.values()
+        return [self.beyond(values[0]), *values, self.beyond(values[-1])]
 
     def beyond(self, value: float) -> float | None:
         """The next value outwards where `value` is an end of the range, None inside it."""

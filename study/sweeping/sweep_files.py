@@ -87,6 +87,8 @@ def _override(values: dict[str, Any], override: str) -> None:
         raise InputError.at(shown(override), "is not an override; write key.path=value, as in seeds=3")
     try:
         value = yaml.load(text, Loader=KeyLoader)
+    except yaml.constructor.ConstructorError as error:
+        raise InputError.at(path, str(error.problem)) from None
     except (yaml.YAMLError, ValueError):
         raise InputError.at(path, f"{shown(text)} is not a YAML value") from None
     *way, last = _keys_of(path)

@@ -65,11 +65,11 @@ class Trunks:
     def tidy(self, folder: SweepFolder) -> None:
         """When nothing is left to run: remove the states that nobody came for from the runs of a sweep that have ended.
 
-        Those of runs that another sweep shares, which is being run, are that sweep's to remove.
+        Those of runs that another sweep shares, which is being trained, are that sweep's to remove.
         """
         if not self._families:
             return
-        others = [sibling for sibling in folder.siblings() if is_locked(sibling.lock_file)]
+        others = [sibling for sibling in folder.siblings() if _is_being_trained(sibling)]
         for run_id in (run.run_id for run in folder.runs()):
             home = folder.home(run_id)
             if home.record_file.exists() and not any(other.run(run_id).is_run for other in others):
@@ -98,6 +98,11 @@ class Trunks:
         if key not in self._twins:
             self._twins[key] = tuple(_twins(config, self._family_of(config)))
         return self._twins[key]
+
+
+def _is_being_trained(sweep: SweepFolder) -> bool:
+    """Whether somebody runs a sweep, and has runs of it still to train."""
+    return is_locked(sweep.lock_file) and any(run.record() is None for run in sweep.runs())
 
 
 def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:
