@@ -214,28 +214,27 @@ TWO_KNOBS = {
 }
 
 
-def test_the_best_of_two_knobs_is_repeated_where_an_extension_was_lower() -> None:
-    cell = cells(sweep(tune=TWO_KNOBS, seeds=2))[0]
+def rounds_of(cell: Cell, loss: Callable[[float, float], float]) -> list[list[tuple[float, float, int]]]:
+    """The rates, weight decays and seeds that a cell wants after its grid, round by round, until it wants none."""
     rounds: list[list[tuple[float, float, int]]] = []
     records: dict[str, Any] = {}
     while wanted := cell.wanted(records):
         assert len(rounds) < 9
         rounds.append([(c.recipe.learning_rate, c.recipe.weight_decay, c.seed) for c in wanted])
-        records |= {c.key: record(c, c.recipe.learning_rate + c.recipe.weight_decay) for c in wanted}
-    assert rounds[1:] == [[(0.01, 0.01, 0), (0.02, 0.001, 0)], [(0.01, 0.001, 0), (0.01, 0.1, 0)], [(0.01, 0.001, 1)]]
+        records |= {c.key: record(c, loss(c.recipe.learning_rate, c.recipe.weight_decay)) for c in wanted}
     assert cell.tuned(records)
+    return rounds[1:]
+
+
+def test_the_best_of_two_knobs_is_repeated_where_an_extension_was_lower() -> None:
+    rounds = rounds_of(cells(sweep(tune=TWO_KNOBS, seeds=2))[0], lambda rate, decay: rate + decay)
+    assert rounds == [[(0.01, 0.01, 0), (0.02, 0.001, 0)], [(0.01, 0.001, 0), (0.01, 0.1, 0)], [(0.01, 0.001, 1)]]
 
 
 def test_rates_on_either_side_are_tried_where_another_knob_was_best_beyond_its_range() -> None:
     """Else the best rate would be the only one tried at that knob's best, and no comparison could use the cell."""
-    cell = cells(sweep(tune=TWO_KNOBS, seeds=2))[0]
-    rounds: list[list[tuple[float, float, int]]] = []
-    records: dict[str, Any] = {}
-    while wanted := cell.wanted(records):
-        assert len(rounds) < 9
-        rounds.append([(c.recipe.learning_rate, c.recipe.weight_decay, c.seed) for c in wanted])
-        records |= {c.key: record(c, 1 + abs(c.recipe.learning_rate - 0.04) + c.recipe.weight_decay) for c in wanted}
-    assert rounds[1:] == [[(0.04, 0.001, 0)], [(0.02, 0.001, 0), (0.08, 0.001, 0)], [(0.04, 0.001, 1)]]
+    rounds = rounds_of(cells(sweep(tune=TWO_KNOBS, seeds=2))[0], lambda rate, decay: 1 + abs(rate - 0.04) + decay)
+    assert rounds == [[(0.04, 0.001, 0)], [(0.02, 0.001, 0), (0.08, 0.001, 0)], [(0.04, 0.001, 1)]]
 
 
 def test_a_search_of_two_knobs_without_a_usable_trial_is_over() -> None:
