@@ -12,6 +12,7 @@ import numpy as np
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
+from study.fitting.cells import grouped
 from study.fitting.column_names import named_like
 from study.fitting.estimation import Fit, fit
 from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
@@ -60,15 +61,14 @@ def to_dict(found: Approaches) -> dict[str, Any]:
 def to_text(found: Approaches) -> str:
     """The frontiers for readers, each reason why there is none once, and under them why the rows hardly tell one."""
     lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
-    refused: dict[str, list[str]] = {}
     for name, one in found.items():
         if isinstance(one, str):
-            refused.setdefault(one, []).append(name)
             continue
         interval = "none" if one.interval is None else f"{one.interval[0]:.4f} to {one.interval[1]:.4f}"
         inside = sum(best.inside for best in one.best)
         lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
-    for reason, names in refused.items():
+    refused = {name: one for name, one in found.items() if isinstance(one, str)}
+    for reason, names in grouped(refused, refused.__getitem__).items():
         who = names[0] if len(names) == 1 else f"{len(names)} approaches ({', '.join(names)})"
         lines.append(f"{who:16}{'–':>14}   {reason}")
     weak = {name: one for name, one in found.items() if isinstance(one, Frontier) and one.reasons}

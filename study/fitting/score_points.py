@@ -81,8 +81,13 @@ def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict
     first, (score, noise) = found.iloc[0], mean
     untrained, its_noise = random.get(str(first["architecture"]), _NONE)
     each_run = found.drop_duplicates("run_id")
-    names = {"task": first["series"], "metric": first["metric"], "cell": first["cell"], "runs": tuple(each_run["run_id"])}
-    names |= {"knobs": first["knobs"]}
+    names = {
+        "task": first["series"],
+        "metric": first["metric"],
+        "cell": first["cell"],
+        "runs": tuple(each_run["run_id"]),
+        "knobs": first["knobs"],
+    }
     facts = {name: first[name] for name in _OF_CELL} | {"loss_nats": each_run["loss_nats"].mean()}
     measured = {"score": score, **asdict(noise), "seeds": found["seed"].nunique()}
     return names | facts | measured | {"random": untrained, "random_half": its_noise.half} | known

@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 
 from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
-from study.plotting.style import MANY, panels, theme, title_above
+from study.plotting.style import MANY, halo, panels, theme, title_above
 
 COVERS, MISSES, NO_INTERVAL = "interval covers", "interval misses", "no interval"
 
@@ -45,8 +44,7 @@ def draw(data: pd.DataFrame) -> Figure:
         figure, (axes,) = panels([""], f"measured {kind}", f"predicted {kind}", size=(8.0, 5.0))
         ends = [data[["measured", "predicted"]].min().min(), data[["measured", "predicted"]].max().max()]
         axes.plot(ends, ends, color="black", linewidth=1)
-        halo = [withStroke(linewidth=3, foreground="white")]
-        beside: dict[str, Any] = {"textcoords": "offset points", "fontsize": "small", "path_effects": halo, "zorder": 4}
+        beside: dict[str, Any] = {"textcoords": "offset points", "fontsize": "small", "path_effects": halo(), "zorder": 4}
         axes.annotate("predicted = measured", (ends[0], ends[0]), (8, -14), **beside)
         for part, colour in zip((COVERS, MISSES, NO_INTERVAL), sns.color_palette("colorblind", 3).as_hex(), strict=True):
             rows = data[data["interval"] == part]

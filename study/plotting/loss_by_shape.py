@@ -13,14 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter
 
 from study.architecture import Architecture
 from study.counting import parameters
 from study.fitting.evidence import MOST_PANELS, Evidence
 from study.fitting.law_fits import LawFit
-from study.plotting.style import LOSS, log_ticks, panels, theme
+from study.plotting.style import LOSS, halo, log_ticks, panels, theme
 from study.wording import budget_words, compact
 
 Count = Callable[[int, int], float]
@@ -165,7 +164,6 @@ def _draw_cells(axes: Axes, cells: pd.DataFrame, shade: ScalarMappable) -> None:
 
 def _annotate(axes: Axes, text: str, at: tuple[float, float], above: int, colour: str, aside: int = 0) -> None:
     """Text so many points above a place and aside of it: centred, or with its near end there."""
-    halo = [withStroke(linewidth=3, foreground="white")]
     align = "center" if aside == 0 else "left" if aside > 0 else "right"
-    style: dict[str, Any] = {"ha": align, "color": colour, "fontsize": "small", "path_effects": halo}
+    style: dict[str, Any] = {"ha": align, "color": colour, "fontsize": "small", "path_effects": halo()}
     axes.annotate(text, at, (aside, above), textcoords="offset points", **style)

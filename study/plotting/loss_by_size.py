@@ -9,13 +9,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.fitting.cells import Cell, Family
 from study.fitting.evidence import Evidence
 from study.plotting.lines import of_cell
-from study.plotting.style import LOSS, legend_below, mark_plateau, panels, series_styles, theme, what_bars_show
+from study.plotting.style import LOSS, halo, legend_below, mark_plateau, panels, series_styles, theme, what_bars_show
 from study.quantities import plural
 from study.wording import budget_words
 
@@ -137,9 +136,8 @@ def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
     if means["low_nats"].notna().all():
         reach = [means["mean_nats"] - means["low_nats"], means["high_nats"] - means["mean_nats"]]
         axes.errorbar(means["place"], means["mean_nats"], reach, color=colour, capsize=4, linestyle="none")
-    halo = [withStroke(linewidth=3, foreground="white")]
     for place, name, top in means[["place", "label", "top_nats"]].itertuples(index=False):
-        axes.annotate(name, (place, top), (0, 5), textcoords="offset points", ha="center", color=colour, path_effects=halo)
+        axes.annotate(name, (place, top), (0, 5), textcoords="offset points", ha="center", color=colour, path_effects=halo())
 
 
 def _title(data: pd.DataFrame, size: str) -> str:

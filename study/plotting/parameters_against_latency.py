@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from study.errors import InputError
 from study.latency.table import TIMES, read_table
-from study.plotting.style import depth_key, legend_below, log_ticks, panels, save_in, size_styles, theme
+from study.plotting.style import depth_key, halo, legend_below, log_ticks, panels, save_in, size_styles, theme
 from study.quantities import seconds_text
 
 PARAMETERS = "parameters_encoder"
@@ -41,7 +40,6 @@ def draw(data: pd.DataFrame) -> Figure:
         names = data["panel"].unique()
         figure, axes = panels(names.tolist(), f"{PARAMETERS} (no pooler, no head)", LATENCY, 2, (4.9, 3.5))
         styles = size_styles(data["depth"])
-        halo = [withStroke(linewidth=3, foreground="white")]
         for panel, name in zip(axes, names, strict=True):
             for row in data[data["panel"] == name].to_dict("records"):
                 colour, marker = styles[row["depth"]]
@@ -51,7 +49,14 @@ def draw(data: pd.DataFrame) -> Figure:
                 label, side = _label(row["model"], row["depth"], row["width"])
                 offset = {"left": (6, -9), "right": (-6, 3)}[side]
                 panel.annotate(
-                    label, (size, median), offset, textcoords="offset points", ha=side, fontsize=8, path_effects=halo, zorder=5
+                    label,
+                    (size, median),
+                    offset,
+                    textcoords="offset points",
+                    ha=side,
+                    fontsize=8,
+                    path_effects=halo(),
+                    zorder=5,
                 )
         axes[0].set_yscale("log")
         axes[0].yaxis.set_major_locator(LogLocator(numticks=12))

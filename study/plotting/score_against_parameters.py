@@ -6,13 +6,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
 
 from study.fitting.evidence import Evidence
 from study.fitting.published_scores import published_scores
 from study.plotting.loss_against_parameters import PARAMETERS
 from study.plotting.score_panels import drawn, measured
-from study.plotting.style import log_ticks
+from study.plotting.style import halo, log_ticks
 
 _PUBLISHED = "tab:red"
 
@@ -50,6 +49,6 @@ def _finish(panel: Axes, rows: pd.DataFrame) -> None:
             ha="right",
             fontsize="x-small",
             color=_PUBLISHED,
-            path_effects=[withStroke(linewidth=2, foreground="white")],
+            path_effects=halo(2),
         )
     log_ticks(panel)

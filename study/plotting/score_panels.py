@@ -29,8 +29,8 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
     """One row an encoder and task, the average last: the score against the column `x`, and what it is worth.
 
     `half` is half the 95% interval of the score `over` seeds, of pre-training or fine-tuning, and examples, over examples
-    alone where no encoder has two;
-    `held_out` marks encoders that a forecast holds out, and `line` names what an encoder is (study.plotting.lines).
+    alone where no encoder has two; `held_out` marks encoders that a forecast holds out, and `line` names what an encoder is
+    (study.plotting.lines).
     """
     if evidence.downstream is None:
         return pd.DataFrame()

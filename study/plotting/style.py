@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
@@ -179,6 +180,11 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
 def what_bars_show(intervals: pd.Series) -> str:
     """What the bars of a figure show, for its title, from the intervals of its means over seeds, missing where unknown."""
     return "bars: 95% over seeds" if intervals.notna().any() else "no seed replicates, so no intervals"
+
+
+def halo(linewidth: float = 3) -> list[withStroke]:
+    """White around letters, so that they can be read on lines."""
+    return [withStroke(linewidth=linewidth, foreground="white")]
 
 
 def save_in(figure: Figure, folder: Path, name: str) -> list[Path]:

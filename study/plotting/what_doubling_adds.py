@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from study.architecture import Architecture
 from study.counting import parameters, what_doubling_adds
+from study.fitting.cells import grouped
 from study.fitting.evidence import Evidence
 from study.named_models import named
 from study.plotting.style import panels, theme
@@ -19,12 +20,9 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
     Where these are one shape it comes once, as both.
     """
-    places: dict[Architecture, list[str]] = {}
-    for name, architecture in shapes_shown(evidence).items():
-        places.setdefault(architecture, []).append(name.partition(", ")[0])
-    rows = []
-    for architecture, names in places.items():
-        name = f"{' and '.join(names)}, {architecture.shape_name}"
+    shown, rows = shapes_shown(evidence), []
+    for architecture, names in grouped(shown, shown.__getitem__).items():
+        name = f"{' and '.join(name.partition(', ')[0] for name in names)}, {architecture.shape_name}"
         before = parameters(architecture).parameters_encoder
         for size, added in what_doubling_adds(architecture).items():
             rows.append({"shape": name, "size": size, "added": added, "before": before, "share": added / before})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -49,7 +49,7 @@ class Row:
 
 def rows(scored: Scored, downstream: Downstream) -> list[Row]:
     """One row a run and task, of what was asked for, at the knobs that were chosen."""
-    records = {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
+    records = _records(scored)
     measured = {
         (subject.run.random_id if subject.random else subject.run.run_id, subject.name): found
         for subject in scored.subjects
@@ -86,11 +86,13 @@ def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ..
         "Mean over seeds on the split reported on, ± half its 95% interval: over examples, and seeds where there are several."
     )
     more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
+    ended = _ended(scored, downstream)
     lines = [
         note,
         more,
-        *_cut(scored, downstream),
-        *_failures(scored, downstream),
+        *_cut(ended),
+        *_failures(ended),
+        *map(printable, scored.failed_baselines),
         f"All scores: {scored.target.sweep.scores_file.with_suffix('.csv')}",
     ]
     return table, "\n".join(lines)
@@ -99,6 +101,11 @@ def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ..
 def score_values(scored: Scored, downstream: Downstream) -> list[dict[str, object]]:
     """The rows as plain values."""
     return [asdict(row) for row in rows(scored, downstream)]
+
+
+def _records(scored: Scored) -> dict[str, ScoreRecord]:
+    """All scores of the runs, by their ids."""
+    return {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
 
 
 def _measured(subject: Subject, downstream: Downstream, records: Mapping[str, ScoreRecord]) -> Measured | None:
@@ -114,20 +121,19 @@ def _measured(subject: Subject, downstream: Downstream, records: Mapping[str, Sc
     return Measured(fmean(values), interval, len(values), rate)
 
 
-def _failures(scored: Scored, downstream: Downstream) -> list[str]:
-    """A line for each score that was asked for and failed, and for each task whose baselines did."""
-    scores = [
+def _failures(ended: Sequence[tuple[Job, ScoreRecord]]) -> list[str]:
+    """A line for each score that was asked for and failed."""
+    return [
         printable(f"{record.state}: {record.config.task}: {record.reason}; to try again, move {job.folder.path} away")
-        for job, record in _ended(scored, downstream)
+        for job, record in ended
         if record.state != "COMPLETED"
     ]
-    return [*scores, *map(printable, scored.failed_baselines)]
 
 
-def _cut(scored: Scored, downstream: Downstream) -> list[str]:
+def _cut(ended: Sequence[tuple[Job, ScoreRecord]]) -> list[str]:
     """A line for each task whose inputs were longer than the encoders read."""
     cut: dict[str, int] = {}
-    for _, record in _ended(scored, downstream):
+    for _, record in ended:
         if record.truncated_examples:
             cut[record.config.task] = max(cut.get(record.config.task, 0), record.truncated_examples)
     cut_short = "longer than what an encoder reads, and cut (the most of any score)"
@@ -136,7 +142,7 @@ def _cut(scored: Scored, downstream: Downstream) -> list[str]:
 
 def _ended(scored: Scored, downstream: Downstream) -> list[tuple[Job, ScoreRecord]]:
     """The scores that were asked for and have a record."""
-    records = {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
+    records = _records(scored)
     jobs = {job.score_id: job for subject in scored.subjects for job in subject.jobs(downstream, records)}
     return [(job, records[score_id]) for score_id, job in jobs.items() if score_id in records]
 

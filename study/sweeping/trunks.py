@@ -102,7 +102,7 @@ class Trunks:
 
 def _is_being_trained(sweep: SweepFolder) -> bool:
     """Whether somebody runs a sweep, and has runs of it still to train."""
-    return is_locked(sweep.lock_file) and any(run.record() is None for run in sweep.runs())
+    return is_locked(sweep.lock_file) and any(not run.record_file.exists() for run in sweep.runs())
 
 
 def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:
