@@ -125,6 +125,7 @@ class Answer:
         sections = {
             "Answer": _answer(evidence),
             "What the evidence does not decide": _bullets(undecided(evidence)),
+            "Figures": "\n\n".join(_figure(name) for name in self.figures),
             "Differences at equal parameters": tables.differences(evidence, of_shapes=True),
             "Differences between settings": tables.differences(evidence, of_shapes=False),
             "Averages over places": tables.averages(evidence),
@@ -136,7 +137,6 @@ class Answer:
             "Downstream scores": score_table(evidence),
             "Cells": tables.cells(evidence),
             "Excluded runs": tables.excluded_runs(evidence),
-            "Figures": "\n\n".join(_figure(name) for name in self.figures),
             "Conventions": "\n".join(f"- {line}" for line in CONVENTIONS),
             "How to regenerate": _regenerate(evidence.folder),
         }

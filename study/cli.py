@@ -364,6 +364,7 @@ def sync(folder: Path, as_json: bool) -> None:
 @click.option("--latency-statistic", type=click.Choice(["median", "p95", "fastest"]), default="median", show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="Which rows of the latency table.  [default: the only ones]")
 @click.option("--law", type=click.Path(path_type=Path), help="JSON of a fitted law; the lowest predicted loss comes first.")
+@click.option("--law-convention", type=click.Choice(CONVENTIONS), help="What the law's N counts, where its file does not say.")
 @click.option("--tokens", help="Training tokens, as in 1B, for a law that needs them.")
 @click.option("--depth", default="1:24", show_default=True, help="Depths to consider.")
 @click.option("--width", default="64:2048", show_default=True, help="Widths to consider.")

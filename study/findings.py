@@ -200,20 +200,28 @@ def _counts_of_shapes(pairs: Sequence[Comparison]) -> Iterator[str]:
 
 
 def _counts_of_settings(pairs: Sequence[Comparison]) -> Iterator[str]:
-    """Of the pairs that differ in each setting, in how many either of two values is better, or each of several."""
-    for column in dict.fromkeys(pair.weighs for pair in pairs):
-        among = [pair for pair in pairs if pair.weighs == column]
-        values = dict.fromkeys(value for pair in among for value in (pair.second, pair.first))
-        if len(values) == 2:
-            yield _counts(among, "", among[0].first, among[0].second)
-            continue
-        decided = [pair for pair in among if pair.status == "decided"]
-        for value in values:
-            lower = sum(pair.lower == value for pair in decided)
-            higher = sum(value in (pair.first, pair.second) and pair.lower != value for pair in decided)
-            whole = sum(value in (pair.first, pair.second) for pair in among)
-            counts = f"lower in {lower} of {plural(whole, 'pair')}, higher in {higher}, undecided in {whole - lower - higher}"
-            yield f"{value} is {counts}"
+    """Of the pairs that differ in each setting, in how many either of two values is better, or each of several than which."""
+    for among in grouped(pairs, lambda pair: pair.weighs).values():
+        first, second, *more = dict.fromkeys(value for pair in among for value in (pair.first, pair.second))
+        yield _lower_ones(among) if more else _counts(among, "", first, second)
+
+
+def _lower_ones(pairs: Sequence[Comparison]) -> str:
+    """Which of several settings are lower than which, in how many of the places where the two were compared."""
+    places = Counter(frozenset((pair.first, pair.second)) for pair in pairs)
+    decided = [pair for pair in pairs if pair.status == "decided"]
+    below = Counter((pair.lower, pair.second if pair.first_is_lower else pair.first) for pair in decided)
+    clauses = []
+    for lower, than in grouped(below, lambda sides: sides[0]).items():
+        higher = (f"{other}{_in_places(below[sides], places[frozenset(sides)])}" for sides in than for other in sides[1:])
+        clauses.append(f"{lower} is lower than {' and '.join(higher)}")
+    told = f": {', '.join(clauses)}" if clauses else ""
+    return f"of {plural(len(pairs), 'pair')} {len(decided)} {'is' if len(decided) == 1 else 'are'} decided{told}"
+
+
+def _in_places(decided: int, places: int) -> str:
+    """In how many of the places of a pair it is decided for one side; empty where it has one alone."""
+    return f" in {decided} of {places}" if places > 1 else ""
 
 
 def _counts(pairs: Sequence[Comparison], kind: str, first: str, second: str) -> str:
@@ -311,8 +319,16 @@ def _averages(averages: Sequence[Average], of_shapes: bool) -> Iterator[str]:
         names = dict.fromkeys(name for average in alike for name in (average.second, average.first))
         lowest = max(names, key=lambda name: sum(average.lower == name for average in alike))
         above = [one.reversed if one.first == lowest else one for one in alike if lowest in (one.first, one.second)]
-        others = "; ".join(f"{average.first} {_average_clause(average)}" for average in above)
-        yield f"Averaged {over}, {lowest} has the lowest mean; the others minus it: {others} (Holm, 5%)."
+        yield f"Averaged {over}, {lowest} has the lowest mean. The others minus it, {_judged(above)} (Holm, 5%)."
+
+
+def _judged(averages: Sequence[Average]) -> str:
+    """Averages over places with their intervals, those of one status together and the decided ones first."""
+    by_status = grouped(sorted(averages, key=lambda average: average.status), lambda average: average.status)
+    return "; ".join(
+        f"{status.replace('_', ' ')}: {', '.join(f'{one.first} {interval(one.difference)}{_opposed(one)}' for one in alike)}"
+        for status, alike in by_status.items()
+    )
 
 
 def _connected(averages: Sequence[Average]) -> list[list[Average]]:
@@ -329,18 +345,21 @@ def _connected(averages: Sequence[Average]) -> list[list[Average]]:
 def _average_clause(average: Average) -> str:
     """An average over places with its interval, verdict and range."""
     span_of_places = f"{signed(average.least_nats)} to {signed(average.most_nats)} at its {len(average.places)} places"
-    opposed = ", decided either way, so the average hides what it depends on" if average.opposed else ""
-    return f"{interval(average.difference)}, {average.status.replace('_', ' ')}, {span_of_places}{opposed}"
+    return f"{interval(average.difference)}, {average.status.replace('_', ' ')}, {span_of_places}{_opposed(average)}"
+
+
+def _opposed(average: Average) -> str:
+    return ", decided either way, so the average hides what it depends on" if average.opposed else ""
 
 
 def _best(evidence: Evidence) -> Iterator[str]:
     """The front of each budget and validation set, and the steps that bought most loss for their parameters."""
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
-        best, budget = cells[-1], budget_words(of)
-        yield f"Lowest loss at {budget}: {_named(best)}, {best.loss_nats:.4f} nats ({compact(best.parameters)} parameters)."
-        if len(cells) > 1:
-            shown = "; ".join(f"{_named(cell)} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in cells)
-            yield f"Front of loss (nats) against parameters at {budget}: {shown}."
+        *smaller, best = cells
+        words = f"{_named(best)}, {best.loss_nats:.4f} nats ({compact(best.parameters)} parameters)"
+        shown = "; ".join(f"{_named(cell)} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in smaller)
+        cheaper = f"; the front below that size: {shown}" if smaller else ""
+        yield f"Lowest loss at {budget_words(of)}: {words}{cheaper}."
     for front in flops_fronts_of(evidence.cells):
         shown = "; ".join(
             f"{cell.setting}, {budget_words(cell.budget)}: {cell.loss_nats:.4f} at {cell.train_flops:.3g}" for cell in front
@@ -387,9 +406,13 @@ def _step(gain: Gain) -> str:
 
 
 def _longest(evidence: Evidence) -> Iterator[str]:
-    """What the step to the largest budget bought the largest shapes."""
-    last = {(gain.shape, gain.setting): gain for gain in evidence.token_gains}
-    yield from (_token_gain_sentence(gain) for gain in list(last.values())[-GAINS_TOLD:])
+    """What the step to the largest budget bought the largest shapes, and of many over which range all gained."""
+    last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
+    if len(last) > GAINS_TOLD:
+        gained = [gain.nats_lowered_per_doubling for gain in last]
+        bought = f"lowered by {min(gained):.3f} to {max(gained):.3f} nats per doubling of the tokens"
+        yield f"At the last step to a larger budget the loss of {len(last)} cells is {bought}; the largest {GAINS_TOLD}:"
+    yield from map(_token_gain_sentence, last[-GAINS_TOLD:])
 
 
 def _token_gain_sentence(gain: TokenGain) -> str:

@@ -14,7 +14,7 @@ from study.aligned import aligned
 from study.architecture import Architecture
 from study.counting import MASKING_RATE, flops_per_token, masked_positions, parameters
 from study.errors import InputError
-from study.fitting.law_files import FittedLaw, read_law
+from study.fitting.law_files import Convention, FittedLaw, read_law
 from study.fitting.observations import VOCABULARY
 from study.latency.prediction import LatencyModel, Statistic, fit_latency
 from study.latency.table import read_table
@@ -75,6 +75,7 @@ def right_size(
     latency_statistic: Statistic = "median",
     threads: int | None = None,
     law: Path | None = None,
+    law_convention: Convention | None = None,
     tokens: str | None = None,
     under: bool = False,
     tolerance: float = 0.02,
@@ -89,7 +90,7 @@ def right_size(
     if latency is not None:
         size = (setting.batch, setting.sequence_length)
         model = fit_latency(read_table(latency_table), setting.precision, threads, size, latency_statistic)
-    fitted = read_law(law) if law is not None else None
+    fitted = read_law(law, law_convention) if law is not None else None
     trained = None if tokens is None else read_count("--tokens", tokens)
     quantities = _quantities(setting, model, fitted, trained)
     read = (

@@ -155,9 +155,16 @@ def test_of_several_settings_the_lowest_is_told_and_what_the_others_are_above_it
     ]
     (told,) = sentences(averaged(cells)[1], of_shapes=False)
     assert told.startswith(
-        "Averaged over 2 places, norm=pre has the lowest mean; the others minus it: norm=post +0.2000 nats (95% interval +0.1"
+        "Averaged over 2 places, norm=pre has the lowest mean. The others minus it, decided: norm=post +0.2000 nats (95% "
     )
-    assert "; norm=sandwich +0.3000 nats (95% interval +0.2" in told
+    assert ", norm=sandwich +0.3000 nats (95% interval +0.2" in told
+    unsure = [
+        replace(average, status="undecided" if "norm=post" in (average.first, average.second) else average.status)
+        for average in averaged(cells)[1]
+    ]
+    (told,) = sentences(unsure, of_shapes=False)
+    assert "minus it, decided: norm=sandwich +0.3000 nats (95% interval" in told
+    assert "; undecided: norm=post +0.2000 nats (95% interval" in told
 
 
 def test_shapes_of_other_sizes_are_told_apart() -> None:

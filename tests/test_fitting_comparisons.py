@@ -264,10 +264,13 @@ def test_of_two_settings_a_pair_holds_one(tmp_path: Path) -> None:
     assert len(pairs) == len(of_norm) + len(of_dropout) == 9
     decided = [replace(pair, status="decided", difference=replace(pair.difference, estimate_nats=1.0)) for pair in of_dropout]
     assert verdict([*of_norm[1:], *decided]).endswith(
-        "dropout=0 is lower in 4 of 4 pairs, higher in 0, undecided in 0; "
-        "dropout=0.02 is lower in 2 of 4 pairs, higher in 2, undecided in 0; "
-        "dropout=0.1 is lower in 0 of 4 pairs, higher in 4, undecided in 0 (Holm, 5%)."
+        "of 6 pairs 6 are decided: dropout=0 is lower than dropout=0.02 in 2 of 2 and dropout=0.1 in 2 of 2, "
+        "dropout=0.02 is lower than dropout=0.1 in 2 of 2 (Holm, 5%)."
     )
+    assert verdict(decided[:3]) == (
+        "At equal shape and tokens, of 3 pairs 3 are decided: dropout=0 is lower than dropout=0.02 and dropout=0.1, "
+        "dropout=0.02 is lower than dropout=0.1 (Holm, 5%)."
+    ), "one place"
 
 
 def test_a_donor_is_one_setting_however_its_folder_is_written(tmp_path: Path) -> None:
@@ -358,7 +361,9 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
         assert pair.difference.estimate_nats == pytest.approx(0.1 * (sizes[pair.first] - sizes[pair.second]), abs=0.02)
         assert pair.status == "decided"
     assert [shared(scatter).cells for scatter in found.comparisons.seed_scatter] == [6, 6]
-    assert "batch_tokens=512 is lower in 8 of 8 pairs" in loss_findings(found)[0]
+    assert (
+        "batch_tokens=512 is lower than batch_tokens=1024 in 4 of 4 and batch_tokens=2048 in 4 of 4" in loss_findings(found)[0]
+    )
     fronts = [line for line in loss_findings(found) if line.startswith("Lowest")]
     assert [line.split(":")[0] for line in fronts] == ["Lowest loss at 1.0M tokens", "Lowest loss at 2.0M tokens"]
 
@@ -404,7 +409,7 @@ def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Pa
     sentence, *rest = loss_findings(found)
     assert sentence.startswith("Width lowers loss more in every pair: at equal parameters and FLOPs, of 6 pairs")
     assert rest[0].startswith(
-        "Averaged over 2 places, L1-H128-A2-F512 has the lowest mean; the others minus it: L2-H92-A2-F368 +0.19"
+        "Averaged over 2 places, L1-H128-A2-F512 has the lowest mean. The others minus it, decided: L2-H92-A2-F368 +0.19"
     )
     assert rest[1].startswith("200.1k non-embedding parameters, 300.0G FLOPs: L1-H128-A2-F512 is lower")
     assert [len(scatter.variances) for scatter in found.comparisons.seed_scatter] == [3, 3]
@@ -592,7 +597,7 @@ def test_a_front_is_of_one_budget_and_one_validation_set(tmp_path: Path) -> None
     add_run(folder, other.model_copy(update={"masking": other.masking.model_copy(update={"rate": 0.4})}))
     found = evidence_of(folder)
     assert [cell.budget.tokens for cell in found.front] == [2.5e5] * 2 + [1e6] * 3
-    fronts = [line for line in loss_findings(found) if line.startswith("Front")]
+    fronts = [line for line in loss_findings(found) if "; the front below that size: L1-H64-A2-F256 " in line]
     assert [line.split(":")[0].split(" at ")[1] for line in fronts] == ["250.0k tokens", "1.0M tokens"]
     assert all(line.count("L1-") == 2 for line in fronts)
     lowest = [line for line in loss_findings(found) if line.startswith("Lowest")]
@@ -657,6 +662,18 @@ def test_what_more_tokens_buy_is_told_by_shape_and_per_doubling(tmp_path: Path) 
     last = "from 1.0M tokens to 2.0M tokens"
     assert [line.split(":")[0] for line in told] == [f"L{depth}-H96-A2-F384 {last}" for depth in (1, 2)]
     assert not [line for line in undecided(found) if last in line]
+
+
+def test_of_many_shapes_the_range_of_what_more_tokens_bought_is_told(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for tokens, width, seed in product((1e6, 2e6), (32, 64, 96, 128), (0, 1)):
+        add_run(folder, run_config(1, width, tokens=tokens, seed=seed))
+    found = evidence_of(folder)
+    gained = [gain.nats_lowered_per_doubling for gain in found.token_gains]
+    range_told, *largest = (line for line in loss_findings(found) if "per doubling" in line)
+    assert len(set(gained)) == 4
+    assert f"of 4 cells is lowered by {min(gained):.3f} to {max(gained):.3f} nats per doubling" in range_told
+    assert [line.split(" from ")[0] for line in largest] == [gain.shape for gain in found.token_gains[-3:]]
 
 
 def test_a_step_in_tokens_whose_interval_holds_zero_is_open(tmp_path: Path) -> None:

@@ -279,10 +279,31 @@ def test_settings_of_a_budget_come_as_the_sweep_lists_them(tmp_path: Path) -> No
 def test_loss_curves_end_at_the_final_loss(evidence: Evidence) -> None:
     data = loss_curves.frame(evidence)
     assert data["run_id"].nunique() == 24
-    last = data.sort_values("tokens").groupby("run_id")["loss_nats"].last()
+    last = data[data["kind"] == "val"].sort_values("tokens").groupby("run_id")["loss_nats"].last()
     final = evidence.ledger.set_index("run_id")["loss_nats"]
     assert last.tolist() == pytest.approx(final[last.index].tolist())
     assert set(data["unigram_entropy_nats"]) == {UNIGRAM}
+
+
+def test_loss_curves_show_training_losses_from_the_plateau_on_but_not_what_is_learnt_from_a_teacher(tmp_path: Path) -> None:
+    teacher, folder = "0123456789abcdef", sweep_folder(tmp_path / "s")
+    for learns_from in ("none", f"runs/{teacher}"):
+        config = in_setting(run_config(1, 64), teacher=learns_from)
+        run_id = add_run(folder, config)
+        with folder.run(run_id).metrics_file.open("a") as file:
+            file.write('{"trainer/tokens": 7, "train/loss": 7.5}\n')
+    folder.write_ledger()
+    data = loss_curves.frame(gather(folder))
+    taught = data["setting"].str.contains(teacher)
+    assert set(data.loc[taught, "kind"]) == {"val"}
+    assert set(data.loc[~taught, "kind"]) == {"val", "train"}
+    minimised = data[data["kind"] == "train"]
+    assert 7 in set(minimised["tokens"])
+    (panel,) = loss_curves.draw(data).axes
+    (thin,) = (line for line in panel.get_lines() if line.get_alpha())
+    kept = np.asarray(thin.get_xdata())
+    assert kept.tolist() == minimised.loc[minimised["loss_nats"] <= UNIGRAM, "tokens"].tolist(), "more would hide the rest"
+    assert 7 not in kept
 
 
 def test_paired_differences_of_long_names_keep_room_for_the_differences(evidence: Evidence) -> None:

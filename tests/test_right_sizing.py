@@ -167,6 +167,23 @@ def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
     assert loss == pytest.approx(1.7 + 400 * count**-0.34 + 410 * 1e9**-0.28, rel=1e-4)
 
 
+def test_what_the_n_of_a_foreign_law_counts_is_said_beside_it(tmp_path: Path) -> None:
+    path = write_law(tmp_path / "y.json", law="power", columns={"parameters": "Model Size"}, estimates={"A": 2, "alpha": 0.3})
+    for convention, count in parameters(right_size(parameters="10M").shapes[0]).totals().items():
+        told = CliRunner().invoke(
+            commands, ["shapes", "--parameters", "10M", "--law", str(path), "--law-convention", convention, "--json"]
+        )
+        assert told.exit_code == 0, told.output
+        losses = {row["shape"]: row["loss_nats"] for row in json.loads(told.output)["shapes"]}
+        shape = right_size(parameters="10M").shapes[0].shape_name
+        assert losses[shape] == pytest.approx(2 * count**-0.3), convention
+    own = write_law(
+        tmp_path / "x.json", law="power", columns={"parameters": "parameters_encoder"}, estimates={"A": 2, "alpha": 0.3}
+    )
+    with pytest.raises(InputError, match="is parameters_encoder, and --law-convention says parameters; leave the option out"):
+        right_size(parameters="10M", law=own, law_convention="parameters")
+
+
 def test_a_law_that_is_weakly_identified_is_used_with_a_note(tmp_path: Path) -> None:
     found = {"law": "power", "estimates": {"A": 2, "alpha": 0.3}, "status": "weakly_identified", "reasons": ["alpha is wide"]}
     (tmp_path / "y.json").write_text(json.dumps(found))
@@ -233,7 +250,7 @@ def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
         ),
         (
             '{"law": "power", "columns": {"parameters": "Model Size"}, "estimates": {"A": 2, "alpha": 0.3}}',
-            "columns.parameters: 'Model Size' is none of parameters, parameters_encoder, parameters_non_embedding",
+            "columns.parameters: 'Model Size' is none of parameters, parameters_encoder, parameters_non_embedding; say by",
         ),
     ],
 )

@@ -35,13 +35,20 @@ from tests.small import config
 def test_a_run_that_does_not_fit_is_named_with_need_room_difference_and_remedy() -> None:
     small, large = config(Path("x")), config(Path("x"), architecture={"width": 64, "depth": 4})
     needed = needed_bytes(large, Execution())
-    room = Room(needed - 1_000_000, "2 GB of RAM available, shared by 2 slots")
+    room = Room(2 * (needed - 1_000_000), "of RAM available", slots=2)
     with pytest.raises(InputError) as refused:
         refuse_too_large([small, large, large], room, Execution())
     (problem,) = refused.value.problems
     assert problem.place == f"shape {large.architecture.shape_name}"
     for part in (bytes_text(needed), bytes_text(room.bytes), "1 MB too much", room.share, "--slots-per-device", "batch_tokens"):
         assert part in problem.message
+
+
+def test_a_slot_that_shares_with_none_is_not_told_to_be_fewer() -> None:
+    run = config(Path("x"))
+    with pytest.raises(InputError, match=r"too much; use a smaller recipe\.batch_tokens") as refused:
+        refuse_too_large([run], Room(1_000_000, "of RAM available"), Execution())
+    assert "shared by" not in str(refused.value)
 
 
 def test_a_run_that_fits_exactly_is_let_through() -> None:

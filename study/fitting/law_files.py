@@ -70,11 +70,12 @@ class _Rows(Strict):
     alike: dict[str, int] = Field(default_factory=dict)
 
 
-def read_law(path: Path) -> FittedLaw:
+def read_law(path: Path, convention: Convention | None = None) -> FittedLaw:
     """The law of a JSON file: `law`, `estimates`, and under `columns` which total `parameters` counts where the law has it.
 
-    Raises InputError, with every problem, where the file holds no law of loss in the sizes of a shape and tokens, and where it
-    says that the fit failed or ended on a bound.
+    `convention` is that total where the file names a column of somebody's table instead. Raises InputError, with every problem,
+    where the file holds no law of loss in the sizes of a shape and tokens, where it says that the fit failed or ended on a
+    bound, and where it names another total than `convention`.
     """
     values = _read(path)
     name = values.get("law")
@@ -94,12 +95,13 @@ def read_law(path: Path) -> FittedLaw:
         if not isinstance(known.get(parameter), int | float) or isinstance(known[parameter], bool):
             problems.append(Problem(f"{path}: estimates.{parameter}", f"is {shown(known.get(parameter))}, not a number"))
     columns = values.get("columns") or {}
-    convention: Any = columns.get("parameters", "parameters") if isinstance(columns, dict) else columns
-    if "parameters" in law.variables and convention not in get_args(Convention):
-        choices = list(get_args(Convention))
-        told = f"{shown(convention)} is none of {', '.join(choices)}"
-        message = f"{told}, which say what is counted; write there the one that your column holds"
-        problems.append(Problem(f"{path}: columns.parameters", message))
+    told: Any = columns.get("parameters", "parameters") if isinstance(columns, dict) else columns
+    place, totals = f"{path}: columns.parameters", get_args(Convention)
+    if "parameters" in law.variables and told not in totals and convention is None:
+        message = f"{shown(told)} is none of {', '.join(totals)}; say by --law-convention which of them your column counts"
+        problems.append(Problem(place, message))
+    if told in totals and convention not in (None, told):
+        problems.append(Problem(place, f"is {told}, and --law-convention says {convention}; leave the option out"))
     status, reasons = values.get("status"), "; ".join(map(str, values.get("reasons") or ()))
     if status in UNTOLD:
         message = f"holds a fit of {name} that {'failed' if status == 'failed' else 'ended on a bound'} ({reasons}); "
@@ -111,7 +113,7 @@ def read_law(path: Path) -> FittedLaw:
     notes += [f"{name} was fitted with a warning: {warning}" for warning in rows.warnings]
     ranges = {variable: rows.ranges[variable] for variable in law.variables if variable in rows.ranges}
     known_estimates = {name: float(known[name]) for name in law.parameters}
-    return FittedLaw(law, known_estimates, convention, tuple(notes), ranges, rows.alike)
+    return FittedLaw(law, known_estimates, convention or told, tuple(notes), ranges, rows.alike)
 
 
 @dataclass(frozen=True)

@@ -1,53 +1,79 @@
-"""Validation loss against tokens of the chosen runs, with the plateau that training has to leave."""
+"""Validation loss against tokens of the chosen runs over their training loss, with the plateau that training has to leave."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from study.config import NO_RUN
+from study.fitting.cells import Cell
 from study.fitting.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import LOSS, legend_below, log_ticks, mark_plateau, panels, theme
+from study.quantities import plural
+
+_OF: dict[str, dict[str, Any]] = {
+    "val": {},
+    "train": {"marker": None, "linestyle": "-", "linewidth": 0.7, "alpha": 0.45, "zorder": 1},
+}
+"""How a loss of each kind looks in the line of its run."""
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a validation of a usable run at its cell's chosen rate; a step logged twice counts as logged last.
+    """One row a logged loss of a usable run at its cell's chosen rate; a step logged twice counts as logged last.
 
-    `line` names the cell's line (study.plotting.lines).
+    `kind` is val, or train where the run learns from text alone: with a teacher, what is minimised is no MLM loss. `line` names
+    the cell's line (study.plotting.lines).
     """
-    rows = [
-        {
-            "panel": panel,
-            "run_id": run,
-            **of_cell(cell),
-            "tokens": row["trainer/tokens"],
-            "loss_nats": row["val/loss"],
-            "unigram_entropy_nats": cell.unigram_entropy_nats,
-        }
-        for panel, cells in evidence.panels().items()
-        for cell in cells
-        for run in cell.runs
-        for row in evidence.folder.run(run).metrics()
-        if row.get("val/loss") is not None and row.get("trainer/tokens")
-    ]
+    rows = [row for panel, cells in evidence.panels().items() for cell in cells for row in _rows(evidence, panel, cell)]
     table = pd.DataFrame(rows)
     if table.empty:
         return table
-    return table.assign(line=lines(table)).drop_duplicates(["run_id", "tokens"], keep="last", ignore_index=True)
+    return table.assign(line=lines(table)).drop_duplicates(["run_id", "kind", "tokens"], keep="last", ignore_index=True)
+
+
+def _rows(evidence: Evidence, panel: str, cell: Cell) -> Iterator[dict[str, Any]]:
+    ledger, alone = evidence.ledger.set_index("run_id"), NO_RUN["teacher"]
+    teachers = ledger["recipe.teacher"] if "recipe.teacher" in ledger else pd.Series(alone, ledger.index)
+    for run in cell.runs:
+        kinds = ("val", "train") if teachers[run] == alone else ("val",)
+        for row in evidence.folder.run(run).metrics():
+            for kind in kinds:
+                if row.get(f"{kind}/loss") is not None and row.get("trainer/tokens"):
+                    yield {
+                        "panel": panel,
+                        "run_id": run,
+                        **of_cell(cell),
+                        "kind": kind,
+                        "tokens": row["trainer/tokens"],
+                        "loss_nats": row[f"{kind}/loss"],
+                        "unigram_entropy_nats": cell.unigram_entropy_nats,
+                    }
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a family, a line a run; see study.plotting.lines for how they are told apart."""
+    """A panel a family, a line a run; see study.plotting.lines for how they are told apart.
+
+    The range is that of the validation losses and, where there are training losses, of these from the plateau on.
+    """
+    curves = data[data["kind"] == "val"]
+    if (data["kind"] == "train").any():
+        highest = data.loc[data["kind"] == "val", ["loss_nats", "unigram_entropy_nats"]].max().max()
+        curves = data[(data["kind"] == "val") | (data["loss_nats"] <= highest)]
     with theme():
         names = data["panel"].unique()
         figure, axes = panels(names.tolist(), "training tokens", LOSS)
         styles = line_styles(data)
         for panel, name in zip(axes, names, strict=True):
-            for _, run in data[data["panel"] == name].groupby("run_id", sort=False):
-                panel.plot(run["tokens"], run["loss_nats"], **styles[run["line"].iloc[0]])
+            for (_, kind), run in curves[curves["panel"] == name].groupby(["run_id", "kind"], sort=False):
+                panel.plot(run["tokens"], run["loss_nats"], **(styles[run["line"].iloc[0]] | _OF[kind]))
         log_ticks(axes[0])
         for panel in axes:
             mark_plateau(panel, data["unigram_entropy_nats"])
-        figure.suptitle(f"Loss curves at the chosen learning rates ({data['run_id'].nunique()} runs)")
+        thin = "\nthin: training loss, the mean since the row before" if (data["kind"] == "train").any() else ""
+        figure.suptitle(f"Loss curves at the chosen learning rates ({plural(data['run_id'].nunique(), 'run')}){thin}")
         legend_below(figure, line_key(styles), columns=3)
     return figure

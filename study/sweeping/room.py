@@ -33,10 +33,21 @@ CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Room:
-    """Memory for one run on one slot, and what it is a share of."""
+    """Memory that so many slots share: `total` bytes, and of what."""
 
-    bytes: int
-    share: str
+    total: int
+    what: str
+    slots: int = 1
+
+    @property
+    def bytes(self) -> int:
+        """Memory for one run on one slot."""
+        return self.total // self.slots
+
+    @property
+    def share(self) -> str:
+        """What a slot's memory is a share of, in words."""
+        return f"{bytes_text(self.total)} {self.what}" + (f", shared by {self.slots} slots" if self.slots > 1 else "")
 
 
 def check_room(spec: SweepSpec, slots: Sequence[Slot]) -> None:
@@ -50,11 +61,12 @@ def refuse_too_large(runs: Iterable[RunConfig], room: Room, execution: Execution
     for run in runs:
         name = run.architecture.shape_name
         needs[name] = max(needs.get(name, 0), needed_bytes(run, execution))
+    fewer = "fewer --slots-per-device, or " if room.slots > 1 else ""
     problems = [
         Problem(
             f"shape {name}",
             f"training needs {bytes_text(needed)} of memory, a slot has {bytes_text(room.bytes)} ({room.share}): "
-            f"{bytes_text(needed - room.bytes)} too much; use fewer --slots-per-device, or a smaller recipe.batch_tokens",
+            f"{bytes_text(needed - room.bytes)} too much; use {fewer}a smaller recipe.batch_tokens",
         )
         for name, needed in needs.items()
         if needed > room.bytes
@@ -92,13 +104,11 @@ def run_memory(config: RunConfig, precision: Precision, device: Device, ranks: i
 def room_of(slots: Sequence[Slot]) -> Room:
     """Memory of the tightest slot: free RAM over all slots, or a GPU's free memory over the slots that share it."""
     if slots[0].device == "cpu":
-        available = available_memory_bytes()
-        return Room(available // len(slots), _share(available, "of RAM available", len(slots)))
+        return Room(available_memory_bytes(), "of RAM available", len(slots))
     sharing = [sum(other.indices == slot.indices for other in slots) for slot in slots]
     free = free_gpu_bytes([slot.indices for slot in slots])
     tightest = min(range(len(slots)), key=lambda i: free[i] / sharing[i])
-    share = _share(free[tightest], f"free on GPU {slots[tightest].indices[0]}", sharing[tightest])
-    return Room(free[tightest] // sharing[tightest], share)
+    return Room(free[tightest], f"free on GPU {slots[tightest].indices[0]}", sharing[tightest])
 
 
 def free_gpu_bytes(devices: Sequence[tuple[int, ...]]) -> list[int]:
@@ -136,7 +146,3 @@ def _left_in_control_groups() -> Iterator[int]:
             statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
             droppable = int(statistics["inactive_file"])
             yield int((folder / limit).read_text()) - int((folder / use).read_text()) + droppable
-
-
-def _share(total: int, what: str, slots: int) -> str:
-    return f"{bytes_text(total)} {what}" + (f", shared by {slots} slots" if slots > 1 else "")
