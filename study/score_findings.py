@@ -37,7 +37,7 @@ def score_findings(evidence: Evidence) -> list[str]:
     found = evidence.downstream
     if found is None:
         return []
-    return [*_verdicts(found), *_above_untrained(found), *_average(found), *_unusual(found)]
+    return [*_verdicts(found), *_above_untrained(found), *_average(found), *_unusual(found), *_truncated(found)]
 
 
 def _verdicts(found: Downstream) -> Iterator[str]:
@@ -89,6 +89,13 @@ def _unusual(found: Downstream) -> Iterator[str]:
     for words, tasks in grouped(knobs, knobs.__getitem__).items():
         if words and not all(words in task for task in tasks):
             yield f"Scored with {words}: {', '.join(tasks)}."
+
+
+def _truncated(found: Downstream) -> Iterator[str]:
+    """How many examples of each task some encoder did not read whole."""
+    most = {task.task: task.points["truncated_examples"].max() for task in found.tasks}
+    if told := ", ".join(f"{task} {count:,.0f}" for task, count in most.items() if count > 0):
+        yield f"Examples longer than what an encoder reads, and cut, of all splits (the most of any encoder): {told}."
 
 
 def _average(found: Downstream) -> Iterator[str]:

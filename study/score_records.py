@@ -179,7 +179,7 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
     over the seeds that ran all of the knobs, is highest (the first seed runs the whole grid). Columns: `run_id`, `encoder`,
     `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (others that are not as usual, in words),
     the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric of the task,
-    `chosen_on`, `reported_on`, examples, `tokens_per_second`.
+    `chosen_on`, `reported_on`, examples and how many of them were cut, `tokens_per_second`.
     A row of random weights has the id of the run that it lies under; join it to others by `architecture` through that run's
     record. Scores of one `score_id` are one score, under however many runs they lie.
     """
@@ -252,7 +252,8 @@ def mean_noise(deviation: float, freedom: int, seeds: int, over_examples: float)
 def _row(record: ScoreRecord) -> dict[str, Any]:
     kept = (
         *("score_id", "run_id", "sweep", "kind", "dev", "test", "test_standard_error", "chosen_on", "reported_on"),
-        *("train_examples", "dev_examples", "test_examples", "best_epoch", "tokens", "seconds", "tokens_per_second"),
+        *("train_examples", "dev_examples", "test_examples", "truncated_examples"),
+        *("best_epoch", "tokens", "seconds", "tokens_per_second"),
     )
     names = {name: getattr(record, name) for name in kept}
     config = record.config.model_dump(mode="json", exclude={"knobs"})

@@ -84,6 +84,7 @@ def add_score(
     seed: int,
     score: float,
     knobs: Knobs | None = None,
+    truncated_examples: int | None = None,
 ) -> None:
     """File one score."""
     config = ScoreConfig(
@@ -103,6 +104,7 @@ def add_score(
         config=config,
         kind="minimal_pairs" if law.zero_shot else "single",
         state="COMPLETED",
+        truncated_examples=truncated_examples,
         chosen_on=None if law.zero_shot else "dev",
         reported_on="test",
         dev_scores={} if law.zero_shot else {law.metric: score},

@@ -323,6 +323,17 @@ def test_scores_with_other_than_the_usual_knobs_say_so(tmp_path: Path) -> None:
     assert told == ["Scored with max_train_examples=300: sst2."]
 
 
+def test_examples_that_an_encoder_did_not_read_whole_are_told_by_task(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "one", seeds=1, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    folder.write_ledger()
+    add_scores(folder, {"cola": TASKS["cola"]}, seeds=1)
+    for cut, record in enumerate(folder.records()):
+        add_score(folder, record, "sst2", TASKS["sst2"], "fine_tune", 0, 0.7, truncated_examples=1500 + cut)
+    assert write_scores(folder)["truncated_examples"].max() == 1501
+    (told,) = (line for line in score_findings(gather(folder)) if line.startswith("Examples longer"))
+    assert told.endswith("(the most of any encoder): sst2 1,501.")
+
+
 def test_bars_of_scores_hold_the_scatter_between_seeds_of_pre_training(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "one", seeds=2, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92)))
     folder.write_ledger()

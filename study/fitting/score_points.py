@@ -21,18 +21,18 @@ _OF_CELL = ["shape", "name", "depth", "parameters", "train_flops", "tokens"]
 _NONE = (np.nan, MeanNoise(np.nan, np.nan, np.nan))
 
 _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "encoder", "protocol", "update", "seed"]
-_OF_SCORE += ["test", "test_standard_error", "knobs"]
+_OF_SCORE += ["test", "test_standard_error", "knobs", "truncated_examples"]
 
 
 def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     """Each cell's usable runs at its best knobs on each task, by task and falling loss; empty where nothing was scored.
 
     Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, the `knobs` that were not as
-    usual and not tuned, in words, and its facts, of which `name` is the shape with its setting where settings differ;
-    `loss_nats`, their mean; `score`, the mean over the runs of each one's mean over `seeds` of the metric on the split reported
-    on, its standard `error`, the degrees of `freedom` of that and `half` the 95% interval; `random` and `random_half`, the same
-    of the architecture with weights that were never trained; and the baselines `majority` and `bag_of_words`, not a number
-    where there is none.
+    usual and not tuned, in words, `truncated_examples`, the most of any of its scores, and its facts, of which `name` is the
+    shape with its setting where settings differ; `loss_nats`, their mean; `score`, the mean over the runs of each one's mean
+    over `seeds` of the metric on the split reported on, its standard `error`, the degrees of `freedom` of that and `half` the
+    95% interval; `random` and `random_half`, the same of the architecture with weights that were never trained; and the
+    baselines `majority` and `bag_of_words`, not a number where there is none.
     The noise (see study.score_records.mean_noise) is that over examples and, where any cell has two runs, between them, else
     where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
     encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
@@ -87,6 +87,7 @@ def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict
         "cell": first["cell"],
         "runs": tuple(each_run["run_id"]),
         "knobs": first["knobs"],
+        "truncated_examples": found["truncated_examples"].max(),
     }
     facts = {name: first[name] for name in _OF_CELL} | {"loss_nats": each_run["loss_nats"].mean()}
     measured = {"score": score, **asdict(noise), "seeds": found["seed"].nunique()}
