@@ -93,4 +93,3 @@ def _dtypes(text: str | None) -> Any:
 
 
 BENCH_COMMANDS = (bench,)
-"""Every command of this file."""

@@ -204,4 +204,3 @@ def replicate(into: Path, chinchilla: Path | None, as_json: bool) -> None:
 
 
 LAW_COMMANDS = (fit, score_law, frontier, plot, multiverse, replicate)
-"""Every command of this file, in the order of the help."""

@@ -138,4 +138,3 @@ def _parts(text: str) -> list[str]:
 
 
 SCORE_COMMANDS = (score, features, export)
-"""Every command of this file, in the order of the help."""

@@ -1,19 +1,21 @@
-"""The commands that look at a sweep and steer it: each parses, calls one function, and shows what it returns."""
+"""The commands about sweeps: each parses, calls one function, and shows what it returns."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from study.errors import InputError
+from study.errors import InputError, told_together
 from study.options import as_json, results_option
 
 if TYPE_CHECKING:
     from study.folders import SweepFolder
+    from study.sweeping.spec import SweepSpec
 
 WATCH_SECONDS = 2.0
 WATCH_MARGIN = 12
@@ -30,6 +32,137 @@ def sweep_folder(path: Path) -> SweepFolder:
     if not folder.sweep_file.exists():
         raise InputError.at(str(path), "is no sweep's folder (it holds no sweep.yaml); give one under results/")
     return folder
+
+
+def resource_options(command: Any) -> Any:
+    """The options that say where a sweep runs and on how much; each goes over the sweep file's `resources`."""
+    for option in (
+        click.option("--array", type=click.IntRange(1), help="Slurm jobs in the queue at most at a time.  [default: 64]"),
+        click.option("--time", help="Time limit of each Slurm job, as in 30m or 4h; a run that reaches it goes on in another."),
+        click.option("--partition", help="Partition of the Slurm jobs."),
+        click.option("--nodes", type=click.IntRange(1), help="Slurm nodes of each run, which share its devices.  [default: 1]"),
+        click.option("--devices", type=click.IntRange(1), help="Devices for each run (DDP).  [default: 1]"),
+        click.option(
+            "--slots-per-device",
+            type=click.IntRange(1),
+            help="Runs at a time on each device.  [default: 1 a GPU, one a core on a CPU]",
+        ),
+        click.option(
+            "--kernels",
+            type=click.Choice(["auto", "eager", "onednn", "compiled", "graphed"]),
+            help="fp32 products of a CPU by oneDNN; fused by torch.compile, and one CUDA graph a step.  "
+            "[default: auto, graphed on a GPU, onednn in fp32 on a CPU that is not Intel's]",
+        ),
+        click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), help="Kind of device.  [default: auto]"),
+        click.option(
+            "--on",
+            type=click.Choice(["local", "slurm", "ray"]),
+            help="Where the runs execute; slurm and ray are extras.  [default: local]",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("sweep", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@results_option
+@resource_options
+@as_json
+def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, **resources: Any) -> None:
+    """Check a SWEEP file and print its bill: parameters, tokens, FLOPs and expected seconds, before anything is spent."""
+    from study.sweeping.launch import plan as bill_of
+    from study.sweeping.sweep_files import read_sweep
+    from study.sweeping.tables import bill_summary, bill_table
+    from study.terminal import show
+
+    spec, _ = read_sweep(sweep, overrides)
+    on = spec.resources.overridden(**resources)
+    bill = told_together(lambda: bill_of(spec, results, on), lambda: _check_tasks(spec))
+    if as_json:
+        click.echo(json.dumps(bill.to_dict(), indent=1))
+    else:
+        show(bill_table(spec.question, bill), bill_summary(bill))
+
+
+@click.command()
+@click.argument("sweep", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@results_option
+@resource_options
+@click.option(
+    "--wandb/--no-wandb", "track", default=True, show_default=True, help="Mirror the runs to W&B, offline unless logged in."
+)
+@click.option(
+    "--hung-after",
+    default="10min",
+    envvar="STUDY_HUNG_AFTER",
+    show_default=True,
+    help="Give up a run that takes no step for so long.",
+)
+@as_json
+def launch(
+    sweep: Path, overrides: tuple[str, ...], results: Path, track: bool, hung_after: str, as_json: bool, **resources: Any
+) -> None:
+    """Run what a SWEEP file still needs, then write its ledger, figures and answer.
+
+    Ctrl-C lets the running runs save; the same command goes on from there. Runs that are done are never trained again.
+    """
+    from rich.console import Console
+
+    from study.ownership import HUNG_AFTER
+    from study.quantities import read_seconds
+    from study.sweeping.launch import folder_of, launched
+    from study.sweeping.sweep_files import read_sweep
+    from study.terminal import show
+
+    spec, values = read_sweep(sweep, overrides)
+    read_seconds("--hung-after", hung_after)
+    os.environ[HUNG_AFTER] = hung_after
+    console = Console(stderr=as_json)
+    _check_tasks(spec)
+    asked, folder = spec.resources.overridden(**resources), folder_of(spec, results)
+    with launched(spec, values, results, asked, console, track) as unmirrored:
+        if unmirrored:
+            console.print(f"{unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
+        if spec.downstream is not None:
+            from study.answering import report as write_report
+            from study.scoring.report import score_launched
+
+            write_report(folder)  # of what is trained there is an answer, whatever becomes of the scores
+            table = score_launched(folder.path, spec.downstream, asked, console)
+            show(*(() if as_json else table))
+        _report(folder, as_json)
+
+
+@click.command()
+@folder_argument
+@click.option(
+    "--include-unbracketed", is_flag=True, help="Compare cells whose best learning rate is at an end of its range too."
+)
+@as_json
+def report(folder: Path, include_unbracketed: bool, as_json: bool) -> None:
+    """Rebuild ledger, fits, figures and answer from the records in FOLDER; needs no GPU, no account and no torch."""
+    _report(sweep_folder(folder), as_json, include_unbracketed)
+
+
+def _report(folder: SweepFolder, as_json: bool, include_unbracketed: bool = False) -> None:
+    from study.answering import report as report_on
+
+    answer = report_on(folder, include_unbracketed)
+    if as_json:
+        click.echo(json.dumps(answer.to_dict(), indent=1))
+    else:
+        click.echo(f"\n{answer.headline}\n\nThe answer: {folder.answer_file}\nIts figures: {folder.figures}")
+
+
+def _check_tasks(spec: SweepSpec) -> None:
+    """Raise InputError with all that is wrong with the tasks of a sweep; where it has none, nothing heavy is imported."""
+    if spec.downstream is not None:
+        from study.scoring.launch import load_tasks
+
+        load_tasks(spec.downstream)
 
 
 @click.command()
@@ -141,4 +274,4 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
         click.echo(f"{each.run_id} {what} in {each.sweep.name}; to write its answer anew: study report {each.sweep.path}")
 
 
-SWEEP_COMMANDS = (status, stop, retry, exclude)
+SWEEP_COMMANDS = (plan, launch, report, status, stop, retry, exclude)

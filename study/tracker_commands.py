@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from study.options import as_json
+from study.sweep_commands import folder_argument, sweep_folder
+
+
+@click.command()
+@folder_argument
+@as_json
+def sync(folder: Path, as_json: bool) -> None:
+    """Replay the runs in FOLDER to W&B, each into one clean run; what is there already is left alone."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from study.sweeping.mirror import mirror_sweep
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("runs", total=None)
+        outcome = mirror_sweep(
+            sweep_folder(folder), progress=lambda done, total: progress.update(task, completed=done, total=total)
+        )
+    if as_json:
+        click.echo(json.dumps(outcome.to_dict(), indent=1))
+    else:
+        counts = f"{outcome.mirrored} runs mirrored now, {outcome.already} there already, {len(outcome.failed)} failed"
+        click.echo(f"{counts} (W&B is {outcome.mode})")
+        for run_id, reason in outcome.failed.items():
+            click.echo(f"{run_id}: {reason}", err=True)
+    if outcome.failed:
+        sys.exit(1)
 
 
 @click.command("import-wandb")
@@ -42,4 +70,4 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
         click.echo(f"{done.runs} runs with {done.rows:,} rows: {done.ledger}")
 
 
-TRACKER_COMMANDS = (import_wandb,)
+TRACKER_COMMANDS = (sync, import_wandb)

@@ -31,11 +31,12 @@ TRUNK = (
 )
 TRAINING = (
     *(*TRUNK, "data", "tasks", "model", "training", "timing", "sweeping", "scoring", "score_commands"),
-    *("tracker_commands", "sweep_commands", "benching", "bench_commands", "cli"),
+    *("benching", "bench_commands", "model_commands", "sweep_commands", "tracker_commands", "cli"),
 )
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
-    *("exploring", "findings", "tables", "score_findings", "answering", "law_commands", "bench_commands", "cli"),
+    *("exploring", "findings", "tables", "score_findings", "answering", "law_commands", "bench_commands"),
+    *("model_commands", "sweep_commands", "cli"),
 )
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
 

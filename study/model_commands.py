@@ -1,0 +1,231 @@
+"""The commands about models: each parses, calls one function, and shows what it returns; nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from study.errors import InputError
+from study.options import as_json, results_option
+
+if TYPE_CHECKING:
+    from study.latency.prediction import LatencyModel
+    from study.memory import Precision
+
+CONVENTIONS = ("parameters", "parameters_encoder", "parameters_non_embedding")
+
+size = click.IntRange(max=10_000_000)
+"""A size given on the command line; what is too small is told with the shape, what is far too large here."""
+
+batch_option = click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Sequences, for the memory.")
+precision_option = click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+length_option = click.option(
+    "--sequence-length", type=int, help="Tokens a sequence, for the FLOPs.  [default: 128, or the positions if they are fewer]"
+)
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--depth", type=size, help="Layers L.")
+@click.option("--width", type=size, help="Hidden size H.")
+@click.option("--heads", type=size, help="Attention heads A.  [default: width/64]")
+@click.option("--ffn", type=size, help="Inner size F.  [default: 4·width]")
+@click.option("--vocabulary", type=size, help="Word pieces V.  [default: 30522]")
+@click.option("--positions", type=size, help="Learned positions.  [default: 512]")
+@length_option
+@batch_option
+@precision_option
+@click.option("--explain", is_flag=True, help="Add the numbers that others give for this model, and why they differ.")
+@results_option
+@as_json
+def params(
+    name: str | None,
+    sequence_length: int | None,
+    batch: int,
+    precision: Precision,
+    explain: bool,
+    results: Path,
+    as_json: bool,
+    **sizes: int | None,
+) -> None:
+    """Count the parameters, FLOPs and memory of a model without building it.
+
+    NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or a run's id;
+    without it the sizes make the shape, and with it they change it.
+    """
+    from study.accounts import account, explanations, length_of
+    from study.named_models import architecture_of, changed
+    from study.naming import subject
+
+    given = {key: value for key, value in sizes.items() if value is not None}
+    asked = subject(name, results) if name is not None else None
+    architecture = changed(asked.architecture, given, asked.title) if asked else architecture_of(None, given)
+    title = asked.title if asked and not given else architecture.shape_name
+    published = asked.published if asked and not given else None
+    others = explanations(architecture, published) if explain else ()
+    length = length_of(sequence_length, [architecture])
+    counted = account(architecture, length, batch, precision, title, others)
+    click.echo(json.dumps(counted.to_dict(), indent=1) if as_json else counted.to_text())
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--change", "changes", multiple=True, metavar="FIELD=VALUE", help="A change of the one NAME to rank; repeat it.")
+@click.option(
+    "--by",
+    type=click.Choice(["parameters", "train_flops", "memory_bytes", "latency_seconds"]),
+    help="What changes are ranked by.  [default: parameters]",
+)
+@click.option("--latency-table", type=click.Path(path_type=Path), help="Measured by study latency; adds latency to changes.")
+@length_option
+@batch_option
+@precision_option
+@results_option
+@as_json
+def compare(
+    names: tuple[str, ...],
+    changes: tuple[str, ...],
+    by: str | None,
+    latency_table: Path | None,
+    sequence_length: int | None,
+    batch: int,
+    precision: Precision,
+    results: Path,
+    as_json: bool,
+) -> None:
+    """Put models side by side, or rank single changes of one model by what they add.
+
+    \b
+    study compare bert-base roberta-base
+    study compare bert-base --change depth=24 --change width=1024 --change vocabulary=60000
+
+    A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
+    """  # noqa: D301
+    from study.accounts import length_of
+    from study.changes import changes_as_text, changes_to_dict, measures, rank_changes
+    from study.comparing import rows_as_text, rows_to_dict, side_by_side
+    from study.naming import subject
+
+    subjects = [subject(name, results) for name in names]
+    length = length_of(sequence_length, [each.architecture for each in subjects])
+    if not changes:
+        for option, value in (("--by", by), ("--latency-table", latency_table)):
+            if value is not None:
+                raise InputError.at(option, "is for ranking changes; give --change FIELD=VALUE too")
+        rows = side_by_side(subjects, length)
+        plain, text = rows_to_dict(subjects, rows), rows_as_text(subjects, rows)
+    elif len(subjects) > 1:
+        raise InputError.at("--change", f"needs one NAME to change, not {len(subjects)}")
+    else:
+        if by == "latency_seconds" and latency_table is None:
+            raise InputError.at("--by", "latency_seconds needs a --latency-table, which `study latency` measures")
+        by = by or "parameters"
+        model = _latency_model(latency_table, precision, (batch, length))
+        ranked = rank_changes(subjects[0], changes, measures(length, batch, precision, model), by)
+        plain, text = changes_to_dict(subjects[0], ranked, by), changes_as_text(subjects[0], ranked, by)
+    click.echo(json.dumps(plain, indent=1) if as_json else text)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@as_json
+def figures(folder: Path, as_json: bool) -> None:
+    """Draw into FOLDER what counting alone shows: where the named models' parameters are, and their elasticities."""
+    from study.named_models import catalogue, named
+    from study.plotting import elasticities, where_parameters_are
+    from study.plotting.style import save_in
+
+    shares = where_parameters_are.frame(where_parameters_are.shown(catalogue()))
+    base = named("bert-base")
+    written = [
+        *save_in(where_parameters_are.draw(shares), folder, "where_parameters_are"),
+        *save_in(elasticities.draw(elasticities.frame(base), base), folder, "elasticities"),
+    ]
+    click.echo(json.dumps([str(path) for path in written]) if as_json else "\n".join(map(str, written)))
+
+
+@click.command()
+@click.option("--parameters", help="How many, as in 10M; counted by --convention.")
+@click.option("--convention", type=click.Choice(CONVENTIONS), default="parameters_non_embedding", show_default=True)
+@click.option("--train-flops", help="Training FLOPs per token (train_flops), as in 60M.")
+@click.option("--memory", help="Memory at the peak, as in 200MB, of --memory-of.")
+@click.option("--memory-of", type=click.Choice(["inference", "training"]), default="inference", show_default=True)
+@click.option("--latency", "latency", help="Seconds of an encoder's forward pass, as in 10ms; needs --latency-table.")
+@click.option("--under", is_flag=True, help="The widest shape at each depth under the amount; so where several are given.")
+@click.option("--tolerance", type=click.FloatRange(0, 1, max_open=True), default=0.02, show_default=True, help="As a share.")
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences, for memory and latency.")
+@click.option("--sequence-length", type=click.IntRange(1), default=128, show_default=True, help="Tokens a sequence.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+@click.option("--latency-table", type=click.Path(path_type=Path), default=Path("results/latency"), show_default=True)
+@click.option("--latency-statistic", type=click.Choice(["median", "p95", "fastest"]), default="median", show_default=True)
+@click.option("--threads", type=click.IntRange(1), help="Which rows of the latency table.  [default: the only ones]")
+@click.option("--law", type=click.Path(path_type=Path), help="JSON of a fitted law; the lowest predicted loss comes first.")
+@click.option("--law-convention", type=click.Choice(CONVENTIONS), help="What the law's N counts, where its file does not say.")
+@click.option("--tokens", help="Training tokens, as in 1B, for a law that needs them.")
+@click.option("--depth", default="1:24", show_default=True, help="Depths to consider.")
+@click.option("--width", default="64:2048", show_default=True, help="Widths to consider.")
+@click.option("--width-multiple", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--head-width", type=click.IntRange(1), help="Widths are multiples of it.  [default: what is nearest to 64]")
+@click.option("--ffn-ratio", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, help="F over H.")
+@click.option("--vocabulary", type=click.IntRange(1), default=30522, show_default=True, help="Word pieces V.")
+@click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions.")
+@as_json
+def shapes(as_json: bool, **options: Any) -> None:
+    """Find the shapes with so many parameters, FLOPs, bytes or seconds, or under several such budgets at once."""
+    from study.right_sizing import right_size
+
+    solved = right_size(**options)
+    if as_json:
+        click.echo(json.dumps(solved.to_dict(), indent=1))
+    else:
+        click.echo(solved.to_text())
+
+
+@click.command()
+@click.option("--models", default="", help="Named models with commas between, as in bert-tiny,bert-mini.")
+@click.option("--shapes", default="", help="Shapes as DEPTHxWIDTH with commas between, as in 2x128,4x256.")
+@click.option("--batch", default="1,32", show_default=True, help="Sequences a call.")
+@click.option("--sequence-length", default="128,512", show_default=True, help="Tokens a sequence.")
+@click.option("--vocabulary", type=click.IntRange(1), default=30522, show_default=True, help="Word pieces V of --shapes.")
+@click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions of --shapes.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores of this process]")
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="About, a case.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("results/latency"), show_default=True)
+@as_json
+def latency(out: Path, as_json: bool, **options: Any) -> None:
+    """Time the forward pass of encoders on this machine, and put it into the table that `study shapes` and the plots read."""
+    from rich.console import Console
+    from rich.progress import Progress, TimeRemainingColumn
+
+    from study.plotting import parameters_against_latency
+    from study.terminal import show
+    from study.timing.command import disturbed, measure_into, table_of
+
+    with Progress(
+        *Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as progress:
+        task = progress.add_task("warming up", total=1.0)
+        rows, path = measure_into(out, lambda share: progress.update(task, completed=share, description="timing"), **options)
+    parameters_against_latency.write(path)
+    if as_json:
+        click.echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))
+    else:
+        show(table_of(rows), f"The table: {path}", *filter(None, [disturbed(rows)]))
+
+
+def _latency_model(table: Path | None, precision: Precision, setting: tuple[int, int]) -> LatencyModel | None:
+    """What predicts latency from a table of measured ones, None without a table."""
+    if table is None:
+        return None
+    from study.latency.prediction import fit_latency
+    from study.latency.table import read_table
+
+    return fit_latency(read_table(table), precision, setting=setting)
+
+
+MODEL_COMMANDS = (params, compare, figures, shapes, latency)
