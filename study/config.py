@@ -6,90 +6,26 @@ import functools
 import hashlib
 import json
 import math
-import re
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
 
 from study.architecture import ALSO_BUILT, BUILT, NOT_IN_MLM, Architecture, unbuildable, unlike_bert
 from study.counting import flops_per_token, masked_positions, parameters
-from study.errors import InputError
+from study.named_runs import NO_RUN, Donor, Teacher, as_told, donor_of, teacher_of
 from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, flatten, whole
+from study.yaml_files import read_yaml
 
 NUMERICS_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
-
-
-NO_RUN = {"start": "fresh", "teacher": "none"}
-"""The knobs of a recipe that name a trained run, and what they are where they name none."""
 
 LEFT_OUT = {f"recipe.{knob}": none for knob, none in NO_RUN.items()} | {
     f"architecture.{name}": Architecture.model_fields[name].default for name in ALSO_BUILT
 }
 """The values that configurations leave out, by knob: no trained run, and BERT's where study.model builds others, too."""
-
-Keep = Literal["first", "last", "spread"]
-"""Which layers of a deeper encoder are kept: its first ones, its last ones, or ones evenly from the first to the last."""
-
-_RUN = r"(?P<folder>(?:.*/)?[0-9a-f]{16})/?"
-_START = re.compile(_RUN + r"(?::(?P<keep>first|last|spread))?")
-_TEACHER = re.compile(_RUN + r"(?::weight=(?P<weight>[0-9.e+-]+))?(?::temperature=(?P<temperature>[0-9.e+-]+))?")
-
-
-@dataclass(frozen=True)
-class Donor:
-    """The trained run whose weights another one begins with, and which of its layers are kept where it has more."""
-
-    folder: Path
-    keep: Keep
-
-    @property
-    def identity(self) -> str:
-        """What tells donors apart wherever they lie: the run's id, and the layers kept."""
-        return f"{self.folder.name}:{self.keep}"
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """The trained run from whose predictions another one learns, their share of its loss, and their temperature."""
-
-    folder: Path
-    weight: float = 1.0
-    temperature: float = 1.0
-
-    @property
-    def identity(self) -> str:
-        """What tells teachers apart wherever they lie: the run's id, with weight and temperature where they are not usual."""
-        told = {name: getattr(self, name) for name, usual in USUAL.items() if getattr(self, name) != usual}
-        return "".join((self.folder.name, *(f":{name}={whole(value)!r}" for name, value in told.items())))
-
-
-USUAL = {"weight": Teacher.weight, "temperature": Teacher.temperature}
-"""How a teacher is followed where nothing is said of it."""
-
-
-def donor_of(start: str) -> Donor | None:
-    """The donor that a start names, None where it names none."""
-    found = _START.fullmatch(start)
-    return None if found is None else Donor(Path(found["folder"]), cast(Keep, found["keep"] or "first"))
-
-
-def teacher_of(named: str) -> Teacher | None:
-    """The teacher that a recipe names, None where it names none; raises ValueError where weight or temperature is no number."""
-    if (found := _TEACHER.fullmatch(named)) is None:
-        return None
-    return Teacher(Path(found["folder"]), **{name: float(found[name] or usual) for name, usual in USUAL.items()})
-
-
-def as_told(knob: str, value: object) -> object:
-    """A knob's value as ledgers tell it: a trained run by its identity, wherever it lies."""
-    read = {"recipe.start": donor_of, "recipe.teacher": teacher_of}.get(knob)
-    found = read(value) if read is not None and isinstance(value, str) else None
-    return value if found is None else found.identity
 
 
 class TokenizerConfig(Strict):
@@ -449,80 +385,6 @@ def run_words(shape: str, setting: str, learning_rate: float, seed: int) -> str:
 def fingerprint_of(values: object) -> str:
     """16 hex digits of SHA-256 over the canonical JSON of plain values."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds; raises InputError with line and column where it cannot be read."""
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=KeyLoader)
-    except FileNotFoundError:
-        raise InputError.at(str(path), "does not exist") from None
-    except UnicodeDecodeError as error:
-        raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start})") from None
-    except OSError as error:
-        raise InputError.at(str(path), f"cannot be read: {error.strerror}") from None
-    except RecursionError:
-        raise InputError.at(str(path), "is nested too deeply") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise InputError.at(where, f"is not valid YAML: {getattr(error, 'problem', None) or error}") from None
-    except ValueError as error:  # of a date such as 2026-02-30
-        raise InputError.at(str(path), f"holds a value that cannot be read: {error}") from None
-    if not isinstance(values, dict):
-        raise InputError.at(str(path), "is empty" if values is None else "does not hold keys and values")
-    return values
-
-
-class KeyLoader(yaml.SafeLoader):
-    """SafeLoader for which the key `on` is a word and not true, and that refuses what YAML 1.1 takes for something else.
-
-    That is a key which stands twice in one mapping, a value that holds itself, and a number such as 010, which is 8, or 1:30,
-    which is 90.
-    """
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping of a node; PyYAML reads a plain `on` as true, and takes the last of two values silently."""
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if key_node.tag == "tag:yaml.org,2002:bool":
-                key_node.tag = "tag:yaml.org,2002:str"
-            if not isinstance(key, Hashable):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a plain word", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """The next node; an alias inside of what it names would be a value without end."""
-        if self.check_event(yaml.AliasEvent):
-            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-            above = self.anchors.get(event.anchor)
-            if above is not None and above.end_mark is None:
-                raise yaml.constructor.ConstructorError(None, None, "the value holds itself", event.start_mark)
-        return super().compose_node(parent, index)
-
-    def construct_plain_int(self, node: yaml.ScalarNode) -> int:
-        """The whole number of a node."""
-        _check_plain(node)
-        return int(self.construct_yaml_int(node))
-
-    def construct_plain_float(self, node: yaml.ScalarNode) -> float:
-        """The number of a node."""
-        _check_plain(node)
-        return float(self.construct_yaml_float(node))
-
-
-def _check_plain(node: yaml.ScalarNode) -> None:
-    if re.fullmatch(r"[-+]?0[0-7_]+|.*:.*", node.value):
-        told = f"{node.value} is octal or a time in YAML, no plain number; write it without a leading zero, or in quotes"
-        raise yaml.constructor.ConstructorError(None, None, told, node.start_mark)
-
-
-KeyLoader.add_constructor("tag:yaml.org,2002:int", KeyLoader.construct_plain_int)
-KeyLoader.add_constructor("tag:yaml.org,2002:float", KeyLoader.construct_plain_float)
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from study.config import NO_RUN
 from study.counting import parameters, what_doubling_adds
 from study.fitting.averages import Average
 from study.fitting.cells import EQUAL_WITHIN, Cell, grouped, of_equal_size
@@ -19,6 +18,7 @@ from study.fitting.ledgers import LEDGER_COLUMNS
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, Difference
 from study.fitting.rankings import Gain, flops_fronts_of
 from study.fitting.token_gains import Rise, TokenGain
+from study.named_runs import NO_RUN
 from study.plotting.what_doubling_adds import shapes_shown
 from study.quantities import count_text, plural
 from study.wording import budget_words, compact, signed, span

@@ -39,11 +39,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from study.architecture import Architecture
-from study.config import RunConfig, read_yaml
+from study.config import RunConfig
 from study.durable_files import sync_folder, write_atomically, write_once
 from study.errors import InputError
 from study.records import RunRecord, ledger
 from study.schema import Count, Strict
+from study.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -49,7 +49,7 @@ def subject(name: str, results: Path) -> Subject:
 
 def _in_file(path: Path) -> Architecture:
     """The architecture of a YAML file that holds one, either alone or under `architecture` as in a run's config.yaml."""
-    from study.config import read_yaml
+    from study.yaml_files import read_yaml
 
     values: dict[str, Any] = read_yaml(path)
     if "architecture" in values:

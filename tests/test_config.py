@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from study.architecture import ALSO_BUILT, BUILT, Architecture
-from study.config import Budget, DataConfig, Masking, Recipe, RunConfig, TokenizerConfig, read_yaml
+from study.config import Budget, DataConfig, Masking, Recipe, RunConfig, TokenizerConfig
 from study.counting import parameters
 from study.errors import InputError
 from study.records import cell_of, counts_of, validation_of
 from study.schema import deep_merge, flatten, set_path
+from study.yaml_files import read_yaml
 from tests.small import config, config_values
 
 CORPUS = Path("corpus.txt")

@@ -12,12 +12,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from study.architecture import Architecture
-from study.config import Budget, RunConfig, as_told, setting_words
+from study.config import Budget, RunConfig, setting_words
 from study.counting import parameters
 from study.fitting.learning_rates import RATE, RateSearch, TunedKnob, off_best, search_rates, tuned_knobs
 from study.fitting.paired import Difference, paired_difference
 from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, seed_scatter
 from study.folders import SHAPE, RunFolder, SweepFolder
+from study.named_runs import as_told
 from study.records import FOREIGN, validation_of
 from study.schema import number_in
 from study.wording import budget_words, compact

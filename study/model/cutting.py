@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from study.config import Keep
+from study.named_runs import Keep
 
 _BLOCK = re.compile(r"encoder\.blocks\.(\d+)\.(.+)")
 

@@ -11,11 +11,13 @@ from typing import Any
 import yaml
 
 from study.architecture import Architecture
-from study.config import NO_RUN, KeyLoader, Masking, Recipe, read_yaml
+from study.config import Masking, Recipe
 from study.errors import InputError, Problem
+from study.named_runs import NO_RUN
 from study.schema import flatten, nearest, number_in, shown
 from study.sweeping.plan import solved
 from study.sweeping.spec import LARGEST, Budgets, Shapes, SweepSpec
+from study.yaml_files import KeyLoader, read_yaml
 
 KNOBS = (
     *(f"architecture.{name}" for name in Architecture.model_fields),

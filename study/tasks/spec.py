@@ -19,9 +19,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from study.config import read_yaml
 from study.errors import InputError
 from study.schema import Distinct, Share, Strict, Text, nearest
+from study.yaml_files import read_yaml
 
 Kind = Literal["single", "pair", "tokens", "spans", "minimal_pairs"]
 Metric = Literal[

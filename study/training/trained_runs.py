@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from study.architecture import NOT_IN_MLM, Architecture
-from study.config import DataConfig, Donor, RunConfig
+from study.config import DataConfig, RunConfig
 from study.data.cache import sha256_of
 from study.data.prepared import PreparedData
 from study.data.tokenizing import tokenizer_file
@@ -18,6 +18,7 @@ from study.model.cutting import cut, kept_layers
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
 from study.model.tutor import Tutor
+from study.named_runs import Donor
 from study.records import RunRecord
 
 
