@@ -21,7 +21,8 @@ def _():
     import pandas as pd
 
     from study.answering import FIGURES, Answer
-    from study.findings import loss_findings, parameter_findings, undecided
+    from study.findings import loss_findings, parameter_findings
+    from study.open_questions import undecided
     from study.fitting.evidence import gather
     from study.folders import SweepFolder
     from study.wording import escape

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from study.findings import coverage
 from study.fitting.cells import grouped
 from study.fitting.downstream import AVERAGE, FREE_FROM, Downstream, TaskScores
 from study.fitting.evidence import Evidence
@@ -184,7 +183,7 @@ def _forecast(told: Forecast | str) -> str:
         return told
     if told.status == "failed":
         return "none: the law's fit to the others failed"
-    return f"{told.mean_error}, {coverage(told)} ({told.status.replace('_', ' ')})"
+    return f"{told.mean_error}, {told.coverage} ({told.status.replace('_', ' ')})"
 
 
 def score_table(evidence: Evidence) -> str:

@@ -10,9 +10,8 @@ from study.fitting.averages import Average
 from study.fitting.cells import Cell
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
-from study.fitting.paired import Difference
 from study.quantities import plural
-from study.wording import table
+from study.wording import signed, table
 
 
 def differences(evidence: Evidence, of_shapes: bool) -> str:
@@ -27,8 +26,8 @@ def _difference_row(pair: Comparison | Average) -> list[object]:
     found = pair.difference
     return [
         pair.sides,
-        f"{found.estimate_nats:+.4f}",
-        _bounds(found),
+        signed(found.estimate_nats),
+        found.bounds,
         None if pair.p_value_holm is None else f"{pair.p_value_holm:.2g}",
         pair.status.replace("_", " "),
         found.n_sequences,
@@ -51,8 +50,8 @@ def _average_rows(averages: Sequence[Average]) -> Iterator[list[object]]:
             len(average.places),
             nats,
             *judged,
-            f"{average.least_nats:+.4f}",
-            f"{average.most_nats:+.4f}",
+            signed(average.least_nats),
+            signed(average.most_nats),
             seeds,
             freedom,
         ]
@@ -79,8 +78,8 @@ def _gain_rows(evidence: Evidence) -> Iterator[list[object]]:
             gain.larger,
             gain.budget,
             gain.setting or None,
-            f"{gain.difference.estimate_nats:+.4f}",
-            _bounds(gain.difference),
+            signed(gain.difference.estimate_nats),
+            gain.difference.bounds,
             f"{gain.parameters_added:,}",
             f"{gain.nats_lowered_per_million:+.3f}",
         ]
@@ -106,8 +105,8 @@ def _token_gain_rows(evidence: Evidence) -> Iterator[list[object]]:
             gain.setting or None,
             f"{gain.fewer_tokens:,}",
             f"{gain.more_tokens:,}",
-            f"{gain.difference.estimate_nats:+.4f}",
-            _bounds(gain.difference),
+            signed(gain.difference.estimate_nats),
+            gain.difference.bounds,
             f"{gain.nats_lowered_per_doubling:+.3f}",
         ]
 
@@ -130,12 +129,6 @@ def _law_rows(evidence: Evidence) -> Iterator[list[object]]:
             interval = found.intervals.get(name)
             bounds = None if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
             yield [law.name, found.status.replace("_", " "), name, f"{value:.4g}", bounds, found.n]
-
-
-def _bounds(difference: Difference) -> str | None:
-    if difference.low_nats is None or difference.high_nats is None:
-        return None
-    return f"{difference.low_nats:+.4f} to {difference.high_nats:+.4f}"
 
 
 def cells(evidence: Evidence) -> str:

@@ -22,6 +22,11 @@ def budget_words(budget: Budget) -> str:
     return f"{compact(budget.amount)} {budget.unit}"
 
 
+def shape_and_setting(shape: str, setting: str) -> str:
+    """A shape with its setting in brackets where it has one: L2-H128-A2-F512 (norm=pre)."""
+    return f"{shape} ({setting})" if setting else shape
+
+
 def file_name(words: str) -> str:
     """Words as the stem of a file's name: no quotes, and a dash for what is no letter, no digit and none of `.=_-`."""
     return re.sub(r"[^\w.=-]+", "-", words.replace(" == ", "=").replace("'", "")).strip("-")

@@ -13,9 +13,9 @@ import pytest
 
 from study.answering import Answer, report
 from study.errors import InputError
-from study.findings import undecided
 from study.fitting.evidence import gather
 from study.folders import SweepFolder
+from study.open_questions import undecided
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, environment, run_config, sweep_folder
 
 SMALL = ((1, 128), (2, 92))

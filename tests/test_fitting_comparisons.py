@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from study.errors import InputError
-from study.findings import loss_findings, undecided, verdict
+from study.findings import loss_findings, verdict
 from study.fitting.cells import cells_of
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.fitting.paired import seeds_that_would_decide, sequences_that_would_decide
@@ -21,6 +21,7 @@ from study.fitting.rankings import gains_of
 from study.fitting.reading import Source, read_columns
 from study.fitting.seed_scatter import SeedScatter, SeedVariance
 from study.folders import SweepFolder
+from study.open_questions import undecided
 from study.tables import cells as cells_table
 from study.wording import signed
 from tests.synthetic import (

@@ -11,12 +11,12 @@ import pytest
 
 from study.answering import report
 from study.config import RunConfig
-from study.findings import law_findings
 from study.fitting import sweep_laws
 from study.fitting.evidence import gather, save_fits
 from study.fitting.law_fits import fit_table
 from study.fitting.reading import Source
 from study.folders import SweepFolder
+from study.law_findings import law_findings
 from study.records import counts_of
 from study.wording import file_name
 from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from study.config import RunConfig
-from study.findings import law_findings
 from study.fitting.evidence import Evidence, gather
 from study.fitting.token_gains import rises_of
+from study.law_findings import law_findings
 from tests.synthetic import SWEEP, Law, add_run, run_config, sweep_folder
 
 BUDGETS = (5e5, 1e6, 2e6, 4e6)

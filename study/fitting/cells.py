@@ -21,7 +21,7 @@ from study.folders import SHAPE, RunFolder, SweepFolder
 from study.named_runs import as_told
 from study.records import FOREIGN, validation_of
 from study.schema import number_in
-from study.wording import budget_words, compact
+from study.wording import budget_words, compact, shape_and_setting
 
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -62,6 +62,16 @@ class Cell:
     def setting(self) -> str:
         """The settings in words, empty where only shapes and budgets differ."""
         return setting_words(self.settings)
+
+    @property
+    def words(self) -> str:
+        """Shape and setting."""
+        return shape_and_setting(self.architecture.shape_name, self.setting)
+
+    @property
+    def at_budget(self) -> str:
+        """Shape, setting and budget in words."""
+        return f"{self.words} at {budget_words(self.budget)}"
 
     @property
     def pool(self) -> Pool:

@@ -64,6 +64,11 @@ class Evidence:
         """The ledger's other rows."""
         return self.ledger.drop(index=self.excluded.index)
 
+    @property
+    def iso_parameters(self) -> list[float]:
+        """The sizes at which the sweep asks for shapes of equal parameters."""
+        return [float(target) for target in (self.sweep.get("shapes") or {}).get("iso_parameters") or ()]
+
     def panels(self) -> dict[str, tuple[Cell, ...]]:
         """The cells of each panel of a figure: one a family, or one a budget where that would be more than MOST_PANELS."""
         if len(self.families) <= MOST_PANELS:

@@ -74,10 +74,19 @@ class Forecast:
         """Whether the interval holds the measured value; False where there is no interval."""
         return np.asarray((self.low <= self.measured) & (self.measured <= self.high))
 
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were resamples to make one of."""
+        return bool(np.isfinite(self.low).all())
+
+    @property
+    def coverage(self) -> str:
+        """How many of the rows held out lie within their interval, in words."""
+        return f"interval covered {self.covered.sum()} of {len(self.labels)}" if self.has_interval else "no interval"
+
     def to_dict(self) -> dict[str, Any]:
         """The forecast as plain values; rows beyond the twenty of the largest error are left out."""
         errors, error = self.errors, "relative_error" if self.relative else "difference"
-        has_interval = bool(np.isfinite(self.low).all())
         worst = np.argsort(-np.abs(errors), kind="stable")[:_LISTED]
         return {
             "status": self.status,
@@ -86,15 +95,15 @@ class Forecast:
             "extrapolation": self.extrapolation,
             error: float(np.mean(np.abs(errors))),
             "bias": float(np.mean(errors)),
-            "covered": float(np.mean(self.covered)) if has_interval else None,
+            "covered": float(np.mean(self.covered)) if self.has_interval else None,
             "rows": [
                 {
                     "row": self.labels[row],
                     "measured": float(self.measured[row]),
                     "predicted": float(self.predicted[row]),
                     error: float(errors[row]),
-                    "interval": [float(self.low[row]), float(self.high[row])] if has_interval else None,
-                    "covered": bool(self.covered[row]) if has_interval else None,
+                    "interval": [float(self.low[row]), float(self.high[row])] if self.has_interval else None,
+                    "covered": bool(self.covered[row]) if self.has_interval else None,
                 }
                 for row in sorted(worst.tolist())
             ],
@@ -157,11 +166,10 @@ def forecast_text(told: Forecast | str) -> str:
     """A forecast in one line: its status, what was held out, the error, and whether the interval covered."""
     if isinstance(told, str):
         return f"forecast: {told}"
-    plain = told.to_dict()
-    covered = ", no interval" if plain["covered"] is None else f", interval covered {plain['covered']:.0%}"
+    covered = f"interval covered {np.mean(told.covered):.0%}" if told.has_interval else "no interval"
     return (
-        f"forecast ({told.status}): the largest {plural(plain['n_held_out'], 'row')}, up to {plain['extrapolation']:.3g} times "
-        f"the budget fitted: mean |error| {told.mean_error}, bias {told.bias}{covered}"
+        f"forecast ({told.status}): the largest {plural(len(told.labels), 'row')}, up to {told.extrapolation:.3g} times "
+        f"the budget fitted: mean |error| {told.mean_error}, bias {told.bias}, {covered}"
     )
 
 

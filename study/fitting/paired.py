@@ -11,6 +11,8 @@ from scipy import stats
 
 from study.fitting.behrens_fisher import Both, chance_beyond, half_interval
 from study.fitting.seed_scatter import SeedVariance
+from study.quantities import plural
+from study.wording import signed
 
 CONFIDENCE = 0.95
 """Coverage of every interval, and one less the family-wise error of every verdict."""
@@ -46,6 +48,19 @@ class Difference:
     def holds_zero(self) -> bool:
         """Whether there is an interval and zero lies in it."""
         return self.low_nats is not None and self.high_nats is not None and self.low_nats <= 0 <= self.high_nats
+
+    @property
+    def bounds(self) -> str | None:
+        """The ends of the interval in words, None where there is none."""
+        if self.low_nats is None or self.high_nats is None:
+            return None
+        return f"{signed(self.low_nats)} to {signed(self.high_nats)}"
+
+    def to_text(self) -> str:
+        """The difference with its interval and n."""
+        n = f"n = {plural(self.n_sequences, 'sequence')}, {self.n_seeds[0]} and {self.n_seeds[1]} seeds"
+        interval = "no interval" if self.bounds is None else f"95% interval {self.bounds}"
+        return f"{signed(self.estimate_nats)} nats ({interval}; {n})"
 
     @property
     def reversed(self) -> Difference:

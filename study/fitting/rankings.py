@@ -11,7 +11,7 @@ from study.config import setting_words
 from study.fitting.cells import Cell, difference_between, grouped, measured
 from study.fitting.paired import Difference
 from study.fitting.seed_scatter import SeedVariances
-from study.wording import budget_words
+from study.wording import budget_words, shape_and_setting
 
 _HELD: dict[str, Callable[[Cell], tuple[float, ...]]] = {
     "depth": lambda cell: (cell.architecture.width, cell.architecture.heads, cell.architecture.ffn),
@@ -35,6 +35,11 @@ class Gain:
     setting: str
     parameters_added: int
     difference: Difference
+
+    @property
+    def step(self) -> str:
+        """What is made larger, from what to what, in words."""
+        return f"{self.axis} from {self.smaller} to {shape_and_setting(self.larger, self.setting)} at {self.budget}"
 
     @property
     def nats_lowered_per_million(self) -> float:

@@ -11,6 +11,7 @@ from study.fitting.cells import in_words, setting_columns
 from study.fitting.ledgers import usable
 from study.folders import SweepFolder
 from study.score_records import BaselineRecord, MeanNoise, baseline, mean_noise
+from study.wording import shape_and_setting
 
 FROZEN = " (frozen)"
 """What the name of a task ends with where only a head was trained, on features that stay as they are."""
@@ -97,7 +98,7 @@ def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict
 def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
     """The shape of each run, with the values of some settings after it."""
     named = zip(ledger["shape"], in_words(ledger, settings), strict=True)
-    return [f"{shape} ({setting})" if setting else shape for shape, setting in named]
+    return [shape_and_setting(shape, setting) for shape, setting in named]
 
 
 def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:

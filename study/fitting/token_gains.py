@@ -14,7 +14,7 @@ from study.fitting.cells import Cell, difference_between, measured, variances_ov
 from study.fitting.contrasts import Contrast, contrast
 from study.fitting.paired import CONFIDENCE, Difference, holm
 from study.fitting.seed_scatter import SeedVariances
-from study.wording import budget_words
+from study.wording import budget_words, shape_and_setting
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class TokenGain:
     fewer_tokens: int
     more_tokens: int
     difference: Difference
+
+    @property
+    def step(self) -> str:
+        """Which shape goes from which budget to which, in words."""
+        return f"{shape_and_setting(self.shape, self.setting)} from {self.shorter} to {self.longer}"
 
     @property
     def nats_lowered_per_doubling(self) -> float:

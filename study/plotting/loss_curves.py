@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from study.config import NO_RUN
 from study.fitting.cells import Cell
 from study.fitting.evidence import Evidence
+from study.named_runs import NO_RUN
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import LOSS, legend_below, log_ticks, mark_plateau, panels, theme
 from study.quantities import plural

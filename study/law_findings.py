@@ -1,0 +1,67 @@
+"""The laws of a sweep in plain words, with what they forecast, and where the tokens follow none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from study.fitting.evidence import Evidence
+from study.fitting.forecasting import Forecast
+from study.fitting.law_fits import LawFit
+from study.fitting.token_gains import Rise
+from study.quantities import plural
+from study.wording import shape_and_setting
+
+
+def law_findings(evidence: Evidence) -> list[str]:
+    """Each law that the ledger can tell, with its status, intervals and forecast; or why there is none, or can be none yet."""
+    laws = evidence.laws
+    return [*map(_law_sentence, laws.fits), *(f"{reason}." for reason in laws.reasons), *_rises(evidence.rises)]
+
+
+def _rises(rises: Sequence[Rise]) -> Iterator[str]:
+    """Where each doubling of the tokens buys more than the one before, beyond chance; the widest in full."""
+    decided = [rise for rise in rises if rise.decided]
+    if not decided:
+        return
+    told = max(decided, key=lambda rise: rise.nats_per_doubling.estimate)
+    first, second = (f"{gain.nats_lowered_per_doubling:+.3f} nats" for gain in (told.earlier, told.later))
+    shape = shape_and_setting(told.earlier.shape, told.earlier.setting)
+    steps = f"{shape} {first} from {told.earlier.shorter} to {told.later.shorter}, {second} on to {told.later.longer}"
+    where = f"In {len(decided)} of {plural(sum(rise.p_value_holm is not None for rise in rises), 'place')}"
+    yield (
+        f"{where} a doubling of the tokens buys more than the one before (Holm, 5%): {steps}. No power law in the tokens does "
+        "so; runs that are just leaving the plateau of the unigrams do, and larger budgets may follow one."
+    )
+
+
+def _law_sentence(found: LawFit) -> str:
+    """A law's fit in one sentence: status, n, exponents with intervals, and what it said of the runs held out."""
+    law = found.fit.law
+    status = found.fit.status.replace("_", " ") + (f" ({'; '.join(found.fit.reasons)})" if found.fit.reasons else "")
+    columns = ", ".join(found.fit.observations.roles.get(name, name) for name in law.variables)
+    exponents = ", ".join(_exponent(found, name) for name in law.exponents)
+    runs = found.fit.observations.runs
+    n = f"n = {found.fit.n}" if runs == found.fit.n else f"n = {found.fit.n} of {plural(runs, 'independent training')}"
+    if found.fit.status == "failed":
+        return f"{found.name}, {law.formula}, over {columns}: {status}, {n}."
+    return f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {exponents}; {_forecast_words(found.forecast)}."
+
+
+def _exponent(found: LawFit, name: str) -> str:
+    interval = found.fit.intervals.get(name)
+    unknown = "no interval" + (", since others fit as well" if found.fit.status == "weakly_identified" else "")
+    bounds = unknown if interval is None else f"95% interval {interval[0]:.3g} to {interval[1]:.3g}"
+    return f"{name} {found.fit.estimates[name]:.3g} ({bounds})"
+
+
+def _forecast_words(told: Forecast | str) -> str:
+    """What a forecast of the largest runs came to, in words."""
+    if isinstance(told, str):
+        return f"forecast {told}"
+    if told.status == "failed":
+        return "forecast none: the fit to the smaller runs failed"
+    rows = plural(len(told.labels), "row")
+    return (
+        f"forecast of the largest {rows}, up to {told.extrapolation:.3g} times the budget fitted "
+        f"({told.status.replace('_', ' ')}): held-out error {told.mean_error}, {told.coverage}"
+    )
