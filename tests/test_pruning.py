@@ -23,7 +23,7 @@ from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot
 from study.sweeping.pruning import Pruning, checks_in
 from study.sweeping.search import OptunaSearch
-from study.sweeping.spec import Prune
+from study.sweeping.search_spec import Prune
 from tests.ranks import ranks_said
 from tests.small import config, run_folder, trained, write_corpus
 from tests.sweeps import record, sweep, sweep_values, write_topics

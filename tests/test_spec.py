@@ -11,7 +11,9 @@ import pytest
 from study.architecture import ALSO_BUILT, BUILT
 from study.config import Masking, Recipe
 from study.errors import InputError
-from study.sweeping.spec import Budgets, Dimension, Shapes, Tuned
+from study.sweeping.search_spec import Dimension
+from study.sweeping.shape_spec import Shapes
+from study.sweeping.spec import Budgets, Tuned
 from study.sweeping.sweep_files import read_sweep
 from tests.sweeps import RATES, sweep, write_sweep
 
@@ -130,8 +132,7 @@ def test_tuned_values_stand_in_equal_ratios_each_once() -> None:
 
 def test_beyond_an_end_lies_the_next_value_of_the_same_ratio() -> None:
     tuned = Tuned.parse({"low": 1e-3, "high": 1e-2, "trials": 3})
-    assert [tuned.beyond(value) for value in tuned.values()] == [0.0003162, None, 0.03162]
-    assert tuned.beyond(0.03162) is None
+    assert tuned.line() == [0.0003162, *tuned.values(), 0.03162]
 
 
 def test_shapes_follow_the_rules_where_heads_and_ffn_are_not_given() -> None:

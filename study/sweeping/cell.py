@@ -107,7 +107,6 @@ class Cell:
         line: list[tuple[float | None, RunConfig | None, str]] = []
         for value in tuned.line():
             try:
-                assert value is not None
                 config = self.variant({path: value}, self.spec.first_seed)
             except InputError:
                 line.append((None, None, ""))  # no run can have it, such as a share above 1
@@ -164,7 +163,7 @@ class Cell:
             line = tuned.line()
             place = line.index(knobs[path])
             for value in dict.fromkeys([*line[max(0, place - 1) : place], *line[place + 1 : place + 2]]):
-                if value not in (None, knobs[path]):
+                if value != knobs[path]:
                     with contextlib.suppress(InputError):
                         found.append(self.variant(knobs | {path: value}, self.spec.first_seed))
         return found

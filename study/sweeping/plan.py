@@ -18,7 +18,9 @@ from study.schema import deep_merge, flatten, set_path
 from study.solving import undivided
 from study.sweeping.cell import Cell
 from study.sweeping.neighbours import with_neighbours
-from study.sweeping.spec import LARGEST, Dimension, Shapes, SweepSpec
+from study.sweeping.search_spec import Dimension
+from study.sweeping.shape_spec import LARGEST, Shapes
+from study.sweeping.spec import SweepSpec
 
 CHECKED_POINTS = 2000
 """How many points of a space are tried for validity before a search starts."""
@@ -237,8 +239,5 @@ def _candidates(dimension: Dimension) -> Sequence[Any]:
     """Values of a dimension worth checking: all choices, all whole numbers, both ends of a range of reals."""
     if dimension.choices is not None:
         return dimension.choices
-    assert dimension.low is not None
-    assert dimension.high is not None
-    if dimension.whole:
-        return range(int(dimension.low), int(dimension.high) + 1, dimension.step or 1)
-    return [dimension.low, dimension.high]
+    low, high = dimension.ends
+    return range(int(low), int(high) + 1, dimension.step or 1) if dimension.whole else [low, high]

@@ -9,7 +9,7 @@ from study.config import RunConfig
 from study.folders import Orders, RunFolder
 from study.sweeping.mirror_state import Rows
 from study.sweeping.search import Checks, OptunaSearch
-from study.sweeping.spec import Prune
+from study.sweeping.search_spec import Prune
 
 Home = Callable[[RunConfig], RunFolder]
 

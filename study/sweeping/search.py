@@ -16,7 +16,8 @@ from study.config import RunConfig
 from study.errors import InputError
 from study.records import RunRecord
 from study.sweeping.plan import point_of, searched_config
-from study.sweeping.spec import Dimension, Prune, SweepSpec
+from study.sweeping.search_spec import Dimension, Prune
+from study.sweeping.spec import SweepSpec
 
 BEGUN = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
 
@@ -164,11 +165,10 @@ def _pruner(prune: Prune | None) -> BasePruner:
 def _distribution(dimension: Dimension) -> BaseDistribution:
     if dimension.choices is not None:
         return CategoricalDistribution(dimension.choices)
-    assert dimension.low is not None
-    assert dimension.high is not None
+    low, high = dimension.ends
     if dimension.whole:
-        return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log, step=dimension.step or 1)
-    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+        return IntDistribution(int(low), int(high), log=dimension.log, step=dimension.step or 1)
+    return FloatDistribution(low, high, log=dimension.log)
 
 
 def _outcome(values: list[float] | None) -> tuple[list[float] | None, TrialState]:

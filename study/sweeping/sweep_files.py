@@ -16,7 +16,8 @@ from study.errors import InputError, Problem
 from study.named_runs import NO_RUN
 from study.schema import flatten, nearest, number_in, shown
 from study.sweeping.plan import solved
-from study.sweeping.spec import LARGEST, Budgets, Shapes, SweepSpec
+from study.sweeping.shape_spec import LARGEST, Shapes
+from study.sweeping.spec import Budgets, SweepSpec
 from study.yaml_files import KeyLoader, read_yaml
 
 KNOBS = (
