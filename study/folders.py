@@ -71,8 +71,45 @@ class Trunk(Strict):
     step: Count
 
 
+class _Inside:
+    """A file or a folder by its name inside of a run's or a sweep's folder."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunFolder | SweepFolder, _: type) -> Path:
+        return folder.path / self.name
+
+
 class RunFolder:
     """The files of one run, by name; creates nothing until asked to write."""
+
+    config_file = _Inside("config.yaml")
+    """The resolved configuration."""
+    metrics_file = _Inside("metrics.jsonl")
+    """The logged metrics, one JSON object a line."""
+    record_file = _Inside("record.json")
+    """The record, there exactly when the run has ended."""
+    exclusion_file = _Inside("exclusion.json")
+    """Why a person leaves the run out of fits, there where one does."""
+    validation_losses_file = _Inside("validation_losses.npy")
+    """Nats summed over the masked tokens of each validation sequence."""
+    weights_file = _Inside("weights.safetensors")
+    """The final weights of a completed run."""
+    checkpoints = _Inside("checkpoints")
+    """The folder of the checkpoints."""
+    orders_file = _Inside("orders.json")
+    """What its sweep asks of the run."""
+    prune_file = _Inside("prune.json")
+    """Why the run is to stop before its end, there where it is."""
+    trunk_file = _Inside("trunk.json")
+    """Which run trained the first steps of this one."""
+    log_file = _Inside("log.txt")
+    """What the run's processes printed."""
+    scores = _Inside("scores")
+    """The folder of the downstream scores."""
+    lock_file = _Inside(".lock")
+    """The lock that the process training this run holds."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,74 +125,9 @@ class RunFolder:
         return self.config_file.exists() or (self.path.resolve().parent.name == "runs" and self.record_file.exists())
 
     @property
-    def config_file(self) -> Path:
-        """The resolved configuration."""
-        return self.path / "config.yaml"
-
-    @property
-    def metrics_file(self) -> Path:
-        """The logged metrics, one JSON object a line."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def record_file(self) -> Path:
-        """The record, there exactly when the run has ended."""
-        return self.path / "record.json"
-
-    @property
-    def exclusion_file(self) -> Path:
-        """Why a person leaves the run out of fits, there where one does."""
-        return self.path / "exclusion.json"
-
-    @property
-    def validation_losses_file(self) -> Path:
-        """Nats summed over the masked tokens of each validation sequence."""
-        return self.path / "validation_losses.npy"
-
-    @property
-    def weights_file(self) -> Path:
-        """The final weights of a completed run."""
-        return self.path / "weights.safetensors"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
     def sweep(self) -> SweepFolder:
         """The sweep under which the run lies."""
         return SweepFolder(self.path.parent.parent)
-
-    @property
-    def orders_file(self) -> Path:
-        """What its sweep asks of the run."""
-        return self.path / "orders.json"
-
-    @property
-    def prune_file(self) -> Path:
-        """Why the run is to stop before its end, there where it is."""
-        return self.path / "prune.json"
-
-    @property
-    def trunk_file(self) -> Path:
-        """Which run trained the first steps of this one."""
-        return self.path / "trunk.json"
-
-    @property
-    def log_file(self) -> Path:
-        """What the run's processes printed."""
-        return self.path / "log.txt"
-
-    @property
-    def scores(self) -> Path:
-        """The folder of the downstream scores."""
-        return self.path / "scores"
-
-    @property
-    def lock_file(self) -> Path:
-        """The lock that the process training this run holds."""
-        return self.path / ".lock"
 
     def write_config(self, config: RunConfig) -> None:
         """Write the configuration once; a run folder never changes its configuration."""
@@ -323,6 +295,35 @@ class RunFolder:
 class SweepFolder:
     """The files of one sweep under `results/`, by name."""
 
+    sweep_file = _Inside("sweep.yaml")
+    """The resolved sweep as it was launched."""
+    cells_file = _Inside("cells.json")
+    """The ids of the cells of the sweep as launched, of a search those of the points in its space that it has asked."""
+    lock_file = _Inside(".coordinator.lock")
+    """The lock that the sweep's coordinator holds."""
+    holder_file = _Inside(".coordinator.json")
+    """Who holds the lock, for the message to a second launcher."""
+    stop_file = _Inside(".coordinator.stop")
+    """There where a person asks whoever holds the lock to stop."""
+    ledger_file = _Inside("ledger.parquet")
+    """All records as a table."""
+    scores_file = _Inside("scores.parquet")
+    """All downstream scores at their chosen knobs as a table."""
+    scoring_lock_file = _Inside(".scoring.lock")
+    """The lock that whoever makes downstream scores of the sweep holds."""
+    scoring_stop_file = _Inside(".scoring.stop")
+    """There where a person asks whoever holds that lock to stop."""
+    baselines = _Inside("baselines")
+    """The folder of what downstream tasks give without an encoder."""
+    fits = _Inside("fits")
+    """The folder of the fits."""
+    figures = _Inside("figures")
+    """The folder of the figures."""
+    answer_file = _Inside("answer.md")
+    """What the ledger says to the sweep's question."""
+    wandb = _Inside("wandb")
+    """The folder of the W&B mirror."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -332,79 +333,9 @@ class SweepFolder:
         return self.path.name
 
     @property
-    def sweep_file(self) -> Path:
-        """The resolved sweep as it was launched."""
-        return self.path / "sweep.yaml"
-
-    @property
-    def cells_file(self) -> Path:
-        """The ids of the cells of the sweep as launched, of a search those of the points in its space that it has asked."""
-        return self.path / "cells.json"
-
-    @property
-    def lock_file(self) -> Path:
-        """The lock that the sweep's coordinator holds."""
-        return self.path / ".coordinator.lock"
-
-    @property
-    def holder_file(self) -> Path:
-        """Who holds the lock, for the message to a second launcher."""
-        return self.path / ".coordinator.json"
-
-    @property
-    def stop_file(self) -> Path:
-        """There where a person asks whoever holds the lock to stop."""
-        return self.path / ".coordinator.stop"
-
-    @property
     def homes(self) -> Path:
         """The folder of links to where the runs that several sweeps share are trained."""
         return self.path.parent / ".homes"
-
-    @property
-    def ledger_file(self) -> Path:
-        """All records as a table."""
-        return self.path / "ledger.parquet"
-
-    @property
-    def scores_file(self) -> Path:
-        """All downstream scores at their chosen knobs as a table."""
-        return self.path / "scores.parquet"
-
-    @property
-    def scoring_lock_file(self) -> Path:
-        """The lock that whoever makes downstream scores of the sweep holds."""
-        return self.path / ".scoring.lock"
-
-    @property
-    def scoring_stop_file(self) -> Path:
-        """There where a person asks whoever holds that lock to stop."""
-        return self.path / ".scoring.stop"
-
-    @property
-    def baselines(self) -> Path:
-        """The folder of what downstream tasks give without an encoder."""
-        return self.path / "baselines"
-
-    @property
-    def fits(self) -> Path:
-        """The folder of the fits."""
-        return self.path / "fits"
-
-    @property
-    def figures(self) -> Path:
-        """The folder of the figures."""
-        return self.path / "figures"
-
-    @property
-    def answer_file(self) -> Path:
-        """What the ledger says to the sweep's question."""
-        return self.path / "answer.md"
-
-    @property
-    def wandb(self) -> Path:
-        """The folder of the W&B mirror."""
-        return self.path / "wandb"
 
     def run(self, run_id: str) -> RunFolder:
         """The folder of one run."""
