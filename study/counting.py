@@ -24,6 +24,10 @@ MASKING_RATE = 0.15
 """BERT's share of masked positions, for what is said of an architecture without a run."""
 
 
+TOTALS = ("parameters", "parameters_encoder", "parameters_non_embedding")
+"""The totals of ParameterCount that travel with every record."""
+
+
 @dataclass(frozen=True)
 class Component:
     """One group of parameters: where it stands, its name and the count (its formula is in `formulas`)."""
@@ -52,12 +56,8 @@ class ParameterCount:
     parameters_mlm_untied: int
 
     def totals(self) -> dict[str, int]:
-        """The three totals that travel with every record."""
-        return {
-            "parameters": self.parameters,
-            "parameters_encoder": self.parameters_encoder,
-            "parameters_non_embedding": self.parameters_non_embedding,
-        }
+        """The TOTALS by name."""
+        return {name: getattr(self, name) for name in TOTALS}
 
 
 def parameters(architecture: Architecture) -> ParameterCount:

@@ -92,15 +92,14 @@ def _open_pairs(evidence: Evidence) -> Iterator[str]:
             f"Whether {plural(unknown, 'pair')} with a cell of one seed, beside others that scatter unevenly, would hold "
             "beyond chance; two seeds there or more would show it."
         )
-    families: dict[str, dict[str, list[str]]] = {}
-    for pair in pairs:
-        if pair.status == "undecided":
-            by_remedy = families.setdefault(pair.family, {})
-            by_remedy.setdefault(_remedy(pair), []).append(f"{pair.first} minus {pair.second}")
+    families = grouped((pair for pair in pairs if pair.status == "undecided"), lambda pair: pair.family)
     if families:
         yield "In brackets, what would decide a pair about half the time if its true difference is the one estimated."
-    for family, by_remedy in families.items():
-        told = (f"{', '.join(names)} ({remedy})" for remedy, names in by_remedy.items())
+    for family, among in families.items():
+        told = (
+            f"{', '.join(f'{pair.first} minus {pair.second}' for pair in alike)} ({remedy})"
+            for remedy, alike in grouped(among, _remedy).items()
+        )
         yield f"{family}: {'; '.join(told)}."
 
 

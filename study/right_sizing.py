@@ -12,7 +12,7 @@ from typing import Any
 
 from study.aligned import aligned
 from study.architecture import Architecture
-from study.counting import MASKING_RATE, flops_per_token, masked_positions, parameters
+from study.counting import MASKING_RATE, TOTALS, flops_per_token, masked_positions, parameters
 from study.errors import InputError
 from study.fitting.law_files import Convention, FittedLaw, read_law
 from study.fitting.observations import VOCABULARY
@@ -196,7 +196,7 @@ def _quantities(setting: Setting, model: LatencyModel | None, law: FittedLaw | N
     def total(name: str) -> Callable[[Architecture], float]:
         return lambda shape: parameters(shape).totals()[name]
 
-    found: Quantities = {name: total(name) for name in ("parameters", "parameters_encoder", "parameters_non_embedding")}
+    found: Quantities = {name: total(name) for name in TOTALS}
     found["train_flops_per_token"] = lambda shape: flops_per_token(shape, length, masked)["train_flops"]
     found["memory_bytes"] = lambda shape: memory_of(shape, batch, length, setting.precision)[setting.memory_of].total
     if model is not None:

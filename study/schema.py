@@ -41,6 +41,7 @@ Share = Annotated[float, _Number, Field(ge=0, le=1)]
 """A share of a whole, between 0 and 1."""
 
 Text = Annotated[str, Field(min_length=1)]
+"""A string that says something."""
 
 ItemT = TypeVar("ItemT")
 
@@ -72,7 +73,6 @@ Several = Annotated[Distinct[ItemT], AfterValidator(_not_empty)]
 
 OneOrSeveral = Annotated[Several[ItemT], BeforeValidator(_listed)]
 """The same, and a single one may stand without brackets."""
-"""A string that says something."""
 
 
 class Strict(BaseModel):

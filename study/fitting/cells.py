@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from study.architecture import Architecture
 from study.config import Budget, RunConfig, setting_words
-from study.counting import parameters
+from study.counting import TOTALS, parameters
 from study.fitting.learning_rates import RATE, RateSearch, TunedKnob, off_best, search_rates, tuned_knobs
 from study.fitting.paired import Difference, paired_difference
 from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, seed_scatter
@@ -102,13 +102,12 @@ class Cell:
 
     def to_dict(self) -> dict[str, Any]:
         """The cell as plain values, its runs' losses as their mean and standard error."""
-        same = ("parameters", "parameters_encoder", "parameters_non_embedding", "tokens", "train_flops")
         return {
             "cell": self.name,
             "shape": self.architecture.shape_name,
             "setting": self.setting,
             "budget": budget_words(self.budget),
-            **{name: getattr(self, name) for name in same},
+            **{name: getattr(self, name) for name in (*TOTALS, "tokens", "train_flops")},
             "learning_rate": self.rates.chosen,
             "rate_status": self.rates.status,
             "other_knobs": [asdict(knob) for knob in self.knobs],
@@ -174,7 +173,7 @@ def measured(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def grouped(items: Iterable[ItemT], alike: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:
-    """The cells, or their pairs, in groups of those that are alike, in the order in which they come."""
+    """The items in groups of those that are alike, in the order in which they come."""
     groups: dict[KeyT, list[ItemT]] = {}
     for item in items:
         groups.setdefault(alike(item), []).append(item)

@@ -36,6 +36,10 @@ class Settings:
     starts: int = STARTS
 
 
+USUAL = Settings()
+"""How a law is fitted where nothing is said of it."""
+
+
 @dataclass(frozen=True)
 class Fit:
     """A law's estimates from n rows of some runs.
@@ -133,13 +137,12 @@ class Fit:
         }
 
 
-def fit(law: Law, observations: Observations, settings: Settings | None = None) -> Fit:
+def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit:
     """Estimate a law from observations.
 
     Many starts are followed to their minima, the best of which is restarted until it gains nothing. Raises InputError where
     there are too few points, a variable has a single value, or a value has no logarithm and residuals are to be in logarithms.
     """
-    settings = settings or Settings()
     observations.check(law)
     if settings.space == "log" and (bad := observations.response <= 0).any():
         rows = ", ".join(np.array(observations.labels)[bad][:SHOWN])

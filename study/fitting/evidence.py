@@ -12,12 +12,12 @@ import pandas as pd
 from study.durable_files import write_atomically
 from study.fitting.averages import Average, averages_of
 from study.fitting.catalogue import LAWS
-from study.fitting.cells import Cell, Family, by_budget, cells_of, families_of, families_of_settings
+from study.fitting.cells import Cell, Family, by_budget, cells_of, families_of, families_of_settings, grouped
 from study.fitting.comparisons import Comparisons, compare, why_left_out
 from study.fitting.downstream import Downstream, downstream
 from study.fitting.paired import half_width
 from study.fitting.rankings import Gain, front_of, gains_of
-from study.fitting.seed_scatter import SeedScatter, SeedVariance
+from study.fitting.seed_scatter import SeedScatter
 from study.fitting.sweep_laws import SweepLaws, sweep_laws
 from study.fitting.token_gains import Rise, TokenGain, rises_of, token_gains_of
 from study.folders import SweepFolder
@@ -119,9 +119,7 @@ class Evidence:
 
 def _scatter(scatter: SeedScatter) -> dict[str, Any]:
     """How the cells of a pool scatter, as plain values: whether alike, and each variance with the cells that it is of."""
-    cells: dict[SeedVariance, list[str]] = {}
-    for name, variance in scatter.variances.items():
-        cells.setdefault(variance, []).append(name)
+    cells = grouped(scatter.variances, scatter.variances.__getitem__)
     return {
         "budget": budget_words(scatter.pool.budget),
         "tokens_near": 2**scatter.pool.doublings,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from study.errors import InputError
-from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.estimation import USUAL, Fit, Settings, fit
 from study.fitting.laws import Floats, Law
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations
@@ -110,18 +110,21 @@ class Forecast:
         }
 
 
-def forecast(law: Law, observations: Observations, settings: Settings | None = None, share: float = HELD_OUT) -> Forecast | str:
+def forecast(law: Law, observations: Observations, settings: Settings = USUAL, share: float = HELD_OUT) -> Forecast | str:
     """Hold out the runs of the largest budgets and predict them; in words, why not, where the others are too few."""
     held = largest_runs(observations, share)
     known, unseen = observations.where(~held), observations.where(held)
     try:
-        fitted = fit(
-            law, known, replace(settings or Settings(), bootstrap=min((settings or Settings()).bootstrap, FORECAST_RESAMPLES))
-        )
+        fitted = fit(law, known, as_forecast(settings))
     except InputError as error:
         rows = plural(int(held.sum()), "row")
         return f"none: without the largest {rows} the law cannot be fitted ({'; '.join(map(str, error.problems))})"
     return predicted(fitted, unseen)
+
+
+def as_forecast(settings: Settings) -> Settings:
+    """Settings with no more resamples than the interval of a forecast needs."""
+    return replace(settings, bootstrap=min(settings.bootstrap, FORECAST_RESAMPLES))
 
 
 def predicted(fitted: Fit, unseen: Observations) -> Forecast:

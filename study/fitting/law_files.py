@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
 from study.architecture import Architecture
-from study.counting import parameters
+from study.counting import TOTALS, parameters
 from study.errors import InputError, Problem
 from study.fitting.catalogue import law_named
 from study.fitting.estimation import Settings
@@ -21,16 +21,13 @@ from study.fitting.minimising import Space
 from study.fitting.verdicts import UNTOLD
 from study.schema import Count, Index, Positive, Strict, Text, shown
 
-Convention = Literal["parameters", "parameters_encoder", "parameters_non_embedding"]
-"""The totals of study.counting that a law's N may count."""
-
 SIZES = ("depth", "width", "heads", "ffn")
 """The variables of laws that a shape has by the same name."""
 
 
 @dataclass(frozen=True)
 class FittedLaw:
-    """A law of loss with its estimates; `convention` says which total its variable `parameters` counts.
+    """A law of loss with its estimates; `convention` says which of the TOTALS its variable `parameters` counts.
 
     `notes` say what is weak or odd about its fit, `ranges` over which values of its variables it was fitted, and `alike` what
     else its runs had in common; all are empty where the file does not say.
@@ -38,7 +35,7 @@ class FittedLaw:
 
     law: Law
     estimates: Mapping[str, float]
-    convention: Convention
+    convention: str
     notes: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     alike: Mapping[str, int] = field(default_factory=dict)
@@ -96,11 +93,11 @@ def read_law(path: Path, convention: Convention | None = None) -> FittedLaw:
             problems.append(Problem(f"{path}: estimates.{parameter}", f"is {shown(known.get(parameter))}, not a number"))
     columns = values.get("columns") or {}
     told: Any = columns.get("parameters", "parameters") if isinstance(columns, dict) else columns
-    place, totals = f"{path}: columns.parameters", get_args(Convention)
-    if "parameters" in law.variables and told not in totals and convention is None:
-        message = f"{shown(told)} is none of {', '.join(totals)}; say by --law-convention which of them your column counts"
+    place = f"{path}: columns.parameters"
+    if "parameters" in law.variables and told not in TOTALS and convention is None:
+        message = f"{shown(told)} is none of {', '.join(TOTALS)}; say by --law-convention which of them your column counts"
         problems.append(Problem(place, message))
-    if told in totals and convention not in (None, told):
+    if told in TOTALS and convention not in (None, told):
         problems.append(Problem(place, f"is {told}, and --law-convention says {convention}; leave the option out"))
     status, reasons = values.get("status"), "; ".join(map(str, values.get("reasons") or ()))
     if status in UNTOLD:

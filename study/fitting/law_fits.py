@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from study.fitting.catalogue import law_named
-from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.estimation import USUAL, Fit, Settings, fit
 from study.fitting.forecasting import HELD_OUT, Forecast, forecast, forecast_dict, forecast_text
 from study.fitting.reading import Source, read_observations
 from study.fitting.uncertainty import ReplicateNoise, replicate_noise
@@ -85,7 +85,7 @@ class LawFit:
         ]
 
 
-def fit_table(source: Source, law_name: str, settings: Settings | None = None, held_out: float = HELD_OUT) -> LawFit:
+def fit_table(source: Source, law_name: str, settings: Settings = USUAL, held_out: float = HELD_OUT) -> LawFit:
     """Fit a law, by its name, to a table.
 
     Raises InputError where the table, its columns, their values or the number of points cannot serve the law.

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from study.counting import TOTALS
 from study.fitting.cells import of_equal_size
 from study.fitting.learning_rates import RATE, off_best, search_rates
 
@@ -35,7 +36,7 @@ _VALIDATION = ("data.", "masking.", "data_fingerprint")
 _PATHS = ("data.corpus", "data.tokenizer.path")
 """Those that say where text and vocabulary lie; `data_fingerprint` says which they are."""
 
-LEDGER_PARAMETERS = ("parameters", "parameters_encoder", "parameters_non_embedding")
+LEDGER_PARAMETERS = TOTALS
 """The ledger's counts of parameters."""
 
 LEDGER_FLOPS = ("train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding")

@@ -98,9 +98,7 @@ def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[Cell]]
     rows = {str(run["run_id"]): run for _, run in evidence.ledger.iterrows()}
     usable = [cell for cell in evidence.cells if cell.usable]
     apart = validation_columns(pd.DataFrame([rows[cell.runs[0]] for cell in usable]))
-    sets: dict[str, list[Cell]] = {}
-    for cell in usable:
-        sets.setdefault(setting_words({column: rows[cell.runs[0]][column] for column in apart}), []).append(cell)
+    sets = grouped(usable, lambda cell: setting_words({column: rows[cell.runs[0]][column] for column in apart}))
     ordered = sorted(sets.items(), key=lambda item: (-len(item[1]), item[0]))
     return [({"validation": name} if len(sets) > 1 else {}, cells) for name, cells in ordered] or [({}, [])]
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
-from study.fitting.estimation import Fit, Settings, fit
+from study.fitting.estimation import USUAL, Fit, Settings, fit
 from study.fitting.forecasting import (
-    FORECAST_RESAMPLES,
     HELD_OUT,
     Forecast,
+    as_forecast,
     forecast,
     forecast_dict,
     forecast_text,
@@ -82,14 +82,13 @@ class ScoreFit:
         return "\n".join(lines)
 
 
-def fit_score(source: Source, settings: Settings | None = None, held_out: float = HELD_OUT) -> ScoreFit:
+def fit_score(source: Source, settings: Settings = USUAL, held_out: float = HELD_OUT) -> ScoreFit:
     """Fit a score in two steps (chinchilla, then score-of-loss) and in one (score-of-sizes) to the same rows.
 
     The loss is fitted in the space of `settings`, scores in the space linear. Raises InputError where the table, its columns
     or their values cannot serve, or its rows are too few.
     """
     points = read_columns(source, (*SIZES, "loss"), "score")
-    settings = settings or Settings()
     by_sizes = _only(points, SIZES)
     return ScoreFit(
         two_steps=two_steps(points, settings),
@@ -119,7 +118,7 @@ def two_step_forecast(
     held = largest_runs(points, held_out)
     known, unseen = points.where(~held), points.where(held)
     try:
-        found = two_steps(known, replace(settings, bootstrap=min(settings.bootstrap, FORECAST_RESAMPLES)), laws)
+        found = two_steps(known, as_forecast(settings), laws)
     except InputError as error:
         return f"none: without the largest {plural(len(unseen), 'row')} a step cannot be fitted ({error.problems[0]})"
     residuals = found.predict(known.columns) - known.response

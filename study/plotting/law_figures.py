@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from study.errors import InputError
 from study.fitting.compute_multiverse import explore
-from study.fitting.estimation import Settings
+from study.fitting.estimation import USUAL, Settings
 from study.fitting.forecasting import HELD_OUT
 from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.reading import Source
@@ -25,7 +25,7 @@ FIGURES = {
 """What a law's fit shows, by the name of the file; a figure without data is not drawn."""
 
 
-def draw_all(source: Source, law: str, into: Path, settings: Settings | None = None, held_out: float = HELD_OUT) -> list[Path]:
+def draw_all(source: Source, law: str, into: Path, settings: Settings = USUAL, held_out: float = HELD_OUT) -> list[Path]:
     """Write every figure that has anything to show into a folder and return the files; the same table gives the same bytes."""
     found = fit_table(source, law, settings, held_out)
     frames = {name: (frame(found), draw) for name, (frame, draw) in FIGURES.items()}

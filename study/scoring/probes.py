@@ -29,8 +29,6 @@ MOST_ROWS = 20_000
 
 ITERATIONS = 200
 
-Features = dict[tuple[int, Pooling], NDArray[np.float32]]
-
 
 def probe(
     config: ScoreConfig, run: Pretrained, data: TaskInputs, device: Device, precision: Precision, stop: StopSignal
