@@ -43,6 +43,11 @@ def read_range(place: str, text: str) -> range:
     return range(low, high + 1)
 
 
+def listed(text: str) -> list[str]:
+    """The parts of a list with commas between, empty ones left out."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def read_whole_numbers(place: str, text: str) -> tuple[int, ...]:
     """Whole numbers above zero with commas between, `1,32`, each once."""
     parts = [part.strip() for part in text.split(",")]

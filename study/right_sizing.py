@@ -14,7 +14,7 @@ from study.aligned import aligned
 from study.architecture import Architecture
 from study.counting import MASKING_RATE, TOTALS, flops_per_token, masked_positions, parameters
 from study.errors import InputError
-from study.fitting.law_files import Convention, FittedLaw, read_law
+from study.fitting.law_files import FittedLaw, read_law
 from study.fitting.observations import VOCABULARY
 from study.latency.prediction import LatencyModel, Statistic, fit_latency
 from study.latency.table import read_table
@@ -75,7 +75,7 @@ def right_size(
     latency_statistic: Statistic = "median",
     threads: int | None = None,
     law: Path | None = None,
-    law_convention: Convention | None = None,
+    law_convention: str | None = None,
     tokens: str | None = None,
     under: bool = False,
     tolerance: float = 0.02,

@@ -106,12 +106,13 @@ def export(folder: Path, into: Path) -> None:
 
 
 def _downstream(asked: dict[str, Any]) -> Downstream:
+    from study.quantities import listed
     from study.score_config import GRID, Downstream
 
     names = ("max_length", "max_train_examples", "max_evaluation_examples", "precision")
     knobs = {name: value for name in names if (value := asked.pop(name)) is not None}
-    lists = {name: _parts(value) for name in GRID if (value := asked.pop(name))}
-    values = {key: value for key, value in asked.items() if value is not None} | {"tasks": _parts(asked["tasks"])}
+    lists = {name: listed(value) for name in GRID if (value := asked.pop(name))}
+    values = {key: value for key, value in asked.items() if value is not None} | {"tasks": listed(asked["tasks"])}
     return Downstream.parse(values | lists | {"knobs": knobs}, place="downstream")
 
 
@@ -131,10 +132,6 @@ def _option(place: str) -> str:
         return place
     name = place.removeprefix("downstream.").removeprefix("knobs.").partition("[")[0]
     return "--batch" if name == "batch_examples" else f"--{name.replace('_', '-')}"
-
-
-def _parts(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 SCORE_COMMANDS = (score, features, export)

@@ -13,7 +13,7 @@ from study.counting import MASKING_RATE, flops_per_sequence, masked_positions
 from study.errors import InputError, Problem
 from study.memory import Device, Precision
 from study.named_models import architecture_of, changed
-from study.quantities import read_shape
+from study.quantities import listed, read_shape
 
 SHAPES = "2x128,4x256,4x512"
 VOCABULARIES = (30522, 8192)
@@ -108,7 +108,7 @@ def read_shapes(text: str) -> list[tuple[int, int]]:
     """Depths and widths from `2x128,4x256`; raises InputError with every part that is none."""
     shapes: list[tuple[int, int]] = []
     problems: list[Problem] = []
-    for part in [part.strip() for part in text.split(",") if part.strip()] or [text]:
+    for part in listed(text) or [text]:
         try:
             shapes.append(read_shape("--shapes", part))
         except InputError as error:

@@ -43,7 +43,6 @@ class LatencyModel:
     """
 
     statistic: Statistic
-
     precision: Precision
     threads: int
     settings: str

@@ -8,13 +8,12 @@ from typing import Literal
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.fitting.cells import Cell, Family
 from study.fitting.evidence import Evidence
 from study.plotting.lines import of_cell
-from study.plotting.style import LOSS, halo, legend_below, mark_plateau, panels, series_styles, theme, what_bars_show
+from study.plotting.style import LOSS, halo, legend_below, mark_plateau, panels, series_styles, style_key, theme, what_bars_show
 from study.quantities import plural
 from study.wording import budget_words
 
@@ -105,8 +104,7 @@ class LossBySize:
             for panel in axes:
                 mark_plateau(panel, data["unigram_entropy_nats"])
             figure.suptitle(_title(data, _NAME[self.size]))
-            entries = [Line2D([], [], color=c, marker=m, label=line) for line, (c, m) in styles.items()]
-            legend_below(figure, entries, columns=2)
+            legend_below(figure, style_key(styles), columns=2)
         return figure
 
 

@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from study.errors import InputError
 from study.latency.table import TIMES, read_table
-from study.plotting.style import depth_key, halo, legend_below, log_ticks, panels, save_in, size_styles, theme
+from study.plotting.style import halo, legend_below, log_ticks, panels, save_in, size_styles, style_key, theme
 from study.quantities import seconds_text
 
 PARAMETERS = "parameters_encoder"
@@ -66,7 +66,7 @@ def draw(data: pd.DataFrame) -> Figure:
         low, high = axes[0].get_xlim()
         axes[0].set_xlim(low / 1.4, high * 1.9)
         figure.suptitle(_title(data))
-        legend_below(figure, depth_key(styles), columns=6)
+        legend_below(figure, style_key(styles, "depth "), columns=6)
     return figure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,16 +83,16 @@ def size_styles(sizes: Iterable[int]) -> dict[int, tuple[str, str]]:
     return {size: (ramp[rank], MARKERS[rank % len(MARKERS)]) for rank, size in enumerate(ordered)}
 
 
-def depth_key(styles: dict[int, tuple[str, str]]) -> list[Line2D]:
-    """The entries of a legend that tells the depths apart."""
-    return [Line2D([], [], color=colour, marker=mark, label=f"depth {depth}") for depth, (colour, mark) in styles.items()]
-
-
 def series_styles(names: Iterable[object]) -> dict[str, tuple[str, str]]:
     """Colour and marker of each named line, in the order of first appearance."""
     ordered = list(dict.fromkeys(str(name) for name in names))
     colours = sns.color_palette("colorblind", max(1, len(ordered))).as_hex()
     return {name: (colours[rank], MARKERS[rank % len(MARKERS)]) for rank, name in enumerate(ordered)}
+
+
+def style_key(styles: Mapping[Any, tuple[str, str]], of: str = "") -> list[Line2D]:
+    """The entries of a legend that tells sizes or named lines apart, each with the word `of` before it."""
+    return [Line2D([], [], color=colour, marker=mark, label=f"{of}{name}") for name, (colour, mark) in styles.items()]
 
 
 def mark_plateau(axes: Axes, entropies: pd.Series) -> None:

@@ -14,7 +14,7 @@ from study.architecture import Architecture, unbuildable
 from study.counting import parameters
 from study.errors import InputError, Problem
 from study.memory import Device, Precision
-from study.quantities import read_shape
+from study.quantities import listed, read_shape
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,7 +186,7 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int) ->
 
     found: dict[str, Architecture] = {}
     problems: list[Problem] = []
-    for name in filter(None, (part.strip() for part in names.split(","))):
+    for name in listed(names):
         try:
             architecture = architecture_of(name, {})
         except InputError as error:
@@ -195,7 +195,7 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int) ->
         if reason := unbuildable(architecture):
             problems.append(Problem(f"--models {name}", reason))
         found[name.lower()] = architecture
-    for shape in filter(None, (part.strip() for part in shapes.split(","))):
+    for shape in listed(shapes):
         try:
             depth, width = read_shape("--shapes", shape)
         except InputError as error:
