@@ -118,8 +118,7 @@ def hull(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
     for row in np.lexsort((y, x)):
         while len(chain) > 1 and _turns_right(x, y, chain[-2], chain[-1], row):
             chain.pop()
-        if not chain or x[row] > x[chain[-1]]:
-            chain.append(int(row))
+        chain.append(int(row))
     lowest = int(np.argmin(y[chain]))
     return _line("hull", _front(parameters, flops, loss, np.array(chain[: lowest + 1])), parameters)
 
