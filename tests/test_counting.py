@@ -205,8 +205,10 @@ def test_windows_save_flops_only_beyond_their_reach() -> None:
     full = windowed.model_copy(update={"attention_window": None, "global_attention_every": 1})
     assert flops_per_sequence(windowed, 65, 10) == flops_per_sequence(full, 65, 10)
     long, plain = flops_per_sequence(windowed, 8192, 1229), flops_per_sequence(full, 8192, 1229)
-    saved = 12 * 14 * 768 * (8192**2 - pairs_within(128, 8192))
-    assert plain.train_flops - long.train_flops == saved
+    saved = 12 * 768 * (8192**2 - pairs_within(128, 8192))
+    assert plain.train_flops - long.train_flops == 14 * saved
+    everywhere = windowed.model_copy(update={"global_attention_every": 1})
+    assert plain.train_flops - flops_per_sequence(everywhere, 8192, 1229).train_flops == 22 * saved
 
 
 def test_a_head_on_every_position_costs_the_dense_head() -> None:

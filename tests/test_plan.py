@@ -100,6 +100,21 @@ def test_equal_parameters_are_met_within_the_tolerance() -> None:
     assert {cell.config.architecture.norm for cell in planned} == {"pre"}
 
 
+def test_a_target_is_met_exactly_by_a_shape_of_its_size_with_the_norm_of_the_base() -> None:
+    base = {"architecture": {"norm": "pre"}}
+    (grid,) = cells(sweep(base=base, shapes={"grid": {"depth": [2], "width": [64], "heads": [1], "ffn": [256]}}))
+    size = parameters(grid.config.architecture).parameters_non_embedding
+    shapes = {"grid": None, "iso_parameters": [size], "depth": [2], "tolerance": 1e-9}
+    assert [cell.config.architecture for cell in cells(sweep(base=base, shapes=shapes))] == [grid.config.architecture]
+
+
+@pytest.mark.parametrize("target", [4e5, 2.5e5])
+def test_a_target_is_refused_where_the_nearest_width_has_too_few_or_too_many(target: float) -> None:
+    place = f"shapes.iso_parameters {target:,.0f} at depth 1"
+    problems = told(shapes={"grid": None, "iso_parameters": [target], "depth": [1], "width_multiple": 160})
+    assert problems[place].startswith("the nearest width, 160, has 309,")
+
+
 def test_widths_are_solved_for_in_multiples_of_a_head_width_that_is_asked_for() -> None:
     shapes = {"grid": None, "iso_parameters": [2e5], "depth": [1, 2], "tolerance": 0.3}
     for head_width in (32, 48):
@@ -299,9 +314,10 @@ def test_a_space_is_checked_before_it_is_searched() -> None:
         "architecture.width": {"choices": [16, 20, 32]},
         "architecture.heads": {"choices": [1, 8]},
         "recipe.schedule": {"choices": ["linear", "sudden"]},
+        "recipe.beta1": {"low": 0.9, "high": 1.0},
     }
     problems = told(shapes=None, search={"trials": 2, "space": space})
-    assert set(problems) == {"search.space.architecture.heads", "search.space.recipe.schedule"}
+    assert set(problems) == {f"search.space.{key}" for key in ("architecture.heads", "recipe.schedule", "recipe.beta1")}
     assert "do not divide width 20" in problems["search.space.architecture.heads"]
 
 

@@ -1,15 +1,22 @@
-"""Shapes that meet a parameter count: no other width comes nearer."""
+"""Shapes that meet a parameter count: no other width comes nearer; and those of a space that meet goals."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from study.architecture import Architecture
 from study.counting import parameters
-from study.solving import ShapeRules
+from study.errors import InputError
+from study.solving import Goal, ShapeRules, Space, on_contour, under
 
 TEMPLATE = Architecture(depth=1, width=1, heads=1, ffn=1, vocabulary=2048, positions=64)
+
+SPACE = Space(ShapeRules(), range(1, 3), range(10, 41), TEMPLATE)
+"""One and two layers of 16, 24, 32 and 40."""
 
 
 def size(architecture: Architecture) -> int:
@@ -21,6 +28,11 @@ def test_heads_divide_the_width_and_are_near_the_width_wanted() -> None:
     assert [rules.heads(width) for width in (768, 512, 64, 96, 1)] == [12, 8, 1, 2, 1]
     assert ShapeRules(head_width=32).heads(92) == 4
     assert ShapeRules(head_width=72).heads(96) == 1, "the wider of two as near"
+
+
+def test_an_ffn_is_to_the_nearest_whole_number_and_never_none() -> None:
+    assert [ShapeRules(ffn_ratio=2.7).ffn(width) for width in (10, 64)] == [27, 173]
+    assert ShapeRules(ffn_ratio=0.1).ffn(4) == 1
 
 
 def test_bert_base_is_found_again() -> None:
@@ -45,5 +57,40 @@ def test_no_neighbour_is_nearer(target: int, depth: int, multiple: int, ratio: f
     assert (found.vocabulary, found.positions, found.norm) == (2048, 64, norm)
     for width in (found.width - multiple, found.width + multiple):
         if width > 0:
-            sizes = {"width": width, "heads": rules.heads(width), "ffn": rules.ffn(width)}
-            assert abs(size(found) - target) <= abs(size(found.model_copy(update=sizes)) - target)
+            other = {"width": width, "heads": rules.heads(width), "ffn": rules.ffn(width)}
+            assert abs(size(found) - target) <= abs(size(found.model_copy(update=other)) - target)
+
+
+def goal(place: str, amount: float, count: Callable[[Architecture], float]) -> Goal:
+    return Goal(place, place, amount, count, lambda value: f"{value:g}")
+
+
+def of_width(amount: float) -> Goal:
+    return goal("width", amount, lambda shape: shape.width)
+
+
+def sizes(shapes: list[Architecture]) -> list[tuple[int, int]]:
+    return [(shape.depth, shape.width) for shape in shapes]
+
+
+def test_a_contour_is_all_that_is_as_near_as_the_tolerance_either_way() -> None:
+    assert sizes(on_contour(SPACE, of_width(32), 0.25)) == [(depth, width) for depth in (1, 2) for width in (24, 32, 40)]
+    assert sizes(on_contour(SPACE, of_width(16), 1.5)) == [(depth, width) for depth in (1, 2) for width in (16, 24, 32, 40)]
+    with pytest.raises(InputError, match=r"the nearest, L1-H32-A1-F128, has 32 \(\+6\.67%\)"):
+        on_contour(SPACE, of_width(30), 0.05)
+
+
+def test_under_all_amounts_is_the_widest_shape_of_each_depth() -> None:
+    assert sizes(under(SPACE, [of_width(32)])) == [(1, 32), (2, 32)]
+    product = goal("product", 48, lambda shape: shape.depth * shape.width)
+    assert sizes(under(SPACE, [of_width(32), product])) == [(1, 32), (2, 24)]
+
+
+def test_of_goals_that_nothing_meets_those_are_named_that_alone_cannot_be_met() -> None:
+    depth, narrowness = goal("depth", 0.5, lambda shape: shape.depth), goal("narrowness", 60, lambda shape: 100 - shape.width)
+    with pytest.raises(InputError) as impossible:
+        under(SPACE, [of_width(16), depth])
+    assert [problem.place for problem in impossible.value.problems] == ["depth"]
+    with pytest.raises(InputError) as at_odds:
+        under(SPACE, [of_width(16), narrowness])
+    assert [problem.place for problem in at_odds.value.problems] == ["width, narrowness"]
