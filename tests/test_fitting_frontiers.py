@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -13,7 +14,7 @@ import pytest
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings, fit
-from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
+from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_flop, iso_flop_groups, parametric
 from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from tests.points import TRUTHS, observed
@@ -81,6 +82,31 @@ def test_a_budget_whose_best_run_is_the_smallest_has_no_minimum() -> None:
     x, loss = np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), np.array([1.0, 1.4, 1.1, 1.6, 2.6])
     with pytest.raises(InputError, match="two budgets or more, here are 0 of 2"):
         two_budgets(x, loss, window=np.inf)
+
+
+def test_a_parabola_that_is_lowest_at_the_last_size_has_no_minimum() -> None:
+    """The best run lies between others, and the parabola through all of them falls on."""
+    with pytest.raises(InputError, match="two budgets or more, here are 0 of 2"):
+        two_budgets(np.array([-2.0, -1.0, 0.0, 1.0, 2.0]), np.array([3.0, 2.0, 3.0, 1.0, 2.0]), window=np.inf)
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_the_best_run_of_a_budget_lies_between_ones_a_quarter_smaller_and_larger(side: int) -> None:
+    """e^0.23 is 1.26, and e^0.22 is 1.246."""
+    for step, inside in ((0.23, True), (0.22, False)):
+        x, loss = side * np.array([-step, 0.0, 0.5, 1.0]), np.array([2.5, 2.0, 3.0, 4.0])
+        if inside:
+            assert all(one.inside for one in two_budgets(x, loss).best)
+        else:
+            with pytest.raises(InputError, match="smaller and larger at two budgets or more, here are 0 of 2"):
+                two_budgets(x, loss)
+
+
+def test_budgets_within_a_tenth_of_the_least_are_one_whose_flops_are_their_geometric_mean() -> None:
+    assert [rows.tolist() for rows in iso_flop_groups(np.array([1.21, 1.0, 1.1]))] == [[1, 2], [0]]
+    parameters, flops, loss = iso_flop_runs()
+    found = iso_flop(parameters, flops * np.tile(np.geomspace(1.0, 1.09, 9), 7), loss)
+    assert [one.flops for one in found.best] == pytest.approx(np.geomspace(1e18, 1e22, 7) * 1.09**0.5)
 
 
 def two_budgets(x: Floats, loss: Floats, window: float = 1.0) -> Frontier:
@@ -191,6 +217,16 @@ def test_a_front_at_an_end_of_the_tokens_says_nothing_of_the_best_size(approach:
 
 
 @pytest.mark.parametrize("approach", [envelope, hull])
+@pytest.mark.parametrize(("trained", "inside"), [(0.95, True), (0.85, False)])
+def test_a_front_is_best_only_beside_a_smaller_model_of_as_many_flops(approach: Approach, trained: float, inside: bool) -> None:
+    """Up to a tenth fewer are as many."""
+    flops = np.geomspace(1e18, 1e22, 5)
+    sizes, budgets, losses = among_worse(best(flops), flops, np.array([4.0, 3.4, 3.0, 2.8, 2.7]))
+    budgets[9] *= trained  # that of the smaller model at the largest budget
+    assert [one.inside for one in approach(sizes, budgets, losses).best] == [True] * 4 + [inside]
+
+
+@pytest.mark.parametrize("approach", [envelope, hull])
 def test_a_run_of_more_flops_than_the_lowest_loss_is_on_no_frontier(approach: Approach) -> None:
     flops, loss = np.geomspace(1e18, 1e22, 5), np.array([4.0, 3.4, 3.0, 2.8, 2.9])
     found = approach(*among_worse(best(flops), flops, loss))
@@ -201,6 +237,7 @@ def test_parametric_frontier_is_the_closed_form() -> None:
     exact = parametric(fit(LAW, observed(LAW, noise=0.0), Settings(bootstrap=0)))
     assert exact.exponent == pytest.approx(EXPONENT, rel=1e-6)
     assert exact.parameters(1e21) == pytest.approx(float(best(1e21)), rel=1e-4)
+    assert exact.interval is None
     noisy = parametric(fit(LAW, observed(LAW), Settings(bootstrap=200)))
     assert noisy.interval is not None
     assert noisy.interval[0] < EXPONENT < noisy.interval[1]
@@ -210,6 +247,12 @@ def test_a_law_without_closed_frontier_is_refused() -> None:
     points = observed(LAWS["power-floor"])
     with pytest.raises(InputError, match="no closed frontier"):
         parametric(fit(LAWS["power-floor"], Observations.of(points.columns, points.response), Settings(bootstrap=0)))
+
+
+def test_a_law_without_one_of_its_terms_has_no_best_split() -> None:
+    found = fit(LAW, observed(LAW, noise=0.0), Settings(bootstrap=0))
+    with pytest.raises(InputError, match="has no best split: B, beta is zero"):
+        parametric(replace(found, estimates=found.estimates | {"B": 0.0, "beta": 0.0}))
 
 
 @pytest.mark.parametrize(
@@ -239,6 +282,17 @@ def test_runs_that_split_nearly_each_budget_in_one_way_have_no_frontier(
     with pytest.raises(InputError, match="nearly every budget has one split"):
         approach(parameters, 6 * parameters * tokens, loss)
     check_split(parameters, tokens)
+
+
+@pytest.mark.parametrize("approach", [envelope, hull, iso_flop])
+def test_a_few_runs_beside_the_one_split_of_all_others_make_no_frontier(approach: Approach) -> None:
+    """One of 30 has ten times the size that its budget has elsewhere."""
+    parameters = np.geomspace(1e7, 1e10, 30)
+    tokens = 20 * parameters
+    parameters[15], tokens[15] = 10 * parameters[15], tokens[15] / 10
+    loss = LAW.predict(TRUTH, {"parameters": parameters, "tokens": tokens})
+    with pytest.raises(InputError, match="nearly every budget has one split"):
+        approach(parameters, 6 * parameters * tokens, loss)
 
 
 def test_runs_of_one_budget_are_split_in_many_ways() -> None:
