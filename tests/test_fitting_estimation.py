@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t
 
 from study.errors import InputError
+from study.fitting import uncertainty
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.forecasting import Forecast, forecast, interval_of, largest_runs
-from study.fitting.minimising import Objective, Space, minimise
+from study.fitting.minimising import Minima, Objective, Space, minimise
 from study.fitting.observations import Observations
 from study.fitting.uncertainty import replicate_noise
 from tests.points import TRUTHS, columns_of, observed
@@ -86,6 +90,52 @@ def test_checkpoints_of_a_run_are_resampled_together() -> None:
     assert np.sqrt(together.covariance[2, 2]) > 1.7 * np.sqrt(apart.covariance[2, 2])
 
 
+def line(rows: int, deviation: float = 0.02) -> tuple[Observations, np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
+    """Points of the law `power`, three a run, and the columns of 1 and log N over which it is a line in logarithms."""
+    sizes = np.geomspace(1e6, 1e9, rows)
+    noise = np.random.default_rng(2).normal(0, deviation, rows)
+    points = Observations.of({"parameters": sizes}, 12 * sizes**-0.08 * np.exp(noise), np.arange(rows) // 3)
+    return points, np.column_stack([np.ones(rows), np.log(sizes)])
+
+
+def test_the_covariance_of_least_squares_is_that_of_clustered_regression() -> None:
+    """Of a line in logarithms, with the correction of Cameron and Miller 2015 (eq. 12) for ten runs of three rows."""
+    points, design = line(rows=30)
+    fitted = fit(LAWS["power"], points, Settings(huber_delta=np.inf, bootstrap=0))
+    coefficients = np.linalg.lstsq(design, np.log(points.response), rcond=None)[0]
+    inverse = np.linalg.inv(design.T @ design)
+    scores = (design * (np.log(points.response) - design @ coefficients)[:, None]).reshape(10, 3, 2).sum(axis=1)
+    expected = inverse @ scores.T @ scores @ inverse * (10 / 9) * (29 / 28)
+    assert fitted.estimates["alpha"] == pytest.approx(-coefficients[1])
+    assert fitted.covariance[1, 1] == pytest.approx(expected[1, 1])
+
+
+def test_errors_far_beyond_delta_are_those_of_least_absolute_deviations() -> None:
+    """√(π/2) of those of least squares where noise is normal."""
+    points, design = line(rows=6000)
+    fitted = fit(LAWS["power"], replace(points, clusters=np.arange(6000)), Settings(huber_delta=1e-5, bootstrap=0))
+    of_squares = 0.02 * np.linalg.inv(design.T @ design)[1, 1] ** 0.5
+    assert fitted.covariance[1, 1] ** 0.5 == pytest.approx((np.pi / 2) ** 0.5 * of_squares, rel=0.05)
+
+
+def test_the_condition_number_is_the_ratio_of_eigenvalues_between_correlated_parameters() -> None:
+    points = observed(LAWS["power-floor"])
+    fitted = fit(LAWS["power-floor"], points, Settings(bootstrap=0))
+    slopes = Objective(LAWS["power-floor"].at(points.columns), points.response, 1e-3, "log").slopes(fitted.theta)
+    unit = slopes / np.sqrt(np.sum(slopes**2, axis=0))
+    least, *_, most = np.linalg.eigvalsh(unit.T @ unit)
+    assert fitted.condition_number == pytest.approx(most / least, rel=1e-6)
+
+
+def test_the_profile_of_a_line_is_student_s_interval() -> None:
+    points, design = line(rows=9)
+    fitted = fit(LAWS["power"], points, Settings(huber_delta=np.inf, bootstrap=0))
+    error = (np.sum(fitted.residuals**2) / 7 * np.linalg.inv(design.T @ design)[1, 1]) ** 0.5
+    low, high = fitted.profile("alpha").interval
+    assert (low + high) / 2 == pytest.approx(fitted.estimates["alpha"], rel=1e-3)
+    assert (high - low) / 2 == pytest.approx(t.ppf(0.975, 7) * error, rel=0.01)
+
+
 def test_profile_of_least_squares_is_the_likelihood_interval() -> None:
     fitted = fit(CHINCHILLA, observed(CHINCHILLA), Settings(huber_delta=np.inf, bootstrap=400))
     low, high = fitted.profile("alpha").interval
@@ -122,7 +172,10 @@ def test_a_floor_that_the_data_deny_is_on_its_bound() -> None:
     points = observed(LAWS["power"], noise=0.0)
     fitted = fit(LAWS["power-floor"], points, Settings(bootstrap=0))
     assert fitted.status == "on_bound"
-    assert "E" in fitted.reasons[0]
+    assert fitted.reasons == ("E is on its bound",)
+    assert fitted.condition_number == pytest.approx(
+        fit(LAWS["power"], points, Settings(bootstrap=0)).condition_number, rel=1e-3
+    )
 
 
 def test_an_exponent_that_noise_hides_is_weakly_identified() -> None:
@@ -130,6 +183,27 @@ def test_an_exponent_that_noise_hides_is_weakly_identified() -> None:
     noise = np.random.default_rng(3).normal(0, 0.02, 12)
     fitted = fit(LAWS["power-floor"], Observations.of({"parameters": sizes}, 3.0 * np.exp(noise)))
     assert fitted.status in ("weakly_identified", "on_bound")
+
+
+def test_terms_that_no_row_tells_apart_have_no_intervals() -> None:
+    """Where tokens go as parameters, one power of both cannot be split."""
+    law, sizes = LAWS["chinchilla-tied"], np.geomspace(1e6, 1e9, 40)
+    columns = {"parameters": sizes, "tokens": 20 * sizes}
+    fitted = fit(law, Observations.of(columns, law.predict(TRUTHS[law.name], columns)), Settings(bootstrap=20, starts=16))
+    assert fitted.status == "weakly_identified"
+    assert len(fitted.resampled) > 0
+    assert fitted.intervals == {}
+
+
+def test_the_rows_farthest_off_are_told_the_farthest_first() -> None:
+    points = observed(LAWS["power"], rows=12)
+    off = np.exp(np.where(np.arange(12) == 7, -0.3, np.where(np.arange(12) == 4, 0.2, 0)))
+    fitted = fit(LAWS["power"], replace(points, response=points.response * off), Settings(bootstrap=0))
+    told = fitted.to_dict()["residuals"]
+    assert [one["row"] for one in told["largest"][:2]] == ["row 7", "row 4"]
+    assert told["largest"][0]["residual"] == pytest.approx(0.3, abs=0.01)
+    assert len(told["largest"]) == 5
+    assert told["root_mean_square"] == pytest.approx(((0.3**2 + 0.2**2) / 12) ** 0.5, rel=0.05)
 
 
 def test_too_few_points_and_single_sizes_are_refused_at_once() -> None:
@@ -199,6 +273,54 @@ def test_replicates_tell_the_noise() -> None:
     assert noise.relative == pytest.approx(0.01, rel=0.15)
     assert (noise.groups, noise.degrees_of_freedom) == (50, 150)
     assert replicate_noise(observed(CHINCHILLA)) is None
+
+
+def test_replicates_are_pooled_by_their_degrees_of_freedom() -> None:
+    """Off their means by 0.1 twice, and by 0, 0.3 and 0.3; a size of its own says nothing."""
+    sizes = np.array([1e6, 1e6, 2e6, 2e6, 2e6, 4e6])
+    points = Observations.of({"parameters": sizes}, np.exp([1.1, 0.9, 2.0, 2.3, 1.7, 5.0]))
+    noise = replicate_noise(points)
+    assert noise is not None
+    assert (noise.degrees_of_freedom, noise.groups) == (3, 2)
+    assert noise.relative == pytest.approx((0.2 / 3) ** 0.5)
+    assert replicate_noise(replace(points, response=points.response - points.response.min())) is None, "0 has no logarithm"
+
+
+def test_two_runs_are_not_resampled_and_many_rows_of_few_runs_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(bootstrap=300, starts=8)
+    fits = [fit(LAWS["power"], of_power(runs), settings) for runs in (2, 3)]
+    assert [(one.resamples.method, len(one.resampled)) for one in fits] == [("none", 0), ("refit", 300)]
+    assert fits[0].intervals == {}
+    assert fits[1].predictions(fits[1].observations.columns, most=5).shape == (5, 12)
+    monkeypatch.setattr(uncertainty, "ROWS_TO_REFIT", 11)
+    assert len(fit(LAWS["power"], of_power(3), settings).resampled) == 200
+
+
+def of_power(runs: int) -> Observations:
+    """Twelve points of so many runs."""
+    return replace(observed(LAWS["power"], rows=12), clusters=np.arange(12) % runs)
+
+
+def test_draws_from_the_sandwich_stay_within_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uncertainty, "ROWS_TO_REFIT", 11)
+    monkeypatch.setattr(uncertainty, "RUNS_FOR_SANDWICH", 12)
+    sizes = np.geomspace(1e6, 2e6, 12)
+    noise = np.random.default_rng(3).normal(0, 0.02, 12)
+    found = fit(LAWS["power"], Observations.of({"parameters": sizes}, 3 * sizes**-0.01 * np.exp(noise)), Settings(starts=8))
+    assert found.resamples.method == "sandwich"
+    alphas = found.resamples.theta[:, 1]
+    assert alphas.min() == 0
+    assert 0.1 < (alphas > 0).mean() < 1
+
+
+def test_resamples_that_did_not_converge_are_counted_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def but_for_each_fifth(*given: Any) -> Minima:
+        found = minimise(*given)
+        return replace(found, converged=np.arange(len(found.theta)) % 5 != 0)
+
+    monkeypatch.setattr(uncertainty, "minimise", but_for_each_fifth)
+    found = fit(LAWS["power"], observed(LAWS["power"]), Settings(bootstrap=10)).resamples
+    assert (len(found.theta), found.failed, found.numbers.tolist()) == (8, 2, [1, 2, 3, 4, 6, 7, 8, 9])
 
 
 def test_hundred_thousand_rows_are_fitted_in_seconds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from study.errors import InputError
 from study.fitting import estimation
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings, fit
-from study.fitting.laws import Law
-from study.fitting.minimising import Minima, Objective
+from study.fitting.laws import Floats, Law
+from study.fitting.minimising import Minima, Objective, minimise
 from study.fitting.observations import Observations
 from study.fitting.uncertainty import Bootstrap
 from study.fitting.verdicts import failures, weaknesses
@@ -91,3 +92,21 @@ def test_a_fit_that_did_not_converge_has_failed_whatever_else_it_is(monkeypatch:
     found = fit(LAW, points, settings)
     assert found.status == "failed"
     assert found.reasons[:2] == ("the minimiser stopped before its last step gained nothing", "E is on its bound")
+
+
+def test_a_fit_that_a_restart_improves_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two of three passes leave the starts where they are."""
+    passes = count()
+
+    def late(objective: Objective, theta: Floats, weights: Floats) -> Minima:
+        if next(passes) < 2:
+            return Minima(theta, objective.value(theta, weights), np.full(len(theta), True))
+        return minimise(objective, theta, weights)
+
+    points, settings = observed(LAWS["power"]), Settings(bootstrap=0)
+    estimates = fit(LAWS["power"], points, settings).estimates
+    monkeypatch.setattr(estimation, "minimise", late)
+    found = fit(LAWS["power"], points, settings)
+    assert found.status == "failed"
+    assert found.reasons[0].startswith("restarting at the answer lowered the objective by ")
+    assert found.estimates == pytest.approx(estimates)
