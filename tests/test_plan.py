@@ -363,6 +363,8 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     assert bill(spec, [CORE], stale).runs_left == 8, "of the text or the numerics of another day"
     pruned = [old.model_copy(update={"state": "PRUNED"}) for old in done_with]
     assert bill(spec, [CORE], pruned).runs_left == 8, "stopped early by a search"
+    otherwise = [old.model_copy(update={"loss_nats": 9 - (old.loss_nats or 0)}) for old in tried]
+    assert bill(spec, [CORE], done_with, others=otherwise, text="data").rows[0].runs_left == 0, "its own records come first"
     untuned = sweep(seeds=2, budgets={"steps": [100]})
     done = bill(untuned, [CORE], [ended(run) for cell in cells(untuned) for run in cell.trials()])
     assert (done.runs_left, done.expected_seconds_left) == (0, 0)
@@ -520,6 +522,9 @@ def test_a_bill_says_where_it_is_the_most_that_may_be_spent() -> None:
         return bill(sweep(tune={"recipe.learning_rate": {"low": 1e-3, "high": 1e-2, "trials": trials}}), [CORE]).at_most
 
     assert [tuned(3), tuned(4)] == [False, True]
+    decay = {"recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2}}
+    rates = {"recipe.learning_rate": {"low": 1e-3, "high": 1e-2, "trials": 4}}
+    assert not bill(sweep(tune=rates | decay), [CORE]).at_most, "of two knobs all combinations are tried"
 
 
 def test_a_search_is_billed_by_its_largest_run() -> None:
@@ -559,6 +564,15 @@ def test_tuned_batches_are_priced_at_the_dearest() -> None:
     assert branched.sharing is not None
     assert all(0 < row.spent_tokens <= row.tokens for row in branched.rows)
     assert branched.sharing.train_flops == pytest.approx(branched.train_flops)
+
+
+def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_parameters() -> None:
+    """48 positions of width 16 more are 384 tokens more at half a token a parameter, one step and a half."""
+    tune = {"architecture.positions": {"low": 16, "high": 64, "trials": 2}}
+    spec = sweep(tune=tune, budgets={"tokens_per_parameter": [0.5]})
+    paid = bill(spec, [CORE])
+    assert [row.tokens for row in paid.rows] == [max(run.tokens for run in cell.trials()) for cell in cells(spec)]
+    assert paid.at_most
 
 
 def test_a_bill_names_the_scores_that_it_does_not_count() -> None:
