@@ -17,7 +17,7 @@ from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings
 from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast, forecast
-from study.fitting.ledgers import runs_of, unusable
+from study.fitting.ledgers import columns_apart, runs_of, unusable, validation_columns
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_columns, read_observations
 from study.fitting.table_files import read_table
@@ -405,6 +405,8 @@ def test_a_ledger_leaves_out_runs_at_other_tuned_knobs(tmp_path: Path) -> None:
 def test_rates_tried_at_other_knobs_bracket_nothing(tmp_path: Path) -> None:
     ledger = decays_and_rates(tmp_path / "s", rates=(4e-3, 8e-3))
     assert set(left_out(ledger, bracketed_only=True).values()) == {"its cell's best learning rate is not bracketed"}
+    ledger.loc[ledger["recipe.learning_rate"] == 8e-3, "exclusion"] = "DIVERGED"
+    assert left_out(ledger, bracketed_only=True)[0.1, 8e-3] == "DIVERGED", "its own reason comes first"
 
 
 def test_a_ledger_that_tunes_another_knob_only_leaves_out_its_worse_values(tmp_path: Path) -> None:
@@ -442,6 +444,15 @@ def test_losses_of_different_masks_are_not_pooled(tmp_path: Path) -> None:
         read_observations(Source(folder.path), LAWS["power-floor"])
     assert len(read_observations(Source(folder.path, where="masking.rate == 0.4"), LAWS["power-floor"])) == 5
     assert len(read_columns(Source(folder.path), ("depth",), "parameters")) == 10
+
+
+def test_text_that_moved_is_the_same_text_and_a_value_that_some_runs_lack_is_another() -> None:
+    same = {"data_fingerprint": ["a"] * 2, "data.corpus": ["here", "there"], "data.tokenizer.path": ["here", "there"]}
+    apart = {"masking.rate": [0.15, None], "architecture.norm": [None, "pre"]}
+    runs = pd.DataFrame(same | apart)
+    assert validation_columns(runs[list(same)]) == []
+    assert validation_columns(runs) == ["masking.rate"]
+    assert columns_apart(runs, ["architecture.norm", "recipe.dropout"]) == ["architecture.norm"]
 
 
 def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp_path: Path) -> None:
