@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -22,6 +23,7 @@ from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.evidence import Evidence, gather
 from study.fitting.forecasting import Forecast
 from study.fitting.observations import Observations
+from study.fitting.paired import satterthwaite
 from study.fitting.published_scores import published_scores
 from study.fitting.score_points import score_points
 from study.fitting.score_trends import rank_interval, trend
@@ -29,7 +31,7 @@ from study.folders import SweepFolder
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
 from study.score_config import Knobs
 from study.score_findings import law_table, score_findings, score_table, trend_table
-from study.score_records import interval_of_mean, mean_noise, scores_of, write_scores
+from study.score_records import interval_of_mean, mean_noise, score_folder, scores_of, write_scores
 from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_score, add_scores
 
@@ -223,6 +225,40 @@ def test_no_encoder_that_the_commonest_answer_matches_is_above_untrained(evidenc
     assert replace(sst2, chance=scores.iloc[-1]).above_untrained == (0, 6)
 
 
+def test_an_encoder_is_above_chance_and_untrained_weights_beyond_the_noise_of_both(evidence: Evidence) -> None:
+    """0.05 where half intervals are 0.03 and 0.04; and a task tells something where the best encoder is above both."""
+    assert evidence.downstream is not None
+    (sst2,) = (task for task in evidence.downstream.tasks if task.task == "sst2")
+    points = sst2.points.head(3).assign(score=0.8, half=0.03, random=[0.749, 0.751, 0.7], random_half=0.04)
+
+    def of(**changes: Any) -> tuple[tuple[int, int], bool]:
+        task = replace(sst2, points=points.assign(**changes), chance=0.5)
+        return task.above_untrained, task.tells
+
+    assert of() == ((2, 3), True)
+    assert of(random=0.8) == ((0, 3), False)
+    assert of(random=0.8, half=0.0, random_half=0.0) == ((0, 3), False)
+    assert of(random=np.nan) == ((0, 0), True)
+    assert of(score=0.52, random=0.3) == ((0, 3), False)
+    assert of(score=0.52, random=np.nan) == ((0, 0), False)
+
+
+def test_the_error_of_an_average_is_that_of_independent_tasks(evidence: Evidence) -> None:
+    found = evidence.downstream
+    assert found is not None
+    assert found.average is not None
+    used = [task for task in found.tasks if task.task != "rte"]
+    for task in used:
+        width = task.best[0] - (task.chance or 0.0)
+        assert task.normalised["error"].to_numpy() == pytest.approx(task.points["error"].to_numpy(dtype=float) / width)
+    for _, row in found.average.points.iterrows():
+        parts = [task.normalised.loc[row["cell"]] for task in used]
+        variances = [part["error"] ** 2 for part in parts]
+        assert row["error"] == pytest.approx(sum(variances) ** 0.5 / 3)
+        assert row["freedom"] == pytest.approx(satterthwaite(variances, [part["freedom"] for part in parts]))
+        assert row["half"] == pytest.approx(t.ppf(0.975, row["freedom"]) * row["error"])
+
+
 def test_the_average_lies_between_chance_and_the_best(evidence: Evidence) -> None:
     found = evidence.downstream
     assert found is not None
@@ -233,6 +269,19 @@ def test_the_average_lies_between_chance_and_the_best(evidence: Evidence) -> Non
     for cell, score in by_cell.items():
         assert score == pytest.approx(np.mean([share.loc[str(cell)] for share in shares]))
     assert 0 < by_cell.min() < by_cell.max() <= 1
+
+
+def test_only_encoders_that_met_all_tasks_are_averaged(scored: SweepFolder, tmp_path: Path) -> None:
+    folder = SweepFolder(shutil.copytree(scored.path, tmp_path / "scored"))
+    run = folder.runs()[0]
+    for record in scores_of(run):
+        if record.config.task == "cola":
+            shutil.rmtree(score_folder(run, record.score_id).path)
+    write_scores(folder)
+    found = gather(folder).downstream
+    assert found is not None
+    assert found.average is not None
+    assert (len(found.tasks[0].points), len(found.average.points)) == (6, 5)
 
 
 def test_the_largest_size_is_held_out_and_forecast(evidence: Evidence) -> None:
