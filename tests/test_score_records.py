@@ -10,7 +10,7 @@ import pytest
 from study.errors import InputError
 from study.folders import RunFolder
 from study.score_config import Downstream, ScoreConfig
-from study.score_records import ScoreRecord, interval_of_mean, score_folder, scores, scores_of
+from study.score_records import BaselineRecord, ScoreRecord, interval_of_mean, mean_noise, score_folder, scores, scores_of
 
 
 def config(**changes: Any) -> ScoreConfig:
@@ -39,6 +39,16 @@ def test_seeds_that_did_not_run_the_grid_do_not_choose() -> None:
     assert list(scores([*grid, *later])["test"]) == [0.2, 0.3]
 
 
+def test_what_failed_or_was_not_measured_competes_with_none() -> None:
+    """A score below zero is better than one that nobody knows."""
+    grid = [record(rate, 0, dev=0.9, test=0.9) for rate in (3e-4, 1e-3)]
+    failed = grid[0].model_copy(update={"state": "FAILED"})
+    untested = grid[1].model_copy(update={"test_scores": {}})
+    assert list(scores([record(1e-4, 0, dev=0.5, test=0.1), failed, untested])["test"]) == [0.1]
+    unknown = grid[0].model_copy(update={"dev_scores": {}})
+    assert list(scores([record(1e-4, 0, dev=-0.2, test=0.1), unknown])["test"]) == [0.1]
+
+
 def test_protocols_and_tasks_do_not_compete() -> None:
     table = scores(
         [record(1e-4, 0, 0.5, 0.1), record(1e-4, 0, 0.9, 0.2, protocol="random_init"), record(1e-4, 0, 0.1, 0.3, task="rte")]
@@ -51,7 +61,25 @@ def test_a_score_that_lies_under_two_runs_is_one_score() -> None:
     once = record(1e-4, 0, 0.9, 0.2, protocol="random_init")
     twice = once.model_copy(update={"run_id": "q" * 16})
     assert once.score_id == twice.score_id
-    assert list(scores([once, twice, record(1e-4, 1, 0.9, 0.3, protocol="random_init")])["test"]) == [0.2, 0.3]
+    table = scores([once, twice, record(1e-4, 1, 0.9, 0.3, protocol="random_init")])
+    assert list(table["test"]) == [0.2, 0.3]
+    assert set(table["run_id"]) == {once.run_id}
+
+
+def test_scores_stand_run_by_run_and_seed_by_seed() -> None:
+    of_runs = [
+        record(1e-4, seed, 0.5, 0.1, encoder=run * 16).model_copy(update={"run_id": run * 16})
+        for seed in (1, 0)
+        for run in "ba"
+    ]
+    table = scores(of_runs)
+    assert list(zip(table["run_id"].str[0], table["seed"], strict=True)) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+
+
+def test_a_baseline_gives_what_was_measured_of_it() -> None:
+    measured = {"majority": {"matthews": 0.0}, "bag_of_words": {"accuracy": 0.7}}
+    made = BaselineRecord(task="cola", task_fingerprint="f" * 16, metric="matthews", reported_on="test", scores=measured)
+    assert made.by("matthews") == {"majority": 0.0}
 
 
 def test_a_record_is_written_once_and_read_back(tmp_path: Path) -> None:
@@ -75,6 +103,7 @@ def test_the_interval_is_students() -> None:
     assert interval_of_mean([0.5], 0.1) is None
     low, high = interval_of_mean([0.4, 0.6], 0.0) or (0, 0)
     assert (low, high) == pytest.approx((0.5 - 1.2706, 0.5 + 1.2706), abs=1e-4)
+    assert mean_noise(9.0, 0, 1, over_examples=0.1).half == pytest.approx(0.196, abs=1e-4), "of examples alone"
 
 
 def test_the_grid_leaves_no_knob_said_twice() -> None:
