@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,13 @@ def test_cells_within_five_percent_of_one_size_have_equal_parameters(largest: in
     found = families_of(tuple(cell(depth, size) for depth, size in enumerate(sizes, start=1)))
     assert [len(family.cells) for family in found] == families
     assert all(family.equal_parameters for family in found)
+
+
+def test_cells_of_as_many_tokens_to_the_nearest_doubling_are_one_pool() -> None:
+    tokens = [2**20, int(1.41 * 2**20), int(1.42 * 2**20), 2**21]
+    pools = [replace(cell(1, 950_000), tokens=count).pool for count in tokens]
+    assert [pool.doublings for pool in pools] == [20, 20, 21, 21]
+    assert len(set(pools)) == 2
 
 
 def test_cells_of_no_two_equal_sizes_are_one_family_a_budget() -> None:

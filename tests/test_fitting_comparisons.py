@@ -10,11 +10,12 @@ from itertools import product
 from math import log2
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from study.errors import InputError
 from study.findings import loss_findings, verdict
-from study.fitting.cells import cells_of
+from study.fitting.cells import cells_of, setting_columns
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.fitting.paired import seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.rankings import gains_of
@@ -246,6 +247,23 @@ def test_settings_of_one_shape_are_compared_in_the_order_of_the_sweep(tmp_path: 
         "No fit of power-floor: its 3 parameters need 4 different points or more, here are 3 in 6 rows",
     ), "once, since it holds for both"
     assert "depth from L1-H64-A2-F256 to L2-H64-A2-F256 (norm=pre) at 1.0M tokens" in " ".join(loss_findings(found))
+
+
+def test_a_knob_that_some_runs_lack_is_a_setting(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for width in (64, 96):
+        add_run(folder, run_config(1, width))
+    ledger = folder.write_ledger()
+    assert setting_columns(folder, ledger) == []
+    assert setting_columns(folder, ledger.assign(**{"recipe.new": pd.Series([None, 0.5])})) == ["recipe.new"]
+
+
+def test_settings_that_the_sweep_does_not_list_come_after_those_that_it_does(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["pre"]}})
+    for norm in ("post", "pre"):
+        add_run(folder, in_setting(run_config(1, 64), norm=norm))
+    (pair,) = evidence_of(folder, include_unbracketed=True).comparisons.pairs
+    assert (pair.first, pair.second) == ("norm=post", "norm=pre")
 
 
 def test_of_two_settings_a_pair_holds_one(tmp_path: Path) -> None:

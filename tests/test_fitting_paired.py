@@ -15,6 +15,7 @@ from study.fitting.paired import (
     satterthwaite,
     seeds_that_would_decide,
     sequences_that_would_decide,
+    variances_of_sum,
 )
 from study.fitting.seed_scatter import SeedVariance, pooled_seed_variance
 
@@ -133,6 +134,16 @@ def test_more_sequences_decide_where_sequences_are_the_limit() -> None:
 
 def test_the_half_width_is_students() -> None:
     assert half_width(SeedVariance(0.04, 3, 1), 4) == pytest.approx(3.182446 * 0.1, rel=1e-5)
+
+
+def test_variances_of_a_weighted_sum_go_by_the_squares_of_its_weights() -> None:
+    """0.01·0.5²/2 twice of one estimate and 0.04·1²/4 of another, which Satterthwaite's freedom joins."""
+    of_two, of_one = SeedVariance(0.01, 3, 2), SeedVariance(0.04, 2, 1)
+    variances, freedoms = variances_of_sum(
+        np.array([1.0, 3.0, 2.0]), np.array([0.5, 0.5, -1.0]), (2, 2, 4), (of_two, of_two, of_one)
+    )
+    assert variances == pytest.approx((1 / 3, 0.0125))
+    assert freedoms == pytest.approx((2, 0.0125**2 / (0.0025**2 / 3 + 0.01**2 / 2)))
 
 
 def test_a_reversed_difference_swaps_its_seeds() -> None:
