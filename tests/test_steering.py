@@ -268,6 +268,11 @@ def test_nothing_is_left_of_a_sweep_whose_cells_want_no_more(tmp_path: Path) -> 
     state = status(sweep_at(tmp_path))
     assert state.counts == {"COMPLETED": 4, "DIVERGED": 5}
     assert (state.planned_runs, state.remaining_flops) == (12, 0)
+    config = cells(sweep(CORPUS, seeds=2, tune=tune, **SHALLOW_AND_DEEP))[0].trials()[0]
+    begun = sweep_at(tmp_path).run(config.fingerprint("data"))
+    begun.write_config(config)
+    begun.metrics_file.write_text(json.dumps({"trainer/step": 1, "trainer/tokens": 256, "trainer/flops": 1e6}) + "\n")
+    assert status(sweep_at(tmp_path)).remaining_flops == 0, "and not less, though a run that nobody wants has begun"
 
 
 def test_runs_stand_in_the_order_of_their_sizes_with_their_budgets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,6 +283,13 @@ def test_runs_stand_in_the_order_of_their_sizes_with_their_budgets(tmp_path: Pat
     assert order == list(product(("L2", "L10"), (20 * 256, 100 * 256), (0, 1)))
     show(status_table(state))
     assert capsys.readouterr().out.count("5.12k") == 4
+
+
+def test_runs_of_a_shape_stand_budget_by_budget_and_rate_by_rate(tmp_path: Path) -> None:
+    run(tmp_path, FakeExecutor(), budgets={"steps": [20, 100]}, **TUNED)
+    order = [(one.target_tokens, one.learning_rate) for one in status(sweep_at(tmp_path)).runs]
+    assert order == sorted(order)
+    assert len({tokens for tokens, _ in order}) == 2
 
 
 def test_runs_of_a_varied_sweep_say_their_setting(tmp_path: Path, study: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -357,6 +369,8 @@ def test_status_says_what_is_spent_and_left_and_which_run_is_best(tmp_path: Path
     planned = [cell.config for cell in cells(sweep(CORPUS, **wider))]
     total = sum(config.flops_per_token["train_flops"] * config.tokens for config in planned)
     assert status(folder).remaining_flops == pytest.approx(total, rel=1e-12)
+    with held(folder):
+        assert [one.state for one in status(folder).runs if one.reason == FOREIGN] == ["stopped"], "no launch goes on with it"
 
 
 def test_a_running_run_that_fell_silent_is_marked(tmp_path: Path, study: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -513,3 +527,10 @@ def test_a_silent_run_does_not_speed_up_what_is_left() -> None:
     assert silent.silent
     assert SweepStatus("s", None, (running(),), 2, 1e4).seconds_left == pytest.approx(100)
     assert SweepStatus("s", None, (running(), silent), 2, 1e4).seconds_left == pytest.approx(100)
+    foreign = running(run_id="c", reason=FOREIGN)
+    assert SweepStatus("s", None, (running(), foreign), 2, 1e4).seconds_left == pytest.approx(100)
+
+
+def test_a_run_without_a_loss_is_not_the_best() -> None:
+    lost, known = (running(state="COMPLETED", loss_nats=loss) for loss in (None, 3.0))
+    assert SweepStatus("s", None, (lost, known)).best == (known,)
