@@ -70,9 +70,9 @@ class _Rows(Strict):
 def read_law(path: Path, convention: str | None = None) -> FittedLaw:
     """The law of a JSON file: `law`, `estimates`, and under `columns` which total `parameters` counts where the law has it.
 
-    `convention`, one of TOTALS, is that total where the file names a column of somebody's table instead. Raises InputError, with
-    every problem, where the file holds no law of loss in the sizes of a shape and tokens, where it says that the fit failed or
-    ended on a bound, and where it names another total than `convention`.
+    `convention`, one of TOTALS, is that total where the file names a column of somebody's table instead. Raises InputError,
+    with every problem, where the file holds no law of loss in the sizes of a shape and tokens, where it says that the fit
+    failed or ended on a bound, and where it names another total than `convention`.
     """
     values = _read(path)
     name = values.get("law")
