@@ -200,8 +200,8 @@ def _figure(name: str) -> str:
 
 
 def _regenerate(folder: SweepFolder) -> str:
-    name, values = folder.name, folder.sweep_file.name
     return (
-        f"`study report results/{name}` rebuilds this page, `ledger.parquet`, `fits/` and `figures/` from the run folders, "
-        f"without torch, a GPU or an account; `study launch` of {name}.yaml (see {values}) trains what is missing."
+        "`study report` of the folder that this page lies in rebuilds it, with `ledger.parquet`, `fits/` and `figures/`, from "
+        f"the run folders, without torch, a GPU or an account; `study launch` of {folder.name}.yaml (see "
+        f"{folder.sweep_file.name}) trains what is missing."
     )

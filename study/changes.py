@@ -131,10 +131,10 @@ def _step(base: Architecture, text: str) -> _Step:
     values = _parse(text)
     note = ""
     if "width" in values and "heads" not in values:
-        width = _as_int(values["width"])
-        if width and width > 0 and width % base.heads:
+        width = values["width"]
+        if isinstance(width, int) and width > 0 and width % base.heads:
             heads = ShapeRules(head_width=base.head_width).heads(width)
-            values |= {"heads": str(heads)}
+            values |= {"heads": heads}
             note = f"heads {base.heads} → {heads}, to divide it"
     architecture = Architecture.parse(base.model_dump() | values, place="--change")
     asked = [field for field in values if not (note and field == "heads")]
@@ -145,9 +145,9 @@ def _step(base: Architecture, text: str) -> _Step:
     return _Step(label, note, architecture, _ratio([(old[field], new[field]) for field in asked]))
 
 
-def _parse(text: str) -> dict[str, str]:
+def _parse(text: str) -> dict[str, int | str]:
     """The fields and values of `field=value[,field=value…]`."""
-    values = {}
+    values: dict[str, int | str] = {}
     for part in text.split(","):
         field, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not field or not value:
@@ -156,7 +156,7 @@ def _parse(text: str) -> dict[str, str]:
             raise InputError.at(
                 f"--change {text}", f"{field!r} is not a field; {nearest(field, list(Architecture.model_fields))}"
             )
-        values[field] = value
+        values[field] = _read(value)
     return values
 
 
@@ -173,11 +173,13 @@ def _ratio(pairs: list[tuple[object, object]]) -> float | None:
     return sizes[1] / sizes[0] if len(sizes) == 2 else None
 
 
-def _as_int(text: str) -> int | None:
+def _read(text: str) -> int | str:
+    """The whole number that a text is, 4000 for 4e3, else the text."""
     try:
-        return int(float(text))
-    except (ValueError, OverflowError):
-        return None
+        number = float(text)
+    except ValueError:
+        return text
+    return int(number) if number.is_integer() else text
 
 
 def _shown(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from study.findings import GAINS_TOLD
 from study.fitting.cells import EQUAL_WITHIN, grouped, of_equal_size
@@ -22,7 +23,7 @@ def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
     of_cells = (_open_runs, _open_cells, _open_sizes, _open_seeds, _open_scatter)
     of_pairs = (_open_pairs, _open_steps, _open_rates, _open_knobs, _open_vertices)
-    parts = (*of_cells, *of_pairs, _mixed_precision, _trained_runs, _limits)
+    parts = (*of_cells, *of_pairs, _open_tasks, _mixed_precision, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
 
 
@@ -167,6 +168,16 @@ def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
     if loose:
         names = "all cells" if 1 < len(loose) == len(usable) else ", ".join(cell.at_budget for cell in loose)
         yield f"How much is the learning rate's doing: the best one tried does not lie between worse ones in {names}."
+
+
+def _open_tasks(evidence: Evidence) -> Iterator[str]:
+    """The downstream tasks that the sweep asks for, where nothing was scored."""
+    asked = evidence.sweep.get("downstream") or ()
+    if asked and evidence.downstream is None:
+        tasks = ", ".join(Path(task).stem for task in (asked["tasks"] if isinstance(asked, dict) else asked))
+        usable = any(cell.usable for cell in evidence.cells)
+        why = "no run was scored; study score does it" if usable else "no run can be used, so none was scored"
+        yield f"What the encoders score on {tasks}: {why}."
 
 
 def _mixed_precision(evidence: Evidence) -> Iterator[str]:

@@ -92,8 +92,12 @@ def _unusual(found: Downstream) -> Iterator[str]:
 
 def _truncated(found: Downstream) -> Iterator[str]:
     """How many examples of each task some encoder did not read whole."""
-    most = {task.task: task.points["truncated_examples"].max() for task in found.tasks}
-    if told := ", ".join(f"{task} {count:,.0f}" for task, count in most.items() if count > 0):
+    most = {task.task: task.points.sort_values("truncated_examples").iloc[-1] for task in found.tasks}
+    if told := ", ".join(
+        f"{task} {row['truncated_examples']:,.0f} of {row['examples']:,.0f}"
+        for task, row in most.items()
+        if row["truncated_examples"] > 0
+    ):
         yield f"Examples longer than what an encoder reads, and cut, of all splits (the most of any encoder): {told}."
 
 

@@ -104,6 +104,8 @@ def add_score(
         config=config,
         kind="minimal_pairs" if law.zero_shot else "single",
         state="COMPLETED",
+        dev_examples=None if law.zero_shot else 872,
+        test_examples=2_000,
         truncated_examples=truncated_examples,
         chosen_on=None if law.zero_shot else "dev",
         reported_on="test",

@@ -116,6 +116,17 @@ def test_undecided_says_what_would_decide(tmp_path: Path) -> None:
     assert any("L2-H92" in line for line in answer.to_dict()["findings"]["undecided"])
 
 
+@pytest.mark.parametrize("asked", [["cola", "tasks/reviews.yaml"], {"tasks": ["cola", "tasks/reviews.yaml"], "seeds": 1}])
+@pytest.mark.parametrize("stuck", [False, True])
+def test_tasks_that_nothing_was_scored_on_are_told(asked: object, stuck: bool, tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"downstream": asked})
+    add_run(folder, run_config(1, 64), stuck=stuck)
+    folder.write_ledger()
+    (line,) = (line for line in undecided(gather(folder)) if "cola" in line)
+    why = "no run can be used, so none was scored" if stuck else "no run was scored; study score does it"
+    assert line == f"What the encoders score on cola, reviews: {why}."
+
+
 def test_runs_in_different_precision_are_told(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=SMALL)
     runs = list(folder.runs())

@@ -80,14 +80,19 @@ def test_several_sizes_and_other_fields_change_without_an_elasticity() -> None:
     assert added["embedding_width None → 128"] < 0
 
 
+def test_counts_are_written_as_in_sweep_files() -> None:
+    (change,) = rank_changes(BASE, ["ffn=4e3"], MEASURES)
+    assert change.label == "ffn 3,072 → 4,000"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("dept=24", "--change dept=24: 'dept' is not a field; did you mean 'depth'"),
         ("depth", "is not field=value, such as depth=24"),
         ("depth=12", "leaves the model as it is"),
-        ("heads=7", "--change.heads: '7' heads do not divide width 768; 6 would"),
-        ("width=0", "width: '0' is below the least allowed, 1"),
+        ("heads=7", "--change.heads: 7 heads do not divide width 768; 6 would"),
+        ("width=0", "width: 0 is below the least allowed, 1"),
         ("depth=many", "depth: 'many' is not a whole number"),
     ],
 )

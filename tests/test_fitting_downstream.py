@@ -380,7 +380,7 @@ def test_examples_that_an_encoder_did_not_read_whole_are_told_by_task(tmp_path: 
         add_score(folder, record, "sst2", TASKS["sst2"], "fine_tune", 0, 0.7, truncated_examples=1500 + cut)
     assert write_scores(folder)["truncated_examples"].max() == 1501
     (told,) = (line for line in score_findings(gather(folder)) if line.startswith("Examples longer"))
-    assert told.endswith("(the most of any encoder): sst2 1,501.")
+    assert told.endswith("(the most of any encoder): sst2 1,501 of 2,872.")
 
 
 def test_bars_of_scores_hold_the_scatter_between_seeds_of_pre_training(tmp_path: Path) -> None:

@@ -200,6 +200,13 @@ def test_runs_of_an_earlier_launch_that_failed_are_no_more_of_the_sweep_either(t
     assert table["exclusion"].tolist().count(FOREIGN) == 2
 
 
+def test_runs_beyond_those_planned_are_told_as_more(tmp_path: Path) -> None:
+    run(tmp_path, FakeExecutor(), budgets={"steps": [20]})
+    found = status(sweep_at(tmp_path))
+    assert status_summary(replace(found, planned_runs=1)).startswith("2 COMPLETED, 1 more than planned.")
+    assert status_summary(replace(found, planned_runs=2)).startswith("2 COMPLETED of about 2 planned.")
+
+
 def test_a_run_of_an_earlier_launch_that_hangs_is_no_running_run_of_the_sweep() -> None:
     values: dict[str, Any] = dict.fromkeys(RunStatus.__dataclass_fields__)
     hanging = RunStatus(**values | {"run_id": "a", "state": "running", "reason": FOREIGN, "signs": Signs(900.0, 1.0, None)})

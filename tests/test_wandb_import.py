@@ -109,6 +109,15 @@ def test_runs_of_strangers_come_whole_from_a_server(tmp_path: Path, monkeypatch:
         import_wandb("them/nothing", tmp_path, "small", ())
 
 
+@pytest.mark.parametrize("source", ["/nowhere/runs", "./runs", "runs", "entity/project/runs"])
+def test_a_source_that_is_neither_a_folder_nor_a_project_is_refused_before_the_server_is_asked(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wandb.Api", lambda: pytest.fail("the server was asked"))
+    with pytest.raises(InputError, match="is no folder here, and no entity/project of W&B's server either"):
+        import_wandb(source, tmp_path / "into", None, ())
+
+
 def test_what_some_runs_lack_is_missing_and_what_is_of_several_kinds_is_text(tmp_path: Path) -> None:
     table = pd.DataFrame({"stuck": [True, float("nan"), False], "list": [[1], None, "x"], "loss": [1.0, 2.0, float("nan")]})
     write_table(tmp_path / "ledger.parquet", of_one_kind(table))

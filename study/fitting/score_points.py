@@ -22,18 +22,20 @@ _OF_CELL = ["shape", "name", "depth", "parameters", "train_flops", "tokens"]
 _NONE = (np.nan, MeanNoise(np.nan, np.nan, np.nan))
 
 _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "encoder", "protocol", "update", "seed"]
-_OF_SCORE += ["test", "test_standard_error", "knobs", "truncated_examples"]
+_OF_SCORE += ["test", "test_standard_error", "knobs", "truncated_examples", "examples"]
+
+_SPLITS = ["train_examples", "dev_examples", "test_examples"]
 
 
 def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     """Each cell's usable runs at its best knobs on each task, by task and falling loss; empty where nothing was scored.
 
     Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, the `knobs` that were not as
-    usual and not tuned, in words, `truncated_examples`, the most of any of its scores, and its facts, of which `name` is the
-    shape with its setting where settings differ; `loss_nats`, their mean; `score`, the mean over the runs of each one's mean
-    over `seeds` of the metric on the split reported on, its standard `error`, the degrees of `freedom` of that and `half` the
-    95% interval; `random` and `random_half`, the same of the architecture with weights that were never trained; and the
-    baselines `majority` and `bag_of_words`, not a number where there is none.
+    usual and not tuned, in words, `truncated_examples`, the most of any of its scores, of how many `examples`, and its facts,
+    of which `name` is the shape with its setting where settings differ; `loss_nats`, their mean; `score`, the mean over the
+    runs of each one's mean over `seeds` of the metric on the split reported on, its standard `error`, the degrees of `freedom`
+    of that and `half` the 95% interval; `random` and `random_half`, the same of the architecture with weights that were never
+    trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
     The noise (see study.score_records.mean_noise) is that over examples and, where any cell has two runs, between them, else
     where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
     encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
@@ -43,6 +45,8 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     scores = pd.read_parquet(folder.scores_file)
     if scores.empty:
         return pd.DataFrame()
+    scores["examples"] = scores[_SPLITS].astype(float).sum(axis=1)
+    scores["truncated_examples"] = scores["truncated_examples"].astype(float).fillna(0)
     settings = setting_columns(folder, ledger)
     built = [column for column in settings if column.startswith("architecture.")]
     runs = ledger.rename(columns={"architecture.depth": "depth"}).assign(
@@ -79,7 +83,7 @@ _Mean = tuple[float, MeanNoise]
 
 
 def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict[str, float]) -> dict[str, object]:
-    first, (score, noise) = found.iloc[0], mean
+    (score, noise), first, most = mean, found.iloc[0], found.sort_values("truncated_examples").iloc[-1]
     untrained, its_noise = random.get(str(first["architecture"]), _NONE)
     each_run = found.drop_duplicates("run_id")
     names = {
@@ -88,7 +92,8 @@ def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict
         "cell": first["cell"],
         "runs": tuple(each_run["run_id"]),
         "knobs": first["knobs"],
-        "truncated_examples": found["truncated_examples"].max(),
+        "truncated_examples": most["truncated_examples"],
+        "examples": most["examples"],
     }
     facts = {name: first[name] for name in _OF_CELL} | {"loss_nats": each_run["loss_nats"].mean()}
     measured = {"score": score, **asdict(noise), "seeds": found["seed"].nunique()}

@@ -164,8 +164,8 @@ def _shown(found: Measured | None) -> tuple[str, str]:
 
 
 def score_launched(folder: Path, downstream: Downstream, resources: Resources, console: Console) -> tuple[Table | str, ...]:
-    """Score the runs of a sweep that was just launched, on this machine; their table, nothing where its answer uses none."""
+    """Score the runs of a sweep that was just launched, on this machine; their table, or that its answer uses none."""
     if not at_best_knobs(SweepFolder(folder)):
-        return ()
+        return (f"Not scored on {', '.join(downstream.tasks)}: the answer uses no run.",)
     here = Resources(device=resources.device, slots_per_device=resources.slots_per_device)
     return score_table(score_all(folder, downstream, here, console), downstream)

@@ -130,8 +130,10 @@ def status_summary(state: SweepStatus) -> str:
     if silent:
         told["running"] += f" ({silent} silent)"
     counts = ", ".join(told.values()) or "no run has begun"
-    bound = "at most " if state.at_most and len(state.own) <= (state.planned_runs or 0) else ""
-    planned = "" if state.planned_runs is None else f" of {bound or 'about '}{state.planned_runs} planned"
+    more = len(state.own) - (state.planned_runs or 0)
+    bound = "at most " if state.at_most and more <= 0 else ""
+    of = f" of {bound or 'about '}{state.planned_runs} planned" if more <= 0 else f", {more} more than planned"
+    planned = "" if state.planned_runs is None else of
     others = len(state.runs) - len(state.own)
     earlier = f" {plural(others, 'run')} more of earlier launches, {FOREIGN}." if others else ""
     lines = [f"{counts}{planned}.{earlier}"]

@@ -63,7 +63,10 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
     `source` is a folder that holds W&B's offline runs, however deep, or `entity/project` on the server that the login is for.
     `tuned` are the keys that runs of one cell may differ in, beside the seed. Raises InputError where there is no run.
     """
-    found = offline_runs(Path(source)) if Path(source).is_dir() else online_runs(source, group)
+    folder = Path(source)
+    if not folder.is_dir() and (folder.is_absolute() or source.startswith(".") or source.count("/") != 1):
+        raise InputError.at(source, "is no folder here, and no entity/project of W&B's server either")
+    found = offline_runs(folder) if folder.is_dir() else online_runs(source, group)
     runs = [run for run in found if group is None or run.group == group]
     if not runs:
         raise InputError.at(source, "has no W&B run" + (f" of the group {group!r}" if group else ""))
