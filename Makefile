@@ -49,8 +49,10 @@ bench: .venv/.installed-dev ## measure training speed and all else that should b
 scale: .venv/.installed ## time the coordination of 10,000 instant runs on 1,000 slots
 	.venv/bin/python -m study.sweeping.simulation
 
-reference: .venv/.installed ## write the committed answers anew from their records
+reference: .venv/.installed ## write the committed answers and figures anew from their records
 	for sweep in results/reference/*/sweep.yaml; do .venv/bin/study report $$(dirname $$sweep) > /dev/null || exit 1; done
+	.venv/bin/python -c 'import sys, pathlib, study.plotting.parameters_against_latency as figure; \
+	  [figure.write(pathlib.Path(table)) for table in sys.argv[1:]]' results/reference/latency/*/table.csv
 
 lint: .venv/.installed-dev ## check style, format and types
 	.venv/bin/ruff check
