@@ -461,7 +461,7 @@ def test_a_law_of_a_sweep_that_varies_a_knob_is_fitted_to_one_setting(tmp_path: 
     for width, norm in product((32, 64, 96, 128), ("post", "pre")):
         add_run(folder, in_setting(run_config(1, width), norm=norm))
     folder.write_ledger()
-    with pytest.raises(InputError, match=r"differ in architecture\.norm have laws of their own; .* == 'post'"):
+    with pytest.raises(InputError, match=r"in architecture\.norm have laws of their own; keep those of one with .* == 'post'"):
         read_columns(Source(folder.path), ("parameters",), "loss")
     chosen = read_columns(Source(folder.path, where="architecture.norm == 'pre'"), ("parameters",), "loss")
     assert len(chosen) == 4

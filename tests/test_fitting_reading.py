@@ -439,7 +439,7 @@ def test_losses_of_different_masks_are_not_pooled(tmp_path: Path) -> None:
         plain = run_config(1, width)
         add_run(folder, plain.model_copy(update={"masking": plain.masking.model_copy(update={"rate": rate})}))
     folder.write_ledger()
-    told = f"loss: the losses of runs that differ in masking.rate are not comparable; fit some with study fit {folder.path} "
+    told = "loss: the losses of runs that differ in masking.rate are not comparable; keep those of one with --where "
     with pytest.raises(InputError, match=re.escape(told)):
         read_observations(Source(folder.path), LAWS["power-floor"])
     assert len(read_observations(Source(folder.path, where="masking.rate == 0.4"), LAWS["power-floor"])) == 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,9 @@ _VALIDATION = ("data.", "masking.", "data_fingerprint")
 
 _PATHS = ("data.corpus", "data.tokenizer.path")
 """Those that say where text and vocabulary lie; `data_fingerprint` says which they are."""
+
+KEEP = "keep those of one with"
+"""What to do with runs that may not be pooled, whichever command was to read them; a condition comes after it."""
 
 LEDGER_PARAMETERS = TOTALS
 """The ledger's counts of parameters."""
@@ -91,12 +93,12 @@ def validation_columns(runs: pd.DataFrame) -> list[str]:
     return [name for name in named if runs[name].nunique(dropna=False) > 1]
 
 
-def why_incomparable(runs: pd.DataFrame, table: Path) -> str:
-    """Why the losses of runs may not be pooled, and what to do; empty where they may."""
+def why_incomparable(runs: pd.DataFrame, remedy: str) -> str:
+    """Why the losses of runs may not be pooled, and what to do, `remedy` with --where; empty where they may."""
     if not (apart := validation_columns(runs)):
         return ""
     differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
-    return f'{differ}; fit some with study fit {table} --where "{apart[0]} == …"'
+    return f'{differ}; {remedy} --where "{apart[0]} == …"'
 
 
 def columns_apart(runs: pd.DataFrame, settings: Sequence[str]) -> list[str]:
@@ -104,12 +106,12 @@ def columns_apart(runs: pd.DataFrame, settings: Sequence[str]) -> list[str]:
     return [column for column in settings if column in runs and runs[column].nunique(dropna=False) > 1]
 
 
-def why_apart(runs: pd.DataFrame, settings: Sequence[str], table: Path) -> str:
-    """Why runs that differ in columns of `settings` may not be pooled, and what to do; empty where they may."""
+def why_apart(runs: pd.DataFrame, settings: Sequence[str], remedy: str) -> str:
+    """Why runs that differ in `settings` may not be pooled, and what to do, `remedy` with --where; empty where they may."""
     if not (apart := columns_apart(runs, settings)):
         return ""
     some = " and ".join(f"{column} == {runs[column].tolist()[0]!r}" for column in apart)
-    return f'runs that differ in {", ".join(apart)} have laws of their own; fit some with study fit {table} --where "{some}"'
+    return f'runs that differ in {", ".join(apart)} have laws of their own; {remedy} --where "{some}"'
 
 
 def why_no_repeats(runs: pd.DataFrame, variables: Mapping[str, NDArray[np.float64]], where: str | None) -> str:
@@ -124,7 +126,7 @@ def why_no_repeats(runs: pd.DataFrame, variables: Mapping[str, NDArray[np.float6
         if column in runs and agreeing[column].agg(_different).max() > 1:
             condition = " and ".join([*([where] if where else []), f"{column} == {runs[column].max()}"])
             known = f"a law in {' and '.join(variables)} alone takes runs that differ in {words} for repeats of each other"
-            return f'{known}; keep those of one with --where "{condition}", or fit a law in both'
+            return f'{known}; {KEEP} --where "{condition}", or fit a law in both'
     return ""
 
 

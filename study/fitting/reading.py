@@ -16,7 +16,16 @@ from study.errors import InputError, Problem
 from study.fitting.column_names import SYMBOLS, named_like
 from study.fitting.expressions import evaluate
 from study.fitting.laws import Law
-from study.fitting.ledgers import LEDGER_COLUMNS, is_ledger, runs_of, unusable, why_apart, why_incomparable, why_no_repeats
+from study.fitting.ledgers import (
+    KEEP,
+    LEDGER_COLUMNS,
+    is_ledger,
+    runs_of,
+    unusable,
+    why_apart,
+    why_incomparable,
+    why_no_repeats,
+)
 from study.fitting.observations import VOCABULARY, Exclusion, Observations, budget_of
 from study.fitting.table_files import NOTES, read_table
 from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
@@ -241,11 +250,11 @@ class _Reading:
         if not self.is_ledger:
             return
         present = self.present(gone)
-        runs, path = self.table[present], self.source.path
+        runs = self.table[present]
         known = {name: values[present] for name, values in variables.items()}
         reasons = (
-            why_incomparable(runs, path),
-            why_apart(runs, SweepFolder(path).varied(), path),
+            why_incomparable(runs, KEEP),
+            why_apart(runs, SweepFolder(self.source.path).varied(), KEEP),
             why_no_repeats(runs, known, self.source.where),
         )
         if reason := next(filter(None, reasons), None):

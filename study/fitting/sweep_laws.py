@@ -53,12 +53,13 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str] = (),
         return SweepLaws((), ("No law is fitted: no run can be used",))
     if searched:
         return SweepLaws((), ("No law is fitted: a search gives few sizes their best rate, and may prune the others",))
-    if reason := why_incomparable(used, folder):
+    remedy = f"fit some with study fit {folder}"
+    if reason := why_incomparable(used, remedy):
         return SweepLaws((), (f"No law is fitted: {reason}",))
     if not (apart := columns_apart(used, settings)):
         return _laws(Source(folder), used)
     if len(used[apart].drop_duplicates()) > MOST_SETTINGS or used[apart].isna().any(axis=None):
-        return SweepLaws((), (f"No law is fitted: {why_apart(used, settings, folder)}",))
+        return SweepLaws((), (f"No law is fitted: {why_apart(used, settings, remedy)}",))
     found = {where: _laws(Source(folder, where=where), runs) for where, runs in _by_setting(used, apart)}
     told: dict[str, list[str]] = {}
     for where, laws in found.items():
