@@ -17,13 +17,13 @@ from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings
 from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast, forecast
-from study.fitting.ledgers import columns_apart, runs_of, unusable, validation_columns
+from study.fitting.ledgers import columns_apart, runs_of, settings_of, unusable, validation_columns
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_columns, read_observations
 from study.fitting.table_files import read_table
 from study.fitting.text_numbers import read_text_numbers
 from tests.points import TRUTHS, columns_of
-from tests.synthetic import SWEEP, Law, add_run, depth_or_width, run_config, sweep_folder
+from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
 
 CHINCHILLA = LAWS["chinchilla"]
 ROLES = {"parameters": "Model Size", "tokens": "tok", "loss": "final/loss"}
@@ -453,6 +453,41 @@ def test_text_that_moved_is_the_same_text_and_a_value_that_some_runs_lack_is_ano
     assert validation_columns(runs[list(same)]) == []
     assert validation_columns(runs) == ["masking.rate"]
     assert columns_apart(runs, ["architecture.norm", "recipe.dropout"]) == ["architecture.norm"]
+
+
+@pytest.mark.parametrize("kept", ["sweep.yaml", "nothing"])
+def test_a_ledger_is_not_pooled_over_settings_by_whichever_name_it_is_read(tmp_path: Path, kept: str) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
+    for width, norm, rate in itertools.product((32, 64, 96, 128), ("post", "pre"), (2e-3, 4e-3)):
+        add_run(folder, in_setting(run_config(1, width, rate), norm=norm))
+    folder.write_ledger()
+    files = [folder.path, folder.ledger_file, folder.ledger_file.with_suffix(".csv")]
+    if kept == "nothing":
+        folder.sweep_file.unlink()
+    for file in files:
+        with pytest.raises(InputError, match=r"runs that differ in architecture\.norm have laws of their own; .* == 'p"):
+            read_observations(Source(file), LAWS["power-floor"])
+        assert len(read_observations(Source(file, where="architecture.norm == 'pre'"), LAWS["power-floor"])) == 4
+
+
+def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_settings(tmp_path: Path) -> None:
+    """Its cells have each a warmup, a best weight decay and a rate of their own."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": SWEEP["tune"] | DECAY})
+    for width, tokens, worse in itertools.product((32, 64, 96, 128), (1e6, 2e6), (0.0, 1.0)):
+        decay, warmup = 0.01 * (1 + worse) * width, tokens / 16
+        config = run_config(1, width, 1e-3 * width, tokens=tokens, weight_decay=decay, warmup_tokens=warmup)
+        add_run(folder, config, Law(curvature=worse))
+    folder.write_ledger()
+    folder.sweep_file.unlink()
+    assert len(read_observations(Source(folder.ledger_file), CHINCHILLA)) == 8
+    strangers = folder.read_ledger()
+    ours = [
+        name for name in map(str, strangers) if name.startswith(("architecture.", "recipe.")) and name != "recipe.learning_rate"
+    ]
+    strangers = strangers.drop(columns=ours)
+    strangers.to_csv(tmp_path / "t.csv", index=False)
+    assert settings_of(strangers) == []
+    assert len(read_observations(Source(tmp_path / "t.csv"), CHINCHILLA)) == 16
 
 
 def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp_path: Path) -> None:

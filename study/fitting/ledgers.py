@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from study.counting import TOTALS
 from study.fitting.cells import of_equal_size
 from study.fitting.learning_rates import RATE, off_best, search_rates
+from study.folders import SHAPE
 
 LEDGER_COLUMNS = {
     "parameters": "parameters",
@@ -34,6 +35,9 @@ _VALIDATION = ("data.", "masking.", "data_fingerprint")
 
 _PATHS = ("data.corpus", "data.tokenizer.path")
 """Those that say where text and vocabulary lie; `data_fingerprint` says which they are."""
+
+_NO_SETTINGS = (*SHAPE, RATE, "recipe.warmup_fraction", "recipe.warmup_tokens")
+"""What differs between runs of one law beside budgets and what is tuned."""
 
 KEEP = "keep those of one with"
 """What to do with runs that may not be pooled, whichever command was to read them; a condition comes after it."""
@@ -99,6 +103,17 @@ def why_incomparable(runs: pd.DataFrame, remedy: str) -> str:
         return ""
     differ = f"the losses of runs that differ in {', '.join(apart)} are not comparable"
     return f'{differ}; {remedy} --where "{apart[0]} == …"'
+
+
+def settings_of(ledger: pd.DataFrame) -> list[str]:
+    """The columns of architecture and recipe that tell laws apart, as far as a ledger without its sweep says.
+
+    All but sizes, rate and budget, the warmup that follows it, and the knobs that are tuned: those that differ within a cell.
+    """
+    named = [name for name in ledger.columns if name.startswith(("architecture.", "recipe.")) and name not in _NO_SETTINGS]
+    columns = [name for name in named if not name.startswith("recipe.budget.")]
+    within = ledger.groupby("cell")[columns].nunique(dropna=False).max()
+    return [name for name in columns if within[name] == 1]
 
 
 def columns_apart(runs: pd.DataFrame, settings: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from study.fitting.ledgers import (
     LEDGER_COLUMNS,
     is_ledger,
     runs_of,
+    settings_of,
     unusable,
     why_apart,
     why_incomparable,
@@ -243,7 +244,7 @@ class _Reading:
         self.warnings += [warning for each in found if len(rows) for warning in loss_warnings(each)]
 
     def refuse_incomparable_losses(self, gone: Mapping[int, str], variables: Mapping[str, NDArray[np.float64]]) -> None:
-        """Raise InputError for a ledger's losses that are not comparable or are of settings that its sweep varies.
+        """Raise InputError for a ledger's losses that are not comparable or are of settings with laws of their own.
 
         Also where runs that agree in all `variables` are of different tokens or sizes.
         """
@@ -254,11 +255,17 @@ class _Reading:
         known = {name: values[present] for name, values in variables.items()}
         reasons = (
             why_incomparable(runs, KEEP),
-            why_apart(runs, SweepFolder(self.source.path).varied(), KEEP),
+            why_apart(runs, self._settings(), KEEP),
             why_no_repeats(runs, known, self.source.where),
         )
         if reason := next(filter(None, reasons), None):
             raise InputError.at("loss", reason)
+
+    def _settings(self) -> Sequence[str]:
+        """What the sweep beside the ledger varies; where there is none, what the ledger says of it."""
+        path = self.source.path
+        folder = SweepFolder(path if path.is_dir() else path.parent)
+        return folder.varied() if folder.sweep_file.exists() else settings_of(self.table)
 
     def alike(self, gone: Mapping[int, str]) -> dict[str, int]:
         """What all rows of a ledger that are used have in common of what their losses hang on."""
