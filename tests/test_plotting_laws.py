@@ -20,7 +20,7 @@ from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.observations import Observations
 from study.fitting.reading import Source
 from study.plotting import forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
-from study.plotting.law_figures import draw_all
+from study.plotting.law_figures import _exponents, draw_all
 from study.wording import compact
 from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
 from tests.test_fitting_frontiers import best, iso_flop_runs
@@ -159,6 +159,17 @@ def test_what_contradicts_an_earlier_fit_is_refused_and_what_adds_to_it_is_not(t
     ]
     status, out, _ = study("plot", table, "--as", fit, "--into", into, "--law", "chinchilla", "--where", "N < 1e10")
     assert (status, into.exists()) == (0, True)
+
+
+@pytest.mark.parametrize("column", ["C", "spent"])
+def test_exponents_by_convention_are_those_of_the_multiverse(table: Path, study: Any, column: str) -> None:
+    pd.read_csv(table).rename(columns={"C": column}).to_csv(table, index=False)
+    roles = {"parameters": "N", "tokens": "C/(6*N)", "flops": column}
+    _, out, _ = study("multiverse", table, *(word for role, text in roles.items() for word in (f"--{role}", text)), "--json")
+    shown = _exponents(fit_table(Source(table, roles), "chinchilla", Settings(bootstrap=0)))
+    told = json.loads(out)["all"]
+    assert sorted(shown["value"].dropna()) == sorted(one["value"] for one in told if one["value"] is not None)
+    assert {one["choices"].get("FLOPs") for one in told} == {None, column}
 
 
 def test_the_same_table_gives_the_same_bytes(table: Path, tmp_path: Path) -> None:

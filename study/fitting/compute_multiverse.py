@@ -54,17 +54,20 @@ _FLOORS = {"with floor": "chinchilla", "without floor": "chinchilla-no-floor"}
 def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str] = ()) -> Multiverse:
     """Ask the question in every universe of a table: which N, which FLOPs, law, floor, loss, space, exclusions, rates.
 
-    A ledger brings its own counts of N and FLOPs. What leaves out no row, or the same rows as another choice, is no universe of
-    its own. Raises InputError where the table cannot be read in the usual ones, or its rows cannot tell the law.
+    A ledger brings its own counts of N and FLOPs; of those that are given the first are meant where an expression names N or C.
+    What leaves out no row, or the same rows as another choice, is no universe of its own. Raises InputError where the table
+    cannot be read in the usual ones, or its rows cannot tell the law.
     """
     own = is_ledger(read_table(source.path))
     given = tuple(dict.fromkeys(parameters)) or (LEDGER_PARAMETERS if own else ())
-    first = replace(source, roles={**source.roles, **({"parameters": given[0]} if given else {})})
-    points = read_observations(first, LAWS["chinchilla"])
+    budgets = tuple(dict.fromkeys(flops))
+    named = {role: ways[0] for role, ways in (("parameters", given), ("flops", budgets)) if ways}
+    source = replace(source, roles={**source.roles, **named})
+    points = read_observations(source, LAWS["chinchilla"])
     check_split(points.columns["parameters"], points.columns["tokens"])
     points.check(LAWS["chinchilla"])
     sizes = given or (points.roles["parameters"],)
-    budgets = tuple(dict.fromkeys(flops)) or (LEDGER_FLOPS if own else ())
+    budgets = budgets or (LEDGER_FLOPS if own else ())
     rates = ("all cells", "bracketed only") if own else ("all cells",)
     universes: list[Universe] = []
     for size in sizes:

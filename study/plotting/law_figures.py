@@ -38,8 +38,9 @@ def _exponents(found: LawFit) -> pd.DataFrame:
     """The multiverse of the same table; empty where the law is not one of loss in N and D, or the question cannot be asked."""
     if not {"parameters", "tokens"} <= set(found.fit.law.variables) or found.fit.law.predicts != "loss":
         return pd.DataFrame()
-    sizes = (found.source.roles["parameters"],) if "parameters" in found.source.roles else ()
+    given = found.source.roles
+    sizes, budgets = ([given[role]] if role in given else [] for role in ("parameters", "flops"))
     try:
-        return answer_by_convention.frame(explore(found.source, sizes))
+        return answer_by_convention.frame(explore(found.source, sizes, budgets))
     except InputError:
         return pd.DataFrame()
