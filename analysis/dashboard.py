@@ -364,18 +364,19 @@ def _(LAWS, LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS, folders, mo):
 
 
 @app.cell
-def _(FIGURES, InputError, Source, escape, fit_table, folders, law_form, mo):
+def _(FIGURES, InputError, LAWS, Source, escape, fit_table, folders, law_form, mo):
     def fitted(values):
         """The fit that the form asks for, or what keeps it from being made."""
         if values["sweep"] is None:
             return mo.md("Choose a sweep.")
-        roles = {"parameters": values["parameters"], "flops": values["flops"]}
+        law = LAWS[values["law"].partition(":")[0]]
+        roles = {role: values[role] for role in ("parameters", "flops") if role in ("flops", *law.variables)}
         source = Source(folders[values["sweep"]].path, roles, where=values["where"] or None)
         if not folders[values["sweep"]].ledger_file.exists():
             return mo.md("It has no ledger yet: `study report` writes one from the records.")
         try:
             with mo.status.spinner("Fitting, with 1,000 resamples"):
-                found = fit_table(source, values["law"].partition(":")[0])
+                found = fit_table(source, law.name)
         except InputError as error:
             return mo.callout(mo.md("\n\n".join(escape(problem) for problem in error.problems)), kind="warn")
         drawn = [draw(data) for frame, draw in FIGURES.values() if not (data := frame(found)).empty]

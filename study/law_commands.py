@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +12,36 @@ import click
 
 from study.options import as_json
 
+_ROLES = {
+    "parameters": "Parameters N.",
+    "tokens": "Training tokens D.",
+    "flops": "Training FLOPs C.",
+    "loss": "Loss.",
+    "depth": "Layers.",
+    "width": "Hidden size.",
+    "heads": "Attention heads.",
+    "ffn": "FFN inner size.",
+    "unique_tokens": "Tokens before any is repeated.",
+    "error": "Downstream error, 0 to 1.",
+    "score": "Downstream score, 0 to 1.",
+}
 
-def role_options(command: Any) -> Any:
+
+def role_options(*roles: str) -> Callable[[Any], Any]:
     """The options that say which column, or which expression of columns, means what."""
-    roles = {
-        "parameters": "Parameters N.",
-        "tokens": "Training tokens D.",
-        "flops": "Training FLOPs C.",
-        "loss": "Loss.",
-        "depth": "Layers.",
-        "width": "Hidden size.",
-        "heads": "Attention heads.",
-        "ffn": "FFN inner size.",
-        "unique_tokens": "Tokens before any is repeated.",
-        "error": "Downstream error, 0 to 1.",
-        "score": "Downstream score, 0 to 1.",
-    }
-    for role, meaning in reversed(roles.items()):
-        command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=meaning)(command)
-    return command
+
+    def decorated(command: Any) -> Any:
+        for role in reversed(roles):
+            command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=_ROLES[role])(command)
+        return command
+
+    return decorated
 
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--law", help="chinchilla, power-floor, …; without it all are listed.")
-@role_options
+@role_options(*_ROLES)
 @click.option("--where", metavar="CONDITION", help="Rows to keep, as in 'loss < 4 and dataset == \"c4\"'.")
 @click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled and held out together.")
 @click.option(
@@ -69,7 +75,7 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 
 @click.command("score-law")
 @click.argument("table", type=click.Path(path_type=Path))
-@role_options
+@role_options("parameters", "tokens", "flops", "loss", "score")
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
 @click.option("--cluster", metavar="COLUMN", help="The run of a row.")
 @click.option("--huber-delta", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True)
@@ -92,7 +98,7 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
-@role_options
+@role_options("parameters", "tokens", "flops", "loss")
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
 @click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled together.")
 @click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
@@ -112,7 +118,7 @@ def frontier(table: Path, where: str | None, cluster: str | None, any_units: boo
 @click.option("--law", help="As in study fit.  [default: chinchilla]")
 @click.option("--as", "like", type=click.Path(path_type=Path), help="Law, columns and options of a study fit --json file.")
 @click.option("--into", type=click.Path(path_type=Path), default=Path("figures"), show_default=True)
-@role_options
+@role_options(*_ROLES)
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
 @click.option("--cluster", metavar="COLUMN", help="The run of a row.")
 @click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are.")
@@ -142,8 +148,7 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--parameters", multiple=True, metavar="COLUMN", help="A way to count N; as often as there are.")
 @click.option("--flops", multiple=True, metavar="COLUMN", help="A way to count C; as often as there are.")
-@click.option("--tokens", metavar="COLUMN", help="Training tokens D.")
-@click.option("--loss", metavar="COLUMN", help="Loss.")
+@role_options("tokens", "loss")
 @click.option("--where", metavar="CONDITION", help="Rows to keep.")
 @click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled together.")
 @click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")

@@ -88,17 +88,18 @@ def test_dashboard_shows_sweeps_runs_laws_and_sizes(results: Path) -> None:
         "flops": "train_flops",
         "where": "",
     }
-    found = apart(looked_at, results, asked, asked | {"where": "architecture.dept == 2"})
+    found = apart(looked_at, results, asked, asked | {"where": "architecture.dept == 2"}, asked | {"law": "flops: …"})
     assert found["folders"] == ["made_up", "group/waiting"]
     assert len(found["sweeps of runs"]) == len(SweepFolder(results / "made_up").records())
     assert found["axes"] == ["train_flops", "loss_nats"]
     figures = list((results / "made_up" / "figures").glob("*.svg"))
     assert found["sweep_page"].count("data:image/svg+xml;base64,") == len(figures)
     assert "1 stopped" in found["sweep_table"]
-    fitted, refused = found["fitted"]
+    fitted, refused, of_flops = found["fitted"]
     assert "status: " in fitted
     assert "parameters = parameters_non_embedding" in fitted
     assert "architecture.depth" in refused, "the nearest column is named"
+    assert "status: " in of_flops, "what the form says of N is nothing to a law in C"
     assert "L12-H768-A12-F3072" in found["sizes_page"]
     assert {file: file.stat().st_mtime_ns for file in results.rglob("*")} == before, "it only reads"
 

@@ -186,6 +186,31 @@ def test_a_loss_that_tokens_do_not_lower_has_no_frontier(study: Any, tmp_path: P
     assert all(one["value"] is None and one["interval"] is None for one in found if one["status"] == "on_bound")
 
 
+def test_a_law_refuses_columns_that_it_does_not_read(study: Any, runs: Path, tmp_path: Path) -> None:
+    """FLOPs order the runs, or say what the tokens are, and so are read."""
+    options = ("--law", "chinchilla", "--bootstrap", 0)
+    told = "error: --depth, --unique-tokens: is not read: chinchilla is of the loss in parameters and tokens"
+    unread = ("--depth", "nosuch", "--unique-tokens", "xyz")
+    status, out, err = study("fit", runs, *options, "--tokens", "C/(6*N)", *unread)
+    assert (status, out, err.strip()) == (2, "", told)
+    status, out, err = study("plot", runs, "--tokens", "C/(6*N)", *unread, "--into", tmp_path / "figures")
+    assert (status, out, err.strip(), (tmp_path / "figures").exists()) == (2, "", told, False)
+    status, _, err = study("fit", runs, *options, "--tokens", "C/(6*N)", "--flops", "C", "--budget", "N")
+    assert (status, err.splitlines()[0].split(":")[1].strip()) == (2, "--flops")
+    pd.read_csv(runs).rename(columns={"C": "spent"}).to_csv(runs, index=False)
+    for more in ((), ("--budget", "N")):
+        assert study("fit", runs, *options, "--tokens", "C/(6*N)", "--flops", "spent", *more)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("frontier", "--score"), ("frontier", "--depth"), ("score-law", "--error"), ("score-law", "--unique-tokens")],
+)
+def test_a_command_has_no_options_for_columns_that_it_does_not_read(study: Any, runs: Path, command: str, option: str) -> None:
+    status, _, err = study(command, runs, option, "nosuch")
+    assert (status, f"No such option '{option}'" in err) == (2, True)
+
+
 def test_a_convention_that_is_named_twice_is_asked_once(study: Any, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
     twice = ("--parameters", "N", "--parameters", "N", "--flops", "C", "--flops", "C")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from study.errors import InputError
 from study.fitting.catalogue import law_named
 from study.fitting.estimation import USUAL, Fit, Settings, fit
 from study.fitting.forecasting import HELD_OUT, Forecast, forecast, forecast_dict, forecast_text
@@ -88,10 +89,15 @@ class LawFit:
 def fit_table(source: Source, law_name: str, settings: Settings = USUAL, held_out: float = HELD_OUT) -> LawFit:
     """Fit a law, by its name, to a table.
 
-    Raises InputError where the table, its columns, their values or the number of points cannot serve the law.
+    Raises InputError where the table, its columns, their values or the number of points cannot serve the law, and for columns
+    that it does not read.
     """
     law = law_named(law_name)
     observations = read_observations(source, law)
+    if unread := [f"--{role.replace('_', '-')}" for role in source.roles if role not in observations.roles]:
+        raise InputError.at(
+            ", ".join(unread), f"is not read: {law.name} is of the {law.predicts} in {' and '.join(law.variables)}"
+        )
     found = fit(law, observations, settings)
     profiled = found.observations.runs == found.n <= PROFILED_ROWS and bool(found.intervals)
     profiles = {name: found.profile(name).interval for name in law.exponents if profiled}

@@ -85,7 +85,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
         clusters=reading.clusters(),
         labels=labels,
         budget=values[order[0]] if order else budget_of(columns),
-        roles=reading.roles | reading.found,
+        roles=reading.found,
         excluded=tuple(Exclusion(labels[row], reason) for row, reason in sorted(gone.items())),
         warnings=tuple(reading.warnings),
         alike=reading.alike(gone),
