@@ -263,6 +263,7 @@ def test_wrong_columns_are_told(tmp_path: Path, roles: dict[str, str], message: 
         ("t.csv", "modèle,loss\né,1\n".encode("latin-1"), "is not UTF-8"),
         ("t.jsonl", b'{"N": 1}\n{oops\n', "line 2"),
         ("t.csv", b"a,b\n", "has no rows"),
+        ("t.csv", b"# of last week\n1e6,2e8\n2e6,4e8\n", "t.csv: the first line that is no comment holds numbers, not names"),
         ("t.parquet", b"PAR1garbage", "cannot be read as parquet"),
         ("t.jsonl", b"{not json", "cannot be read as jsonl"),
         ("t.csv", b"\xff\xfe\x00\x01", "is not UTF-8"),
@@ -360,6 +361,21 @@ def test_nested_records_and_comments_are_read(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("# of last week\nN,loss\n" + "".join(f"{k}e8,{3 / k}\n" for k in range(1, 6)))
     assert len(read_observations(Source(path), LAWS["power"])) == 5
+
+
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        ("# N,D,loss\n", ["N", "D", "loss"]),
+        ('# a, b, c\n#Params (B),"Tokens, seen",loss\n# of last week\n', ["Params (B)", "Tokens, seen", "loss"]),
+        ("# 3, 4, 5\nN,D,loss\n", ["N", "D", "loss"]),
+    ],
+)
+def test_a_header_that_is_a_comment_is_read(tmp_path: Path, header: str, names: list[str]) -> None:
+    (tmp_path / "t.csv").write_text(header + "7e7,nan,3.2\n1e8,2e9,3.1\n")
+    found = read_table(tmp_path / "t.csv")
+    assert list(found.columns) == names
+    np.testing.assert_array_equal(found, [[7e7, np.nan, 3.2], [1e8, 2e9, 3.1]])
 
 
 def test_branches_of_one_trunk_are_one_run() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from study.errors import InputError
-from study.fitting.text_numbers import read_text_numbers
+from study.fitting.text_numbers import as_number, read_text_numbers
 
 _READERS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 _MISSING = ["-", "–", "—", "?", "."]
@@ -40,15 +42,17 @@ def read_table(path: Path) -> pd.DataFrame:
     except (ValueError, OSError) as error:
         raise InputError.at(str(path), f"cannot be read as {kind}: {' '.join(str(error).split())[:200]}") from None
     table.columns = [str(name).strip() for name in table.columns]
-    names = _names(path) if kind == "csv" else list(table.columns)
-    twice = sorted(name for name, count in Counter(names).items() if count > 1 and name)
-    if twice:
-        raise InputError.at(str(path), f"has more than one column named {', '.join(twice)}")
+    _refuse_twice(list(table.columns), path)
     if table.empty:
         raise InputError.at(str(path), "has no rows")
-    table, notes = read_text_numbers(table, decimal_commas=kind == "csv" and _separator(_header(path)) == ";")
+    table, notes = read_text_numbers(table, decimal_commas=kind == "csv" and _top(path).separator == ";")
     table.attrs[NOTES] = notes
     return table
+
+
+def _refuse_twice(names: list[str], path: Path) -> None:
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise InputError.at(str(path), f"has more than one column named {', '.join(twice)}")
 
 
 def _read(path: Path, kind: str) -> pd.DataFrame:
@@ -56,17 +60,15 @@ def _read(path: Path, kind: str) -> pd.DataFrame:
         return pd.read_parquet(path)
     if kind == "jsonl":
         return _flat(path.read_text(encoding="utf-8-sig"))
-    if not (header := _header(path)):
-        raise ValueError("it is empty; the first line of a table names its columns")
-    return pd.read_csv(
-        path,
-        sep=_separator(header),
-        skiprows=_comments(path),
-        encoding="utf-8-sig",
-        skipinitialspace=True,
-        na_values=_MISSING,
-        low_memory=False,
-    )
+    top = _top(path)
+    names = [name or f"Unnamed: {place}" for place, name in enumerate(top.names)]
+    _refuse_twice(names, path)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        for _ in range(top.lines):
+            file.readline()
+        return pd.read_csv(
+            file, sep=top.separator, header=None, names=names, skipinitialspace=True, na_values=_MISSING, low_memory=False
+        )
 
 
 def _flat(text: str) -> pd.DataFrame:
@@ -90,25 +92,43 @@ def _record(line: str, number: int) -> Any:
         raise ValueError(f"line {number}: {error}") from None
 
 
-def _comments(path: Path) -> int:
-    """How many lines before the header are comments, that is, begin with #."""
-    with path.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines):
+@dataclass(frozen=True)
+class _Top:
+    """What a csv file begins with: the names of its columns, what parts them, and how many lines there are above the rows."""
+
+    names: list[str]
+    separator: str
+    lines: int
+
+
+def _top(path: Path) -> _Top:
+    """The header of a csv file, which is its first line that is no comment, that is, does not begin with #.
+
+    Where that line is a row, the header is the last comment of as many fields (as numpy.savetxt writes it). Raises InputError
+    where there is none, ValueError for an empty file.
+    """
+    comments: list[str] = []
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        lines = iter(file.readline, "")
+        for line in lines:
             if line.strip() and not line.startswith("#"):
-                return number
-    return 0
+                break
+            comments.append(line)
+        else:
+            raise ValueError("it is empty; the first line of a table names its columns")
+        separator = max("\t;,", key=line.count)
+        reader = csv.reader(chain([line], lines), delimiter=separator, skipinitialspace=True)
+        names = [name.strip() for name in next(reader)]
+    if not _is_row(names):
+        return _Top(names, separator, len(comments) + reader.line_num)
+    for comment in reversed(comments):
+        told = next(csv.reader([comment.lstrip("# ")], delimiter=separator, skipinitialspace=True), [])
+        if len(told) == len(names) and not _is_row(told):
+            return _Top([name.strip() for name in told], separator, len(comments))
+    raise InputError.at(str(path), "the first line that is no comment holds numbers, not names")
 
 
-def _header(path: Path) -> str:
-    with path.open(encoding="utf-8-sig") as lines:
-        return next((line for line in lines if line.strip() and not line.startswith("#")), "")
-
-
-def _names(path: Path) -> list[str]:
-    """What the header of a csv file calls its columns; pandas renames one whose name another has."""
-    header = _header(path)
-    return [name.strip() for name in next(csv.reader([header], delimiter=_separator(header)))]
-
-
-def _separator(header: str) -> str:
-    return max("\t;,", key=header.count)
+def _is_row(fields: list[str]) -> bool:
+    """Whether these are the numbers of a row and not the names of columns."""
+    told = [field for field in fields if field not in _MISSING and field.lower() not in ("", "nan")]
+    return bool(told) and all(as_number(field, decimal_commas=True) is not None for field in told)

@@ -26,9 +26,9 @@ def read_text_numbers(table: pd.DataFrame, decimal_commas: bool) -> tuple[pd.Dat
         texts = column.dropna()
         if texts.empty or not all(isinstance(text, str) for text in texts):
             continue
-        if _number(texts.iloc[0].strip(), decimal_commas) is None:
+        if as_number(texts.iloc[0].strip(), decimal_commas) is None:
             continue
-        values = [_number(text.strip(), decimal_commas) for text in texts]
+        values = [as_number(text.strip(), decimal_commas) for text in texts]
         if any(value is None for value in values):
             continue
         numbers = pd.Series(np.nan, index=column.index, dtype=float)
@@ -38,7 +38,8 @@ def read_text_numbers(table: pd.DataFrame, decimal_commas: bool) -> tuple[pd.Dat
     return table.assign(**changed) if changed else table, notes
 
 
-def _number(text: str, decimal_commas: bool) -> float | None:
+def as_number(text: str, decimal_commas: bool) -> float | None:
+    """The number that a text is, None where it is none."""
     found = _SHAPE.match(text)
     if found is None:
         return None
