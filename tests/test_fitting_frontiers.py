@@ -13,6 +13,7 @@ import pytest
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
+from study.fitting.compute_optimal import over_runs
 from study.fitting.estimation import Settings, fit
 from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_flop, iso_flop_groups, parametric
 from study.fitting.laws import Floats
@@ -142,6 +143,29 @@ def test_the_interval_of_a_line_is_student_s() -> None:
     steps = np.array([1.3 - (2.0 - np.log(10)), 2.0 - 0.0, np.log(10) - 1.3]) / 2
     half = 12.7062 * np.sqrt((0.06 / 1 + np.mean(steps**2) / 12) / 2)
     assert found.interval == pytest.approx((1 - half, 1 + half), rel=1e-5)
+
+
+@pytest.mark.parametrize("approach", [envelope, hull])
+@pytest.mark.parametrize("checkpoints", [1, 2])
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ([1e8, 2e8], "its line goes through 2 best models, and an interval needs 3 or more"),
+        ([1e8, 1e8, 1.001e8], "the 3 best models that its line goes through are of one size"),
+        ([1e8, 1e8, 1.1e8], None),
+    ],
+)
+def test_a_line_through_two_best_models_or_one_size_has_no_interval(
+    approach: Approach, checkpoints: int, sizes: list[float], told: str | None
+) -> None:
+    """Whether the rows are runs or some of them share one."""
+    flops = np.geomspace(1e18, 1e20, len(sizes))
+    rows = among_worse(np.array(sizes), flops, np.array([4.0, 3.4, 3.0])[: len(sizes)])
+    columns = {"parameters": rows[0], "tokens": rows[1] / rows[0] / 6}
+    found = over_runs(Observations.of(columns, rows[2], np.arange(len(rows[0])) // checkpoints), approach)
+    assert (found.interval is None) == (told is not None)
+    if told is not None:
+        assert (found.status, found.reasons) == ("weakly_identified", (told,))
 
 
 @pytest.mark.parametrize(("approach", "covered"), [(hull, 0.75), (envelope, 0.75)])

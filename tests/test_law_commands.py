@@ -47,6 +47,25 @@ def test_a_table_without_losses_has_no_frontier(study: Any, tmp_path: Path) -> N
     assert "no row is left that has a number in all of parameters, tokens and loss" in err
 
 
+def test_reasons_for_no_frontier_are_told_once_and_where_there_is_none_as_an_error(study: Any, tmp_path: Path) -> None:
+    """A tenth of the rows has other sizes; without it every budget has nearly one split."""
+    random = np.random.default_rng(0)
+    sizes = {"parameters": np.geomspace(1e7, 1e10, 40)}
+    sizes["tokens"] = 20 * sizes["parameters"] * np.exp(random.normal(0, 0.05, 40))
+    loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], sizes) * np.exp(random.normal(0, 0.0003, 40))
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({**sizes, "loss": loss}).to_csv(path, index=False)
+    status, out, _ = study("frontier", path)
+    through_best = "5 approaches (envelope, hull, parabola, full parabola, akima)"
+    assert status == 0
+    assert (out.count("nearly every budget has one split"), out.count(through_best)) == (1, 1)
+    status, out, err = study("frontier", path, "--where", "parameters < 2e7")
+    first, second = err.splitlines()
+    assert (status, out) == (2, "")
+    assert first.startswith(f"error: {through_best}: nearly every budget has one split (")
+    assert second.startswith("error: parametric: chinchilla: its 5 parameters need 6 different points or more, here are 4")
+
+
 def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path) -> None:
     """Twelve runs with noise of 1% hardly tell the exponents of the law."""
     random = np.random.default_rng(4)
@@ -176,9 +195,9 @@ def test_a_loss_that_tokens_do_not_lower_has_no_frontier(study: Any, tmp_path: P
     parameters, tokens = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e6, 1e8, 8), np.geomspace(1e8, 1e10, 8)))
     path = tmp_path / "runs.csv"
     pd.DataFrame({"N": parameters, "D": tokens, "loss": 2 + (parameters / 1e5) ** -0.3}).to_csv(path, index=False)
-    status, out, _ = study("frontier", path, "--json")
-    assert status == 0
-    assert json.loads(out)["parametric"]["status"].startswith("chinchilla: its fit is on bound (")
+    status, out, err = study("frontier", path, "--json")
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].startswith("error: parametric: chinchilla: its fit is on bound (")
     status, out, _ = study("multiverse", path, "--flops", "6*N*D", "--json")
     assert status == 0
     found = json.loads(out)["all"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from study.errors import InputError
+from study.errors import InputError, Problem
 from study.fitting.catalogue import LAWS
 from study.fitting.cells import grouped
 from study.fitting.column_names import named_like
@@ -41,16 +41,20 @@ def frontiers(source: Source) -> Approaches:
 
     Where rows share runs, as checkpoints do, every interval is of resamples of the runs. Tokens are C/(6·N) where the source or
     its table has FLOPs but no tokens. C is what orders the runs, but for the parametric approach, whose minimum has a closed
-    form at 6·N·D alone. Raises InputError where the table cannot be read.
+    form at 6·N·D alone. Raises InputError where the table cannot be read, and with every reason where no approach finds one.
     """
     if _only_flops(source):
         source = replace(source, roles={**source.roles, "tokens": "C/(6*N)"})
     points = read_observations(source, LAWS["chinchilla"])
     if not len(points):
         raise InputError.at(str(source.path), "no row is left that has a number in all of parameters, tokens and loss")
+    check_split(points.columns["parameters"], points.columns["tokens"])
     ways: dict[str, Callable[[], Frontier]] = {name: partial(over_runs, points, each) for name, each in _APPROACHES.items()}
     ways["parametric"] = lambda: _of_law(fit(LAWS["chinchilla"], points))
-    return {name: _attempt(points, way) for name, way in ways.items()}
+    found = {name: _attempt(way) for name, way in ways.items()}
+    if all(isinstance(one, str) for one in found.values()):
+        raise InputError(Problem(who, reason) for who, reason in _refused(found))
+    return found
 
 
 def to_dict(found: Approaches) -> dict[str, Any]:
@@ -67,13 +71,17 @@ def to_text(found: Approaches) -> str:
         interval = "none" if one.interval is None else f"{one.interval[0]:.4f} to {one.interval[1]:.4f}"
         inside = sum(best.inside for best in one.best)
         lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
-    refused = {name: one for name, one in found.items() if isinstance(one, str)}
-    for reason, names in grouped(refused, refused.__getitem__).items():
-        who = names[0] if len(names) == 1 else f"{len(names)} approaches ({', '.join(names)})"
-        lines.append(f"{who:16}{'–':>14}   {reason}")
+    lines += [f"{who:16}{'–':>14}   {reason}" for who, reason in _refused(found)]
     weak = {name: one for name, one in found.items() if isinstance(one, Frontier) and one.reasons}
     lines += [f"{name} is {one.status.replace('_', ' ')} ({'; '.join(one.reasons)})" for name, one in weak.items()]
     return "\n".join(lines)
+
+
+def _refused(found: Approaches) -> Iterator[tuple[str, str]]:
+    """Each reason why there is no frontier once, after the approaches that it is of."""
+    refused = {name: one for name, one in found.items() if isinstance(one, str)}
+    for reason, names in grouped(refused, refused.__getitem__).items():
+        yield names[0] if len(names) == 1 else f"{len(names)} approaches ({', '.join(names)})", reason
 
 
 def _only_flops(source: Source) -> bool:
@@ -87,12 +95,13 @@ def over_runs(points: Observations, approach: Callable[[Floats, Floats, Floats],
     """The frontier by an approach through best runs; where rows share runs, with a 95% interval that takes the runs as drawn.
 
     Runs are drawn with replacement, all rows of a run together (Efron 1979), as study.fitting.uncertainty.bootstrap draws them;
-    fewer than three give no interval. Where over 5% of the resamples have no frontier it is weakly identified.
+    fewer than three give no interval, nor does a line that has none. Where over 5% of the resamples have no frontier it is
+    weakly identified.
     """
     rows = np.array([points.columns["parameters"], points.budget, points.response])
     compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
     found, runs = replace(approach(*rows), compute=compute), points.runs
-    if runs == len(points):
+    if runs == len(points) or found.interval is None:
         return found
     if runs < FEWEST_RUNS:
         return replace(found, interval=None)
@@ -115,9 +124,8 @@ def _of_law(found: Fit) -> Frontier:
     return parametric(found)
 
 
-def _attempt(points: Observations, way: Callable[[], Frontier]) -> Frontier | str:
+def _attempt(way: Callable[[], Frontier]) -> Frontier | str:
     try:
-        check_split(points.columns["parameters"], points.columns["tokens"])
         return way()
     except InputError as error:
         return str(error.problems[0])

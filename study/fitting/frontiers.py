@@ -42,6 +42,9 @@ APART = 1.25
 WINDOW = 1.0
 """Runs count in a parabola by exp(−x²/2) of their distance in log N from the best run, in so many e-folds."""
 
+FEWEST_BEST = 3
+"""Fewer best models leave a line through them no degree of freedom."""
+
 _EDGE = 1e-6
 
 
@@ -60,7 +63,8 @@ class Frontier:
     """N* = exp(log_scale)·C^exponent and the best models that it goes through; `compute` says how C was counted.
 
     The 95% interval of the exponent is Student's for a line through them, for which rows are independent runs, or from
-    resamples; None for fewer than three of them or without resamples. `reasons` say why the rows hardly tell it.
+    resamples; None for fewer than three of them, for those of one size, and without resamples. `reasons` say why the rows
+    hardly tell it.
     """
 
     approach: Approach
@@ -101,7 +105,7 @@ def check_split(parameters: Floats, tokens: Floats) -> None:
 
 def envelope(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
     """Approach 1: a line through the runs that no run of as few FLOPs beats, where smaller and larger ones were tried too."""
-    _check_sizes("envelope", parameters, flops)
+    _check_sizes(parameters, flops)
     order = np.lexsort((loss, flops))
     front = order[loss[order] < np.concatenate([[np.inf], np.minimum.accumulate(loss[order])[:-1]])]
     return _line("envelope", _front(parameters, flops, loss, front), parameters)
@@ -112,7 +116,7 @@ def hull(parameters: Floats, flops: Floats, loss: Floats) -> Frontier:
 
     The hull is Andrew's monotone chain (1979), up to the run of the lowest loss.
     """
-    _check_sizes("hull", parameters, flops)
+    _check_sizes(parameters, flops)
     x, y = np.log(flops), np.log(loss)
     chain: list[int] = []
     for row in np.lexsort((y, x)):
@@ -132,7 +136,7 @@ def iso_flop(
     `akima` interpolates all runs (Akima 1970) and assumes no shape. Budgets of fewer than three sizes, of fewer than five for
     `akima`, or whose best run has no smaller and larger one beside it, have no minimum and are left out.
     """
-    _check_sizes(valley, parameters, flops)
+    _check_sizes(parameters, flops)
     found = []
     for rows in iso_flop_groups(flops):
         sizes, losses = _by_size(np.log(parameters[rows]), loss[rows])
@@ -175,7 +179,7 @@ def parametric(fit: Fit) -> Frontier:
     return Frontier("parametric", float(exponent), float(log_scale), interval, (), status=fit.status, reasons=fit.reasons)
 
 
-def _check_sizes(approach: Approach, parameters: Floats, flops: Floats) -> None:
+def _check_sizes(parameters: Floats, flops: Floats) -> None:
     """Raise InputError where nearly every budget was split in one way, so that a line through its best runs is the design's.
 
     That is where at equal C = N·D the sizes lie near to a line in log N and log D: less than ONE_SPLIT times between the 5th
@@ -189,7 +193,7 @@ def _check_sizes(approach: Approach, parameters: Floats, flops: Floats) -> None:
     at_equal_flops = abs(across[0] - across[1])
     if high - low < at_equal_flops * np.log(ONE_SPLIT):
         within = f"{np.exp((high - low) / at_equal_flops):.2f} times, and need {ONE_SPLIT:g}"
-        raise InputError.at(approach, f"nearly every budget has one split (in nine of ten rows sizes are within {within})")
+        raise InputError.at("", f"nearly every budget has one split (in nine of ten rows sizes are within {within})")
 
 
 def _across(logs: Floats) -> Floats:
@@ -227,12 +231,23 @@ def _line(approach: Approach, best: Sequence[Best], sizes: Floats | None = None)
     if len(np.unique(x)) < 2:
         tried = f" of {len(best)}" if len(used) < len(best) else ""
         told = f"a frontier needs best models between ones {APART:g} times smaller and larger at two budgets or more"
-        raise InputError.at(approach, f"{told}, here are {len(np.unique(x))}{tried}")
+        raise InputError.at("", f"{told}, here are {len(np.unique(x))}{tried}")
     found = linregress(x, y)
+    line = float(found.slope), float(found.intercept)
+    if reason := _why_no_interval(y):
+        return Frontier(approach, *line, None, tuple(best), status="weakly_identified", reasons=(reason,))
     of_grid = 0.0 if sizes is None else float(np.mean(_steps(y, sizes) ** 2)) / 12 / float(((x - x.mean()) ** 2).sum())
-    half = t.isf((1 - CONFIDENCE) / 2, len(x) - 2) * (found.stderr**2 + of_grid) ** 0.5 if len(x) > 2 else None
-    interval = None if half is None else (float(found.slope - half), float(found.slope + half))
-    return Frontier(approach, float(found.slope), float(found.intercept), interval, tuple(best))
+    half = t.isf((1 - CONFIDENCE) / 2, len(x) - 2) * (found.stderr**2 + of_grid) ** 0.5
+    return Frontier(approach, *line, (float(found.slope - half), float(found.slope + half)), tuple(best))
+
+
+def _why_no_interval(sizes: Floats) -> str:
+    """Why a line through best models of these log N says nothing of how sure its slope is; empty where it does."""
+    if len(sizes) < FEWEST_BEST:
+        return f"its line goes through {len(sizes)} best models, and an interval needs {FEWEST_BEST} or more"
+    if np.ptp(sizes) <= np.log1p(ONE_LINE):
+        return f"the {len(sizes)} best models that its line goes through are of one size"
+    return ""
 
 
 def _steps(logs: Floats, tried: Floats) -> Floats:
