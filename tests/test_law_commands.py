@@ -205,6 +205,18 @@ def test_a_loss_that_tokens_do_not_lower_has_no_frontier(study: Any, tmp_path: P
     assert all(one["value"] is None and one["interval"] is None for one in found if one["status"] == "on_bound")
 
 
+def test_too_few_rows_are_told_with_those_that_are_left_out(study: Any, runs: Path) -> None:
+    options = ("--law", "chinchilla", "--tokens")
+    few = "error: chinchilla: its 5 parameters need 6 different points or more, here are"
+    status, _, err = study("fit", runs, *options, "C/0")
+    assert (status, err.strip()) == (2, f"{few} 0; left out: 63 rows (C/0 is infinite)")
+    data = pd.read_csv(runs)
+    data.loc[2:59, "loss"], data.loc[60, "C"] = np.nan, np.nan
+    data.to_csv(runs, index=False)
+    status, _, err = study("fit", runs, *options, "C/(6*N)")
+    assert (status, err.strip()) == (2, f"{few} 4; left out: 59 rows (58 of them: loss is missing)")
+
+
 def test_a_law_refuses_columns_that_it_does_not_read(study: Any, runs: Path, tmp_path: Path) -> None:
     """FLOPs order the runs, or say what the tokens are, and so are read."""
     options = ("--law", "chinchilla", "--bootstrap", 0)

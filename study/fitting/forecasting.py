@@ -113,7 +113,7 @@ class Forecast:
 def forecast(law: Law, observations: Observations, settings: Settings = USUAL, share: float = HELD_OUT) -> Forecast | str:
     """Hold out the runs of the largest budgets and predict them; in words, why not, where the others are too few."""
     held = largest_runs(observations, share)
-    known, unseen = observations.where(~held), observations.where(held)
+    known, unseen = replace(observations.where(~held), excluded=()), observations.where(held)
     try:
         fitted = fit(law, known, as_forecast(settings))
     except InputError as error:

@@ -77,12 +77,9 @@ class LawFit:
         return f"{name:12}{self.fit.estimates[name]:>14.6g}   {interval:28}{_span(self.profiles.get(name)):24}"
 
     def _exclusion_lines(self) -> list[str]:
-        reasons: dict[str, list[str]] = {}
-        for gone in self.fit.excluded:
-            reasons.setdefault(gone.reason, []).append(gone.row)
         return [
             f"excluded: {plural(len(rows), 'row')} ({reason}): {', '.join(rows[:5])}{' …' if len(rows) > 5 else ''}"
-            for reason, rows in reasons.items()
+            for reason, rows in self.fit.observations.excluded_by_reason().items()
         ]
 
 

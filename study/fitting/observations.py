@@ -82,6 +82,21 @@ class Observations:
         """How many rows differ in a variable of the law; replicates of one setting tell noise, not the law."""
         return len(np.unique(np.column_stack([self.columns[name] for name in law.variables]), axis=0))
 
+    def excluded_by_reason(self) -> dict[str, list[str]]:
+        """The labels of the rows that are left out, by why they are."""
+        reasons: dict[str, list[str]] = {}
+        for gone in self.excluded:
+            reasons.setdefault(gone.reason, []).append(gone.row)
+        return reasons
+
+    def _left_out(self) -> str:
+        """How many rows are left out, and the commonest reason; empty where none is."""
+        if not (reasons := self.excluded_by_reason()):
+            return ""
+        reason, rows = max(reasons.items(), key=lambda one: len(one[1]))
+        share = "" if len(reasons) == 1 else f"{len(rows)} of them: "
+        return f"; left out: {plural(len(self.excluded), 'row')} ({share}{reason})"
+
     def check(self, law: Law) -> None:
         """Raise InputError, with every problem, where the rows cannot tell the parameters of a law."""
         problems = []
@@ -89,7 +104,7 @@ class Observations:
         if settings < needed:
             here = f"{settings}" if settings == len(self) else f"{settings} in {plural(len(self), 'row')}"
             told = f"its {len(law.parameters)} parameters need {needed} different points or more, here are {here}"
-            problems.append(Problem(law.name, told))
+            problems.append(Problem(law.name, f"{told}{self._left_out()}"))
         for name in law.variables:
             values = np.unique(self.columns[name])
             if len(self) and len(values) == 1:

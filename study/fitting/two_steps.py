@@ -116,7 +116,7 @@ def two_step_forecast(
 ) -> Forecast | str:
     """What both steps, fitted to the smaller runs, say of the score of the largest; in words where they cannot be fitted."""
     held = largest_runs(points, held_out)
-    known, unseen = points.where(~held), points.where(held)
+    known, unseen = replace(points.where(~held), excluded=()), points.where(held)
     try:
         found = two_steps(known, as_forecast(settings), laws)
     except InputError as error:
