@@ -156,10 +156,13 @@ def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit
     condition = condition_number(objective, theta, resting)
     resampled = objective.surface.natural(resamples.theta)
     intervals = {} if condition > WORST_CONDITION else _intervals(law, resampled)  # resamples stay where the first fit lay
+    free = {
+        name: intervals[name] for name, rests in zip(law.parameters, resting, strict=True) if name in intervals and not rests
+    }
     reasons: dict[Status, list[str]] = {
         "failed": failures(bool(found.converged[0]), regained),
         "on_bound": bounds_met(law, resting),
-        "weakly_identified": weaknesses(law, observations, objective, condition, intervals, resamples),
+        "weakly_identified": weaknesses(law, observations, objective, condition, free, resamples),
     }
     status: Status = next((name for name, given in reasons.items() if given), "converged")
     return Fit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isclose
 from typing import Literal
 
 import numpy as np
@@ -53,7 +54,7 @@ def bounds_met(law: Law, resting: NDArray[np.bool_]) -> list[str]:
 def weaknesses(
     law: Law, points: Observations, objective: Objective, condition: float, intervals: Intervals, resamples: Bootstrap
 ) -> list[str]:
-    """What shows that the rows hardly tell the parameters."""
+    """What shows that the rows hardly tell the parameters; `intervals` are of those that do not rest on a bound themselves."""
     reasons = []
     if condition > WORST_CONDITION:
         reasons.append(f"the condition number is {condition:.1e}")
@@ -61,11 +62,12 @@ def weaknesses(
     if settings - parameters < 2:
         spare = plural(settings - parameters, "degree")
         reasons.append(f"{settings} different points leave {spare} of freedom for {parameters} parameters")
-    lowest = objective.surface.natural(objective.surface.bounds[0][None])[0]
-    floor = dict(zip(law.parameters, lowest, strict=True))
-    for name in law.watched:
+    bounds = objective.surface.natural(np.array(objective.surface.bounds)).T
+    for name, (lowest, highest) in zip(law.parameters, bounds.tolist(), strict=True):
         low, high = intervals.get(name, (1.0, 1.0))
-        if floor[name] >= 0 and low * WIDEST < high:
+        if met := [f"{bound:g}" for end, bound in ((low, lowest), (high, highest)) if isclose(end, bound, rel_tol=1e-6)]:
+            reasons.append(f"the interval of {name} ends on its bound of {' and of '.join(met)}")
+        elif name in law.watched and lowest >= 0 and low * WIDEST < high:
             span = "reaches 0" if low < 1e-3 * high else f"spans a factor of {high / low:.0f}"
             reasons.append(f"the interval of {name} {span}")
     if points.runs < FEWEST_RUNS and points.runs < len(points):
