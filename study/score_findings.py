@@ -196,7 +196,7 @@ def score_table(evidence: Evidence) -> str:
     if found is None:
         return ""
     intro = f"Each encoder's mean over its runs and the seeds of fine-tuning, beside what needs no pre-training. {NOISE}"
-    header = ["task", "metric", "shape", "parameters", "loss (nats)", "score", "± 95%", "runs", "seeds"]
+    header = ["task", "metric", "encoder", "parameters", "loss (nats)", "score", "± 95%", "runs", "seeds"]
     header += ["untrained", "commonest answer", "words without order"]
     rows = [
         [

@@ -7,7 +7,7 @@ from typing import Any
 
 from study.config import setting_words
 from study.fitting.averages import Average
-from study.fitting.cells import Cell
+from study.fitting.cells import Cell, settings_in_words
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
 from study.quantities import plural
@@ -171,20 +171,23 @@ def excluded(evidence: Evidence) -> list[dict[str, Any]]:
     columns = {
         "run_id": "run",
         "shape": "shape",
+        "setting": "setting",
+        "target_tokens": "tokens",
         "recipe.learning_rate": "learning_rate",
         "seed": "seed",
         "exclusion": "reason",
     }
-    rows = evidence.excluded
-    if rows.empty:
+    if evidence.excluded.empty:
         return []
+    rows = evidence.ledger.assign(setting=settings_in_words(evidence.folder, evidence.ledger)).loc[evidence.excluded.index]
     return [{columns[str(key)]: value for key, value in row.items()} for row in rows[list(columns)].to_dict("records")]
 
 
 def excluded_runs(evidence: Evidence) -> str:
     """Every excluded run with its reason; empty where there is none."""
-    rows = [list(row.values()) for row in excluded(evidence)]
+    told = [row | {"setting": row["setting"] or None, "tokens": f"{row['tokens']:,}"} for row in excluded(evidence)]
+    rows = [list(row.values()) for row in told]
     if not rows:
         return ""
     summary = f"{plural(len(rows), 'run')} {'stays' if len(rows) == 1 else 'stay'} in the ledger and out of every comparison."
-    return f"{summary}\n\n{table(['run', 'shape', 'rate', 'seed', 'reason'], rows)}"
+    return f"{summary}\n\n{table(['run', 'shape', 'setting', 'tokens', 'rate', 'seed', 'reason'], rows)}"

@@ -27,6 +27,11 @@ def shape_and_setting(shape: str, setting: str) -> str:
     return f"{shape} ({setting})" if setting else shape
 
 
+def at_budget(words: str, budget: str) -> str:
+    """What is trained and on how much, where that is told: L2-H128-A2-F512 at 1.0M tokens."""
+    return f"{words} at {budget}" if budget else words
+
+
 def file_name(words: str) -> str:
     """Words as the stem of a file's name: no quotes, and a dash for what is no letter, no digit and none of `.=_-`."""
     return re.sub(r"[^\w.=-]+", "-", words.replace(" == ", "=").replace("'", "")).strip("-")

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from study.errors import InputError
 from study.fitting.evidence import gather
 from study.folders import SweepFolder
 from study.open_questions import undecided
-from tests.synthetic import SWEEP, Law, add_run, depth_or_width, environment, run_config, sweep_folder
+from tests.synthetic import SWEEP, Law, add_run, depth_or_width, environment, in_setting, run_config, sweep_folder
 
 SMALL = ((1, 128), (2, 92))
 
@@ -212,6 +213,21 @@ def test_all_stuck(tmp_path: Path) -> None:
     assert "4 excluded (4 stuck near the unigram entropy or above)" in answer.headline
     assert answer.to_dict()["findings"]["laws"] == ["No law is fitted: no run can be used."]
     assert answer.to_markdown().count("stuck near the unigram entropy or above (") == 4
+
+
+def test_excluded_runs_of_settings_and_budgets_are_told_apart(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for norm, tokens in product(("post", "pre"), (1e6, 2e6)):
+        add_run(folder, in_setting(run_config(1, 64, tokens=tokens), norm=norm), state="DIVERGED", reason="loss became NaN")
+    answer = undrawn(folder)
+    excluded = answer.to_dict()["excluded"]
+    told = {(row["shape"], row["setting"], row["tokens"]) for row in excluded}
+    trained_on = {record.config.tokens for record in folder.records()}
+    assert len(trained_on) == 2
+    assert told == {("L1-H64-A2-F256", f"norm={norm}", count) for norm, count in product(("post", "pre"), trained_on)}
+    for row in excluded:
+        shown = f"| {row['run']} | {row['shape']} | {row['setting']} | {row['tokens']:,} | {row['learning_rate']} |"
+        assert shown in answer.to_markdown()
 
 
 def test_all_failed_with_hostile_reasons(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from study.plotting import score_against_flops, score_against_loss, score_agains
 from study.score_config import Knobs
 from study.score_findings import law_table, score_findings, score_table, trend_table
 from study.score_records import interval_of_mean, mean_noise, score_folder, scores_of, write_scores
+from study.wording import budget_words
 from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_score, add_scores
 
@@ -215,6 +216,23 @@ def test_settings_of_one_shape_are_encoders_apart_and_untrained_alike_where_they
     assert {name for name, row in points.iterrows() if row["random"] > 0} == {
         f"L1-H64-A2-F256 (norm={first}, dropout={dropout})" for dropout in ("0", "0.1")
     }
+
+
+def test_budgets_of_one_shape_are_encoders_of_their_own_names(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", seeds=1, rates=(4e-3,), budgets=(1e6, 2e6), shapes=((1, 64), (1, 128), (2, 128)))
+    folder.write_ledger()
+    add_scores(folder, {"sst2": TASKS["sst2"], "cola": TASKS["cola"]})
+    evidence = gather(folder)
+    assert evidence.downstream is not None
+    names = {f"{cell.architecture.shape_name} at {budget_words(cell.budget)}" for cell in evidence.cells}
+    assert len(names) == 6
+    for task in evidence.downstream.all:
+        assert set(task.points["name"]) == names
+        assert task.best_row["name"] in trend_table(evidence)
+        assert "settings" not in str(task.forecast_from_sizes)
+    assert all(score_table(evidence).count(f"| {name} |") == 2 for name in names)
+    (told,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("On average")]
+    assert told.count(" at 2.0M tokens") == 2
 
 
 def test_no_encoder_that_the_commonest_answer_matches_is_above_untrained(evidence: Evidence) -> None:

@@ -21,10 +21,13 @@ from study.folders import SHAPE, RunFolder, SweepFolder
 from study.named_runs import as_told
 from study.records import FOREIGN, validation_of
 from study.schema import number_in
-from study.wording import budget_words, compact, shape_and_setting
+from study.wording import at_budget, budget_words, compact, shape_and_setting
 
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT", bound=Hashable)
+
+_BUDGET = "recipe.budget."
+"""What the ledger's columns of a budget begin with, each of one unit."""
 
 EQUAL_WITHIN = 0.05
 """Cells have equal parameters where their non-embedding parameters can all lie so near, relatively, to one size."""
@@ -71,7 +74,7 @@ class Cell:
     @property
     def at_budget(self) -> str:
         """Shape, setting and budget in words."""
-        return f"{self.words} at {budget_words(self.budget)}"
+        return at_budget(self.words, budget_words(self.budget))
 
     @property
     def pool(self) -> Pool:
@@ -285,7 +288,7 @@ def setting_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     configuration = [
         name
         for name in runs.columns
-        if "." in name and name not in apart_from and not name.startswith(("environment.", "recipe.budget."))
+        if "." in name and name not in apart_from and not name.startswith(("environment.", _BUDGET))
     ]
     return [name for name in (*configuration, "data_fingerprint") if runs[name].nunique(dropna=False) > 1]
 
@@ -300,6 +303,19 @@ def in_words(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """What some columns are set to in each row, in words."""
     rows = table[list(columns)].itertuples(index=False)
     return [setting_words(dict(zip(columns, values, strict=True))) for values in rows]
+
+
+def settings_in_words(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
+    """The setting of each run of a sweep in words, empty where only shapes and budgets differ."""
+    return in_words(ledger, setting_columns(folder, ledger))
+
+
+def budgets_in_words(ledger: pd.DataFrame) -> list[str]:
+    """The budget of each run in words, empty where all runs of the sweep as last launched have the same."""
+    given = ledger.filter(like=_BUDGET).rename(columns=lambda name: name.removeprefix(_BUDGET))
+    words = [budget_words(Budget.model_validate(row[row.notna()].to_dict())) for _, row in given.iterrows()]
+    several = pd.Series(words, ledger.index)[_own(ledger).index].nunique() > 1
+    return words if several else [""] * len(words)
 
 
 def _cell(folder: SweepFolder, name: str, tried: pd.DataFrame, varied: list[str]) -> Cell:

@@ -191,7 +191,7 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
 
 def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, held: NDArray[np.bool_], law: Law) -> Forecast | str:
     """The two-step forecast, or why there is none: encoders of several settings follow no one law of the sizes."""
-    if points["name"].nunique() > points["shape"].nunique():
+    if len(points[["shape", "setting"]].drop_duplicates()) > points["shape"].nunique():
         return "none: encoders differ in settings, each of which has a law of the sizes of its own"
     return two_step_forecast(observations, HELD_OUT, _LOSS_SETTINGS, (_law_of_loss(points[~held]), law))
 

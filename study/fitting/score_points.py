@@ -7,16 +7,16 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 
-from study.fitting.cells import in_words, setting_columns
+from study.fitting.cells import budgets_in_words, in_words, setting_columns, settings_in_words
 from study.fitting.ledgers import usable
 from study.folders import SweepFolder
 from study.score_records import BaselineRecord, MeanNoise, baseline, mean_noise
-from study.wording import shape_and_setting
+from study.wording import at_budget, shape_and_setting
 
 FROZEN = " (frozen)"
 """What the name of a task ends with where only a head was trained, on features that stay as they are."""
 
-_OF_CELL = ["shape", "name", "depth", "parameters", "train_flops", "tokens"]
+_OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens"]
 """What is known of a cell from any of its runs."""
 
 _NONE = (np.nan, MeanNoise(np.nan, np.nan, np.nan))
@@ -32,10 +32,10 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
 
     Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, the `knobs` that were not as
     usual and not tuned, in words, `truncated_examples`, the most of any of its scores, of how many `examples`, and its facts,
-    of which `name` is the shape with its setting where settings differ; `loss_nats`, their mean; `score`, the mean over the
-    runs of each one's mean over `seeds` of the metric on the split reported on, its standard `error`, the degrees of `freedom`
-    of that and `half` the 95% interval; `random` and `random_half`, the same of the architecture with weights that were never
-    trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
+    of which `name` is the shape with its setting and its budget where these differ; `loss_nats`, their mean; `score`, the mean
+    over the runs of each one's mean over `seeds` of the metric on the split reported on, its standard `error`, the degrees of
+    `freedom` of that and `half` the 95% interval; `random` and `random_half`, the same of the architecture with weights that
+    were never trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
     The noise (see study.score_records.mean_noise) is that over examples and, where any cell has two runs, between them, else
     where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
     encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
@@ -47,10 +47,12 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     scores["examples"] = scores[_SPLITS].astype(float).sum(axis=1)
     scores["truncated_examples"] = scores["truncated_examples"].astype(float).fillna(0)
-    settings = setting_columns(folder, ledger)
-    built = [column for column in settings if column.startswith("architecture.")]
+    settings = settings_in_words(folder, ledger)
+    built = [column for column in setting_columns(folder, ledger) if column.startswith("architecture.")]
     runs = ledger.rename(columns={"architecture.depth": "depth"}).assign(
-        name=_named(ledger, settings), architecture=_named(ledger, built)
+        setting=settings,
+        name=list(map(at_budget, _named(ledger, settings), budgets_in_words(ledger))),
+        architecture=_named(ledger, in_words(ledger, built)),
     )
     runs = runs.set_index("run_id")[[*_OF_CELL, "architecture", "cell", "loss_nats"]]
     scores = scores[_OF_SCORE].assign(series=series(scores)).join(runs, on="run_id", how="inner")
@@ -101,9 +103,8 @@ def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict
 
 
 def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
-    """The shape of each run, with the values of some settings after it."""
-    named = zip(ledger["shape"], in_words(ledger, settings), strict=True)
-    return [shape_and_setting(shape, setting) for shape, setting in named]
+    """The shape of each run with its setting."""
+    return list(map(shape_and_setting, ledger["shape"], settings))
 
 
 def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
