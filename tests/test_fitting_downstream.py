@@ -29,6 +29,7 @@ from study.fitting.score_points import score_points
 from study.fitting.score_trends import rank_interval, trend
 from study.folders import SweepFolder
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
+from study.plotting.style import MARKERS
 from study.score_config import Knobs
 from study.score_findings import law_table, score_findings, score_table, trend_table
 from study.score_records import interval_of_mean, mean_noise, score_folder, scores_of, write_scores
@@ -351,6 +352,33 @@ def test_scores_of_settings_and_of_widths_of_one_depth_look_apart(tmp_path: Path
     assert len(looks) == 4
     shown = drawn.axes[0].get_lines()
     assert {(line.get_color(), line.get_marker(), line.get_markerfacecolor()) for line in shown} >= looks
+
+
+def test_budgets_of_one_shape_stand_side_by_side_and_the_larger_one_is_the_larger_point(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", seeds=1, rates=(4e-3,), budgets=(2e6, 1e6), shapes=((1, 64), (1, 128)))
+    folder.write_ledger()
+    add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
+    data = score_against_parameters.frame(gather(folder))
+    scores = data[data["kind"] == "measured"]
+    assert scores["x"].nunique() == len(scores) == 4
+    np.testing.assert_allclose(scores["x"].astype(float), scores["parameters"].astype(float), rtol=0.05)
+    drawn = score_against_parameters.draw(data)
+    (panel,) = drawn.axes
+    assert panel.get_xlabel() == "parameters; equal ones side by side"
+    low, high = panel.get_xlim()
+    assert low < data["x"].min() < data["x"].max() < high, "published models are shown too"
+    key = {line.get_label(): line.get_markersize() for line in drawn.legends[0].get_lines()}
+    assert key["1.0M tokens"] < key["2.0M tokens"]
+    shown = [line for line in panel.get_lines() if line.get_marker() in list(MARKERS)]
+    points = {x: line.get_markersize() for line in shown for x in np.asarray(line.get_xdata()).tolist()}
+    assert all(points[row["x"]] == key[row["budget"]] for _, row in scores.iterrows())
+
+
+def test_published_models_are_shown_beside_encoders_of_much_smaller_sizes_in_every_panel(evidence: Evidence) -> None:
+    data = score_against_parameters.frame(evidence)
+    for panel in score_against_parameters.draw(data).axes:
+        low, high = panel.get_xlim()
+        assert low < data["x"].min() < data["x"].max() < high
 
 
 def test_what_a_forecast_holds_out_has_a_ring_whatever_its_face(evidence: Evidence) -> None:

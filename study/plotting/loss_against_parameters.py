@@ -9,13 +9,10 @@ from matplotlib.lines import Line2D
 from study.fitting.cells import by_budget
 from study.fitting.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import LOSS, draw_intervals, finish_cells, legend_below, panels, theme
+from study.plotting.style import LOSS, SIDE_BY_SIDE, draw_intervals, finish_cells, legend_below, panels, side_by_side, theme
 from study.wording import budget_words
 
 PARAMETERS = "parameters (unique tensors of the MLM model, embeddings included)"
-
-_APART = 1 / 45
-"""Of the axis, between cells that have the same parameters."""
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
@@ -42,17 +39,14 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     data = pd.DataFrame(rows)
     if data.empty:
         return data
-    sizes = data["parameters"]
-    alike = data.groupby(["series", "parameters"])["parameters"]
-    aside = alike.cumcount() - (alike.transform("size") - 1) / 2
-    return data.assign(line=lines(data, among=()), place=sizes * max(2.0, sizes.max() / sizes.min()) ** (_APART * aside))
+    return data.assign(line=lines(data, among=()), place=side_by_side(data["parameters"], data["series"]))
 
 
 def draw(data: pd.DataFrame) -> Figure:
     """A panel a budget, a point a cell; one stepped line joins the front. Cells of the same parameters stand side by side."""
     with theme():
         every = list(data.groupby("series", sort=False))
-        axis = PARAMETERS + ("; equal ones side by side" if (data["place"] != data["parameters"]).any() else "")
+        axis = PARAMETERS + (SIDE_BY_SIDE if (data["place"] != data["parameters"]).any() else "")
         figure, axes = panels([cells["panel"].iloc[0] for _, cells in every], axis, LOSS, size=(5.0, 4.2))
         styles = line_styles(data)
         for panel, (_, cells) in zip(axes, every, strict=True):

@@ -11,13 +11,16 @@ from study.fitting.evidence import Evidence
 from study.fitting.published_scores import published_scores
 from study.plotting.loss_against_parameters import PARAMETERS
 from study.plotting.score_panels import drawn, measured
-from study.plotting.style import halo, log_ticks
+from study.plotting.style import SIDE_BY_SIDE, halo, log_ticks, side_by_side
 
 _PUBLISHED = "tab:red"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """The scores (see study.plotting.score_panels), and rows of kind `published`, of GLUE's secret test sets."""
+    """The scores (see study.plotting.score_panels), and rows of kind `published`, of GLUE's secret test sets.
+
+    `x` is where a score stands: at its `parameters`, or beside them where others have the same.
+    """
     data = measured(evidence, "parameters")
     if data.empty or evidence.downstream is None:
         return data
@@ -26,6 +29,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         for task in evidence.downstream.tasks
         for found in published_scores(task.task, task.metric)
     ]
+    data = data.assign(parameters=data["x"], x=side_by_side(data["x"], data["task"]))
     return pd.concat([data, pd.DataFrame(published)], ignore_index=True)
 
 
@@ -34,7 +38,9 @@ def draw(data: pd.DataFrame) -> Figure:
     there = (data["kind"] == "published").any()
     reference = "published: BERT's miniatures on GLUE's test sets (Turc et al. 2019)"
     entries = [Line2D([], [], marker="*", color=_PUBLISHED, linewidth=1, label=reference)] if there else []
-    return drawn(data, "parameters", PARAMETERS, _finish, entries)
+    is_beside = (data["x"] != data["parameters"]) & data["parameters"].notna()
+    axis = "parameters" + (SIDE_BY_SIDE if is_beside.any() else "")
+    return drawn(data, axis, PARAMETERS, _finish, entries)
 
 
 def _finish(panel: Axes, rows: pd.DataFrame) -> None:

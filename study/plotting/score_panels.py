@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,26 +16,35 @@ from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import legend_below, panels, theme, title_above
+from study.wording import budget_words
 
 _LINES: dict[str, tuple[Literal[":", "--"], str, str]] = {
     "majority": (":", "black", "commonest answer"),
     "bag_of_words": ("--", "tab:brown", "words without their order"),
 }
 _UNTRAINED = "tab:gray"
+_BUDGET = "dimgray"
 _POINT: dict[str, Any] = {"linestyle": "none", "markersize": 6}
-_HELD_OUT: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 12, "mfc": "none", "mec": "black"}
+_SMALLEST, _LARGEST = 4, 8
+"""The sizes of points of the smallest and of the largest of several budgets."""
+_HELD_OUT: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 13, "mfc": "none", "mec": "black", "mew": 1}
 
 
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
     """One row an encoder and task, the average last: the score against the column `x`, and what it is worth.
 
     `half` is half the 95% interval of the score `over` seeds, of pre-training or fine-tuning, and examples, over examples
-    alone where no encoder has two; `held_out` marks encoders that a forecast holds out, and `line` names what an encoder is
-    (study.plotting.lines).
+    alone where no encoder has two; `held_out` marks encoders that a forecast holds out, `line` names what an encoder is
+    (study.plotting.lines), and `budget` what it was trained on, whose least number of tokens puts budgets in order.
     """
     if evidence.downstream is None:
         return pd.DataFrame()
-    cells = pd.DataFrame([{"cell": cell.name, **of_cell(cell)} for cell in evidence.cells])
+    cells = pd.DataFrame(
+        [
+            {"cell": cell.name, "budget": budget_words(cell.budget), "tokens": cell.tokens, **of_cell(cell)}
+            for cell in evidence.cells
+        ]
+    )
     cells = cells.assign(line=lines(cells, among=()))
     parts = [
         pd.DataFrame(
@@ -71,11 +81,11 @@ def drawn(
 ) -> Figure:
     """A panel a task: points with their intervals, a ring around what a forecast holds out, untrained weights, and baselines.
 
-    `x` names the axis and `convention` says in full what it counts; `finish` draws what is particular to a figure into each
-    panel, from all its rows.
+    The larger the budget, the larger the point. `x` names the axis and `convention` says in full what it counts; `finish` draws
+    what is particular to a figure into each panel, from all its rows.
     """
     points = data[data["kind"] == "measured"]
-    styles = line_styles(points)
+    styles, sizes = line_styles(points), _sizes(points)
     tasks = list(dict.fromkeys(points["task"]))
     with theme():
         figure, axes = panels([_name(points, task) for task in tasks], x, "score", columns=3, size=(4.0, 3.0), one_y=False)
@@ -85,16 +95,23 @@ def drawn(
                 if rows[name].notna().any():
                     panel.axhline(rows[name].iloc[0], linestyle=line, color=colour, linewidth=1.2, zorder=1)
             panel.scatter(rows["x"], rows["random"], marker="x", color=_UNTRAINED, s=26, zorder=2)
-            for line, some in rows.groupby("line"):
-                style = styles[str(line)] | _POINT
+            for (line, budget), some in rows.groupby(["line", "budget"]):
+                style = styles[str(line)] | _POINT | {"markersize": sizes[budget]}
                 panel.errorbar(some["x"], some["score"], some["half"].fillna(0), **style, capsize=3, zorder=4)
             held = rows[rows["held_out"].astype(bool)]
             panel.plot(held["x"], held["score"], zorder=5, **_HELD_OUT)
             panel.margins(y=0.15)
             finish(panel, data[data["task"] == task])
-        legend_below(figure, [*line_key(styles, **_POINT), *_key(points), *entries])
+        legend_below(figure, [*line_key(styles, **_POINT), *_key(points, sizes), *entries])
         title_above(figure, f"Downstream score against {convention}{_bars(points)}")
     return figure
+
+
+def _sizes(points: pd.DataFrame) -> dict[str, float]:
+    """The size of the points of each budget, the usual one where there is one budget."""
+    budgets = points.groupby("budget")["tokens"].min().sort_values(kind="stable").index
+    several = np.linspace(_SMALLEST, _LARGEST, len(budgets)).tolist()
+    return dict(zip(budgets, several if len(budgets) > 1 else [_POINT["markersize"]], strict=True))
 
 
 def _bars(points: pd.DataFrame) -> str:
@@ -112,8 +129,13 @@ def _name(points: pd.DataFrame, task: str) -> str:
     return f"{task} ({metric})"
 
 
-def _key(points: pd.DataFrame) -> list[Line2D]:
+def _key(points: pd.DataFrame, sizes: dict[str, float]) -> list[Line2D]:
     entries = [
+        Line2D([], [], marker="o", color=_BUDGET, linestyle="", markersize=size, label=budget)
+        for budget, size in sizes.items()
+        if len(sizes) > 1
+    ]
+    entries += [
         Line2D([], [], linestyle=line, color=colour, label=label)
         for name, (line, colour, label) in _LINES.items()
         if points[name].notna().any()

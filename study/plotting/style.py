@@ -28,6 +28,12 @@ from study.quantities import plural
 LOSS = "validation loss (nats per masked token)"
 FLOPS = "training FLOPs (train_flops: products that run)"
 
+SIDE_BY_SIDE = "; equal ones side by side"
+"""What the name of an axis ends with where they do."""
+
+_APART = 1 / 45
+"""Of the axis, between equal sizes."""
+
 LEGEND_INCHES = 1.0
 """The height of a legend that figures have room for."""
 
@@ -114,6 +120,13 @@ def mark_plateau(axes: Axes, entropies: pd.Series) -> None:
         )
 
 
+def side_by_side(sizes: pd.Series[float], among: pd.Series[str]) -> pd.Series[float]:
+    """Where sizes stand on a logarithmic axis: those that are equal within a group of `among` beside each other."""
+    equal = sizes.groupby([among, sizes])
+    aside = equal.cumcount() - (equal.transform("size") - 1) / 2
+    return sizes * max(2.0, sizes.max() / sizes.min()) ** (_APART * aside)
+
+
 def draw_intervals(axes: Axes, x: pd.Series, loss: pd.Series, half: pd.Series, colour: str) -> None:
     """Vertical bars of the 95% intervals of losses; where there is none (one seed everywhere), nothing."""
     known = half.notna()
@@ -154,7 +167,7 @@ def log_ticks(axes: Axes) -> None:
     """A logarithmic x axis of a factor 2 at least, whose ticks read 200k, 1M, 3T; call it when the data are drawn."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(NullLocator())  # that of a logarithmic axis puts decades around a single value
-    axes.autoscale_view(scaley=False)
+    axes.autoscale(axis="x")  # anew, over all panels that share the axis
     low, high = axes.get_xlim()
     if high < 2 * low:
         middle = np.sqrt(low * high)
