@@ -164,6 +164,48 @@ def test_many_runs_that_learned_nothing_have_room_for_their_names(tmp_path: Path
     assert min(above - below for below, above in pairwise(middles)) > 0.65 * extents[0].height, "letters fill no more of a line"
 
 
+def test_names_of_runs_that_learned_nothing_tell_them_apart_and_keep_clear_of_crosses_and_frame(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    stuck = {(2, "post"): (8e-3, 1.6e-2), (4, "post"): (1e-3, 1.6e-2), (4, "pre"): (1e-3, 2e-3)}
+    rates = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+    for depth, norm, tokens, rate in product((2, 4), ("post", "pre"), (1e6, 2e6), rates):
+        config = in_setting(run_config(depth, 64, rate, tokens=tokens), norm=norm)
+        add_run(folder, config, stuck=rate in stuck.get((depth, norm), ()))
+    folder.write_ledger()
+    drawn = learning_rate.draw(learning_rate.frame(gather(folder)))
+    canvas = FigureCanvasAgg(drawn)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    assert len(drawn.axes) == 2
+    for panel in drawn.axes:
+        names = [text for text in panel.texts if "norm=" in text.get_text()]
+        assert {text.get_text() for text in names} == {f"depth {depth}, norm={norm}" for depth, norm in stuck}
+        frame = panel.get_window_extent()
+        crosses = [line for line in panel.get_lines() if line.get_marker() == "x"]
+        places = np.concatenate([line.get_transform().transform(line.get_xydata()) for line in crosses])
+        for extent in (text.get_window_extent() for text in names):
+            assert frame.x0 < extent.x0 < extent.x1 < frame.x1
+            assert not any(extent.x0 <= x <= extent.x1 and extent.y0 <= y <= extent.y1 for x, y in places)
+
+
+@pytest.mark.parametrize(("of_one_rate", "told"), [(0, ""), (1, "; not shown: 1 cell of one rate")])
+def test_the_title_of_rates_counts_the_cells_that_are_not_shown(tmp_path: Path, of_one_rate: int, told: str) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for rate in (2e-3, 4e-3):
+        add_run(folder, run_config(1, 64, rate))
+    for width in (92, 128)[:of_one_rate]:
+        add_run(folder, run_config(1, width))
+    folder.write_ledger()
+    title = learning_rate.draw(learning_rate.frame(gather(folder))).get_suptitle()
+    assert title.replace("\n", " ") == f"Loss by learning rate at the first seed (1 cell, 2 runs{told})"
+
+
+def test_long_titles_of_panels_keep_to_their_panel() -> None:
+    figure, _ = panels(["200.1k non-embedding parameters, norm=post, 1.0M tokens"] * 2, "tokens", LOSS)
+    FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
+    left, right = (panel.title.get_window_extent() for panel in figure.axes)
+    assert 0 < left.x0 < left.x1 < right.x0 < right.x1 < figure.bbox.width
+
+
 def test_the_legend_of_rates_lists_only_what_there_is(evidence: Evidence) -> None:
     data = learning_rate.frame(evidence)
     inner = data[data["exclusion"].isna()].assign(bracketed=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.fitting.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import LOSS, legend_below, panels, theme
+from study.plotting.style import LOSS, legend_below, panels, theme, title_above
 from study.quantities import plural
 
 LEFT_OUT = "diverged or stuck"
@@ -29,8 +30,9 @@ _EDGE = "#d55e00"
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row a rate tried at the first seed; `chosen` marks its cell's best, `exclusion` says why it is none.
 
-    `line` names the cell's line (study.plotting.lines).
+    `line` names the cell's line (study.plotting.lines), and `of_one_rate` counts the cells that tried no other.
     """
+    panels = evidence.panels()
     rows = [
         {
             "panel": panel,
@@ -42,20 +44,21 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "chosen": rate.learning_rate == cell.rates.chosen,
             "bracketed": cell.rates.bracketed,
         }
-        for panel, cells in evidence.panels().items()
+        for panel, cells in panels.items()
         for cell in cells
         if len(cell.rates.tried) > 1
         for rate in cell.rates.tried
     ]
     data = pd.DataFrame(rows)
-    return data if data.empty else data.assign(line=lines(data))
+    of_one_rate = sum(len(cell.rates.tried) == 1 for cells in panels.values() for cell in cells)
+    return data if data.empty else data.assign(line=lines(data), of_one_rate=of_one_rate)
 
 
 def draw(data: pd.DataFrame) -> Figure:
     """A panel a family, a line a cell; a ring is a bracketed choice, a square one at the edge.
 
-    A cross is a run left out: it stands in a band above all losses, at a height that says nothing. The first cross of a line
-    is labelled by what tells it from others of its depth.
+    A cross is a run left out: it stands in a band above all losses, at a height that says nothing. The crosses of a
+    line are labelled by what of its name not all lines share.
     """
     with theme():
         names = data["panel"].unique()
@@ -71,10 +74,16 @@ def draw(data: pd.DataFrame) -> Figure:
         if data["exclusion"].notna().any():
             band = (_BAND * _HIGH + more) / (_HIGH + more) if data["exclusion"].isna().any() else _ALONE
             _draw_left_out(axes, data, styles, band)
-        cells, runs = plural(data["cell"].nunique(), "cell"), plural(len(data), "run")
-        figure.suptitle(f"Loss by learning rate at the first seed ({cells}, {runs})")
         legend_below(figure, [*line_key(styles), *_key(data)], columns=3)
+        title_above(figure, f"Loss by learning rate at the first seed ({_counted(data)})")
     return figure
+
+
+def _counted(data: pd.DataFrame) -> str:
+    """The cells and runs that are shown, and the cells that are not, in words."""
+    shown = f"{plural(data['cell'].nunique(), 'cell')}, {plural(len(data), 'run')}"
+    hidden = data["of_one_rate"].iloc[0]
+    return f"{shown}; not shown: {plural(hidden, 'cell')} of one rate" if hidden else shown
 
 
 def _draw_cell(axes: Axes, cell: pd.DataFrame, style: dict[str, Any]) -> None:
@@ -93,20 +102,35 @@ def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[
     axes[0].yaxis.set_major_locator(FixedLocator(ticks))
     out = data[data["exclusion"].notna()]
     there = [line for line in styles if line in set(out["line"])]
+    names = _telling(list(styles))
     for panel, name in zip(axes, data["panel"].unique(), strict=True):
         panel.axhline(high, color="grey", linewidth=1)
         across = panel.get_yaxis_transform()
         text = f"{LEFT_OUT}: above this line, not to scale"
         panel.annotate(text, (0.01, high), (0, 3), xycoords=across, textcoords="offset points", fontsize="small", color="grey")
-        for rate, line in out.loc[out["panel"] == name, ["learning_rate", "line"]].itertuples(index=False):
-            height = 1 - band * (0.08 + 0.6 * (there.index(line) + 0.5) / len(there))
-            up = panel.get_xaxis_transform()
-            panel.plot(rate, height, "x", color=styles[line]["color"], markersize=7, mew=2, transform=up)
-            told = line.partition(", ")[2]
-            if told and rate == out.loc[(out["panel"] == name) & (out["line"] == line), "learning_rate"].min():
-                side, away = ("right", -6) if rate == data["learning_rate"].max() else ("left", 6)
-                style: dict[str, Any] = {"ha": side, "va": "center", "fontsize": "x-small", "color": styles[line]["color"]}
-                panel.annotate(told, (rate, height), (away, 0), xycoords=up, textcoords="offset points", **style)
+        for line, crosses in out[out["panel"] == name].groupby("line"):
+            height = 1 - band * (0.08 + 0.6 * (there.index(str(line)) + 0.5) / len(there))
+            up, colour = panel.get_xaxis_transform(), styles[str(line)]["color"]
+            rates = sorted(crosses["learning_rate"])
+            panel.plot(rates, [height] * len(rates), "x", color=colour, markersize=7, mew=2, transform=up)
+            beside, side = _widest_room(rates, data["learning_rate"])
+            style: dict[str, Any] = {"ha": side, "va": "center", "fontsize": "x-small", "color": colour}
+            away = (6 if side == "left" else -6, 0)
+            panel.annotate(names[str(line)], (beside, height), away, xycoords=up, textcoords="offset points", **style)
+
+
+def _telling(names: list[str]) -> dict[str, str]:
+    """Each name without the parts that all of them share."""
+    parts = {name: name.split(", ") for name in names}
+    shared = set.intersection(*map(set, parts.values()))
+    return {name: ", ".join(part for part in own if part not in shared) for name, own in parts.items()}
+
+
+def _widest_room(crosses: list[float], rates: pd.Series[float]) -> tuple[float, Literal["left", "right"]]:
+    """The cross beside which a label has the widest room up to the next or to the edge, and the side of it that is there."""
+    edges = np.log([rates.min(), *crosses, rates.max()])
+    widest = int(np.diff(edges).argmax())
+    return (crosses[0], "right") if widest == 0 else (crosses[widest - 1], "left")
 
 
 def _key(data: pd.DataFrame) -> list[Line2D]:

@@ -71,7 +71,8 @@ def panels(
         spare.remove()
     axes = axes[: len(titles)]
     for panel, title in zip(axes, titles, strict=True):
-        panel.set_title(title, fontsize=11)
+        room = int(11 * figure.get_figwidth() / columns)
+        panel.set_title("\n".join(textwrap.fill(line, room) for line in title.splitlines()), fontsize=11)
     for lowest in axes[-columns:]:
         lowest.set_xlabel(textwrap.fill(x, int(10 * figure.get_figwidth() / columns)))
         lowest.xaxis.set_tick_params(labelbottom=True)
