@@ -9,12 +9,25 @@ from matplotlib.ticker import EngFormatter
 
 from study.config import Budget
 
-_engineering = EngFormatter(places=1, sep="")
+_engineering, _rounded = EngFormatter(sep=""), EngFormatter(places=1, sep="")
+_UP_TO = 1e15
+"""What SI prefixes serve for: few read P, E and Z, which FLOPs would need."""
 
 
 def compact(number: float) -> str:
-    """A count to one decimal with its SI prefix, 85.1M for 85,054,464; zero is 0."""
-    return _engineering(number) if number else "0"
+    """A count to one decimal with its SI prefix, 85.1M for 85,054,464, beyond T as 1.0e18; zero is 0."""
+    if not number:
+        return "0"
+    return _rounded(number) if abs(number) < _UP_TO else _power(f"{number:.1e}")
+
+
+def tick(number: float) -> str:
+    """A round number of an axis with its SI prefix, 200k or 3T, beyond T as 1e18."""
+    return _engineering(number) if abs(number) < _UP_TO else _power(f"{number:g}")
+
+
+def _power(words: str) -> str:
+    return words.replace("e+", "e")
 
 
 def budget_words(budget: Budget) -> str:

@@ -21,7 +21,7 @@ from study.fitting.observations import Observations
 from study.fitting.reading import Source
 from study.plotting import forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.law_figures import _exponents, draw_all
-from study.wording import compact
+from study.wording import compact, tick
 from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
 from tests.test_fitting_frontiers import best, iso_flop_runs
 
@@ -93,6 +93,37 @@ def test_valleys_have_their_minima_where_the_law_has_them() -> None:
     minima = data[data["kind"] == "minimum"]
     assert (data["kind"] == "run").sum() == 63
     np.testing.assert_allclose(minima["parameters"], best(minima["flops"].to_numpy()), rtol=0.1)
+
+
+def test_valleys_name_their_budgets_and_say_why_one_has_no_star() -> None:
+    parameters, flops, loss = iso_flop_runs()
+    budgets = np.unique(flops)
+    smallest, largest = flops == budgets[0], flops == budgets[-1]
+    kept = ~(smallest & (parameters < 1.2 * best(flops))) & ~(largest & (parameters > 0.8 * best(flops)))
+    points = Observations.of({"parameters": parameters[kept], "flops": flops[kept]}, loss[kept])
+    data = iso_flop_valleys.valleys(points)
+    assert (data["kind"] == "minimum").sum() == 5
+    drawn = iso_flop_valleys.draw(data)
+    key = {text.get_text(): line for text, line in zip(drawn.legends[0].get_texts(), drawn.legends[0].get_lines(), strict=True)}
+    named = [name for name in key if "FLOPs" in name]
+    assert [name.partition(" FLOPs")[0] for name in named] == [compact(budget) for budget in budgets]
+    assert [name.partition(" (")[2] for name in named] == [
+        "no star: best at smallest sizes)",
+        *[""] * 5,
+        "no star: best at largest sizes)",
+    ]
+    shown = [line.get_color() for line in drawn.axes[0].get_lines() if line.get_marker() == "o"]
+    assert [key[name].get_color() for name in named] == shown
+    assert drawn.get_suptitle() == "7 budgets of 1.0e18 to 1.0e22 FLOPs"
+
+
+def test_an_axis_of_flops_has_prefixes_up_to_t_and_then_powers_of_ten(found: LawFit) -> None:
+    drawn = law_fit.draw(law_fit.frame(found))
+    drawn.draw_without_rendering()
+    (axes,) = (axes for axes in drawn.axes if axes.get_xlabel().startswith("budget"))
+    assert {"1e18", "1e20", "1e22"} <= {label.get_text() for label in axes.get_xticklabels()}
+    assert [tick(value) for value in (200e3, 3e12, 100e12, 1e15, 2e21)] == ["200k", "3T", "100T", "1e15", "2e21"]
+    assert [compact(value) for value in (0, 85_054_464, 1e12, 1.25e18)] == ["0", "85.1M", "1.0T", "1.2e18"]
 
 
 def test_shapes_are_mapped_with_contours_of_equal_parameters(tmp_path: Path) -> None:

@@ -22,7 +22,10 @@ SHOWN = {
 """What a point tells of its run, in order, and what that is called."""
 
 MANY_OF = 1e4
-"""From here on an axis has k, M and G."""
+"""From here on an axis is COUNTED."""
+
+COUNTED = alt.Axis(labelExpr="datum.value < 1e15 ? format(datum.value, '~s') : replace(format(datum.value, '~e'), '+', '')")
+"""An axis in k, M, G and T, and beyond in powers of ten, as in study.wording.tick."""
 
 
 def frame(runs: pd.DataFrame, x: str, y: str, colour: str) -> pd.DataFrame:
@@ -82,4 +85,4 @@ def _axis(data: pd.DataFrame, name: str, title: str, is_log: bool) -> alt.X | al
     kind = alt.X if name == "x" else alt.Y
     scale = alt.Scale(type="log", nice=False, padding=20) if is_log else alt.Scale(zero=False, padding=20)
     counts = data[name].max() >= MANY_OF
-    return kind(f"{name}:Q", title=title, scale=scale, axis=alt.Axis(format="~s" if counts else ".4~g"))
+    return kind(f"{name}:Q", title=title, scale=scale, axis=COUNTED if counts else alt.Axis(format=".4~g"))

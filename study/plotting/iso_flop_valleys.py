@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from study.errors import InputError
 from study.fitting.frontiers import iso_flop, iso_flop_groups
 from study.fitting.law_fits import LawFit
+from study.fitting.laws import Floats
 from study.fitting.observations import Observations
-from study.plotting.style import MANY, log_ticks, panels, theme
+from study.plotting.style import MANY, legend_below, log_ticks, panels, theme
+from study.wording import compact
 
 
 def frame(found: LawFit) -> pd.DataFrame:
@@ -23,7 +28,8 @@ def frame(found: LawFit) -> pd.DataFrame:
 def valleys(points: Observations, where: str = "") -> pd.DataFrame:
     """One row a run at a budget of three sizes or more, and one a minimum (`kind`); empty where there is no frontier.
 
-    `where` says which rows of a table the points are.
+    `open_at` says of a run at a budget without a minimum at which sizes the best run lies, at the smallest or the largest that
+    were tried; `where` says which rows of a table the points are.
     """
     points = points.thinned(MANY)
     parameters, flops, loss = points.columns["parameters"], points.budget, points.response
@@ -33,8 +39,14 @@ def valleys(points: Observations, where: str = "") -> pd.DataFrame:
         return pd.DataFrame()
     groups = [rows for rows in iso_flop_groups(flops) if len(np.unique(parameters[rows])) >= 3]
     runs = [
-        {"kind": "run", "flops": float(np.exp(np.log(flops[rows]).mean())), "parameters": parameters[row], "loss": loss[row]}
-        for rows in groups
+        {
+            "kind": "run",
+            "flops": best.flops,
+            "open_at": "" if best.inside else _end(parameters[rows], loss[rows]),
+            "parameters": parameters[row],
+            "loss": loss[row],
+        }
+        for rows, best in zip(groups, found.best, strict=True)
         for row in rows
     ]
     minima = [
@@ -45,24 +57,30 @@ def valleys(points: Observations, where: str = "") -> pd.DataFrame:
     return pd.DataFrame(runs + minima).assign(where=where)
 
 
+def _end(parameters: Floats, loss: Floats) -> str:
+    """Which end of the sizes the best run is nearer to."""
+    sizes = np.log(parameters)
+    return "smallest" if 2 * sizes[loss.argmin()] < sizes.min() + sizes.max() else "largest"
+
+
 def draw(data: pd.DataFrame) -> Figure:
-    """A line a budget, from dark (small) to light (large), and the minima."""
-    budgets = sorted(data.loc[data["kind"] == "run", "flops"].unique())
-    ramp = dict(zip(budgets, sns.color_palette("viridis", len(budgets)).as_hex(), strict=True))
+    """A line a budget, from dark (small) to light (large), and the minima; the key says why a budget has none."""
+    runs, minima = data[data["kind"] == "run"], data[data["kind"] == "minimum"]
+    budgets = sorted(runs["flops"].unique())
+    ramp = sns.color_palette("viridis", len(budgets)).as_hex()
+    look: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1}
+    star: dict[str, Any] = {"marker": "*", "color": "black", "linestyle": "none", "markersize": 10}
     with theme():
         figure, (axes,) = panels([""], "parameters", "loss", size=(8.5, 5.2))
-        for budget, rows in data[data["kind"] == "run"].sort_values("parameters").groupby("flops"):
-            axes.plot(
-                rows["parameters"],
-                rows["loss"],
-                marker="o",
-                markersize=4,
-                linewidth=1,
-                color=ramp[float(str(budget))],
-            )
-        minima = data[data["kind"] == "minimum"]
-        axes.scatter(minima["parameters"], minima["loss"], marker="*", s=110, color="black", zorder=4)
+        key = [Line2D([], [], label="lowest point", **star)]
+        for colour, (budget, rows) in zip(ramp, runs.sort_values("parameters").groupby("flops"), strict=True):
+            axes.plot(rows["parameters"], rows["loss"], color=colour, **look)
+            open_at = rows["open_at"].iloc[0]
+            why = f" (no star: best at {open_at} sizes)" if open_at else ""
+            key.append(Line2D([], [], color=colour, label=f"{compact(float(str(budget)))} FLOPs{why}", **look))
+        axes.plot(minima["parameters"], minima["loss"], zorder=4, **star)
         log_ticks(axes)
-        told = f"{len(budgets)} budgets of {budgets[0]:.2g} to {budgets[-1]:.2g} FLOPs; stars: lowest points"
+        told = f"{len(budgets)} budgets of {compact(budgets[0])} to {compact(budgets[-1])} FLOPs"
+        legend_below(figure, key, columns=3)
         figure.suptitle("\n".join(filter(None, (told, data["where"].iloc[0]))))
     return figure

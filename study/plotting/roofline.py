@@ -8,10 +8,11 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from study.plotting.bench_sections import read_section
 from study.plotting.style import save_in, series_styles, theme
+from study.wording import tick
 
 COLUMNS = ["varied", "value", "flops_per_second", "roof", "product_rate", "share_of_roof", "sentence"]
 
@@ -34,7 +35,7 @@ def draw(data: pd.DataFrame, title: str) -> Figure:
             panel.set_xlabel(str(name))
         axes[0].set_ylabel("FLOP/s of the products that run (train_flops)")
         axes[0].set_ylim(0, 1.15 * float(data["product_rate"].max()))
-        axes[0].yaxis.set_major_formatter(EngFormatter(sep=""))
+        axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
         axes[0].legend(loc="lower right", fontsize=9)
         figure.suptitle(title)
         told = [textwrap.fill(sentence, 170) for sentence in data["sentence"].dropna()]
