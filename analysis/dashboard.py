@@ -15,6 +15,7 @@ app = marimo.App(width="full", app_title="Scaling study")
 @app.cell
 def _():
     import base64
+    import html
     import os
     import re
     from pathlib import Path
@@ -26,7 +27,7 @@ def _():
     from study.architecture import Architecture
     from study.changes import changes_as_text, measures, rank_changes
     from study.errors import InputError
-    from study.exploring import LOSSES, comparable, kinds, quantities, runs_in
+    from study.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
     from study.fitting.catalogue import LAWS
     from study.fitting.law_fits import fit_table
     from study.fitting.ledgers import LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS
@@ -60,6 +61,7 @@ def _():
         escape,
         explorer,
         fit_table,
+        html,
         kinds,
         measures,
         mo,
@@ -75,7 +77,17 @@ def _():
         runs_table,
         status,
         sweeps_in,
+        validations,
     )
+
+
+@app.cell
+def _(html, mo):
+    def plain(text):
+        """Text as it stands, with its long lines wrapped."""
+        return mo.Html(f'<pre class="text-xs" style="white-space: pre-wrap">{html.escape(text)}</pre>')
+
+    return (plain,)
 
 
 @app.cell
@@ -99,11 +111,11 @@ def _(mo):
 @app.cell
 def _(InputError, escape, mo, results, sweeps_in):
     def scan():
-        """The sweeps that are there now."""
+        """The sweeps that are there now, and why there is none."""
         try:
-            return sweeps_in(results)
-        except InputError:
-            return {}
+            return sweeps_in(results), {}
+        except InputError as error:
+            return {}, {problem.place: problem.message for problem in error.problems}
 
     def warning(problems):
         """What is wrong with some sweeps, nothing where nothing is."""
@@ -116,7 +128,7 @@ def _(InputError, escape, mo, results, sweeps_in):
 @app.cell
 def _(keep, kept, mo, overview, refresh, results, scan, warning):
     refresh
-    current = scan()
+    current, _none = scan()
     sweeps = overview(current).set_index("sweep")
     _problems = {name: problem for name, problem in sweeps["problem"].items() if problem}
     readable = [name for name in current if name not in _problems]
@@ -133,9 +145,8 @@ def _(keep, kept, mo, overview, refresh, results, scan, warning):
         column_widths={"question": 480},
         on_change=lambda rows: keep("sweep")(rows["sweep"].iloc[0]) if len(rows) else None,
     )
-    _none = {str(results): "holds no sweep; give a folder that study launch wrote to as STUDY_RESULTS"}
-    sweeps_warning = warning(_problems if current else _none)
-    print(f"{len(current)} sweeps in {results}")
+    sweeps_warning = warning(_problems | _none)
+    print("\n".join(f"{place}: {problem}" for place, problem in _none.items()) or f"{len(current)} sweeps in {results}")
     return current, readable, sweep_table, sweeps_warning
 
 
@@ -183,6 +194,7 @@ def _(
     keep,
     kept,
     mo,
+    plain,
     re,
     run_table,
     sweep_runs,
@@ -208,7 +220,7 @@ def _(
             else {}
         )
         parts["Runs"] = mo.vstack([run_table, curves_page(selected, current)])
-        parts["Sweep file"] = mo.plain_text(folder.sweep_file.read_text(encoding="utf-8"))
+        parts["Sweep file"] = plain(folder.sweep_file.read_text(encoding="utf-8"))
         first = kept.get("part", "")
         return mo.ui.tabs(parts, value=first if first in parts else None, on_change=keep("part"))
 
@@ -219,7 +231,7 @@ def _(
 @app.cell
 def _(again, keep, kept, mo, scan):
     again
-    folders = scan()
+    folders, _ = scan()
     explored = mo.ui.multiselect(
         options=list(folders),
         value=[name for name in kept.get("sweeps", folders) if name in folders],
@@ -236,10 +248,10 @@ def _(explored, folders, runs_in):
 
 
 @app.cell
-def _(dropdown, keep, kept, kinds, mo, quantities, runs):
+def _(dropdown, keep, kept, kinds, mo, quantities, runs, validations):
     axes = {words: name for name, words in quantities(runs).items()}
     told_apart = {name: name for name in kinds(runs) or ["sweep"]}
-    common = {words or "the one that all share": words for words in runs["validation"].value_counts().index}
+    common = {words or "the one that all share": words for words in validations(runs)}
     x_axis = dropdown("x", axes, "train_flops")
     y_axis = dropdown("y", axes, "loss_nats")
     colour = dropdown("colour", told_apart, "architecture.depth")
@@ -256,6 +268,7 @@ def _(
     LOSSES,
     colour,
     comparable,
+    escape,
     explorer,
     log_x,
     log_y,
@@ -270,14 +283,17 @@ def _(
     y_axis,
 ):
     def explorer_chart():
-        """The points that are asked for."""
+        """The points that are asked for, or why there are none."""
         rows = comparable(runs, (x_axis.value, y_axis.value), validation.value)
-        rows = rows[rows["left_out"].isna()] if used_only.value else rows
         points = explorer.frame(rows, x_axis.value, y_axis.value, colour.value)
+        if why := explorer.why_none_used(points) if used_only.value or points.empty else "":
+            return None, f"{why} Untick “only runs that laws use” to see them." if len(points) else why
+        shown = points[points["used"]] if used_only.value else points
         words = quantities(runs)
-        return explorer.draw(points, words[x_axis.value], words[y_axis.value], colour.value, log_x.value, log_y.value)
+        drawn = explorer.draw(shown, words[x_axis.value], words[y_axis.value], colour.value, log_x.value, log_y.value)
+        return mo.ui.altair_chart(drawn), ""
 
-    chart = None if runs.empty else mo.ui.altair_chart(explorer_chart())
+    chart, _why = (None, "No run of these sweeps has ended yet.") if runs.empty else explorer_chart()
     _about = "Draw a box around runs to see their learning curves and rows below."
     if LOSSES.keys() & {x_axis.value, y_axis.value} and runs["validation"].nunique() > 1:
         _about += " Losses compare only on one validation set, so that one is shown; choose another beside."
@@ -286,8 +302,7 @@ def _(
             warning(unread),
             mo.hstack([x_axis, y_axis, colour, validation], justify="start", wrap=True),
             mo.hstack([log_x, log_y, used_only], justify="start"),
-            mo.md("No run of these sweeps has ended yet." if runs.empty else _about),
-            mo.md("") if runs.empty else chart,
+            mo.callout(mo.md(escape(_why)), kind="warn") if _why else mo.vstack([mo.md(_about), chart]),
         ]
     )
     return chart, explorer_page
@@ -364,7 +379,7 @@ def _(LAWS, LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS, folders, mo):
 
 
 @app.cell
-def _(FIGURES, InputError, LAWS, Source, escape, fit_table, folders, law_form, mo):
+def _(FIGURES, InputError, LAWS, Source, escape, fit_table, folders, law_form, mo, plain):
     def fitted(values):
         """The fit that the form asks for, or what keeps it from being made."""
         if values["sweep"] is None:
@@ -380,7 +395,7 @@ def _(FIGURES, InputError, LAWS, Source, escape, fit_table, folders, law_form, m
         except InputError as error:
             return mo.callout(mo.md("\n\n".join(escape(problem) for problem in error.problems)), kind="warn")
         drawn = [draw(data) for frame, draw in FIGURES.values() if not (data := frame(found)).empty]
-        return mo.vstack([mo.plain_text(found.to_text()), *drawn])
+        return mo.vstack([plain(found.to_text()), *drawn])
 
     _about = mo.md("A law is fitted to the ledger as `study launch` or `study report` last wrote it.")
     law_page = mo.vstack([_about, law_form, fitted(law_form.value) if law_form.value else mo.md("")])
@@ -413,6 +428,7 @@ def _(
     length,
     measures,
     mo,
+    plain,
     rank_changes,
     sliders,
     vocabulary,
@@ -436,10 +452,10 @@ def _(
         [
             sliders,
             mo.md("### What doubling adds (memory: batches of 32 in bf16)"),
-            mo.plain_text(changes_as_text(_subject, _ranked, "parameters")),
+            plain(changes_as_text(_subject, _ranked, "parameters")),
             elasticities.draw(elasticities.frame(_base), _base),
             mo.md("### Where the parameters are"),
-            mo.plain_text(_account.to_text()),
+            plain(_account.to_text()),
         ]
     )
     return (sizes_page,)

@@ -111,6 +111,12 @@ def kinds(runs: pd.DataFrame) -> list[str]:
     return [name for name in dict.fromkeys(named) if name in runs and 1 < runs[name].nunique() <= MOST_KINDS]
 
 
+def validations(runs: pd.DataFrame) -> list[str]:
+    """The validation sets of these runs: first the one of the most runs that laws use, of as many that of the most runs."""
+    counts = runs["left_out"].isna().groupby(runs["validation"]).agg(["sum", "size"])
+    return counts.sort_values(["sum", "size"], ascending=False, kind="stable").index.tolist()
+
+
 def comparable(runs: pd.DataFrame, axes: Iterable[str], validation: str) -> pd.DataFrame:
     """The runs that these axes may show: those of one validation set where one of them is measured on it."""
     return runs[runs["validation"] == validation] if LOSSES.keys() & set(axes) else runs

@@ -476,8 +476,10 @@ def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
 def sweeps_in(results: Path) -> dict[str, SweepFolder]:
     """The sweeps at a folder and up to two levels below it, in hidden folders none, by their paths from there.
 
-    Raises InputError where there is none.
+    Raises InputError where there is none, and where there is no such folder.
     """
+    if not results.is_dir():
+        raise InputError.at(str(results), "is no folder; give one that `study launch` wrote to, or one of such folders")
     files = (file for pattern in (".", "[!.]*", "[!.]*/[!.]*") for file in sorted(results.glob(f"{pattern}/sweep.yaml")))
     folders = [SweepFolder(file.parent) for file in files]
     if not folders:

@@ -17,7 +17,7 @@ import pytest
 from study.answering import report
 from study.folders import SweepFolder
 from tests.processes import apart
-from tests.synthetic import depth_or_width, run_config, sweep_folder
+from tests.synthetic import add_run, depth_or_width, run_config, sweep_folder
 from tests.waiting import until
 
 DASHBOARD = Path(__file__).resolve().parents[1] / "analysis" / "dashboard.py"
@@ -142,6 +142,21 @@ def test_dashboard_says_so_where_there_is_no_sweep(tmp_path: Path) -> None:
     assert found["pages"] == ["Sweeps", "Explore", "Laws", "Sizes"]
     assert "holds no sweep" in found["sweeps_warning"]
     assert "No run of these sweeps has ended yet." in found["explorer_page"]
+
+
+def test_dashboard_says_so_where_its_folder_is_missing(tmp_path: Path) -> None:
+    found = apart(looked_at, tmp_path / "gone")
+    assert found["pages"] == ["Sweeps", "Explore", "Laws", "Sizes"]
+    assert "gone: is no folder" in found["sweeps_warning"]
+
+
+def test_dashboard_says_how_to_see_runs_that_laws_do_not_use(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "stuck")
+    for rate in (2e-3, 4e-3):
+        add_run(folder, run_config(1, 64, rate), stuck=True)
+    found = apart(looked_at, tmp_path)
+    assert "Laws use none of the 2 runs here: 2 stuck near the unigram entropy or above." in found["explorer_page"]
+    assert "Untick" in found["explorer_page"]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from study.errors import InputError
-from study.exploring import LOSSES, comparable, kinds, quantities, runs_in
+from study.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
 from study.fitting.downstream import downstream
 from study.fitting.score_points import series
 from study.folders import SweepFolder, sweeps_in
@@ -41,6 +41,9 @@ def test_sweeps_are_found_at_a_folder_and_two_levels_below_it(tmp_path: Path) ->
 
 
 def test_a_folder_without_sweeps_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing: is no folder"):
+        sweeps_in(tmp_path / "nothing")
+    (tmp_path / "nothing").mkdir()
     with pytest.raises(InputError, match=r"nothing: holds no sweep"):
         sweeps_in(tmp_path / "nothing")
 
@@ -83,6 +86,32 @@ def test_losses_of_other_validation_sets_do_not_share_an_axis(made: SweepFolder,
         for either in (axes, axes[::-1]):
             assert set(comparable(runs, either, "sequence_length=32")["sweep"]) == {"other"}
     assert len(comparable(runs, ("parameters", "tokens"), "sequence_length=32")) == len(runs)
+
+
+def test_the_validation_set_of_most_runs_that_laws_use_comes_first(made: SweepFolder, tmp_path: Path) -> None:
+    other = sweep_folder(tmp_path / "other")
+    for seed in range(len(made.records()) + 1):
+        config = run_config(1, 64, seed=seed)
+        add_run(other, config.model_copy(update={"data": config.data.model_copy(update={"sequence_length": 32})}), stuck=True)
+    runs, _ = runs_in({"made": made, "other": other})
+    assert runs["validation"].value_counts().index[0] == "sequence_length=32", "most runs, of which laws use none"
+    assert validations(runs) == ["sequence_length=64", "sequence_length=32"]
+    assert validations(runs[runs["sweep"] == "other"]) == ["sequence_length=32"]
+    assert validations(runs.head(0)) == []
+
+
+def test_where_laws_use_no_run_that_could_be_shown_it_is_said_why_and_what_shows_them(
+    made: SweepFolder, tmp_path: Path
+) -> None:
+    folder = sweep_folder(tmp_path / "other")
+    for rate in (2e-3, 4e-3, 8e-3):
+        add_run(folder, run_config(1, 64, rate), stuck=rate > 2e-3)
+    for place, told in ((made, ""), (folder, "")):
+        points = explorer.frame(runs_in({"one": place})[0], "tokens", "loss_nats", "shape")
+        assert explorer.why_none_used(points) == told
+    left_out = points[~points["used"]]
+    assert explorer.why_none_used(left_out) == "Laws use none of the 2 runs here: 2 stuck near the unigram entropy or above."
+    assert explorer.why_none_used(points.head(0)) == "No run here has both quantities."
 
 
 def test_the_same_text_elsewhere_is_the_same_validation_set(made: SweepFolder, tmp_path: Path) -> None:

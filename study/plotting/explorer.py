@@ -39,6 +39,17 @@ def frame(runs: pd.DataFrame, x: str, y: str, colour: str) -> pd.DataFrame:
     return told.assign(**axes).reset_index(drop=True)
 
 
+def why_none_used(points: pd.DataFrame) -> str:
+    """Why laws use none of these points, and of how many; empty where they use some."""
+    if points.empty:
+        return "No run here has both quantities."
+    if points["used"].any():
+        return ""
+    reasons = points["left out"].str.partition(" (")[0].value_counts()
+    told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+    return f"Laws use none of the {plural(len(points), 'run')} here: {told}."
+
+
 def draw(data: pd.DataFrame, x: str, y: str, colour: str, log_x: bool = True, log_y: bool = False) -> alt.Chart:
     """A point a run, hollow where laws leave it out; `x`, `y` and `colour` name the axes and the legend.
 
