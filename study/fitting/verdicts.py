@@ -64,7 +64,7 @@ def weaknesses(
         reasons.append(f"{settings} different points leave {spare} of freedom for {parameters} parameters")
     bounds = objective.surface.natural(np.array(objective.surface.bounds)).T
     for name, (lowest, highest) in zip(law.parameters, bounds.tolist(), strict=True):
-        low, high = intervals.get(name, (1.0, 1.0))
+        low, high = intervals.get(name, (np.nan, np.nan))
         if met := [f"{bound:g}" for end, bound in ((low, lowest), (high, highest)) if isclose(end, bound, rel_tol=1e-6)]:
             reasons.append(f"the interval of {name} ends on its bound of {' and of '.join(met)}")
         elif name in law.watched and lowest >= 0 and low * WIDEST < high:
