@@ -1,4 +1,4 @@
-"""Depth or width? The sweep's story from its ledger, with the same functions that `study report` uses.
+"""The story of a sweep, depth_or_width if none is given, from its ledger, with the functions that `study report` uses.
 
     python analysis/depth_or_width.py [-- --folder results/depth_or_width]
     marimo edit analysis/depth_or_width.py
@@ -15,12 +15,14 @@ app = marimo.App(width="medium")
 @app.cell
 def _():
     import os
+    import sys
     from pathlib import Path
 
     import marimo as mo
     import pandas as pd
 
     from study.answering import FIGURES, Answer
+    from study.errors import InputError
     from study.findings import loss_findings, parameter_findings
     from study.open_questions import undecided
     from study.fitting.evidence import gather
@@ -30,6 +32,7 @@ def _():
     return (
         Answer,
         FIGURES,
+        InputError,
         Path,
         SweepFolder,
         escape,
@@ -39,17 +42,24 @@ def _():
         os,
         parameter_findings,
         pd,
+        sys,
         undecided,
     )
 
 
 @app.cell
-def _(Answer, Path, SweepFolder, gather, mo, os):
+def _(Answer, InputError, Path, SweepFolder, escape, gather, mo, os, sys):
     results = Path(__file__).resolve().parents[1] / "results"
     places = [results / "depth_or_width", results / "reference" / "depth_or_width"]
     given = mo.cli_args().get("folder") or os.environ.get("STUDY_RESULTS")
     place = Path(given) if given else next((path for path in places if path.exists()), places[0])
-    evidence = gather(SweepFolder(place))
+    try:
+        evidence = gather(SweepFolder(place))
+    except InputError as error:
+        if mo.app_meta().mode == "script":
+            print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+            sys.exit(2)
+        mo.stop(True, mo.callout(mo.md("\n\n".join(escape(problem) for problem in error.problems)), kind="danger"))
     answer = Answer(evidence, ())
     print(answer.headline)
     return answer, evidence
@@ -58,9 +68,7 @@ def _(Answer, Path, SweepFolder, gather, mo, os):
 @app.cell
 def _(escape, evidence, mo):
     mo.md(f"""
-    # Depth or width?
-
-    {escape(evidence.sweep["question"])}
+    # {escape(evidence.sweep.get("question", evidence.folder.name))}
 
     {evidence.runs_started} runs were started, {len(evidence.ledger)} ended, {len(evidence.excluded)} are excluded.
     """)

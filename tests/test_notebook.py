@@ -36,6 +36,27 @@ def test_notebook_runs_on_the_folder_it_is_given(folder: SweepFolder) -> None:
     assert "made_up: 10 of 10 runs ended" in run(NOTEBOOK, "--folder", folder.path)
 
 
+def test_notebook_of_a_folder_that_is_missing_says_so_in_one_line(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, NOTEBOOK, "--", "--folder", tmp_path / "gone"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {tmp_path}/gone/sweep.yaml: does not exist\n"
+
+
+def exported(results: Path, page: Path) -> str:
+    """What a browser would show of the notebook on a sweep."""
+    run("-m", "marimo", "export", "html", NOTEBOOK, "-o", page, "--no-include-code", results=results)
+    return page.read_text()
+
+
+def test_a_browser_shows_the_question_of_the_sweep_or_why_its_folder_cannot_be_read(
+    folder: SweepFolder, tmp_path: Path
+) -> None:
+    shown = exported(folder.path, tmp_path / "made_up.html")
+    assert "At equal parameters, does depth or width lower MLM loss more?" in shown
+    assert "Depth or width?" not in shown, "the heading is the sweep's own question"
+    assert "gone/sweep.yaml: does not exist" in exported(tmp_path / "gone", tmp_path / "gone.html")
+
+
 def test_notebook_passes_marimo_check() -> None:
     run("-m", "marimo", "check", "--strict", NOTEBOOK)
 
