@@ -21,13 +21,13 @@ def compact(number: float) -> str:
     return _rounded(number) if abs(number) < _UP_TO else _power(f"{number:.1e}")
 
 
-def tick(number: float) -> str:
-    """A round number of an axis with its SI prefix, 200k or 3T, beyond T as 1e18."""
-    return _engineering(number) if abs(number) < _UP_TO else _power(f"{number:g}")
+def tick(number: float, largest: float) -> str:
+    """A round number of an axis that ends at `largest`, with its SI prefix, 200k or 3T; where that is beyond T, as 2e14."""
+    return _engineering(number) if largest < _UP_TO else _power(f"{number:.1e}").replace(".0e", "e")
 
 
 def _power(words: str) -> str:
-    return words.replace("e+", "e")
+    return re.sub(r"e\+0*", "e", words)
 
 
 def budget_words(budget: Budget) -> str:

@@ -178,7 +178,7 @@ def log_ticks(axes: Axes) -> None:
     narrow = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if decades < 0.4 else (1, 2, 3, 4, 5, 6, 8)
     axes.xaxis.set_major_locator(LogLocator(subs=narrow if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value, axes.get_xlim()[1])))
 
 
 def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title: str) -> None:
