@@ -81,7 +81,8 @@ def test_too_few_cells_for_a_law_say_so(tmp_path: Path) -> None:
     (folder.fits / "chinchilla.json").write_text("{}")
     answer = checked(folder)
     assert answer.to_dict()["findings"]["laws"] == [
-        "No fit of power-floor: its 3 parameters need 4 different points or more, here are 2 in 4 rows."
+        "No fit of power-floor: its 3 parameters need 4 different points or more, here are 2 in 4 rows; left out: 6 rows "
+        "(not at the best learning rate of its cell)."
     ]
     assert not (folder.fits / "chinchilla.json").exists()
 

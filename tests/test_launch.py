@@ -247,7 +247,7 @@ def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, t
     assert set(repeated["state"]) == {"COMPLETED"}
     assert printed.count("DIVERGED L") == 2
     assert "DIVERGED" in study("status", made.folder.path)[1]
-    assert made.folder.answer_file.read_text().count("DIVERGED: ") == 2
+    assert made.folder.answer_file.read_text().count("| DIVERGED: ") == 2
 
 
 def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ from study.quantities import plural
 VOCABULARY = "architecture.vocabulary"
 """The column of a ledger that losses hang on, beside the text."""
 
+BY_CHOICE = "left out by "
+"""What the reason begins with for which rows are left out that a condition does not keep."""
+
 
 @dataclass(frozen=True)
 class Exclusion:
@@ -90,12 +93,13 @@ class Observations:
         return reasons
 
     def _left_out(self) -> str:
-        """How many rows are left out, and the commonest reason; empty where none is."""
-        if not (reasons := self.excluded_by_reason()):
+        """How many rows are left out that were not meant to be, and the commonest reason; empty where none is."""
+        reasons = {why: rows for why, rows in self.excluded_by_reason().items() if not why.startswith(BY_CHOICE)}
+        if not reasons:
             return ""
         reason, rows = max(reasons.items(), key=lambda one: len(one[1]))
         share = "" if len(reasons) == 1 else f"{len(rows)} of them: "
-        return f"; left out: {plural(len(self.excluded), 'row')} ({share}{reason})"
+        return f"; left out: {plural(sum(map(len, reasons.values())), 'row')} ({share}{reason})"
 
     def check(self, law: Law) -> None:
         """Raise InputError, with every problem, where the rows cannot tell the parameters of a law."""

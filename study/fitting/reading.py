@@ -27,7 +27,7 @@ from study.fitting.ledgers import (
     why_incomparable,
     why_no_repeats,
 )
-from study.fitting.observations import VOCABULARY, Exclusion, Observations, budget_of
+from study.fitting.observations import BY_CHOICE, VOCABULARY, Exclusion, Observations, budget_of
 from study.fitting.table_files import NOTES, read_table
 from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
 from study.folders import SweepFolder
@@ -127,7 +127,7 @@ class _Reading:
 
     @property
     def _by_condition(self) -> str:
-        return f"left out by {self.source.where}"
+        return f"{BY_CHOICE}{self.source.where}"
 
     def _kept(self) -> NDArray[np.bool_]:
         """Which rows `where` keeps; a comparison with a missing value keeps none."""
