@@ -24,9 +24,9 @@ def _():
     from study.answering import FIGURES, Answer
     from study.errors import InputError
     from study.findings import loss_findings, parameter_findings
-    from study.open_questions import undecided
     from study.fitting.evidence import gather
     from study.folders import SweepFolder
+    from study.open_questions import undecided
     from study.wording import escape
 
     return (

@@ -14,7 +14,7 @@ from study.counting import parameters
 from study.errors import InputError, Problem
 from study.memory import Precision, memory_of
 from study.naming import Subject
-from study.schema import nearest
+from study.schema import nearest, number_in
 from study.solving import ShapeRules
 
 if TYPE_CHECKING:
@@ -145,9 +145,9 @@ def _step(base: Architecture, text: str) -> _Step:
     return _Step(label, note, architecture, _ratio([(old[field], new[field]) for field in asked]))
 
 
-def _parse(text: str) -> dict[str, int | str]:
+def _parse(text: str) -> dict[str, object]:
     """The fields and values of `field=value[,field=value…]`."""
-    values: dict[str, int | str] = {}
+    values: dict[str, object] = {}
     for part in text.split(","):
         field, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not field or not value:
@@ -156,7 +156,7 @@ def _parse(text: str) -> dict[str, int | str]:
             raise InputError.at(
                 f"--change {text}", f"{field!r} is not a field; {nearest(field, list(Architecture.model_fields))}"
             )
-        values[field] = _read(value)
+        values[field] = number_in(value)
     return values
 
 
@@ -171,15 +171,6 @@ def _ratio(pairs: list[tuple[object, object]]) -> float | None:
     old, new = pairs[0]
     sizes = [value for value in (old, new) if isinstance(value, int) and not isinstance(value, bool) and value > 0]
     return sizes[1] / sizes[0] if len(sizes) == 2 else None
-
-
-def _read(text: str) -> int | str:
-    """The whole number that a text is, 4000 for 4e3, else the text."""
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return int(number) if number.is_integer() else text
 
 
 def _shown(value: object) -> str:

@@ -43,6 +43,11 @@ class InputError(Exception):
         return (type(self), (self.problems,))
 
 
+def option_name(name: str) -> str:
+    """How the option of a parameter is written on the command line, where it is a place of a problem."""
+    return f"--{name.replace('_', '-')}"
+
+
 ResultT = TypeVar("ResultT")
 
 

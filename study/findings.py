@@ -10,6 +10,7 @@ from study.fitting.averages import Average
 from study.fitting.cells import grouped
 from study.fitting.comparisons import SIZES, Comparison, why_left_out
 from study.fitting.evidence import Evidence
+from study.fitting.ledgers import reasons_told
 from study.fitting.rankings import Gain, flops_fronts_of
 from study.fitting.token_gains import TokenGain
 from study.plotting.what_doubling_adds import shapes_shown
@@ -92,8 +93,7 @@ def _why_excluded(evidence: Evidence) -> str:
     """Why runs are left out, the commonest reason first, and what may help."""
     if evidence.excluded.empty:
         return "; the ledger says nothing about loss yet"
-    reasons = evidence.excluded["exclusion"].str.partition(" (")[0].value_counts()
-    told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+    told = reasons_told(evidence.excluded["exclusion"])
     return f" ({told}). The ledger says nothing about loss yet; a larger budget or other learning rates may"
 
 
@@ -138,7 +138,7 @@ def _lower_ones(pairs: Sequence[Comparison]) -> str:
     below = Counter((pair.lower, pair.second if pair.first_is_lower else pair.first) for pair in decided)
     clauses = []
     for lower, than in grouped(below, lambda sides: sides[0]).items():
-        higher = (f"{other}{_in_places(below[sides], places[frozenset(sides)])}" for sides in than for other in sides[1:])
+        higher = (f"{other}{_in_places(below[lower, other], places[frozenset((lower, other))])}" for _, other in than)
         clauses.append(f"{lower} is lower than {' and '.join(higher)}")
     told = f": {', '.join(clauses)}" if clauses else ""
     return f"of {plural(len(pairs), 'pair')} {len(decided)} {'is' if len(decided) == 1 else 'are'} decided{told}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from study.errors import InputError, option_name
 from study.options import as_json
 
 _ROLES = {
@@ -32,7 +33,7 @@ def role_options(*roles: str) -> Callable[[Any], Any]:
 
     def decorated(command: Any) -> Any:
         for role in reversed(roles):
-            command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=_ROLES[role])(command)
+            command = click.option(option_name(role), role, metavar="COLUMN", help=_ROLES[role])(command)
         return command
 
     return decorated
@@ -165,14 +166,13 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
     Of a sweep's folder it asks the sweep's own question, depth or width at equal size; of a table, how compute should be
     split between parameters and tokens.
     """
-    from study.errors import InputError
     from study.fitting.compute_multiverse import explore
     from study.fitting.reading import Source
     from study.fitting.shape_multiverse import explore_shapes, is_about_shape, why_not_shape
     from study.plotting.answer_by_convention import save_multiverse
 
     if ask == "shape" or (ask is None and is_about_shape(table)):
-        if unread := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
+        if unread := [option_name(name) for name, value in options.items() if value]:
             raise InputError.at(", ".join(unread), "is for tables; the question of shape reads a sweep's own columns")
         found = explore_shapes(table)
     else:

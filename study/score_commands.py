@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.errors import InputError, Problem, option_name
 from study.options import as_json
 
 if TYPE_CHECKING:
@@ -119,8 +120,6 @@ def _downstream(asked: dict[str, Any]) -> Downstream:
 @contextmanager
 def _named_as_options() -> Iterator[None]:
     """What is wrong under `downstream` of a sweep file is wrong with an option here."""
-    from study.errors import InputError, Problem
-
     try:
         yield
     except InputError as error:
@@ -131,7 +130,7 @@ def _option(place: str) -> str:
     if not place.startswith("downstream."):
         return place
     name = place.removeprefix("downstream.").removeprefix("knobs.").partition("[")[0]
-    return "--batch" if name == "batch_examples" else f"--{name.replace('_', '-')}"
+    return "--batch" if name == "batch_examples" else option_name(name)
 
 
 SCORE_COMMANDS = (score, features, export)

@@ -7,7 +7,7 @@ from typing import Any
 
 from study.config import setting_words
 from study.fitting.averages import Average
-from study.fitting.cells import Cell, settings_in_words
+from study.fitting.cells import Cell, in_words, setting_columns
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
 from study.quantities import plural
@@ -179,7 +179,8 @@ def excluded(evidence: Evidence) -> list[dict[str, Any]]:
     }
     if evidence.excluded.empty:
         return []
-    rows = evidence.ledger.assign(setting=settings_in_words(evidence.folder, evidence.ledger)).loc[evidence.excluded.index]
+    settings = in_words(evidence.ledger, setting_columns(evidence.folder, evidence.ledger))
+    rows = evidence.ledger.assign(setting=settings).loc[evidence.excluded.index]
     return [{columns[str(key)]: value for key, value in row.items()} for row in rows[list(columns)].to_dict("records")]
 
 

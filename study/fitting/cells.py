@@ -305,11 +305,6 @@ def in_words(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     return [setting_words(dict(zip(columns, values, strict=True))) for values in rows]
 
 
-def settings_in_words(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
-    """The setting of each run of a sweep in words, empty where only shapes and budgets differ."""
-    return in_words(ledger, setting_columns(folder, ledger))
-
-
 def budgets_in_words(ledger: pd.DataFrame) -> list[str]:
     """The budget of each run in words, empty where all runs of the sweep as last launched have the same."""
     given = ledger.filter(like=_BUDGET).rename(columns=lambda name: name.removeprefix(_BUDGET))

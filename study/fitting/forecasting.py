@@ -112,12 +112,11 @@ class Forecast:
 
 def forecast(law: Law, observations: Observations, settings: Settings = USUAL, share: float = HELD_OUT) -> Forecast | str:
     """Hold out the runs of the largest budgets and predict them; in words, why not, where the others are too few."""
-    held = largest_runs(observations, share)
-    known, unseen = replace(observations.where(~held), excluded=()), observations.where(held)
+    known, unseen = without_largest(observations, share)
     try:
         fitted = fit(law, known, as_forecast(settings))
     except InputError as error:
-        rows = plural(int(held.sum()), "row")
+        rows = plural(len(unseen), "row")
         return f"none: without the largest {rows} the law cannot be fitted ({'; '.join(map(str, error.problems))})"
     return predicted(fitted, unseen)
 
@@ -174,6 +173,12 @@ def forecast_text(told: Forecast | str) -> str:
         f"forecast ({told.status}): the largest {plural(len(told.labels), 'row')}, up to {told.extrapolation:.3g} times "
         f"the budget fitted: mean |error| {told.mean_error}, bias {told.bias}, {covered}"
     )
+
+
+def without_largest(observations: Observations, share: float) -> tuple[Observations, Observations]:
+    """The rows that a forecast is made from, which say nothing of what was left out before, and the largest, held out."""
+    held = largest_runs(observations, share)
+    return replace(observations.where(~held), excluded=()), observations.where(held)
 
 
 def largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from study.architecture import Architecture
 from study.counting import TOTALS, parameters
-from study.errors import InputError, Problem
+from study.errors import InputError, Problem, option_name
 from study.fitting.catalogue import law_named
 from study.fitting.estimation import Settings
 from study.fitting.laws import Law
@@ -126,7 +126,7 @@ class FitOptions:
         """Raise InputError for every option, by its name, that is given beside these and says something else than they do."""
         told = {"law": self.law, **self.source, **self.source["roles"]}
         problems = [
-            Problem(f"--{name.replace('_', '-')}", f"is {value!r}, and {path} says {told[name]!r}; leave out it or --as")
+            Problem(option_name(name), f"is {value!r}, and {path} says {told[name]!r}; leave out it or --as")
             for name, value in given.items()
             if told.get(name) and value != told[name]
         ]

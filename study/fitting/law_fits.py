@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from study.errors import InputError
+from study.errors import InputError, option_name
 from study.fitting.catalogue import law_named
 from study.fitting.estimation import USUAL, Fit, Settings, fit
 from study.fitting.forecasting import HELD_OUT, Forecast, forecast, forecast_dict, forecast_text
@@ -91,7 +91,7 @@ def fit_table(source: Source, law_name: str, settings: Settings = USUAL, held_ou
     """
     law = law_named(law_name)
     observations = read_observations(source, law)
-    if unread := [f"--{role.replace('_', '-')}" for role in source.roles if role not in observations.roles]:
+    if unread := [option_name(role) for role in source.roles if role not in observations.roles]:
         raise InputError.at(
             ", ".join(unread), f"is not read: {law.name} is of the {law.predicts} in {' and '.join(law.variables)}"
         )

@@ -105,6 +105,12 @@ def why_incomparable(runs: pd.DataFrame, remedy: str) -> str:
     return f'{differ}; {remedy} --where "{apart[0]} == …"'
 
 
+def reasons_told(exclusions: pd.Series[str]) -> str:
+    """How many runs are left out for which reason, without its particulars, the commonest first."""
+    reasons = exclusions.str.partition(" (")[0].value_counts()
+    return ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+
+
 def settings_of(ledger: pd.DataFrame) -> list[str]:
     """The columns of architecture and recipe that tell laws apart, as far as a ledger without its sweep says.
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from study.errors import InputError, Problem
+from study.errors import InputError, Problem, option_name
 from study.fitting.column_names import SYMBOLS, named_like
 from study.fitting.expressions import evaluate
 from study.fitting.laws import Law
@@ -149,7 +149,7 @@ class _Reading:
 
     def role(self, role: str) -> pd.Series[Any]:
         """The column or expression that the source gives for a role, or the column that is called like it."""
-        text, option = self.roles.get(role), f"--{role.replace('_', '-')}"
+        text, option = self.roles.get(role), option_name(role)
         if text is None:
             named = named_like(role, self.table.columns)
             if len(named) != 1:

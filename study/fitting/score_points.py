@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 
-from study.fitting.cells import budgets_in_words, in_words, setting_columns, settings_in_words
+from study.fitting.cells import budgets_in_words, in_words, setting_columns
 from study.fitting.ledgers import usable
 from study.folders import SweepFolder
 from study.score_records import BaselineRecord, MeanNoise, baseline, mean_noise
@@ -47,8 +47,8 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame()
     scores["examples"] = scores[_SPLITS].astype(float).sum(axis=1)
     scores["truncated_examples"] = scores["truncated_examples"].astype(float).fillna(0)
-    settings = settings_in_words(folder, ledger)
-    built = [column for column in setting_columns(folder, ledger) if column.startswith("architecture.")]
+    columns = setting_columns(folder, ledger)
+    settings, built = in_words(ledger, columns), [column for column in columns if column.startswith("architecture.")]
     runs = ledger.rename(columns={"architecture.depth": "depth"}).assign(
         setting=settings,
         name=list(map(at_budget, _named(ledger, settings), budgets_in_words(ledger))),

@@ -35,7 +35,7 @@ def read_table(path: Path) -> pd.DataFrame:
     if kind is None:
         raise InputError.at(str(path), f"is none of {', '.join(_READERS)}")
     try:
-        table = _read(path, kind)
+        table, decimal_commas = _read(path, kind)
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise InputError.at(str(path), f"is not UTF-8 (byte {byte:#x} at {error.start}); save it as UTF-8") from None
@@ -45,7 +45,7 @@ def read_table(path: Path) -> pd.DataFrame:
     _refuse_twice(list(table.columns), path)
     if table.empty:
         raise InputError.at(str(path), "has no rows")
-    table, notes = read_text_numbers(table, decimal_commas=kind == "csv" and _top(path).separator == ";")
+    table, notes = read_text_numbers(table, decimal_commas)
     table.attrs[NOTES] = notes
     return table
 
@@ -55,20 +55,22 @@ def _refuse_twice(names: list[str], path: Path) -> None:
         raise InputError.at(str(path), f"has more than one column named {', '.join(twice)}")
 
 
-def _read(path: Path, kind: str) -> pd.DataFrame:
+def _read(path: Path, kind: str) -> tuple[pd.DataFrame, bool]:
+    """The rows of a file, and whether its numbers have decimal commas, as those of a csv whose columns semicolons part."""
     if kind == "parquet":
-        return pd.read_parquet(path)
+        return pd.read_parquet(path), False
     if kind == "jsonl":
-        return _flat(path.read_text(encoding="utf-8-sig"))
+        return _flat(path.read_text(encoding="utf-8-sig")), False
     top = _top(path)
     names = [name or f"Unnamed: {place}" for place, name in enumerate(top.names)]
     _refuse_twice(names, path)
     with path.open(encoding="utf-8-sig", newline="") as file:
         for _ in range(top.lines):
             file.readline()
-        return pd.read_csv(
+        table = pd.read_csv(
             file, sep=top.separator, header=None, names=names, skipinitialspace=True, na_values=_MISSING, low_memory=False
         )
+    return table, top.separator == ";"
 
 
 def _flat(text: str) -> pd.DataFrame:

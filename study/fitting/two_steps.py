@@ -18,7 +18,7 @@ from study.fitting.forecasting import (
     forecast_dict,
     forecast_text,
     interval_of,
-    largest_runs,
+    without_largest,
 )
 from study.fitting.laws import Columns, Floats, Law
 from study.fitting.observations import Observations
@@ -115,8 +115,7 @@ def two_step_forecast(
     points: Observations, held_out: float, settings: Settings, laws: tuple[Law, Law] | None = None
 ) -> Forecast | str:
     """What both steps, fitted to the smaller runs, say of the score of the largest; in words where they cannot be fitted."""
-    held = largest_runs(points, held_out)
-    known, unseen = replace(points.where(~held), excluded=()), points.where(held)
+    known, unseen = without_largest(points, held_out)
     try:
         found = two_steps(known, as_forecast(settings), laws)
     except InputError as error:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from study.errors import Problem
+from study.errors import Problem, option_name
 from study.fitting.column_names import unit_in
 
 SHOWN = 5
@@ -59,7 +59,7 @@ def odd_counts(found: Values) -> list[Problem]:
         return [Problem(_place(found), f"{message} Mend these rows, leave them out with --where, or give --any-units")]
     factors = [unit] if (unit := unit_in(found.name)) else [1e6, 1e9]
     name = found.name if "`" in found.name else f"`{found.name}`"
-    option = f"--{found.role.replace('_', '-')}"
+    option = option_name(found.role)
     ways = " or ".join(f"{option} '1e{np.log10(factor):.0f}*{name}'" for factor in factors)
     first = np.arange(len(small)) == np.argmax(small)
     message = f"is too small to be a count, as in {found.shown(first)}, with a median of {median:.6g}: in millions or billions?"

@@ -6,6 +6,7 @@ import altair as alt
 import pandas as pd
 import seaborn as sns
 
+from study.fitting.ledgers import reasons_told
 from study.quantities import plural
 
 SHOWN = {
@@ -45,9 +46,7 @@ def why_none_used(points: pd.DataFrame) -> str:
         return "No run here has both quantities."
     if points["used"].any():
         return ""
-    reasons = points["left out"].str.partition(" (")[0].value_counts()
-    told = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-    return f"Laws use none of the {plural(len(points), 'run')} here: {told}."
+    return f"Laws use none of the {plural(len(points), 'run')} here: {reasons_told(points['left out'])}."
 
 
 def draw(data: pd.DataFrame, x: str, y: str, colour: str, log_x: bool = True, log_y: bool = False) -> alt.Chart:

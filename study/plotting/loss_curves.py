@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from study.fitting.cells import Cell
 from study.fitting.evidence import Evidence
 from study.named_runs import NO_RUN
 from study.plotting.lines import line_key, line_styles, lines, of_cell
@@ -28,30 +26,29 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     `kind` is val, or train where the run learns from text alone: with a teacher, what is minimised is no MLM loss. `line` names
     the cell's line (study.plotting.lines).
     """
-    rows = [row for panel, cells in evidence.panels().items() for cell in cells for row in _rows(evidence, panel, cell)]
+    ledger = evidence.ledger
+    taught = set(ledger.loc[ledger["recipe.teacher"] != NO_RUN["teacher"], "run_id"] if "recipe.teacher" in ledger else ())
+    rows = [
+        {
+            "panel": panel,
+            "run_id": run,
+            **of_cell(cell),
+            "kind": kind,
+            "tokens": row["trainer/tokens"],
+            "loss_nats": row[f"{kind}/loss"],
+            "unigram_entropy_nats": cell.unigram_entropy_nats,
+        }
+        for panel, cells in evidence.panels().items()
+        for cell in cells
+        for run in cell.runs
+        for row in evidence.folder.run(run).metrics()
+        for kind in (("val",) if run in taught else ("val", "train"))
+        if row.get(f"{kind}/loss") is not None and row.get("trainer/tokens")
+    ]
     table = pd.DataFrame(rows)
     if table.empty:
         return table
     return table.assign(line=lines(table)).drop_duplicates(["run_id", "kind", "tokens"], keep="last", ignore_index=True)
-
-
-def _rows(evidence: Evidence, panel: str, cell: Cell) -> Iterator[dict[str, Any]]:
-    ledger, alone = evidence.ledger.set_index("run_id"), NO_RUN["teacher"]
-    teachers = ledger["recipe.teacher"] if "recipe.teacher" in ledger else pd.Series(alone, ledger.index)
-    for run in cell.runs:
-        kinds = ("val", "train") if teachers[run] == alone else ("val",)
-        for row in evidence.folder.run(run).metrics():
-            for kind in kinds:
-                if row.get(f"{kind}/loss") is not None and row.get("trainer/tokens"):
-                    yield {
-                        "panel": panel,
-                        "run_id": run,
-                        **of_cell(cell),
-                        "kind": kind,
-                        "tokens": row["trainer/tokens"],
-                        "loss_nats": row[f"{kind}/loss"],
-                        "unigram_entropy_nats": cell.unigram_entropy_nats,
-                    }
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -59,10 +56,9 @@ def draw(data: pd.DataFrame) -> Figure:
 
     The range is that of the validation losses and, where there are training losses, of these from the plateau on.
     """
-    curves = data[data["kind"] == "val"]
-    if (data["kind"] == "train").any():
-        highest = data.loc[data["kind"] == "val", ["loss_nats", "unigram_entropy_nats"]].max().max()
-        curves = data[(data["kind"] == "val") | (data["loss_nats"] <= highest)]
+    validated = data["kind"] == "val"
+    highest = data.loc[validated, ["loss_nats", "unigram_entropy_nats"]].max().max()
+    curves = data[validated | (data["loss_nats"] <= highest)]
     with theme():
         names = data["panel"].unique()
         figure, axes = panels(names.tolist(), "training tokens", LOSS)
@@ -73,7 +69,7 @@ def draw(data: pd.DataFrame) -> Figure:
         log_ticks(axes[0])
         for panel in axes:
             mark_plateau(panel, data["unigram_entropy_nats"])
-        thin = "\nthin: training loss, the mean since the row before" if (data["kind"] == "train").any() else ""
+        thin = "\nthin: training loss, the mean since the row before" if not validated.all() else ""
         figure.suptitle(f"Loss curves at the chosen learning rates ({plural(data['run_id'].nunique(), 'run')}){thin}")
         legend_below(figure, line_key(styles), columns=3)
     return figure
