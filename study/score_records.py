@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -215,38 +213,6 @@ def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
 def tuned_values(config: ScoreConfig) -> tuple[Any, ...]:
     """The values of the knobs that a grid varies."""
     return tuple(getattr(config.knobs, name) for name in TUNED)
-
-
-def interval_of_mean(values: Sequence[float], over_examples: float) -> tuple[float, float] | None:
-    """The 95% interval of the mean over seeds, for seeds and examples like these; None with one seed."""
-    if len(values) < 2:
-        return None
-    noise = mean_noise(statistics.stdev(values), len(values) - 1, len(values), over_examples)
-    return statistics.fmean(values) - noise.half, statistics.fmean(values) + noise.half
-
-
-@dataclass(frozen=True)
-class MeanNoise:
-    """The standard error of a mean score, its degrees of freedom, and half its 95% interval."""
-
-    error: float
-    freedom: float
-    half: float
-
-
-def mean_noise(deviation: float, freedom: int, seeds: int, over_examples: float) -> MeanNoise:
-    """The noise of a mean over seeds: its variance is deviation² ÷ seeds + over_examples².
-
-    `deviation` between seeds has `freedom` degrees of freedom, 0 where it is not known, and `over_examples` is the standard
-    error of one score over the examples, which all seeds share. Half the interval is Student's t with Satterthwaite's degrees
-    of freedom, the examples being many.
-    """
-    from scipy.stats import t
-
-    of_seeds = deviation**2 / seeds if freedom else 0.0
-    error = math.hypot(math.sqrt(of_seeds), over_examples)
-    joint = freedom * (error**2 / of_seeds) ** 2 if of_seeds else math.inf
-    return MeanNoise(error, joint, float(t.ppf(0.975, joint)) * error)
 
 
 def _row(record: ScoreRecord) -> dict[str, Any]:

@@ -13,17 +13,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from scipy.stats import spearmanr, t
+from scipy.stats import spearmanr
 
 from study import answering
 from study.answering import report
+from study.behrens_fisher import half_interval
 from study.fitting.catalogue import LAWS
 from study.fitting.downstream import Downstream, between, observed
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.evidence import Evidence, gather
 from study.fitting.forecasting import Forecast
 from study.fitting.observations import Observations
-from study.fitting.paired import satterthwaite
 from study.fitting.published_scores import published_scores
 from study.fitting.score_points import score_points
 from study.fitting.score_trends import rank_interval, trend
@@ -32,7 +32,8 @@ from study.plotting import score_against_flops, score_against_loss, score_agains
 from study.plotting.style import MARKERS
 from study.score_config import Knobs
 from study.score_findings import law_table, score_findings, score_table, trend_table
-from study.score_records import interval_of_mean, mean_noise, score_folder, scores_of, write_scores
+from study.score_noise import ScoreNoise, noise_of_mean, noise_of_seeds
+from study.score_records import score_folder, scores_of, write_scores
 from study.wording import budget_words
 from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_score, add_scores
@@ -77,19 +78,11 @@ def test_the_error_is_over_examples_and_over_seeds_pooled_over_encoders(evidence
         examples, seeds = law.deviation, 0 if law.zero_shot else law.deviation / np.sqrt(3)
         error = task.points["error"].to_numpy(dtype=float)
         assert error == pytest.approx(np.full(6, np.hypot(examples, seeds)), rel=0.15)
-        freedom = np.full(6, np.inf) if law.zero_shot else 12 * (error**2 / (error**2 - examples**2)) ** 2
-        assert task.points["freedom"].to_numpy(dtype=float) == pytest.approx(freedom)
-        assert (task.points["half"] / error).to_numpy() == pytest.approx(t.ppf(0.975, freedom), rel=1e-3)
-
-
-@pytest.mark.parametrize(("of_seeds", "of_examples"), [(0.02, 0.0), (0.01, 0.02), (0.02, 0.005)])
-def test_the_interval_of_a_score_covers_that_of_new_seeds_and_examples(of_seeds: float, of_examples: float) -> None:
-    random, covered = np.random.default_rng(0), []
-    for _ in range(2000):
-        scores = 0.7 + random.normal(0, of_examples) + random.normal(0, of_seeds, 3)
-        low, high = interval_of_mean(scores.tolist(), of_examples) or (0.0, 0.0)
-        covered.append(low <= 0.7 <= high)
-    assert 0.91 <= np.mean(covered) <= 0.97
+        freedom = np.inf if law.zero_shot else 12
+        for noise, half in zip(task.points["noise"], task.points["half"], strict=True):
+            assert (noise.freedom, noise.over_examples) == (freedom, pytest.approx(examples**2))
+            sources = (noise.over_seeds, noise.over_examples)
+            assert half == pytest.approx(half_interval(0.95, sources, (freedom, np.inf)))
 
 
 def test_equal_encoders_of_few_seeds_are_seldom_called_reversed() -> None:
@@ -97,8 +90,8 @@ def test_equal_encoders_of_few_seeds_are_seldom_called_reversed() -> None:
     loss, encoders, seeds = np.array([4.0, 3.8, 3.6]), 3, 2
     for _ in range(2000):
         scores = random.normal(0.7, 0.01, (encoders, seeds))
-        noise = mean_noise(float(np.sqrt(scores.var(axis=1, ddof=1).mean())), encoders, seeds, 0.0)
-        told = trend(loss, scores.mean(axis=1), np.full(3, noise.error), np.full(3, noise.freedom))
+        noise = noise_of_seeds(float(np.sqrt(scores.var(axis=1, ddof=1).mean())), encoders, seeds, 0.0)
+        told = trend(loss, scores.mean(axis=1), [noise] * encoders)
         assert told is not None
         found.append(bool(told.reversals))
     assert np.mean(found) < 0.06
@@ -269,13 +262,12 @@ def test_the_error_of_an_average_is_that_of_independent_tasks(evidence: Evidence
     used = [task for task in found.tasks if task.task != "rte"]
     for task in used:
         width = task.best[0] - (task.chance or 0.0)
-        assert task.normalised["error"].to_numpy() == pytest.approx(task.points["error"].to_numpy(dtype=float) / width)
+        errors = [noise.error for noise in task.normalised["noise"]]
+        assert errors == pytest.approx((task.points["error"].to_numpy(dtype=float) / width).tolist())
     for _, row in found.average.points.iterrows():
-        parts = [task.normalised.loc[row["cell"]] for task in used]
-        variances = [part["error"] ** 2 for part in parts]
-        assert row["error"] == pytest.approx(sum(variances) ** 0.5 / 3)
-        assert row["freedom"] == pytest.approx(satterthwaite(variances, [part["freedom"] for part in parts]))
-        assert row["half"] == pytest.approx(t.ppf(0.975, row["freedom"]) * row["error"])
+        parts = [task.normalised.loc[row["cell"], "noise"] for task in used]
+        assert row["error"] == pytest.approx(sum(part.error**2 for part in parts) ** 0.5 / 3)
+        assert (row["noise"], row["half"]) == (noise_of_mean(parts), noise_of_mean(parts).half)
 
 
 def test_the_average_lies_between_chance_and_the_best(evidence: Evidence) -> None:
@@ -477,25 +469,25 @@ def test_a_sweep_without_scores_says_nothing_of_them(tmp_path: Path) -> None:
 def test_a_rank_correlation_needs_both_its_interval_and_enough_encoders() -> None:
     loss = np.array([4.0, 3.8, 3.6, 3.4, 3.2, 3.0])
     rising = np.array([0.5, 0.55, 0.6, 0.65, 0.7, 0.75])
-    quiet, loud, known = np.full(6, 0.005), np.full(6, 0.1), np.full(6, np.inf)
-    found = trend(loss, rising, quiet, known)
+    quiet, loud = ([ScoreNoise(0.0, np.inf, error**2)] * 6 for error in (0.005, 0.1))
+    found = trend(loss, rising, quiet)
     assert found is not None
     assert (found.correlation, found.verdict, found.reversals) == (1.0, "monotone", ())
     assert found.p_value == pytest.approx(2 / 720)
-    three = trend(loss[:3], rising[:3], quiet[:3], known[:3])
+    three = trend(loss[:3], rising[:3], quiet[:3])
     assert three is not None
     assert three.verdict == "undecided", "one order in three is too likely by chance"
     swapped = rising[[0, 1, 2, 3, 5, 4]]
-    clear, noisy = trend(loss, swapped, quiet, known), trend(loss, swapped, loud, known)
+    clear, noisy = trend(loss, swapped, quiet), trend(loss, swapped, loud)
     assert clear is not None
     assert noisy is not None
     assert clear.reversals == ((5, 4),)
     assert noisy.reversals == ()
-    falling = trend(loss, rising[::-1].copy(), quiet, known)
+    falling = trend(loss, rising[::-1].copy(), quiet)
     assert falling is not None
     assert falling.verdict == "falls"
-    assert trend(loss, np.full(6, 0.5), quiet, known) is None
-    assert trend(loss[:2], rising[:2], quiet[:2], known[:2]) is None
+    assert trend(loss, np.full(6, 0.5), quiet) is None
+    assert trend(loss[:2], rising[:2], quiet[:2]) is None
 
 
 def test_the_interval_of_a_rank_correlation_covers_that_of_the_population() -> None:

@@ -12,7 +12,6 @@ from study.fitting.paired import (
     half_width,
     holm,
     paired_difference,
-    satterthwaite,
     seeds_that_would_decide,
     sequences_that_would_decide,
     variances_of_sum,
@@ -163,4 +162,3 @@ def test_freedoms_of_sequences_are_one_less() -> None:
     found = paired_difference(one, two, (still, still))
     theirs = stats.ttest_rel(one[0], two[0])
     assert (found.p_value, found.low_nats) == pytest.approx((theirs.pvalue, theirs.confidence_interval().low))
-    assert satterthwaite((0.0, 0.0), (5, 2)) == 2

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from study.behrens_fisher import chance_beyond
 from study.config import Budget
-from study.fitting.behrens_fisher import chance_beyond
 from study.fitting.paired import holm, paired_difference, variances_of_sum
 from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, pooled_seed_variance, seed_scatter
 

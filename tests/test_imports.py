@@ -17,7 +17,7 @@ TRUNK = (
     *("errors", "terminal", "schema", "yaml_files", "named_runs", "randomness", "quantities", "aligned", "symbols"),
     *("architecture", "components", "counting", "memory", "solving", "named_models", "accounts", "config", "durable_files"),
     *("records", "folders", "garbage", "ownership", "naming", "machine", "comparing", "latency", "changes", "score_config"),
-    *("score_records", "options"),
+    *("behrens_fisher", "score_noise", "score_records", "options"),
 )
 TRAINING = (
     *(*TRUNK, "data", "tasks", "model", "training", "timing", "sweeping", "scoring", "score_commands"),

@@ -10,7 +10,7 @@ import pytest
 from study.errors import InputError
 from study.folders import RunFolder
 from study.score_config import Downstream, ScoreConfig
-from study.score_records import BaselineRecord, ScoreRecord, interval_of_mean, mean_noise, score_folder, scores, scores_of
+from study.score_records import BaselineRecord, ScoreRecord, score_folder, scores, scores_of
 
 
 def config(**changes: Any) -> ScoreConfig:
@@ -97,13 +97,6 @@ def test_a_record_is_written_once_and_read_back(tmp_path: Path) -> None:
 def test_a_default_spelled_out_renames_no_score_and_a_knob_does() -> None:
     assert config(knobs={"dropout": 0.1}).fingerprint() == config().fingerprint()
     assert config(knobs={"dropout": 0.0}).fingerprint() != config().fingerprint()
-
-
-def test_the_interval_is_students() -> None:
-    assert interval_of_mean([0.5], 0.1) is None
-    low, high = interval_of_mean([0.4, 0.6], 0.0) or (0, 0)
-    assert (low, high) == pytest.approx((0.5 - 1.2706, 0.5 + 1.2706), abs=1e-4)
-    assert mean_noise(9.0, 0, 1, over_examples=0.1).half == pytest.approx(0.196, abs=1e-4), "of examples alone"
 
 
 def test_the_grid_leaves_no_knob_said_twice() -> None:

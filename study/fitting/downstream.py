@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import t
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.forecasting import Forecast, forecast, forecast_dict, largest_runs
-from study.fitting.laws import Floats, Law
+from study.fitting.laws import Law
 from study.fitting.observations import Observations
-from study.fitting.paired import CONFIDENCE, holm
-from study.fitting.score_points import score_points
+from study.fitting.paired import holm
+from study.fitting.score_points import noise_columns, score_points
 from study.fitting.score_trends import Trend, trend
 from study.fitting.scores import ScoreBetween
 from study.fitting.two_steps import two_step_forecast
 from study.folders import SweepFolder
+from study.score_noise import noise_of_mean
 
 AVERAGE = "average"
 
@@ -95,18 +95,17 @@ class TaskScores:
 
     @property
     def normalised(self) -> pd.DataFrame:
-        """(score − chance)/(best − chance) of each encoder with its `error` and the `freedom` of that, by its cell."""
+        """(score − chance)/(best − chance) of each encoder and its `noise`, by its cell."""
         assert self.chance is not None
         width = self.best[0] - self.chance
-        score, error = (self.points["score"] - self.chance) / width, self.points["error"] / width
-        found = pd.DataFrame({"score": score, "error": error, "freedom": self.points["freedom"]})
-        return found.set_axis(self.points["cell"])
+        score, noise = (self.points["score"] - self.chance) / width, [noise.over(width) for noise in self.points["noise"]]
+        return pd.DataFrame({"score": score, "noise": noise}).set_axis(self.points["cell"])
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values that JSON can hold."""
         told = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
-        shown = self.points.drop(columns="freedom")
+        shown = self.points.drop(columns="noise")
         rows = shown.astype(object).where(shown.notna(), None).to_dict("records")
         above, compared = self.above_untrained
         return {
@@ -182,7 +181,7 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
         chance=chance,
         points=points,
         held_out=tuple(held.tolist()),
-        trend=trend(*(points[name].to_numpy(dtype=float) for name in ("loss_nats", "score", "error", "freedom"))),
+        trend=trend(points["loss_nats"].to_numpy(dtype=float), points["score"].to_numpy(dtype=float), list(points["noise"])),
         law=told,
         forecast=forecast(law, over_loss, _SETTINGS, HELD_OUT),
         forecast_from_sizes=_forecast_from_sizes(points, observations, held, law),
@@ -239,14 +238,12 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
     if scores.empty:
         return None, reasons
     facts = used[0].points.set_index("cell").loc[scores.index]
-    error, freedom = _of_mean([task.normalised.loc[scores.index] for task in used])
+    noises = pd.DataFrame({task.task: task.normalised["noise"] for task in used}).loc[scores.index].to_numpy().tolist()
     points = facts.reset_index().assign(
         task=AVERAGE,
         metric=f"mean of {len(used)} tasks, 0 chance, 1 best",
         score=scores.mean(axis=1).to_numpy(),
-        error=error,
-        freedom=freedom,
-        half=t.ppf((1 + CONFIDENCE) / 2, freedom) * error,
+        **pd.DataFrame([noise_columns(noise_of_mean(noise)) for noise in noises]),
         random=np.nan,
         random_half=np.nan,
         majority=0.0,
@@ -254,12 +251,3 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
     )
     ordered = points.sort_values("loss_nats", ascending=False)
     return _told(AVERAGE, str(points["metric"].iloc[0]), 0.0, ordered), reasons
-
-
-def _of_mean(parts: list[pd.DataFrame]) -> tuple[Floats, Floats]:
-    """The standard error of a mean over tasks, with Satterthwaite's degrees of freedom."""
-    variances = np.array([part["error"].to_numpy(dtype=float) ** 2 for part in parts])
-    freedoms = np.array([part["freedom"].to_numpy(dtype=float) for part in parts])
-    total, spread = variances.sum(axis=0), (variances**2 / freedoms).sum(axis=0)
-    freedom = np.divide(total**2, spread, out=np.full(len(total), np.inf), where=spread > 0)
-    return np.sqrt(total) / len(parts), freedom

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.fitting.behrens_fisher import Both, chance_beyond, half_interval
+from study.behrens_fisher import Both, chance_beyond, half_interval, satterthwaite
 from study.fitting.seed_scatter import SeedVariance
 from study.quantities import plural
 from study.wording import signed
@@ -29,7 +29,7 @@ class Difference:
     """Loss of one cell minus that of another, in nats per masked token, with its uncertainty.
 
     The estimate is the mean over validation sequences of the difference of seed-averaged losses. Its variance is
-    s²(sequences)/n + s²(seeds)·(1/k₁ + 1/k₂), the two as study.fitting.behrens_fisher adds them; `degrees_of_freedom` are
+    s²(sequences)/n + s²(seeds)·(1/k₁ + 1/k₂), the two as study.behrens_fisher adds them; `degrees_of_freedom` are
     those of the seeds. Without seed replicates there is no seed variance, and so no interval.
     """
 
@@ -184,10 +184,3 @@ def _decides(
     variances = (difference.standard_error_sequences_nats**2 / times, sum(over_seeds))
     freedoms = (difference.n_sequences * times - 1, satterthwaite(over_seeds, seed_freedoms))
     return chance_beyond(abs(difference.estimate_nats), variances, freedoms) < (1 - CONFIDENCE) / comparisons
-
-
-def satterthwaite(variances: Sequence[float], freedoms: Sequence[float]) -> float:
-    """Degrees of freedom of a sum of variances (Satterthwaite 1946, Biometrics Bulletin 2, 110-114)."""
-    if sum(variances) == 0:
-        return min(freedoms)
-    return sum(variances) ** 2 / sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))

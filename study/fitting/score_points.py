@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import numpy as np
 import pandas as pd
 
 from study.fitting.cells import budgets_in_words, in_words, setting_columns
 from study.fitting.ledgers import usable
 from study.folders import SweepFolder
-from study.score_records import BaselineRecord, MeanNoise, baseline, mean_noise
+from study.score_noise import UNKNOWN, ScoreNoise, noise_of_seeds
+from study.score_records import BaselineRecord, baseline
 from study.wording import at_budget, shape_and_setting
 
 FROZEN = " (frozen)"
@@ -18,8 +17,6 @@ FROZEN = " (frozen)"
 
 _OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens"]
 """What is known of a cell from any of its runs."""
-
-_NONE = (np.nan, MeanNoise(np.nan, np.nan, np.nan))
 
 _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "encoder", "protocol", "update", "seed"]
 _OF_SCORE += ["test", "test_standard_error", "knobs", "truncated_examples", "examples"]
@@ -33,10 +30,10 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, the `knobs` that were not as
     usual and not tuned, in words, `truncated_examples`, the most of any of its scores, of how many `examples`, and its facts,
     of which `name` is the shape with its setting and its budget where these differ; `loss_nats`, their mean; `score`, the mean
-    over the runs of each one's mean over `seeds` of the metric on the split reported on, its standard `error`, the degrees of
-    `freedom` of that and `half` the 95% interval; `random` and `random_half`, the same of the architecture with weights that
+    over the runs of each one's mean over `seeds` of the metric on the split reported on, its `noise`, of which `error` is the
+    standard error and `half` half the 95% interval; `random` and `random_half`, the same of the architecture with weights that
     were never trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
-    The noise (see study.score_records.mean_noise) is that over examples and, where any cell has two runs, between them, else
+    The noise (see study.score_noise) is that over examples and, where any cell has two runs, between them, else
     where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
     encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
     """
@@ -81,12 +78,12 @@ def series(scores: pd.DataFrame) -> pd.Series[str]:
     return names
 
 
-_Mean = tuple[float, MeanNoise]
+_Mean = tuple[float, ScoreNoise]
 
 
 def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict[str, float]) -> dict[str, object]:
     (score, noise), first, most = mean, found.iloc[0], found.sort_values("truncated_examples").iloc[-1]
-    untrained, its_noise = random.get(str(first["architecture"]), _NONE)
+    untrained, its_noise = random.get(str(first["architecture"]), (np.nan, UNKNOWN))
     each_run = found.drop_duplicates("run_id")
     names = {
         "task": first["series"],
@@ -98,8 +95,13 @@ def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict
         "examples": most["examples"],
     }
     facts = {name: first[name] for name in _OF_CELL} | {"loss_nats": each_run["loss_nats"].mean()}
-    measured = {"score": score, **asdict(noise), "seeds": found["seed"].nunique()}
+    measured = {"score": score, **noise_columns(noise), "seeds": found["seed"].nunique()}
     return names | facts | measured | {"random": untrained, "random_half": its_noise.half} | known
+
+
+def noise_columns(noise: ScoreNoise) -> dict[str, object]:
+    """The noise of a score as columns of a row."""
+    return {"noise": noise, "error": noise.error, "half": noise.half}
 
 
 def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
@@ -120,7 +122,7 @@ def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
     over_examples = scores.astype({"test_standard_error": float}).groupby(by)["test_standard_error"].mean()
     table = pd.DataFrame({"mean": of_encoders.groupby(by)["test"].mean(), "over_examples": over_examples, "n": groups.size()})
     return {
-        str(name): (mean, mean_noise(deviation, freedom, n, over_examples))
+        str(name): (mean, noise_of_seeds(deviation, freedom, n, over_examples))
         for name, mean, over_examples, n in table.itertuples(name=None)
     }
 

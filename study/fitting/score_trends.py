@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
@@ -9,16 +10,19 @@ from typing import Literal
 
 import numpy as np
 from scipy.optimize import bisect
-from scipy.stats import rankdata, t
+from scipy.stats import rankdata
 
 from study.fitting.laws import Floats
 from study.fitting.paired import CONFIDENCE
+from study.score_noise import ScoreNoise
 
 Verdict = Literal["monotone", "rises", "falls", "undecided"]
 """`monotone`: it rises and no pair of encoders goes the other way beyond noise; `rises`: some do."""
 
 _EXACT = 8
 _DRAWS = 10_000
+_SAME = 1e-12
+"""Scores that differ by no more are the same."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +30,8 @@ class Trend:
     """Spearman's correlation of a score with the falling loss, over n encoders.
 
     The interval is that of `rank_interval`. `p_value` is the chance of so high a correlation in either direction if all orders
-    were alike. `reversals` are pairs of rows, the first with the lower loss and, beyond noise (Student's t at Bonferroni's 5%
-    over all pairs), with the lower score. `p_value_holm` is adjusted for the other tasks, None where
-    there are none.
+    were alike. `reversals` are pairs of rows, the first with the lower loss and, beyond noise (Bonferroni's 5% over all
+    pairs), with the lower score. `p_value_holm` is adjusted for the other tasks, None where there are none.
     """
 
     n: int
@@ -50,16 +53,13 @@ class Trend:
         return "rises" if self.reversals else "monotone"
 
 
-def trend(loss: Floats, score: Floats, error: Floats, freedom: Floats) -> Trend | None:
-    """The trend of scores over losses; None for fewer than three encoders or scores all alike.
-
-    `error` is the standard error of each score, and `freedom` the degrees of freedom of that.
-    """
+def trend(loss: Floats, score: Floats, noises: Sequence[ScoreNoise]) -> Trend | None:
+    """The trend of scores over losses, each score with its noise; None for fewer than three encoders or scores all alike."""
     if len(score) < 3 or np.ptp(score) == 0 or np.ptp(loss) == 0:
         return None
     correlation = float(_spearman(-loss[None], score[None])[0])
     low, high = rank_interval(correlation, len(score))
-    return Trend(len(score), correlation, low, high, _p_value(loss, score), _reversals(loss, score, error, freedom))
+    return Trend(len(score), correlation, low, high, _p_value(loss, score), _reversals(loss, score, noises))
 
 
 @lru_cache(maxsize=256)
@@ -117,12 +117,12 @@ def _p_value(loss: Floats, score: Floats) -> float:
     return float(np.mean(found >= abs(_spearman(-loss[None], score[None])[0]) - 1e-12))
 
 
-def _reversals(loss: Floats, score: Floats, error: Floats, freedom: Floats) -> tuple[tuple[int, int], ...]:
+def _reversals(loss: Floats, score: Floats, noises: Sequence[ScoreNoise]) -> tuple[tuple[int, int], ...]:
     pairs = [(one, two) for one in range(len(loss)) for two in range(len(loss)) if loss[one] < loss[two]]
 
-    def beyond(one: int, two: int) -> float:
-        """What a difference must exceed, by the fewer degrees of freedom of the two."""
-        quantile = float(t.ppf(1 - (1 - CONFIDENCE) / len(pairs), min(freedom[one], freedom[two])))
-        return max(quantile * float(np.hypot(error[one], error[two])), 1e-12)
+    def beyond_noise(one: int, two: int) -> bool:
+        fall = float(score[two] - score[one])
+        chance = noises[one].of_difference(noises[two]).chance_beyond(fall)
+        return fall > _SAME and chance < (1 - CONFIDENCE) / len(pairs)
 
-    return tuple((one, two) for one, two in pairs if score[two] - score[one] > beyond(one, two))
+    return tuple(pair for pair in pairs if beyond_noise(*pair))

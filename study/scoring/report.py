@@ -14,7 +14,8 @@ from rich.table import Table
 from study.folders import SweepFolder
 from study.quantities import plural
 from study.score_config import Downstream
-from study.score_records import ScoreRecord, baseline, chosen, interval_of_mean, scores_of
+from study.score_noise import interval_of_mean
+from study.score_records import ScoreRecord, baseline, chosen, scores_of
 from study.scoring.job import Job
 from study.scoring.launch import Scored, at_best_knobs, names_of, score_all
 from study.scoring.planning import Subject

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -43,9 +44,18 @@ def half_interval(confidence: float, variances: Both, freedoms: Both) -> float:
     return float(brentq(lambda size: chance_beyond(size, variances, freedoms) - (1 - confidence), 0.0, beyond, rtol=1e-7))
 
 
+def satterthwaite(variances: Sequence[float], freedoms: Sequence[float]) -> float:
+    """Degrees of freedom of a sum of variances (Satterthwaite 1946, Biometrics Bulletin 2, 110-114)."""
+    if sum(variances) == 0:
+        return min(freedoms)
+    return sum(variances) ** 2 / sum(variance**2 / freedom for variance, freedom in zip(variances, freedoms, strict=True))
+
+
 @lru_cache(maxsize=256)
 def _mixture(freedom: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Values of ν/χ² with their shares: even steps of log χ², over which sums converge as fast as the number of steps grows."""
+    if freedom == np.inf:
+        return np.ones(1), np.ones(1)
     low, high = np.log(chi2.ppf(_LEFT_OUT, freedom)), np.log(chi2.isf(_LEFT_OUT, freedom))
     values = np.exp(np.linspace(low, high, 128 if freedom < 16 else 48))
     shares = chi2.pdf(values, freedom) * values

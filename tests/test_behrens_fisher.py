@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from study.fitting.behrens_fisher import chance_beyond, half_interval
+from study.behrens_fisher import chance_beyond, half_interval, satterthwaite
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 3.7, 12, 60, 1023])
+@pytest.mark.parametrize("freedom", [1, 2, 3.7, 12, 60, 1023, np.inf])
 def test_of_one_source_it_is_students(freedom: float) -> None:
     for size in (0.1, 1.0, 2.5, 4.0):
         expected = 2 * stats.t.sf(size, freedom)
@@ -53,3 +53,10 @@ def test_few_seeds_that_happen_to_agree_decide_nothing_on_their_own() -> None:
     ]
     assert (welch < 0.0025).mean() > 0.0045
     assert np.mean(np.array(ours) < 0.0025) * len(near) / draws < 0.002
+
+
+def test_the_freedom_of_a_sum_lies_between_the_fewest_and_all() -> None:
+    assert satterthwaite((0.0, 0.0), (5, 2)) == 2
+    assert satterthwaite((0.3, 0.0), (5, 2)) == pytest.approx(5)
+    assert satterthwaite((0.2, 0.2), (4, 4)) == pytest.approx(8)
+    assert satterthwaite((0.3, 0.3), (4, np.inf)) == pytest.approx(16)
