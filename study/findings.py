@@ -261,7 +261,7 @@ def _opposed(average: Average) -> str:
 
 
 def _best(evidence: Evidence) -> Iterator[str]:
-    """The front of each budget and validation set, and the steps that bought most loss for their parameters."""
+    """The front of each budget and validation set, and the steps that bought most loss for their parameters, beyond chance."""
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
         *smaller, best = cells
         words = f"{best.words}, {best.loss_nats:.4f} nats ({compact(best.parameters)} parameters)"
@@ -274,7 +274,7 @@ def _best(evidence: Evidence) -> Iterator[str]:
         )
         name = front[0].architecture.shape_name
         yield f"Front of loss (nats) against train_flops, a teacher's among them, of {name}: {shown}."
-    lowering = [gain for gain in evidence.gains if gain.difference.estimate_nats <= 0]
+    lowering = [gain for gain in evidence.gains if gain.difference.estimate_nats <= 0 and not gain.difference.holds_zero]
     yield from (_gain_sentence(gain) for gain in lowering[:GAINS_TOLD])
     yield from _raising(evidence.gains)
 

@@ -105,12 +105,15 @@ def _open_pairs(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_steps(evidence: Evidence) -> Iterator[str]:
-    """Steps to more tokens, and where no pairs say it to a larger size, that may change nothing."""
+    """Steps to more tokens, and where no pairs say it to a larger size, that may change nothing: few by name, many counted."""
     steps = [(gain.step, gain.difference) for gain in evidence.token_gains]
     if not evidence.comparisons.weigh_depth_or_width:
         steps = [*((gain.step, gain.difference) for gain in evidence.gains), *steps]
     if names := [name for name, difference in steps if difference.holds_zero]:
-        yield f"Whether these steps change the loss at all, since their intervals hold zero: {'; '.join(names)}."
+        which = "these" if len(names) <= GAINS_TOLD else f"{len(names)} of {len(steps)}"
+        more = f"; and {len(names) - GAINS_TOLD} more, see their tables" if len(names) > GAINS_TOLD else ""
+        told = f"{'; '.join(names[:GAINS_TOLD])}{more}"
+        yield f"Whether {which} steps change the loss at all, since their intervals hold zero: {told}."
 
 
 def _remedy(pair: Comparison) -> str:

@@ -576,6 +576,20 @@ def test_steps_that_may_change_nothing_and_cells_without_a_usable_run_are_left_o
         assert (f"{gain.axis} from {gain.smaller} to {gain.larger}" in steps) == (low <= 0 <= high)
 
 
+def test_of_many_steps_that_may_change_nothing_a_few_are_named_and_none_is_said_to_lower_the_loss(tmp_path: Path) -> None:
+    shapes = tuple((1, width) for width in (64, 72, 80, 88, 96, 104, 512))
+    folder = depth_or_width(tmp_path / "s", Law(depth_effect=0, seed_deviation=0.12), budgets=(1e6,), shapes=shapes)
+    found = evidence_of(folder)
+    holding = [gain for gain in found.gains if gain.difference.holds_zero]
+    assert (len(holding), len(found.gains)) == (5, 6)
+    (steps,) = [line for line in undecided(found) if "hold zero" in line]
+    assert steps.startswith("Whether 5 of 6 steps change the loss at all")
+    assert steps.endswith("; and 2 more, see their tables.")
+    assert sum(gain.step in steps for gain in holding) == 3
+    told = [line for line in loss_findings(found) if "lowered per million" in line]
+    assert [line.partition(":")[0] for line in told] == [gain.step for gain in found.gains if gain not in holding]
+
+
 def test_cells_that_no_pair_has_are_named_where_their_rate_is_not_bracketed(tmp_path: Path) -> None:
     """Fronts and steps rest on them too, though another cell is left out of a pair for the same reason."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})

@@ -16,13 +16,9 @@ from study.wording import compact
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a size doubled, for BERT-Base and the sweep's smallest and largest shapes, counted as `parameters_encoder`.
-
-    Where these are one shape it comes once, as both.
-    """
-    shown, rows = shapes_shown(evidence), []
-    for architecture, names in grouped(shown, shown.__getitem__).items():
-        name = f"{' and '.join(name.partition(', ')[0] for name in names)}, {architecture.shape_name}"
+    """One row a size doubled, for BERT-Base and the sweep's smallest and largest shapes, counted as `parameters_encoder`."""
+    rows = []
+    for name, architecture in shapes_shown(evidence).items():
         before = parameters(architecture).parameters_encoder
         for size, added in what_doubling_adds(architecture).items():
             rows.append({"shape": name, "size": size, "added": added, "before": before, "share": added / before})
@@ -30,14 +26,12 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def shapes_shown(evidence: Evidence) -> dict[str, Architecture]:
-    """BERT-Base and the sweep's smallest and largest shapes, by what they are called."""
+    """BERT-Base and the sweep's smallest and largest shapes, by what they are called; one that is both comes once."""
     by_size = sorted(evidence.cells, key=lambda cell: (cell.parameters_encoder, cell.architecture.shape_name))
-    base = named("BERT-Base")
-    shapes = {f"BERT-Base, {base.shape_name}": base}
+    shown = {"BERT-Base": named("BERT-Base")}
     if by_size:
-        smallest, largest = by_size[0].architecture, by_size[-1].architecture
-        shapes |= {f"smallest, {smallest.shape_name}": smallest, f"largest, {largest.shape_name}": largest}
-    return shapes
+        shown |= {"smallest": by_size[0].architecture, "largest": by_size[-1].architecture}
+    return {f"{' and '.join(names)}, {one.shape_name}": one for one, names in grouped(shown, shown.__getitem__).items()}
 
 
 def draw(data: pd.DataFrame) -> Figure:
