@@ -81,11 +81,11 @@ class Budget(Strict):
     """How long a run trains, in exactly one unit; the run takes the whole steps that fit in it.
 
     `tokens` counts input tokens, padding excluded; `flops` are `train_flops` (see study.counting); `tokens_per_parameter`
-    multiplies `parameters`, the unique tensors of the MLM model.
+    multiplies `parameters`, the unique tensors of the MLM model. No steps are for an encoder that was trained elsewhere.
     """
 
     tokens: Positive | None = None
-    steps: Count | None = None
+    steps: Index | None = None
     flops: Positive | None = None
     tokens_per_parameter: Positive | None = None
 
@@ -234,7 +234,7 @@ class RunConfig(Strict):
         if recipe.teacher != NO_RUN["teacher"] and recipe.budget.flops is not None:
             flops = f"recipe.budget.flops {recipe.budget.flops:g}"
             raise ValueError(f"{flops} would leave out what the teacher {recipe.teacher} takes; give tokens or steps")
-        if self.steps < 1:
+        if self.steps < 1 and (recipe.budget.steps is None or recipe.donor is None):
             batch = recipe.batch_tokens
             raise ValueError(f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}")
         if recipe.warmup_tokens is not None:

@@ -106,6 +106,41 @@ def export(folder: Path, into: Path) -> None:
     click.echo(f"{exported.parameters:,} parameters: {into}; open it with {opened}, or any Auto class")
 
 
+@click.command("import-encoder")
+@click.argument("source")
+@click.option(
+    "--into", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for its run, as a sweep's."
+)
+@click.option("--corpus", default="docstrings", show_default=True, help="Text to validate it on, as in a sweep file.")
+@click.option("--text-column", default="text", show_default=True, help="The column of that text.")
+@click.option("--sequence-length", type=int, default=128, show_default=True, help="Tokens a sequence.")
+@click.option("--validation-sequences", type=int, default=1024, show_default=True, help="Sequences it is validated on.")
+@precision_option
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@as_json
+def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json: bool, **text: Any) -> None:
+    """Make an encoder that was trained elsewhere a completed run, to score, to cut layers off, and to learn from.
+
+    SOURCE is a folder that transformers saved (config.json, model.safetensors, and tokenizer.json or an uncased vocab.txt) of
+    a BERT, RoFormer, Megatron-BERT or ESM with its MLM head, or hub:NAME.
+
+    \b
+    study import-encoder hub:google-bert/bert-base-uncased --into results/bert --corpus my_text.parquet
+    """  # noqa: D301
+    from study.config import DataConfig
+    from study.folders import SweepFolder
+    from study.sweeping.executors.slots import local_slots
+    from study.training.importing import import_encoder as read
+    from study.training.importing import to_text
+
+    execution = local_slots(device, slots_per_device=1, devices_per_run=1)[0].execution(kernels="eager")
+    with _named_as_options():
+        run = read(source, SweepFolder(into), DataConfig.parse(text, place="data"), execution, precision or "auto")
+    record = run.record()
+    assert record is not None
+    click.echo(record.model_dump_json(indent=1, exclude_none=True) if as_json else to_text(run, record))
+
+
 def _downstream(asked: dict[str, Any]) -> Downstream:
     from study.quantities import listed
     from study.score_config import GRID, Downstream
@@ -119,7 +154,7 @@ def _downstream(asked: dict[str, Any]) -> Downstream:
 
 @contextmanager
 def _named_as_options() -> Iterator[None]:
-    """What is wrong under `downstream` of a sweep file is wrong with an option here."""
+    """What is wrong under `downstream` or `data` of a sweep file is wrong with an option here."""
     try:
         yield
     except InputError as error:
@@ -127,10 +162,13 @@ def _named_as_options() -> Iterator[None]:
 
 
 def _option(place: str) -> str:
-    if not place.startswith("downstream."):
+    section, _, option = place.partition(".")
+    if section == "data" and not option.startswith("tokenizer"):
+        return option_name(option)
+    if section != "downstream":
         return place
     name = place.removeprefix("downstream.").removeprefix("knobs.").partition("[")[0]
     return "--batch" if name == "batch_examples" else option_name(name)
 
 
-SCORE_COMMANDS = (score, features, export)
+SCORE_COMMANDS = (score, features, export, import_encoder)

@@ -9,8 +9,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from study.architecture import Architecture
 from study.data.tokenizing import SpecialTokens
+from study.model.in_transformers import kin_of, their_config, their_weights
 from study.model.masked_language_model import MaskedLanguageModel
-from study.model.to_transformers import kin_of, their_config, their_weights
 
 COMMON = {
     "hidden_size": "width",

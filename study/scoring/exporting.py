@@ -15,7 +15,7 @@ from study.counting import parameters
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
 from study.durable_files import takes_files, write_atomically
 from study.errors import InputError
-from study.model.to_transformers import kin_of, their_config, their_weights
+from study.model.in_transformers import kin_of, their_config, their_weights
 from study.scoring.pretrained import Pretrained
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from torch import Tensor
 
 from study.config import RunConfig
 from study.data.batches import PackedBatches
@@ -26,7 +28,7 @@ from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO, precision_of
-from study.training.execution import LIGHTNING_PRECISION, Execution, peak_flops_per_second, resolve_kernels
+from study.training.execution import LIGHTNING_PRECISION, Execution, peak_flops_per_second, resolve_kernels, resolve_precision
 from study.training.metrics import MetricsFile
 from study.training.pruning import PruneOrder
 from study.training.stopping import StopSignal
@@ -112,6 +114,22 @@ def fit(
         if metrics is not None:
             metrics.close()
     return Trained(module, validation, clock.seconds)
+
+
+def validated(
+    config: RunConfig, prepared: PreparedData, weights: Mapping[str, Tensor], folder: RunFolder, execution: Execution
+) -> Trained:
+    """Weights that were trained elsewhere, validated as a run is at its end, on one device and by torch's own kernels."""
+    quiet()
+    torch.set_num_threads(execution.threads)
+    started, masker = time.perf_counter(), masker_of(config, prepared)
+    module = MaskedLanguageModelling(config, masker)
+    module.model.load_state_dict(weights)
+    precision = resolve_precision(config.recipe.precision, execution.device)
+    trainer = lightning_trainer(execution.device, precision, folder.path, devices=1, logger=False)
+    trainer.validate(module, PackedBatches(config, prepared, masker), verbose=False)
+    assert module.validation is not None
+    return Trained(module, module.validation, time.perf_counter() - started)
 
 
 def _module_of(

@@ -1,20 +1,22 @@
-"""A trained model as transformers has it: a configuration and weights of the class there that computes the same.
+"""A trained model in transformers: the configuration and weights of the class there that computes the same, and back.
 
 Letters: E half of the head width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from study.architecture import Architecture
+from study.architecture import Architecture, unbuildable
 from study.data.tokenizing import SpecialTokens
+from study.errors import InputError, Problem
 from study.model.encoder import rotary_turns
+from study.model.masked_language_model import MaskedLanguageModel
 from study.model.norm import EPSILON
 
 _SIZES = {
@@ -39,6 +41,9 @@ _PRODUCTS = {
     "feed_forward.inner": "intermediate.dense",
     "feed_forward.outer": "output.dense",
 }
+_JOINT, _PARTS = "query_key_value", ("query", "key", "value")
+"""What is one product here and three there."""
+
 _BERTS_HEAD = {
     "head": "cls.predictions",
     "head.transform": "cls.predictions.transform.dense",
@@ -88,6 +93,17 @@ _KIN = {
 }
 
 
+_USUAL: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("gelu",),
+    "layer_norm_eps": (EPSILON,),
+    "rotary_value": (False,),
+    "emb_layer_norm_before": (False, None),
+    "token_dropout": (False,),
+    "is_decoder": (False,),
+}
+"""What their configurations say of what we build in one way alone, where they say it."""
+
+
 def kin_of(architecture: Architecture) -> Kin:
     """The class of transformers for an architecture that study.model builds."""
     return _KIN[architecture.norm, architecture.position_encoding]
@@ -132,20 +148,76 @@ def their_weights(state: Mapping[str, Tensor], architecture: Architecture) -> di
         if not a.tied_decoder:
             ours["head.decoder.bias"] = ours["head.bias"]
     if kin.model_type == "roformer":
-        turned = (".query.", ".key.")
-        ours |= {name: _neighbours(rows, a.heads) for name, rows in ours.items() if any(part in name for part in turned)}
+        ours |= {name: _neighbours(rows, a.heads) for name, rows in ours.items() if _is_turned(name)}
         cosine, sine = rotary_turns(a.positions, a.head_width)
         more["encoder.embed_positions.weight"] = torch.cat((sine, cosine), -1)
     theirs = {_their_name(name, kin): tensor for name, tensor in ours.items()}
     return theirs | {f"{kin.prefix}.{name}": tensor for name, tensor in more.items()}
 
 
+def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
+    """The architecture of the model that a config.json describes; what it leaves out is as in BERT.
+
+    Raises InputError, at `place`, where nothing that is built here computes the same.
+    """
+    kinds = {kin.model_type: kind for kind, kin in _KIN.items()}
+    if (model_type := config.get("model_type")) not in kinds:
+        raise InputError.at(place, f"is a model of type {model_type}; what can be built here is {', '.join(kinds)}")
+    norm, position_encoding = kinds[model_type]
+    if problems := list(_unusual(config, position_encoding, place)):
+        raise InputError(problems)
+    values = {ours: config[theirs] for theirs, ours in _SIZES.items() if theirs in config}
+    values |= {"segments": config.get("type_vocab_size", 2) if _KIN[norm, position_encoding].has_segments else 0}
+    values |= {"norm": norm, "position_encoding": position_encoding, "tied_decoder": config.get("tie_word_embeddings", True)}
+    architecture = Architecture.parse(values, place=place)
+    if problem := unbuildable(architecture):
+        raise InputError.at(place, problem)
+    return architecture
+
+
+def _unusual(config: Mapping[str, Any], position_encoding: str, place: str) -> Iterator[Problem]:
+    """What a model computes otherwise than what we build, as its configuration says."""
+    usual = _USUAL | {"embedding_size": (config.get("hidden_size"),)}
+    usual["position_embedding_type"] = ("absolute",) if position_encoding == "learned" else ("rotary",)
+    for name, values in usual.items():
+        if config.get(name, values[0]) not in values:
+            yield Problem(place, f"has {name} {config[name]}; what can be built here has {values[0]}")
+
+
+def our_weights(theirs: Mapping[str, Tensor], architecture: Architecture, place: str) -> dict[str, Tensor]:
+    """The weights of a MaskedLanguageModel of this architecture in fp32, from those of `kin_of` it.
+
+    Others, as a pooler's, are left out; norms may have the names of TensorFlow. Raises InputError, at `place`, where one is
+    missing or of another size.
+    """
+    kin = kin_of(architecture)
+    there = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): tensor.float() for name, tensor in theirs.items()}
+    with torch.device("meta"):
+        wanted = MaskedLanguageModel(architecture).state_dict()
+    found: dict[str, Tensor] = {}
+    for name, meta in wanted.items():
+        before, joint, after = name.partition(_JOINT)
+        parts = [f"{before}{part}{after}" for part in _PARTS] if joint else [name]
+        names = [_their_name(part, kin) for part in parts]
+        if missing := [each for each in names if each not in there]:
+            raise InputError.at(place, f"holds no {missing[0]}; an encoder with its MLM head is needed, as {kin.name} saves it")
+        tensors = [there[each] for each in names]
+        if kin.model_type == "roformer":
+            pairs = zip(parts, tensors, strict=True)
+            tensors = [_halves(rows, architecture.heads) if _is_turned(part) else rows for part, rows in pairs]
+        found[name] = torch.cat(tensors)
+        if found[name].shape != meta.shape:
+            sizes = " x ".join(map(str, tensors[0].shape))
+            raise InputError.at(place, f"holds {names[0]} of {sizes}, which is not what its config.json says")
+    return found
+
+
 def _apart(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our weights with query, key and value each for itself."""
     apart: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        before, joint, after = name.partition("query_key_value")
-        parts = zip(("query", "key", "value"), tensor.chunk(3), strict=True) if joint else [("", tensor)]
+        before, joint, after = name.partition(_JOINT)
+        parts = zip(_PARTS, tensor.chunk(3), strict=True) if joint else [("", tensor)]
         apart |= {f"{before}{part}{after}": rows for part, rows in parts}
     return apart
 
@@ -153,6 +225,16 @@ def _apart(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _neighbours(rows: Tensor, heads: int) -> Tensor:
     """Rows of a query or key with those that are turned as a pair side by side: i and i + E of each head at 2i and 2i + 1."""
     return rows.view(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+
+
+def _halves(rows: Tensor, heads: int) -> Tensor:
+    """The rows that `_neighbours` was given, from what it made of them."""
+    return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+
+
+def _is_turned(name: str) -> bool:
+    """Whether a weight makes queries or keys, which rotary positions turn."""
+    return ".query." in name or ".key." in name
 
 
 def _their_name(name: str, kin: Kin) -> str:

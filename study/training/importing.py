@@ -1,0 +1,164 @@
+"""An encoder that was trained elsewhere as a completed run: to validate, score, cut and learn from as from any other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors.torch
+import yaml
+from torch import Tensor
+
+from study.architecture import Architecture
+from study.config import Budget, DataConfig, Recipe, RunConfig, TokenizerConfig
+from study.data.prepared import prepare
+from study.data.tokenizing import load_tokenizer
+from study.durable_files import takes_files, write_atomically
+from study.errors import InputError
+from study.folders import RunFolder, SweepFolder
+from study.memory import Precision
+from study.model.in_transformers import our_architecture, our_weights
+from study.ownership import Attempt, turn
+from study.records import RunRecord
+from study.training.execution import Execution, resolve_precision
+from study.training.filing import Filing, Outcome
+from study.training.trainer import validated
+
+HUB = "hub:"
+"""What the name of a model on the Hugging Face hub begins with, as that of a corpus there."""
+
+VALIDATION_BATCH = 32
+"""Sequences of a batch of the run's recipe, by which nothing is trained."""
+
+_BASE = ("positions", "segments", "norm", "position_encoding", "tied_decoder")
+"""What of an architecture a sweep file says under `base`, where it is not as usual."""
+
+_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+
+
+def import_encoder(
+    source: str, into: SweepFolder, data: DataConfig, execution: Execution, precision: Precision | Literal["auto"] = "auto"
+) -> RunFolder:
+    """Make an encoder in the form of transformers a completed run of no steps, validated on a text; returns its folder.
+
+    `source` is a folder with config.json, model.safetensors and tokenizer.json, or vocab.txt, of an uncased encoder, or
+    hub:NAME. The tokeniser of `data` is left aside for the encoder's own, which is put into the new run's sweep folder, for
+    sweeps that begin with the encoder or learn from it. The recipe of the run names the weights by their hash. An encoder that
+    is there already is left alone.
+
+    Raises InputError where files are missing, nothing that is built here computes the same, the text cannot be used, or the
+    sweep folder has another tokeniser.
+    """
+    folder = _folder_of(source)
+    architecture = our_architecture(_json(folder / "config.json"), str(folder / "config.json"))
+    weights = _weights(folder / "model.safetensors", architecture)
+    tokenizer = _put_tokenizer(folder, into, architecture.vocabulary)
+    data = data.model_copy(update={"tokenizer": tokenizer})
+    digest = hashlib.sha256(safetensors.torch.save(weights)).hexdigest()
+    name = source.removeprefix(HUB) if source.startswith(HUB) else folder.resolve().name
+    recipe = Recipe(
+        start=f"{name}/{digest[:16]}",
+        batch_tokens=VALIDATION_BATCH * data.sequence_length,
+        budget=Budget(steps=0),
+        precision=precision,
+    )
+    config = RunConfig.parse({"architecture": architecture, "recipe": recipe, "data": data})
+    prepared = prepare(data, progress=True)
+    run = into.run(config.fingerprint(prepared.fingerprint))
+    with turn(run) as locked:
+        if run.record() is not None:
+            return run
+        run.write_config(config)
+        attempt = Attempt.begin(run, locked)
+        with attempt.renewed():
+            trained = validated(config, prepared, weights, run, execution)
+            used = resolve_precision(precision, execution.device)
+            filing = Filing(config, prepared, run, into.name, execution, used, attempt, teacher=None)
+            filing.file(Outcome("COMPLETED", trained=trained))
+    return run
+
+
+def to_text(run: RunFolder, record: RunRecord) -> str:
+    """What was imported, what it reaches on the text, and what a sweep file says to begin with it or to learn from it."""
+    data, architecture = record.config.data, record.config.architecture
+    default = {name: field.default for name, field in Architecture.model_fields.items()} | {"positions": data.sequence_length}
+    base = {name: value for name in _BASE if (value := getattr(architecture, name)) != default[name]}
+    of_text = f"{data.validation_sequences:,} sequences of {data.sequence_length} tokens of {data.corpus}"
+    return "\n".join(
+        [
+            f"{architecture.shape_name}, {record.parameters:,} parameters: {run.path}",
+            f"{record.loss_nats:.4f} nats per masked token on {of_text}; of its unigrams {record.unigram_entropy_nats:.4f}",
+            "A sweep that begins with it or learns from it says:",
+            f"  data: {{tokenizer: {_in_a_line(data.tokenizer.model_dump())}}}",
+            *([f"  base: {{architecture: {_in_a_line(base)}}}"] if base else []),
+            f"  vary: {{recipe.start: [fresh, {run.path}]}}",
+        ]
+    )
+
+
+def _in_a_line(values: dict[str, Any]) -> str:
+    return yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10_000).strip()
+
+
+def _folder_of(source: str) -> Path:
+    """The folder that holds the encoder, fetched from the hub where its name says so."""
+    if source.startswith(HUB):
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+        try:
+            return Path(snapshot_download(source.removeprefix(HUB), allow_patterns=list(_FILES)))
+        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
+            raise InputError.at(source, f"cannot be fetched: {str(error).splitlines()[0]}") from None
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        remedy = f"give a folder that save_pretrained wrote, or {HUB}NAME (looked at {folder.absolute()})"
+        raise InputError.at(source, f"is not a folder; {remedy}")
+    return folder
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise InputError.at(str(file), "does not exist; save_pretrained writes it") from None
+    except ValueError as error:
+        raise InputError.at(str(file), f"is not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError.at(str(file), "holds no values by name")
+    return values
+
+
+def _weights(file: Path, architecture: Architecture) -> dict[str, Tensor]:
+    try:
+        theirs = safetensors.torch.load_file(file)
+    except FileNotFoundError:
+        remedy = "open the model with transformers and save_pretrained it; files of other kinds may run code and are not read"
+        raise InputError.at(str(file), f"does not exist; {remedy}") from None
+    except safetensors.SafetensorError as error:
+        raise InputError.at(str(file), f"is damaged: {error}") from None
+    return our_weights(theirs, architecture, str(file))
+
+
+def _put_tokenizer(folder: Path, into: SweepFolder, vocabulary: int) -> TokenizerConfig:
+    """Put the encoder's tokeniser into a sweep's folder, and say where it is."""
+    given = next((file for name in ("tokenizer.json", "vocab.txt") if (file := folder / name).exists()), None)
+    if given is None:
+        raise InputError.at(str(folder), "holds neither tokenizer.json nor vocab.txt; save_pretrained of its tokeniser does")
+    if given.suffix == ".txt" and (folder / "tokenizer_config.json").exists():
+        settings = folder / "tokenizer_config.json"
+        if not _json(settings).get("do_lower_case", True):
+            raise InputError.at(str(settings), "is of a cased vocab.txt; save its tokeniser as a tokenizer.json")
+    tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=vocabulary))
+    content = given.read_bytes() if given.suffix == ".json" else tokenizer.to_str(pretty=True).encode()
+    kept = into.path / "tokenizer.json"
+    if kept.exists() and kept.read_bytes() != content:
+        raise InputError.at(str(kept), f"is another tokeniser than {given}; import into a folder of its own")
+    if not takes_files(into.path):
+        raise InputError.at(str(into.path), "cannot be written; give another folder")
+    if not kept.exists():
+        into.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(kept, content)
+    return TokenizerConfig(kind="file", path=str(kept), vocabulary=vocabulary)

@@ -1,0 +1,218 @@
+"""An encoder of transformers becomes a completed run that reaches what it did, and serves as any other run does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from transformers import BertConfig, BertForMaskedLM, BertModel
+
+from study.errors import InputError
+from study.folders import RunFolder, SweepFolder
+from study.model.trained_weights import trained_weights
+from study.scoring.exporting import export
+from study.scoring.pretrained import Pretrained
+from study.training.execution import Execution
+from study.training.importing import import_encoder
+from tests.small import config, run_folder, trained, write_corpus
+from tests.sweeps import write_sweep
+from tests.test_model import CLASSES
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("importing")
+    write_corpus(folder / "text.txt")
+    return folder
+
+
+def run_of(place: Path, **architecture: Any) -> RunFolder:
+    return trained(place / "results" / "toy", config(place / "text.txt", architecture=architecture))
+
+
+def exported(place: Path, run: RunFolder, name: str = "encoder") -> Path:
+    into = place / name / run.run_id
+    if not into.exists():
+        export(Pretrained(run), into)
+    return into
+
+
+def text(place: Path, **changes: Any) -> list[Any]:
+    values = {"corpus": place / "text.txt", "sequence-length": 16, "validation-sequences": 32, "precision": "fp32"} | changes
+    return [word for name, value in values.items() for word in (f"--{name}", value)]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("norm", "encoding"), CLASSES)
+def test_what_a_run_exports_is_imported_at_its_loss(
+    study: Any, place: Path, tmp_path: Path, norm: str, encoding: str, tied: bool
+) -> None:
+    run = run_of(place, norm=norm, position_encoding=encoding, tied_decoder=tied)
+    status, out, err = study("import-encoder", exported(place, run), "--into", tmp_path / "theirs", *text(place))
+    assert status == 0, err
+    (found,) = SweepFolder(tmp_path / "theirs").runs()
+    assert out.startswith(f"{run.config().architecture.shape_name}, ")
+    assert str(found.path) in out
+    was, record = run.record(), found.record()
+    assert was is not None
+    assert record is not None
+    assert (record.state, record.steps, record.tokens, record.train_flops) == ("COMPLETED", 0, 0, 0.0)
+    assert record.loss_nats == pytest.approx(was.loss_nats, abs=1e-5)
+    assert record.validation_masked_tokens == was.validation_masked_tokens
+    assert (found.validation_losses() - run.validation_losses()).max() < 1e-3
+    if encoding == "learned" or norm == "post":  # ESM has no segments, whose first row is in its tokens
+        for name, tensor in trained_weights(run).items():
+            assert torch.equal(trained_weights(found)[name], tensor), name
+
+
+def saved(place: Path, into: Path, cls: type = BertForMaskedLM, **changes: Any) -> Path:
+    """A model of transformers with weights as it initialises them, and the tokeniser of the toy run."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 200}
+    torch.manual_seed(0)
+    cls(BertConfig(**sizes | {"max_position_embeddings": 24, "initializer_range": 0.2} | changes)).save_pretrained(into)
+    (into / "tokenizer.json").write_text(Pretrained(run_of(place)).tokenizer.to_str())
+    return into
+
+
+def imported(place: Path, source: Path, into: Path) -> RunFolder:
+    data = config(place / "text.txt").data
+    return import_encoder(str(source), SweepFolder(into), data, Execution(kernels="eager"), "fp32")
+
+
+def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp_path: Path) -> None:
+    run = imported(place, saved(place, tmp_path / "bert"), tmp_path / "results" / "bert")
+    theirs = BertForMaskedLM.from_pretrained(tmp_path / "bert").eval()
+    tokens = torch.randint(0, 200, (3, 12))
+    torch.testing.assert_close(Pretrained(run).masked_language_model()(tokens), theirs(tokens).logits, atol=1e-5, rtol=0)
+    (tmp_path / "texts.txt").write_text("kame gila\nnome\n")
+    status, out, err = study("features", run.path, tmp_path / "texts.txt", "--layer", 1)
+    assert (status, "2 embeddings of width 16" in out) == (0, True), err
+
+
+def test_an_encoder_that_is_there_is_left_alone_and_another_lies_beside_it(place: Path, tmp_path: Path) -> None:
+    source, into = saved(place, tmp_path / "bert"), tmp_path / "results" / "bert"
+    first = imported(place, source, into)
+    written = first.record_file.stat().st_mtime_ns
+    assert imported(place, source, into).path == first.path
+    assert first.record_file.stat().st_mtime_ns == written
+    other = imported(place, saved(place, tmp_path / "other", initializer_range=0.1), into)
+    assert {run.run_id for run in SweepFolder(into).runs()} == {first.run_id, other.run_id}
+
+
+def test_runs_begin_with_layers_of_it_and_learn_from_it(study: Any, place: Path, tmp_path: Path) -> None:
+    run = imported(place, saved(place, tmp_path / "bert"), tmp_path / "results" / "bert")
+    data = {"tokenizer": {"kind": "file", "path": str(tmp_path / "results" / "bert" / "tokenizer.json")}}
+    shape = {"depth": 2, "positions": 24}
+    for knob, value in (("start", f"{run.path}:spread"), ("teacher", str(run.path))):
+        values = {"recipe": {knob: value, "budget": {"steps": 2}}, "architecture": shape, "data": data}
+        student = trained(tmp_path / "results" / "mine", config(place / "text.txt", **values))
+        record = student.record()
+        assert record is not None
+        assert (record.state, record.reason) == ("COMPLETED", None)
+    sweep = write_sweep(tmp_path / "mine.yaml", place / "text.txt")
+    status, _, err = study("plan", sweep, "--results", tmp_path / "results")
+    assert status == 0, err
+
+
+def test_no_steps_are_for_an_encoder_from_elsewhere_alone(place: Path) -> None:
+    with pytest.raises(InputError, match="less than one batch"):
+        config(place / "text.txt", recipe={"budget": {"steps": 0}})
+
+
+def broken(place: Path, folder: Path, case: str) -> Path:
+    """A saved model with one thing wrong."""
+    source = saved(place, folder, BertModel if case == "no head" else BertForMaskedLM)
+    settings, weights = source / "config.json", source / "model.safetensors"
+    values = json.loads(settings.read_bytes())
+    changes = {
+        "a type": {"model_type": "gpt2"},
+        "an activation": {"hidden_act": "relu"},
+        "a norm": {"layer_norm_eps": 1e-5},
+        "heads": {"num_attention_heads": 3},
+        "a size": {"intermediate_size": 48},
+        "pieces": {"vocab_size": 210},
+    }
+    settings.write_text(json.dumps(values | changes.get(case, {})))
+    if case == "no JSON":
+        settings.write_text("{")
+    if case == "a list":
+        settings.write_text("[]")
+    if case in ("no config", "no weights", "no tokeniser"):
+        {"no config": settings, "no weights": weights, "no tokeniser": source / "tokenizer.json"}[case].unlink()
+    if case == "damage":
+        weights.write_bytes(weights.read_bytes()[:100])
+    if case == "pieces":
+        tensors = safetensors.torch.load_file(weights)
+        for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+            tensors[name] = torch.cat([tensors[name], tensors[name][:10]])
+        safetensors.torch.save_file(tensors, weights)
+    if case == "cased":
+        (source / "tokenizer.json").rename(source / "kept.json")
+        (source / "vocab.txt").write_text("[PAD]\n")
+        (source / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    return source
+
+
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("a type", "is a model of type gpt2; what can be built here is bert, roformer, megatron-bert, esm"),
+        ("an activation", "has hidden_act relu; what can be built here has gelu"),
+        ("a norm", "has layer_norm_eps 1e-05; what can be built here has 1e-12"),
+        ("heads", "heads do not divide width 16"),
+        ("a size", "intermediate.dense.weight of 32 x 16, which is not what its config.json says"),
+        ("pieces", "holds 200 pieces"),
+        ("no head", "holds no bert.embeddings.word_embeddings.weight; an encoder with its MLM head is needed"),
+        ("no JSON", "config.json: is not JSON"),
+        ("a list", "config.json: holds no values by name"),
+        ("no config", "config.json: does not exist; save_pretrained writes it"),
+        ("no weights", "open the model with transformers and save_pretrained it"),
+        ("no tokeniser", "holds neither tokenizer.json nor vocab.txt"),
+        ("damage", "model.safetensors: is damaged"),
+        ("cased", "is of a cased vocab.txt; save its tokeniser as a tokenizer.json"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused_before_anything_is_written(
+    study: Any, place: Path, tmp_path: Path, case: str, told: str
+) -> None:
+    source = broken(place, tmp_path / "bert", case)
+    status, out, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))
+    assert (status, out) == (2, "")
+    assert told in err
+    assert not (tmp_path / "into").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"sequence-length": 32}, "architecture.positions 24 is below data.sequence_length 32"),
+        ({"sequence-length": 4}, "--sequence-length: "),
+        ({"corpus": "nowhere.txt"}, "nowhere.txt"),
+        ({"validation-sequences": 10**6}, "--validation-sequences: 1,000,000 are asked for"),
+    ],
+)
+def test_a_text_that_does_not_serve_is_refused_by_the_name_of_its_option(
+    study: Any, place: Path, tmp_path: Path, options: dict[str, Any], told: str
+) -> None:
+    source = saved(place, tmp_path / "bert")
+    status, out, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place, **options))
+    assert (status, out) == (2, "")
+    assert told in err
+    assert not (tmp_path / "into" / "runs").exists()
+
+
+def test_a_folder_keeps_one_tokeniser(study: Any, place: Path, tmp_path: Path) -> None:
+    source = saved(place, tmp_path / "bert")
+    (tmp_path / "into").mkdir()
+    (tmp_path / "into" / "tokenizer.json").write_text("{}")
+    err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))[2]
+    assert "is another tokeniser than" in err
+    assert (
+        "is not a folder; give a folder that save_pretrained wrote, or hub:NAME"
+        in study("import-encoder", tmp_path / "nowhere", "--into", tmp_path / "into")[2]
+    )
+    assert run_folder(tmp_path, config(place / "text.txt")).record() is None
