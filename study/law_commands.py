@@ -39,12 +39,24 @@ def role_options(*roles: str) -> Callable[[Any], Any]:
     return decorated
 
 
+def selection_options(command: Any) -> Any:
+    """The options that say which rows count, which of them are of one run, and whether odd sizes are meant."""
+    for option in (
+        click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are."),
+        click.option(
+            "--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled and held out together."
+        ),
+        click.option("--where", metavar="CONDITION", help="Rows to keep, as in 'loss < 4 and dataset == \"c4\"'."),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--law", help="chinchilla, power-floor, …; without it all are listed.")
 @role_options(*_ROLES)
-@click.option("--where", metavar="CONDITION", help="Rows to keep, as in 'loss < 4 and dataset == \"c4\"'.")
-@click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled and held out together.")
+@selection_options
 @click.option(
     "--budget", metavar="COLUMN", help="What orders runs from small to large.  [default: --flops, else 6·N·D, else the sizes]"
 )
@@ -53,7 +65,6 @@ def role_options(*roles: str) -> Callable[[Any], Any]:
 @click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resamples.")
 @click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
-@click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are.")
 @as_json
 def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     """Fit a scaling law to any TABLE (csv, jsonl, parquet) or results folder, and forecast its largest runs.
@@ -77,12 +88,10 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 @click.command("score-law")
 @click.argument("table", type=click.Path(path_type=Path))
 @role_options("parameters", "tokens", "flops", "loss", "score")
-@click.option("--where", metavar="CONDITION", help="Rows to keep.")
-@click.option("--cluster", metavar="COLUMN", help="The run of a row.")
+@selection_options
 @click.option("--huber-delta", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True)
 @click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
 @click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
-@click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are.")
 @as_json
 def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:
     """Fit a downstream score to N and D in two steps (through the loss) and in one, and forecast the largest runs by both."""
@@ -100,9 +109,7 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
 @role_options("parameters", "tokens", "flops", "loss")
-@click.option("--where", metavar="CONDITION", help="Rows to keep.")
-@click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled together.")
-@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
+@selection_options
 @as_json
 def frontier(table: Path, where: str | None, cluster: str | None, any_units: bool, as_json: bool, **roles: str | None) -> None:
     """Find the compute-optimal number of parameters in a TABLE by every approach: envelope, hull, iso-FLOP valleys, law."""
@@ -120,9 +127,7 @@ def frontier(table: Path, where: str | None, cluster: str | None, any_units: boo
 @click.option("--as", "like", type=click.Path(path_type=Path), help="Law, columns and options of a study fit --json file.")
 @click.option("--into", type=click.Path(path_type=Path), default=Path("figures"), show_default=True)
 @role_options(*_ROLES)
-@click.option("--where", metavar="CONDITION", help="Rows to keep.")
-@click.option("--cluster", metavar="COLUMN", help="The run of a row.")
-@click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are.")
+@selection_options
 def plot(table: Path, law: str | None, like: Path | None, into: Path, **options: Any) -> None:
     """Draw a law's fit to a TABLE or results folder, its residuals, forecast, iso-FLOP valleys, shapes and multiverse.
 
@@ -150,9 +155,7 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
 @click.option("--parameters", multiple=True, metavar="COLUMN", help="A way to count N; as often as there are.")
 @click.option("--flops", multiple=True, metavar="COLUMN", help="A way to count C; as often as there are.")
 @role_options("tokens", "loss")
-@click.option("--where", metavar="CONDITION", help="Rows to keep.")
-@click.option("--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled together.")
-@click.option("--any-units", is_flag=True, help="Take counts and losses of odd size as they are.")
+@selection_options
 @click.option(
     "--ask",
     type=click.Choice(["compute", "shape"]),
