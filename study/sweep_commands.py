@@ -25,11 +25,12 @@ folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 
 
 def sweep_folder(path: Path) -> SweepFolder:
-    """The sweep's folder; raises InputError where there is none."""
+    """The sweep's folder, which may be that of a launch that has written nothing yet; raises InputError where there is none."""
     from study.folders import SweepFolder
+    from study.ownership import is_locked
 
     folder = SweepFolder(path if path.name not in ("", "..") else path.resolve())
-    if not folder.sweep_file.exists():
+    if not folder.sweep_file.exists() and not any(map(is_locked, (folder.lock_file, folder.scoring_lock_file))):
         raise InputError.at(str(path), "is no sweep's folder (it holds no sweep.yaml); give one under results/")
     return folder
 
@@ -117,13 +118,11 @@ def launch(
     from study.sweeping.sweep_files import read_sweep
     from study.terminal import show
 
-    spec, values = read_sweep(sweep, overrides)
-    read_seconds("--hung-after", hung_after)
+    spec, values = told_together(lambda: read_sweep(sweep, overrides), lambda: read_seconds("--hung-after", hung_after))
     os.environ[HUNG_AFTER] = hung_after
     console = Console(stderr=as_json)
-    _check_tasks(spec)
     asked, folder = spec.resources.overridden(**resources), folder_of(spec, results)
-    with launched(spec, values, results, asked, console, track) as unmirrored:
+    with launched(spec, values, results, asked, console, track, lambda: _check_tasks(spec)) as unmirrored:
         if unmirrored:
             console.print(f"{unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
         if spec.downstream is not None:

@@ -13,8 +13,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from filelock import FileLock
 
+from study.data.cache import cache_root
+from study.data.prepared import stream_fingerprint
 from study.folders import RunFolder, SweepFolder, checkpoints_in
+from study.sweeping.sweep_files import read_sweep
 from tests.launching import Place, has_rows, numbers, until_in, written
 from tests.sweeps import write_sweep, write_topics
 from tests.synthetic import SWEEP, add_run, run_config, sweep_folder
@@ -187,6 +191,38 @@ def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_sto
     assert "0 of 2 runs ended" in made.folder.answer_file.read_text()
     launcher.terminate()
     assert_stopped(made, launcher, study)
+
+
+@pytest.mark.parametrize("how", ["stop", "SIGTERM"])
+def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpus: Path, tmp_path: Path, study: Any) -> None:
+    """Nothing is there of it yet but its lock; a second launch need not wait for the text to be told who has the first."""
+    made = place(tmp_path, corpus, data={"tokenizer": {"vocabulary": 99}})
+    spec, _ = read_sweep(made.path / "toy.yaml")
+    tokens = cache_root() / "tokens" / stream_fingerprint(spec.data)
+    tokens.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(tokens.with_name(f"{tokens.name}.lock")):  # as if somebody else were making the same tokens
+        launcher = made.start(*LAUNCH)
+        until_in(launcher, made.folder.holder_file.exists, seconds=60)
+        state = json.loads(study("status", made.folder.path, "--json")[1])
+        assert (state["coordinator"]["pid"], state["runs"]) == (launcher.pid, [])
+        assert f"is being run by process {launcher.pid} on" in made.study(*LAUNCH, status=2).stderr
+        if how == "stop":
+            assert study("stop", made.folder.path)[1] == "toy has stopped; the same command goes on from there\n"
+        else:
+            launcher.terminate()
+        _, errors = launcher.communicate(timeout=60)
+    assert (launcher.returncode, errors.strip().splitlines()[-1]) == (130, "stopped; the same command goes on from here")
+    assert not tokens.exists()
+    assert study("stop", made.folder.path)[0] == 2, "nothing was launched there, and nobody launches it"
+
+
+def test_a_launch_tells_every_problem_at_once(corpus: Path, tmp_path: Path, study: Any) -> None:
+    asked = {"tasks": ["colla"]}
+    sweep = write_sweep(tmp_path / "toy.yaml", corpus, budgets={"steps": [10]}, data={"corpus": "away.txt"}, downstream=asked)
+    status, _, told = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
+    assert status == 2
+    assert [line.partition(": ")[2].partition(":")[0] for line in told.splitlines()] == ["data.corpus", "task"]
+    assert told == study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])[2]
 
 
 def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(

@@ -117,7 +117,7 @@ def data_fingerprint(data: DataConfig) -> str:
 
     Raises InputError where the corpus or the tokeniser's file is missing.
     """
-    return _fingerprint(_stream_fingerprint(data), data.sequence_length)
+    return _fingerprint(stream_fingerprint(data), data.sequence_length)
 
 
 def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
@@ -125,7 +125,7 @@ def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
 
     Raises InputError where corpus or tokeniser cannot be used, or hold less than a training sequence and the validation set.
     """
-    stream = _stream_fingerprint(data)
+    stream = stream_fingerprint(data)
     folder = cache_root() / "tokens" / stream
     facts = Facts.parse(open_entry(folder, partial(_build, data, progress)), place=str(folder))
     prepared = PreparedData(
@@ -140,7 +140,7 @@ def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
     return prepared
 
 
-def _stream_fingerprint(data: DataConfig) -> str:
+def stream_fingerprint(data: DataConfig) -> str:
     """The key of the token files, which do not depend on the sequence length."""
     return fingerprint_of([PACKING_VERSION, corpus_identity(data), _tokenizer_identity(data.tokenizer)])
 

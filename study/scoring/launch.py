@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from study.errors import InputError, Problem
+from study.errors import InputError, Problem, told_together
 from study.folders import RunFolder, SweepFolder
 from study.records import RunRecord, cell_of
 from study.schema import flatten
@@ -25,6 +26,7 @@ from study.scoring.task_inputs import subset
 from study.scoring.workers import Workers
 from study.sweeping.executors.slots import Slot, local_slots
 from study.sweeping.resources import Resources
+from study.sweeping.stopping import preparing
 from study.tasks.examples import TaskData
 from study.tasks.loading import load_task
 
@@ -158,12 +160,12 @@ def score_all(path: Path, downstream: Downstream, resources: Resources, console:
     Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after saving.
     """
     asked = target(path)
-    tasks = load_tasks(downstream)
-    for run in asked.runs:
-        run.max_length(downstream.knobs.max_length)
-    found = subjects(list(asked.runs), asked.sweep.name, tasks, data_folder(downstream), downstream.random_weights)
-    _check_grid(downstream, found)
+    lengths = [partial(run.max_length, downstream.knobs.max_length) for run in asked.runs]
     with held(asked.sweep):
+        with preparing(asked.sweep.scoring_stop_file):
+            tasks = told_together(partial(load_tasks, downstream), *lengths)
+            found = subjects(list(asked.runs), asked.sweep.name, tasks, data_folder(downstream), downstream.random_weights)
+            _check_grid(downstream, found)
         failed_baselines = _make(asked, found, downstream, resources, console)
     return Scored(asked, tuple(found), failed_baselines)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from study.sweeping.plan import cells
 from study.sweeping.resources import Resources
 from study.sweeping.room import check_room
 from study.sweeping.spec import SweepSpec
+from study.sweeping.stopping import preparing
 from study.sweeping.sweep_files import TRAINED_RUNS
 
 MIRROR_SECONDS = 20.0
@@ -46,7 +47,7 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
     return _bill(spec, folder_of(spec, results), resources, slots_of(resources))
 
 
-def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: list[Slot]) -> Bill:
+def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: list[Slot], *checks: Callable[[], object]) -> Bill:
     here = resources.on == "local"
     told_together(
         lambda: check_runs(spec),
@@ -55,6 +56,7 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
         lambda: _check_batches(spec, len(slots[0].indices)),
         lambda: _check_kernels(spec, slots[0], here),
         *([lambda: check_room(spec, slots)] if here else []),  # of other machines' memory nothing is known here
+        *checks,
     )
     precision = _precision(first_runs(spec)[0].recipe.precision, slots[0].device, here)
     others = folder.others_records()
@@ -129,24 +131,33 @@ def _precision(asked: Precision | Literal["auto"], device: Device, here: bool) -
 
 @contextmanager
 def launched(
-    spec: SweepSpec, values: dict[str, Any], results: Path, resources: Resources, console: Console, track: bool
+    spec: SweepSpec,
+    values: dict[str, Any],
+    results: Path,
+    resources: Resources,
+    console: Console,
+    track: bool,
+    *checks: Callable[[], object],
 ) -> Iterator[int]:
     """Run all that a sweep still needs, showing progress; the mirror follows where `track` is set.
 
-    Yields how many runs the mirror has yet to show, and holds the sweep's lock for what is done with the runs there.
+    Yields how many runs the mirror has yet to show. The sweep's lock is held from the first check, before the text is made
+    ready, which may take long, to what is done with the runs there.
 
-    Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after the runs have saved.
+    Raises InputError for bad input before anything is trained, with what `checks` raise, and KeyboardInterrupt when stopped,
+    after the runs have saved.
     """
     folder = folder_of(spec, results)
-    slots = slots_of(resources)
-    expected = _bill(spec, folder, resources, slots).runs
-    if note := sharing_note(slots):
-        console.print(note, markup=False, soft_wrap=True)
-    data = prepare(spec.data, progress=True)
-    _check_trained_runs(spec, folder, data)
-    if note := _passes(spec, data):
-        console.print(note, markup=False, soft_wrap=True)
     with held(folder):
+        with preparing(folder.stop_file):
+            slots = slots_of(resources)
+            expected = _bill(spec, folder, resources, slots, *checks).runs
+            if note := sharing_note(slots):
+                console.print(note, markup=False, soft_wrap=True)
+            data = prepare(spec.data, progress=True)
+            _check_trained_runs(spec, folder, data)
+        if note := _passes(spec, data):
+            console.print(note, markup=False, soft_wrap=True)
         coordinator = Coordinator(spec, values, folder, data.fingerprint)
         mirror = MirrorProcess(folder)
         if track:

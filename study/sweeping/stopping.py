@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import sys
+import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
+
+from study.errors import GOES_ON
 
 SAVE_SECONDS = 60.0
 """How long runs, or scores, may take to save where they are stopped."""
+
+LOOK_SECONDS = 0.2
+"""How often it is asked, before there are runs or scores, whether a person wants all of it stopped."""
 
 
 class Stoppable(Protocol):
@@ -31,6 +39,30 @@ def sigterm_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def preparing(order: Path) -> Iterator[None]:
+    """Within, before there is anything to save, SIGTERM and the file by which a person orders to stop do what Ctrl-C does."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_SECONDS):
+            if order.exists():
+                _thread.interrupt_main()
+                return
+
+    watcher = threading.Thread(target=look, daemon=True, name="orders")
+    try:
+        with sigterm_interrupts():
+            watcher.start()
+            try:
+                yield
+            finally:
+                over.set()
+                watcher.join()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(GOES_ON) from None
 
 
 def save_and_stop(executor: Stoppable, futures: Collection[Future[int]]) -> None:
