@@ -114,6 +114,38 @@ def test_labels_may_be_names_or_indices(tmp_path: Path, labels: list[Any]) -> No
     assert task.labels == ("bad", "good")
 
 
+@pytest.mark.parametrize(
+    ("values", "labels"), [([False, True], ("false", "true")), ([1.0, 2.0], ("1", "2")), ([0, 1], ("0", "1"))]
+)
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".tsv"])
+def test_labels_are_the_same_classes_whatever_format_a_split_has(
+    tmp_path: Path, values: list[Any], labels: tuple[str, ...], suffix: str
+) -> None:
+    """A delimited file holds text alone: `True` for true, and `1.0` where a column had gaps."""
+    rows = [{"text": f"text {number}", "label": values[number % 2]} for number in range(6)]
+    path = made(tmp_path, {"kind": "single", "metrics": ["accuracy"]}, train=rows, dev=rows, test=rows)
+    (tmp_path / "test.jsonl").unlink()
+    write(tmp_path / f"test{suffix}", rows)
+    task = load_task(path)
+    assert task.labels == labels
+    assert [example.label for example in task.test if isinstance(example, TextExample)] == [0, 1, 0, 1, 0, 1]
+
+
+def test_labels_that_yaml_reads_as_something_else_are_names_or_refused(tmp_path: Path) -> None:
+    rows = [{"text": f"text {number}", "label": f"{number % 2 + 1}.0"} for number in range(6)]
+    task = load_task(made(tmp_path, SINGLE | {"labels": [2.0, 1.0]}, train=rows, dev=rows, test=rows))
+    assert [example.label for example in task.test if isinstance(example, TextExample)] == [1, 0, 1, 0, 1, 0]
+    assert "no, yes, on, off, true and false are names in quotes alone" in refused(
+        made(tmp_path, SINGLE | {"labels": [False, True]}, train=rows, dev=rows, test=rows)
+    )
+
+
+def test_a_start_may_be_a_number_that_a_delimited_file_holds(tmp_path: Path) -> None:
+    rows = [{"context": "one two", "question": "what?", "answer": "two", "answer_start": "4.0"}] * 3
+    task = load_task(made(tmp_path, {"kind": "spans", "metrics": ["answer_f1"]}, ".csv", train=rows, dev=rows, test=rows))
+    assert task.test[0] == SpanExample(0, "one two", "what?", ("two",), (4,))
+
+
 def test_a_label_that_is_a_number_is_a_name_and_never_an_index(tmp_path: Path) -> None:
     rows = [{"text": f"text {number}", "stars": number % 3 + 1} for number in range(6)]
     spec = SINGLE | {"labels": [1, 2, 3], "source": {"columns": {"label": "stars"}}}
@@ -189,6 +221,7 @@ BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SINGLE, {"text": None, "label": 1}, "text is None where text is needed"),
     (SINGLE, {"text": 12, "label": 1}, "text is 12 where text is needed"),
     (SINGLE, {"text": "x", "label": None}, "has no label; fill it in or remove the row"),
+    (SINGLE, {"text": "x", "label": float("nan")}, "has no label; fill it in or remove the row"),
     (SINGLE, {"text": "x", "label": "godo"}, "label 'godo' is not known; labels are bad, good; did you mean 'good'?"),
     (SINGLE, {"text": "x", "label": 2}, "label 2 is not known; labels are bad, good"),
     (SINGLE, {"text": "x", "label": "--1"}, "label '--1' is not known; labels are bad, good"),

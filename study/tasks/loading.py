@@ -12,9 +12,9 @@ from study.schema import nearest
 from study.tasks.embedded import embedded_tables
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.hub import read_hub_split
-from study.tasks.parsing import label_name, parse, several
+from study.tasks.parsing import parse, several
 from study.tasks.reading import Table, pick, read_table, split_file, splits_there
-from study.tasks.spec import Source, TaskSpec, read_spec
+from study.tasks.spec import Source, TaskSpec, label_name, read_spec
 
 
 def load_task(name: str, data: Path | None = None) -> TaskData:
@@ -122,7 +122,7 @@ def _labels(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> tuple[s
         return spec.labels
     table, column = tables["train"], spec.columns(source)["labels" if spec.kind == "tokens" else "label"]
     if column in table.classes:
-        return tuple(table.classes[column])
+        return tuple(map(label_name, table.classes[column]))
     values: list[Any] = list(table.columns[column])
     if spec.kind == "tokens":
         values = [label for tags in values for label in several(tags)]

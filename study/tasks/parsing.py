@@ -10,9 +10,10 @@ from study.errors import InputError, Problem
 from study.schema import nearest, shown
 from study.tasks.examples import Example, MinimalPair, SpanExample, TextExample, TokensExample
 from study.tasks.reading import Table
-from study.tasks.spec import Source, TaskSpec
+from study.tasks.spec import Source, TaskSpec, is_whole, label_name
 
 _SHOWN_PROBLEMS = 8
+_TRUTH = ("false", "true")
 
 
 class _RowError(Exception):
@@ -43,43 +44,28 @@ def parse(spec: TaskSpec, source: Source, table: Table, labels: tuple[str, ...])
 
 
 class ClassIndex:
-    """The index of a class by its name or, where no name is a number, by its index, as int or as text."""
+    """The index of a class by its name or, where no name is a number, by its index; true is 1 where there are two classes."""
 
     def __init__(self, labels: Sequence[str]) -> None:
         self.labels = tuple(labels)
         self._by_name = {name: place for place, name in enumerate(self.labels)}
-        self._by_index = not any(_is_whole(name) for name in self.labels)
+        self._by_index = not any(is_whole(name) for name in self.labels)
 
     def __call__(self, value: object) -> int:
         """The index that a value of the data stands for."""
         name = label_name(value)
         if name in self._by_name:
             return self._by_name[name]
-        if self._by_index and _is_whole(name) and 0 <= int(name) < len(self.labels):
+        if self._by_index and is_whole(name) and 0 <= int(name) < len(self.labels):
             return int(name)
-        if isinstance(value, bool) and self._by_index and len(self.labels) == 2:
-            return int(value)
+        if name in _TRUTH and self._by_index and len(self.labels) == 2:
+            return _TRUTH.index(name)
         if name == "":
             raise _RowError("has no label; fill it in or remove the row")
         known = f"labels are {', '.join(self.labels[:20])}; {nearest(name, list(self.labels))}"
         if name == "-1":
             known += " (-1 marks rows whose labels are kept secret; report on a split that has labels)"
         raise _RowError(f"label {shown(value)} is not known; {known}")
-
-
-def label_name(value: object) -> str:
-    """A label as its name: text without white space around it, whole numbers without `.0`, true and false in lower case."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
-
-
-def _is_whole(name: str) -> bool:
-    return name.removeprefix("-").isdecimal()
 
 
 def _maker(spec: TaskSpec, index: ClassIndex) -> Callable[..., Example]:
@@ -117,21 +103,23 @@ def _span(row: int, context: object, question: object, answers: object, starts: 
         _refuse("has no answer; leave questions without an answer out")
     if len(texts) != len(places):
         _refuse(f"has {len(texts)} answers and {len(places)} starts; give each answer one start")
-    for answer, start in zip(texts, places, strict=True):
-        _check_answer(text, _text("answer", answer), start)
-    return SpanExample(row, text, _text("question", question), tuple(texts), tuple(int(start) for start in places))
+    starts_there = tuple(
+        _checked_start(text, _text("answer", answer), start) for answer, start in zip(texts, places, strict=True)
+    )
+    return SpanExample(row, text, _text("question", question), tuple(texts), starts_there)
 
 
-def _check_answer(context: str, answer: str, start: Any) -> None:
-    if not _is_whole(label_name(start)):
+def _checked_start(context: str, answer: str, start: Any) -> int:
+    """The character of the context where an answer begins, which is to stand there."""
+    if not is_whole(name := label_name(start)):
         _refuse(f"answer_start {shown(start)} is not a whole number")
-    place = int(start)
+    place = int(name)
     there = context[max(place, 0) : max(place, 0) + len(answer)]
-    if place >= 0 and there == answer:
-        return
-    found = context.find(answer)
-    remedy = f"it stands at {found}" if found >= 0 else "it stands nowhere in it; correct the answer or remove the row"
-    _refuse(f"answer {shown(answer)} is not at character {place} of the context, where {shown(there)} is; {remedy}")
+    if place < 0 or there != answer:
+        found = context.find(answer)
+        remedy = f"it stands at {found}" if found >= 0 else "it stands nowhere in it; correct the answer or remove the row"
+        _refuse(f"answer {shown(answer)} is not at character {place} of the context, where {shown(there)} is; {remedy}")
+    return place
 
 
 def several(value: object) -> list[Any]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from study.errors import InputError
 from study.schema import Distinct, Share, Strict, Text, nearest
@@ -117,6 +117,15 @@ class TaskSpec(Strict):
     terms: Text | None = None
     about: Text | None = None
 
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _labels_are_names(cls, labels: object) -> object:
+        if not isinstance(labels, list | tuple):
+            return labels
+        if any(isinstance(label, bool) for label in labels):
+            raise ValueError("needs names; no, yes, on, off, true and false are names in quotes alone, as in ['no', 'yes']")
+        return [label_name(label) if isinstance(label, str | int | float) else label for label in labels]
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if not self.metrics or not self.sources:
@@ -168,9 +177,25 @@ def read_spec(name: str) -> tuple[TaskSpec, Path | None]:
     return TaskSpec.parse(_named(read_yaml(packaged), packaged), place=str(packaged)), None
 
 
+def label_name(value: object) -> str:
+    """A label as its name, the same from every format: text without white space around it, empty where there is none.
+
+    Whole numbers are without `.0`, and true and false in lower case, also in text: a delimited file holds nothing else.
+    """
+    if value is None or value != value:
+        return ""
+    name = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+    if name.lower() in ("true", "false"):
+        return name.lower()
+    whole, _, zeros = name.partition(".")
+    return whole if is_whole(whole) and not zeros.strip("0") else name
+
+
+def is_whole(name: str) -> bool:
+    """Whether the name of a label is a whole number."""
+    return name.removeprefix("-").isdecimal()
+
+
 def _named(values: dict[str, object], path: Path) -> dict[str, object]:
-    """The values with the file's name as the task's where it has none, and labels that YAML read as numbers as text."""
-    labels = values.get("labels")
-    if isinstance(labels, list):
-        values = values | {"labels": [str(label) if type(label) in (int, float) else label for label in labels]}
+    """The values with the file's name as the task's where it has none."""
     return {"name": path.stem} | values
