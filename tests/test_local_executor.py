@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import Future
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -168,6 +170,17 @@ def test_a_rank_that_waits_for_one_that_has_ended_is_ended_too(status: int, monk
 def wait_deaf() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(60)
+
+
+def test_a_run_starts_though_the_forkserver_is_killed_before_it_forks() -> None:
+    context = processes.start_forkserver()
+    before: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    os.kill(before, signal.SIGSTOP)  # it is asked for a process, and is killed before it answers
+    threading.Timer(0.5, os.kill, (before, signal.SIGKILL)).start()
+    run = context.Process(target=sys.exit, args=(7,))
+    processes.start(run)
+    run.join(60)
+    assert run.exitcode == 7
 
 
 def test_an_interrupted_run_of_two_ranks_saves_once_and_resumes(corpus: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
 from study.errors import PREEMPTED_EXIT
-from study.sweeping.executors.processes import log_into, start_forkserver, stop_when_orphaned
+from study.sweeping.executors.processes import log_into, start, start_forkserver, stop_when_orphaned
 from study.sweeping.executors.slots import Slot, rank_environments
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Workers:
     def _started(self, slot: Slot) -> Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=work, args=(theirs, slot, rank_environments(slot)[0]))
-        process.start()
+        start(process)
         theirs.close()
         return Worker(slot, process, ours)
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection, forkserver, resource_tracker
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ class RunProcesses:
         for environment in environments:
             arguments = (config, folder, sweep, execution, environment)
             self._processes.append(context.Process(target=run_process, args=arguments))
-            self._processes[-1].start()
+            start(self._processes[-1])
 
     @property
     def pids(self) -> list[int]:
@@ -74,10 +75,23 @@ def start_forkserver(preloaded: Sequence[str] = PRELOADED) -> multiprocessing.co
     """Start the forkserver that every run or score of this process comes from, unless it runs already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preloaded))
+    _ensure_forkserver()
+    return context
+
+
+def _ensure_forkserver() -> None:
     resource_tracker.ensure_running()  # the forkserver starts it otherwise, and it unblocks SIGINT
     with sigint_blocked():  # while it imports, the forkserver has no handler yet, and Ctrl-C would end it
         forkserver.ensure_running()
-    return context
+
+
+def start(process: BaseProcess) -> None:
+    """Start a process of the forkserver; where somebody kills that before it has forked, of a new one."""
+    try:
+        process.start()
+    except (EOFError, ConnectionError):
+        _ensure_forkserver()
+        process.start()
 
 
 def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution, environment: dict[str, str]) -> None:
