@@ -8,9 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens, bert_tokenizer
+from study.errors import InputError
+from study.score_config import Knobs
 from study.scoring.encoding import TaskEncoder, overlapping_windows, shorten, windows_of_words
 from study.scoring.spans import answers, best_span
+from study.scoring.task_inputs import subset
 from study.tasks.examples import SpanExample, TextExample, TokensExample
+from tests.made_tasks import task, texts
 
 PIECES = {piece: number for number, piece in enumerate([*SPECIAL_PIECES, *"abcdefgh", *(f"##{x}" for x in "abcdefgh"), "?"])}
 TOKENIZER = bert_tokenizer(PIECES)
@@ -124,3 +128,17 @@ def test_an_answer_is_never_of_the_question() -> None:
     logits[1] = 100.0
     logits[6] = 1.0
     assert answers([example], inputs, [logits]) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "most", "message"),
+    [
+        ([2.5, 2.5, 2.5], None, "made: all its train examples have one label; give examples of others"),
+        ([0.0, 1.0, 2.0], 1, "downstream.knobs.max_train_examples: leaves made examples of one label to learn from; raise it"),
+    ],
+)
+def test_one_label_alone_is_refused_before_anything_is_trained(labels: list[float], most: int | None, message: str) -> None:
+    scored = task("single", ["pearson"], texts(labels), regression=True)
+    with pytest.raises(InputError) as refusal:
+        subset(scored, Knobs(max_train_examples=most))
+    assert str(refusal.value) == message

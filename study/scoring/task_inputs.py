@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from study.scoring.batches import Collator
 from study.scoring.encoding import Inputs, TaskEncoder
 from study.scoring.pretrained import Pretrained
 from study.scoring.ragged import Ragged
-from study.tasks.examples import TaskData, TextExample
+from study.tasks.examples import Example, TaskData, TextExample
 from study.tasks.loading import load_task
 
 _SUBSET_SEED = 0
@@ -60,13 +60,21 @@ def loaded_task(name: str, data: Path | None) -> TaskData:
 
 
 def subset(task: TaskData, knobs: Knobs) -> TaskData:
-    """The task with at most as many examples as the knobs allow, the first of a fixed permutation of each split."""
+    """The task with at most as many examples as the knobs allow, the first of a fixed permutation of each split.
+
+    Raises InputError where these leave one label alone to learn from.
+    """
     limits = {name: knobs.max_train_examples if name == "train" else knobs.max_evaluation_examples for name in task.splits}
     splits = dict(task.splits)
     for name, limit in limits.items():
         if limit is not None and limit < len(splits[name]):
             order = np.random.RandomState(_SUBSET_SEED).permutation(len(splits[name]))[:limit]
             splits[name] = [splits[name][place] for place in sorted(order)]
+    if _has_one_label(splits.get("train", ())):
+        if _has_one_label(task.train):
+            raise InputError.at(task.spec.name, "all its train examples have one label; give examples of others")
+        message = f"leaves {task.spec.name} examples of one label to learn from; raise it"
+        raise InputError.at("downstream.knobs.max_train_examples", message)
     return replace(task, splits=splits)
 
 
@@ -98,12 +106,9 @@ def _encoded(task: TaskData, run: Pretrained, knobs: Knobs, segments: int) -> Ta
         for name, inputs in splits.items()
     }
     pad = int(np.searchsorted(used, run.special.pad))
-    _refuse_missing_classes(task)
     return TaskInputs(task, renumbered, torch.from_numpy(used), pad, segments)
 
 
-def _refuse_missing_classes(task: TaskData) -> None:
-    """Raise InputError where the train split, cut to its most examples, holds one class alone."""
-    labels = {example.label for example in task.splits["train"] if isinstance(example, TextExample)}
-    if len(labels) == 1:
-        raise InputError.at(task.spec.name, "all its train examples have one label; raise downstream.knobs.max_train_examples")
+def _has_one_label(examples: Sequence[Example]) -> bool:
+    """Whether texts have one class, or number, and no other."""
+    return len({example.label for example in examples if isinstance(example, TextExample)}) == 1
