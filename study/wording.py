@@ -15,9 +15,9 @@ _UP_TO = 1e15
 
 
 def compact(number: float) -> str:
-    """A count to one decimal with its SI prefix, 85.1M for 85,054,464, beyond T as 1.0e18; zero is 0."""
-    if not number:
-        return "0"
+    """A count to one decimal with its SI prefix, 85.1M for 85,054,464, beyond T as 1.0e18; 250 stays 250."""
+    if abs(number) < 1000 and number == round(number):
+        return f"{number:.0f}"
     return _rounded(number) if abs(number) < _UP_TO else _power(f"{number:.1e}")
 
 
@@ -31,7 +31,7 @@ def _power(words: str) -> str:
 
 
 def budget_words(budget: Budget) -> str:
-    """A budget in its own unit: 1.0M tokens, 20.0 tokens per parameter."""
+    """A budget in its own unit: 1.0M tokens, 20 tokens_per_parameter."""
     return f"{compact(budget.amount)} {budget.unit}"
 
 

@@ -126,7 +126,14 @@ def test_an_axis_of_flops_has_prefixes_up_to_t_and_then_powers_of_ten(found: Law
     assert [tick(value, 3e21) for value in (5e8, 200e12, 1.2e15, 2e21)] == ["5e8", "2e14", "1.2e15", "2e21"], (
         "one axis, one form"
     )
-    assert [compact(value) for value in (0, 85_054_464, 1e12, 1.25e18)] == ["0", "85.1M", "1.0T", "1.2e18"]
+    assert [compact(value) for value in (0, 250, 2.5, 85_054_464, 1e12, 1.25e18)] == [
+        "0",
+        "250",
+        "2.5",
+        "85.1M",
+        "1.0T",
+        "1.2e18",
+    ]
 
 
 def test_shapes_are_mapped_with_contours_of_equal_parameters(tmp_path: Path) -> None:
