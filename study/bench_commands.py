@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.benching.tables import TITLES, as_line, as_text
-from study.options import as_json
+from study.options import FiniteRange, as_json, output_folder, threads_option
 
 if TYPE_CHECKING:
     from study.benching.command import Choice
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
 @click.option("--dtype", default=None, help="Precisions of the shapes.  [default: fp32,bf16 on CPU, bf16 on CUDA]")
 @click.option("--batch", type=click.IntRange(1), help="Sequences a batch of the shapes.  [default: 32]")
 @click.option("--sequence-length", type=click.IntRange(8), help="Tokens a sequence of the shapes.  [default: 128]")
-@click.option(
-    "--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True, help="Of all contenders."
-)
+@click.option("--dropout", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True, help="Of all contenders.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores of this process]")
+@threads_option
 @click.option("--rounds", type=click.IntRange(1), help="Rounds in which contenders take turns.  [default: 5, 3 on CUDA]")
-@click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("results/bench"), show_default=True)
+@click.option("--output", type=output_folder, default=Path("results/bench"), show_default=True)
 @as_json
 def bench(
     only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str | None, dtype: str | None, **options: Any

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from study.errors import InputError, option_name
-from study.options import as_json
+from study.options import FiniteRange, as_json, output_folder
 
 _ROLES = {
     "parameters": "Parameters N.",
@@ -60,11 +60,11 @@ def selection_options(command: Any) -> Any:
 @click.option(
     "--budget", metavar="COLUMN", help="What orders runs from small to large.  [default: --flops, else 6·N·D, else the sizes]"
 )
-@click.option("--huber-delta", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True)
+@click.option("--huber-delta", type=FiniteRange(0, min_open=True), default=1e-3, show_default=True)
 @click.option("--space", type=click.Choice(["log", "linear"]), default="log", show_default=True, help="Where residuals are.")
 @click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resamples.")
-@click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
+@click.option("--held-out", type=FiniteRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
 @as_json
 def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     """Fit a scaling law to any TABLE (csv, jsonl, parquet) or results folder, and forecast its largest runs.
@@ -88,10 +88,9 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 @click.command("score-law")
 @click.argument("table", type=click.Path(path_type=Path))
 @role_options("parameters", "tokens", "flops", "loss", "score")
-@selection_options
-@click.option("--huber-delta", type=click.FloatRange(0, min_open=True), default=1e-3, show_default=True)
+@click.option("--huber-delta", type=FiniteRange(0, min_open=True), default=1e-3, show_default=True)
 @click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
-@click.option("--held-out", type=click.FloatRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
+@click.option("--held-out", type=FiniteRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
 @as_json
 def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:
     """Fit a downstream score to N and D in two steps (through the loss) and in one, and forecast the largest runs by both."""
@@ -125,7 +124,7 @@ def frontier(table: Path, where: str | None, cluster: str | None, any_units: boo
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--law", help="As in study fit.  [default: chinchilla]")
 @click.option("--as", "like", type=click.Path(path_type=Path), help="Law, columns and options of a study fit --json file.")
-@click.option("--into", type=click.Path(path_type=Path), default=Path("figures"), show_default=True)
+@click.option("--into", type=output_folder, default=Path("figures"), show_default=True)
 @role_options(*_ROLES)
 @selection_options
 def plot(table: Path, law: str | None, like: Path | None, into: Path, **options: Any) -> None:
@@ -161,7 +160,7 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
     type=click.Choice(["compute", "shape"]),
     help="How to split compute, or depth against width.  [default: shape for a sweep that compares depths, else compute]",
 )
-@click.option("--into", type=click.Path(path_type=Path), help="Folder for a figure and the JSON of all universes.")
+@click.option("--into", type=output_folder, help="Folder for a figure and the JSON of all universes.")
 @as_json
 def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, **options: Any) -> None:
     """Ask one question in every defensible convention: the share that agrees, and what turns the answer.
@@ -193,7 +192,7 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
 
 
 @click.command()
-@click.option("--into", type=click.Path(path_type=Path), default=Path("results/replications"), show_default=True)
+@click.option("--into", type=output_folder, default=Path("results/replications"), show_default=True)
 @click.option(
     "--chinchilla",
     type=click.Path(path_type=Path),

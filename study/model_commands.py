@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.errors import InputError
-from study.options import as_json, results_option
+from study.options import FiniteRange, as_json, output_folder, results_option, threads_option
 
 if TYPE_CHECKING:
     from study.latency.prediction import LatencyModel
@@ -130,7 +130,7 @@ def compare(
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", type=output_folder)
 @as_json
 def figures(folder: Path, as_json: bool) -> None:
     """Draw into FOLDER what counting alone shows: where the named models' parameters are, and their elasticities."""
@@ -155,7 +155,7 @@ def figures(folder: Path, as_json: bool) -> None:
 @click.option("--memory-of", type=click.Choice(["inference", "training"]), default="inference", show_default=True)
 @click.option("--latency", "latency", help="Seconds of an encoder's forward pass, as in 10ms; needs --latency-table.")
 @click.option("--under", is_flag=True, help="The widest shape at each depth under the amount; so where several are given.")
-@click.option("--tolerance", type=click.FloatRange(0, 1, max_open=True), default=0.02, show_default=True, help="As a share.")
+@click.option("--tolerance", type=FiniteRange(0, 1, max_open=True), default=0.02, show_default=True, help="As a share.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences, for memory and latency.")
 @click.option("--sequence-length", type=click.IntRange(1), default=128, show_default=True, help="Tokens a sequence.")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
@@ -169,7 +169,7 @@ def figures(folder: Path, as_json: bool) -> None:
 @click.option("--width", default="64:2048", show_default=True, help="Widths to consider.")
 @click.option("--width-multiple", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--head-width", type=click.IntRange(1), help="Widths are multiples of it.  [default: what is nearest to 64]")
-@click.option("--ffn-ratio", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, help="F over H.")
+@click.option("--ffn-ratio", type=FiniteRange(0, min_open=True), default=4.0, show_default=True, help="F over H.")
 @click.option("--vocabulary", type=click.IntRange(1), default=30522, show_default=True, help="Word pieces V.")
 @click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions.")
 @as_json
@@ -191,11 +191,11 @@ def shapes(as_json: bool, **options: Any) -> None:
 @click.option("--sequence-length", default="128,512", show_default=True, help="Tokens a sequence.")
 @click.option("--vocabulary", type=click.IntRange(1), default=30522, show_default=True, help="Word pieces V of --shapes.")
 @click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions of --shapes.")
-@click.option("--threads", type=click.IntRange(1), help="CPU threads.  [default: all cores of this process]")
+@threads_option
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="About, a case.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("results/latency"), show_default=True)
+@click.option("--seconds", type=FiniteRange(0, min_open=True), default=10.0, show_default=True, help="About, a case.")
+@click.option("--out", type=output_folder, default=Path("results/latency"), show_default=True)
 @as_json
 def latency(out: Path, as_json: bool, **options: Any) -> None:
     """Time the forward pass of encoders on this machine, and put it into the table that `study shapes` and the plots read."""

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import click
+
+
+class FiniteRange(click.FloatRange):
+    """A number between two ends; unlike click's it refuses nan and infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, refused where it is none, is not finite, or lies outside."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not finite", param, ctx)
+        return number
+
+
+threads_option = click.option(
+    "--threads", type=click.IntRange(1, 1024), help="CPU threads.  [default: all cores of this process]"
+)
+
+output_folder = click.Path(path_type=Path, file_okay=False)
+"""A folder that a command writes into, which may be there or not."""
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from study.options import as_json
+from study.options import as_json, output_folder
 from study.sweep_commands import folder_argument, sweep_folder
 
 
@@ -41,9 +41,7 @@ def sync(folder: Path, as_json: bool) -> None:
 
 @click.command("import-wandb")
 @click.argument("source")
-@click.option(
-    "--into", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for ledger and histories."
-)
+@click.option("--into", type=output_folder, required=True, help="Folder for ledger and histories.")
 @click.option("--group", help="Only the runs of this W&B group.")
 @click.option(
     "--tuned",

@@ -450,3 +450,45 @@ def test_a_reader_that_hangs_up_is_no_error(here: Path) -> None:
     done = subprocess.run([study, "params", "bert-base"], stdout=write, stderr=subprocess.PIPE, check=False, timeout=60)
     os.close(write)
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["fit", "t.csv", "--law", "chinchilla"], "--huber-delta"),
+        (["fit", "t.csv", "--law", "chinchilla"], "--held-out"),
+        (["score-law", "t.csv"], "--held-out"),
+        (["shapes", "--parameters", "10M"], "--tolerance"),
+        (["shapes", "--parameters", "10M"], "--ffn-ratio"),
+        (["latency", "--shapes", "2x128"], "--seconds"),
+        (["bench"], "--dropout"),
+    ],
+)
+def test_a_number_is_finite(arguments: list[object], option: str, number: str, here: Path, refusal: Refusal) -> None:
+    assert f"'{option}': " in one(refusal.of(*arguments, option, number, prefix="Error: "))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["plot", "t.csv"], "--into"),
+        (["multiverse", "t.csv"], "--into"),
+        (["replicate"], "--into"),
+        (["latency", "--shapes", "2x128"], "--out"),
+        (["bench"], "--output"),
+    ],
+)
+def test_a_file_is_no_folder_to_write_into(arguments: list[object], option: str, here: Path, refusal: Refusal) -> None:
+    Path("file").write_text("not a folder")
+    assert f"'{option}': Directory 'file' is a file" in one(refusal.of(*arguments, option, "file", prefix="Error: "))
+
+
+def test_a_folder_under_a_file_is_told(here: Path, refusal: Refusal) -> None:
+    Path("file").write_text("not a folder")
+    assert one(refusal.of("figures", "file/figures")).startswith("file/figures: Not a directory")
+
+
+def test_threads_far_too_many_are_refused(here: Path, refusal: Refusal) -> None:
+    told = one(refusal.of("latency", "--shapes", "2x128", "--threads", 100_000, prefix="Error: "))
+    assert "100000 is not in the range 1<=x<=1024" in told
