@@ -156,6 +156,8 @@ def _parse(text: str) -> dict[str, object]:
             raise InputError.at(
                 f"--change {text}", f"{field!r} is not a field; {nearest(field, list(Architecture.model_fields))}"
             )
+        if field in values:
+            raise InputError.at(f"--change {text}", f"names {field} twice; give a --change to each value")
         values[field] = number_in(value)
     return values
 

@@ -90,7 +90,7 @@ def architecture_of(name: str | None, sizes: Mapping[str, Any]) -> Architecture:
         return changed(named(name), sizes, name)
     if missing := [size for size in ("depth", "width") if size not in sizes]:
         raise InputError.at(f"--{missing[0]}", "is missing; give a model's NAME, or --depth and --width")
-    completed = ShapeRules().completed(sizes) if sizes["width"] > 0 else dict(sizes)
+    completed = ShapeRules().completed(sizes) if sizes["width"] > 0 else {"heads": 1, "ffn": 1} | dict(sizes)
     return Architecture.parse({"vocabulary": 30522} | completed)
 
 

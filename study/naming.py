@@ -28,6 +28,8 @@ def subject(name: str, results: Path) -> Subject:
 
     Raises InputError with the nearest known name, or with what is wrong in the file.
     """
+    if not name.strip():
+        raise InputError.at(repr(name), "is no model's name; give one such as bert-base, a file, or a run's folder or id")
     if model := find(name):
         return Subject(model.short_name, model.architecture, (model.published, model.published_status))
     path = Path(name)

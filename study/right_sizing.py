@@ -85,6 +85,13 @@ def right_size(
 
     Raises InputError for amounts that cannot be read or reached, and where latency is asked for and no table is there.
     """
+    for option, value, needed, given in (
+        ("--threads", threads, "--latency", latency),
+        ("--law-convention", law_convention, "--law", law),
+        ("--tokens", tokens, "--law", law),
+    ):
+        if value is not None and given is None:
+            raise InputError.at(option, f"is for {needed}; give that too")
     setting = _setting(memory_of, **rest)
     model = None
     if latency is not None:

@@ -14,6 +14,9 @@ from study.errors import InputError, Problem
 HEAD_WIDTH = 64
 """What heads are about as wide as where nobody says it, as BERT's are."""
 
+MOST_SHAPES = 100_000
+"""So many shapes are counted at most; it takes some ten seconds."""
+
 
 def undivided(head_widths: Iterable[int], widths: Collection[int]) -> str | None:
     """What is wrong where a head width that somebody gave leaves part of a width over, None where all are divided."""
@@ -94,17 +97,34 @@ class Goal:
 
 @dataclass(frozen=True)
 class Space:
-    """The shapes among which goals are met: depths and, in steps of the rules' `width_multiple`, widths."""
+    """The shapes among which goals are met: depths and, in steps of the rules' `width_multiple`, widths.
+
+    Raises InputError where there are none, or more than MOST_SHAPES.
+    """
 
     rules: ShapeRules
     depths: range
     widths: range
     template: Architecture
 
+    def __post_init__(self) -> None:
+        count = len(self.depths) * len(self._steps)
+        if not count:
+            message = f"no multiple of {self.rules.width_multiple} lies in the range ({self})"
+            raise InputError.at("--width", f"{message}; give a wider one, or a smaller --width-multiple or --head-width")
+        if count > MOST_SHAPES:
+            message = f"hold {count:,} shapes ({self}), of which {MOST_SHAPES:,} at most are counted"
+            raise InputError.at("--depth, --width", f"{message}; narrow them, or raise --width-multiple")
+
+    @property
+    def _steps(self) -> range:
+        """The widths that are multiples of `width_multiple`."""
+        step = self.rules.width_multiple
+        return range(-(-self.widths.start // step) * step, self.widths.stop, step)
+
     def at(self, depth: int) -> Iterator[Architecture]:
         """The shapes of a depth, narrow to wide."""
-        step = self.rules.width_multiple
-        for width in range(-(-self.widths.start // step) * step, self.widths.stop, step):
+        for width in self._steps:
             yield self.rules.shape(depth, width, self.template)
 
     def __iter__(self) -> Iterator[Architecture]:
@@ -127,8 +147,6 @@ def on_contour(space: Space, goal: Goal, tolerance: float) -> list[Architecture]
     if found := [shape for shape in shapes if abs(goal.off(shape)) <= tolerance]:
         return found
     asked = f"no shape has {goal.text(goal.amount)} of {goal.words} within {100 * tolerance:g}% ({space})"
-    if not shapes:
-        raise InputError.at(goal.place, f"{asked}: no multiple lies in that range")
     nearest = min(shapes, key=lambda shape: abs(goal.off(shape)))
     reached = f"the nearest, {nearest.shape_name}, has {goal.text(goal.count(nearest))} ({goal.off(nearest):+.2%})"
     remedy = "allow it with --tolerance, or more shapes with --depth, --width or a smaller --width-multiple or --head-width"
@@ -147,8 +165,6 @@ def under(space: Space, goals: Sequence[Goal]) -> list[Architecture]:
     if found:
         return found
     shapes = list(space)
-    if not shapes:
-        raise InputError.at("--width", f"no multiple of {space.rules.width_multiple} lies in the range ({space})")
     problems = []
     for goal in goals:
         least = min(shapes, key=goal.count)

@@ -429,6 +429,8 @@ def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, ref
         ([], "--depth: is missing; give a model's NAME, or --depth and --width"),
         (["--depth", 1, "--width", 100, "--heads", 7], "heads: 7 heads do not divide width 100; 5 would"),
         (["--depth", -1, "--width", 128], "depth: -1 is below the least allowed, 1"),
+        (["--depth", 1, "--width", -128], "width: -128 is below the least allowed, 1"),
+        ([""], "'': is no model's name; give one such as bert-base, a file, or a run's folder or id"),
         (["bert-base", "--sequence-length", 1000], "--sequence-length: 1000 is not between 1 and positions 512"),
     ],
 )

@@ -94,6 +94,7 @@ def test_counts_are_written_as_in_sweep_files() -> None:
         ("heads=7", "--change.heads: 7 heads do not divide width 768; 6 would"),
         ("width=0", "width: 0 is below the least allowed, 1"),
         ("depth=many", "depth: 'many' is not a whole number"),
+        ("depth=24,depth=36", "--change depth=24,depth=36: names depth twice; give a --change to each value"),
     ],
 )
 def test_a_change_that_cannot_be_is_told_with_its_remedy(text: str, problem: str) -> None:

@@ -130,7 +130,7 @@ def test_noise_shows_in_the_error_that_is_stated() -> None:
 @pytest.mark.parametrize(
     ("table", "threads", "place", "told"),
     [
-        (synthetic_table(precision="bf16"), None, "--latency-table", "no times in fp32"),
+        (synthetic_table(precision="bf16"), None, "--latency-table", "no times in fp32; it has bf16 at 2 threads"),
         (synthetic_table(), 7, "--latency-table", "fp32 at 7 threads; it has fp32 at 2 threads"),
         (pd.concat([synthetic_table(), synthetic_table(threads=1)]), None, "--threads", "1, 2"),
         (synthetic_table().head(4), None, "--latency-table", "1 shapes"),

@@ -269,11 +269,15 @@ def test_other_laws_are_refused(tmp_path: Path, content: str, told: str) -> None
         (["--parameters", "lots"], "--parameters", "'lots' is not a count"),
         (["--memory", "200"], "--memory", "with its unit"),
         (["--memory", "1MB", "--under"], "--memory", "the smallest, L1-H64-A1-F256, has 8.47 MB"),
-        (["--parameters", "10M", "--width", "65:100"], "--parameters", "no multiple lies in that range"),
+        (["--parameters", "10M", "--width", "65:100"], "--width", "no multiple of 64 lies in the range"),
         (["--memory", "1GB", "--under", "--width", "65:100"], "--width", "no multiple of 64"),
         (["--parameters", "10M", "--depth", "4:2"], "--depth", "write the smaller number first"),
         (["--parameters", "10M", "--sequence-length", "600"], "--sequence-length", "exceeds --positions 512"),
         (["--latency", "10ms", "--latency-table", "/nowhere"], "/nowhere", "study latency --models"),
+        (["--parameters", "10M", "--depth", "1:999999999"], "--depth, --width", "hold 31,999,999,968 shapes"),
+        (["--parameters", "10M", "--tokens", "1B"], "--tokens", "is for --law; give that too"),
+        (["--parameters", "10M", "--law-convention", "parameters"], "--law-convention", "is for --law"),
+        (["--memory", "1GB", "--threads", "2"], "--threads", "is for --latency"),
     ],
 )
 def test_bad_questions_are_refused(options: list[str], place: str, told: str) -> None:

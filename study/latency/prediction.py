@@ -129,7 +129,8 @@ def fit_latency(
 def _rows_of(table: pd.DataFrame, precision: Precision, threads: int | None) -> pd.DataFrame:
     rows = table[table["precision"] == precision]
     counts = sorted(rows["threads"].unique().tolist())
-    known = f"it has {', '.join(sorted(table['precision'].unique()))} at {', '.join(map(str, counts)) or 'no'} threads"
+    there = table[["precision", "threads"]].drop_duplicates().sort_values(["precision", "threads"])
+    known = f"it has {', '.join(f'{kind} at {number} threads' for kind, number in there.itertuples(index=False))}"
     if not counts or (threads is not None and threads not in counts):
         wanted = precision if threads is None else f"{precision} at {threads} threads"
         raise InputError.at("--latency-table", f"has no times in {wanted}; {known}; measure them with study latency")
