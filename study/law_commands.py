@@ -88,6 +88,7 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 @click.command("score-law")
 @click.argument("table", type=click.Path(path_type=Path))
 @role_options("parameters", "tokens", "flops", "loss", "score")
+@selection_options
 @click.option("--huber-delta", type=FiniteRange(0, min_open=True), default=1e-3, show_default=True)
 @click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
 @click.option("--held-out", type=FiniteRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")

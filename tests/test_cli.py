@@ -115,6 +115,11 @@ def test_a_multiverse_of_shape_refuses_what_only_a_table_has(study: Any, tmp_pat
     status, out, err = study("multiverse", folder.path, "--where", "loss < 3", "--any-units")
     assert (status, out) == (2, "")
     assert "error: --where, --any-units: is for tables" in err
+    (tmp_path / "t.csv").write_text("N,D,loss\n1e6,1e8,3\n")
+    assert study("multiverse", tmp_path / "t.csv", "--ask", "shape")[::2] == (
+        2,
+        f"error: {tmp_path / 't.csv'}: is no sweep's folder, which the question of shape needs; of a table --ask compute\n",
+    )
 
 
 def test_a_multiverse_of_a_sweep_that_no_question_fits_says_why(study: Any, tmp_path: Path) -> None:

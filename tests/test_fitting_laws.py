@@ -96,3 +96,4 @@ def test_derivatives_hold_on_both_sides_of_the_most_useful_parameters() -> None:
 def test_unknown_law_names_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"'chinchila' is no known law; known: power, .*chinchilla"):
         law_named("chinchila")
+    assert law_named("Chinchilla") is LAWS["chinchilla"]

@@ -215,6 +215,9 @@ def test_too_few_rows_are_told_with_those_that_are_left_out(study: Any, runs: Pa
     data.to_csv(runs, index=False)
     status, _, err = study("fit", runs, *options, "C/(6*N)")
     assert (status, err.strip()) == (2, f"{few} 4; left out: 59 rows (58 of them: loss is missing)")
+    data.head(1).to_csv(runs, index=False)
+    status, _, err = study("fit", runs, *options, "C/(6*N)")
+    assert (status, err.strip()) == (2, f"{few} 1"), "that one row has one size is said once"
 
 
 def test_a_law_refuses_columns_that_it_does_not_read(study: Any, runs: Path, tmp_path: Path) -> None:

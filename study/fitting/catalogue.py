@@ -169,8 +169,8 @@ LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES)}
 
 
 def law_named(name: str | None) -> Law:
-    """The law of this name; raises InputError with the known ones."""
-    if name is None or name not in LAWS:
+    """The law of this name, in any case; raises InputError with the known ones."""
+    if name is None or (law := LAWS.get(name.lower())) is None:
         found = "is missing" if name is None else f"{name!r} is no known law"
         raise InputError.at("--law", f"{found}; known: {', '.join(LAWS)}")
-    return LAWS[name]
+    return law

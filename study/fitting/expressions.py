@@ -1,9 +1,9 @@
 """Arithmetic over the columns of a table, from text that a stranger may have written: parsed, never evaluated as Python.
 
-The grammar is numbers, strings, columns, + − * / ** %, comparisons (also chained, and `in` a tuple), `and`, `or`, `not` and
-brackets. What is compared with a missing value is neither true nor false, and `and`, `or` and `not` know three values, as in
-SQL. A column stands by its name, dotted names included (recipe.learning_rate). Names with spaces may stand as they are
-(Model Size/1e6) or, like any other name that Python would not take, in backticks (`loss-c4`).
+The grammar is numbers, strings, columns, + − * / ** %, comparisons (also chained, and `in` a tuple), `and`, `or`, `not` (or
+& | ~) and brackets. What is compared with a missing value is neither true nor false, and `and`, `or` and `not` know three
+values, as in SQL. A column stands by its name, dotted names included (recipe.learning_rate). Names with spaces may stand as
+they are (Model Size/1e6) or, like any other name that Python would not take, in backticks (`loss-c4`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ())
     `names` are the known columns, of which those with spaces need no backticks. Raises InputError, at `place`, where the
     text is outside the grammar, names no column, or mixes text with numbers.
     """
-    quoted: dict[str, str] = {}
+    known, quoted = list(names), dict[str, str]()
 
     def stand_in(match: re.Match[str]) -> str:
         if match[0][0] in "'\"":
@@ -59,7 +59,15 @@ def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ())
         quoted[name] = match[0].strip("`")
         return name
 
-    spaced = sorted((name for name in names if " " in name), key=len, reverse=True)
+    def found(name: str) -> pd.Series[Any]:
+        try:
+            return columns(quoted.get(name, name))
+        except InputError as error:
+            bare = re.sub("`[^`]+`", "", text)
+            unmarked = [one for one in known if re.search(r"[^\w. ]", one) and one in bare]
+            raise (InputError.at(place, f"{text!r} needs backticks: `{unmarked[0]}`") if unmarked else error) from None
+
+    spaced = sorted((name for name in known if " " in name), key=len, reverse=True)
     pattern = "|".join(["`[^`]+`", "'[^']*'", '"[^"]*"', *map(re.escape, spaced)])
 
     try:
@@ -67,9 +75,11 @@ def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ())
             raise ValueError(f"it is longer than {_LONGEST} characters")
         tree = ast.parse(re.sub(pattern, stand_in, text.strip()), mode="eval")
         with np.errstate(all="ignore"):
-            return _value(tree.body, lambda name: columns(quoted.get(name, name)))
+            return _value(tree.body, found)
     except (SyntaxError, ValueError, TypeError, RecursionError, OverflowError, ZeroDivisionError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        if isinstance(error, SyntaxError) and re.search(r"(?<![<>=!])=(?!=)", text):
+            reason += "; equality is written =="
         raise InputError.at(place, f"{text!r} cannot be computed: {reason}") from None
 
 
@@ -83,13 +93,14 @@ def _value(node: ast.expr, columns: Columns) -> Any:
             return [_value(part, columns) for part in node.elts]
         case ast.UnaryOp(op=ast.USub()):
             return -_value(node.operand, columns)
-        case ast.UnaryOp(op=ast.Not()):
+        case ast.UnaryOp(op=ast.Not() | ast.Invert()):
             return ~_truth(_value(node.operand, columns))
         case ast.BinOp() if type(node.op) in _ARITHMETIC:
             return _ARITHMETIC[type(node.op)](_number(_value(node.left, columns)), _number(_value(node.right, columns)))
+        case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
+            return _joined(isinstance(node.op, ast.BitAnd), [node.left, node.right], columns)
         case ast.BoolOp():
-            parts = [_truth(_value(part, columns)) for part in node.values]
-            return reduce(operator.and_ if isinstance(node.op, ast.And) else operator.or_, parts)
+            return _joined(isinstance(node.op, ast.And), node.values, columns)
         case ast.Compare():
             return _compare(node, columns)
     raise ValueError(f"{ast.unparse(node)!r} is not arithmetic or a comparison of columns")
@@ -115,11 +126,16 @@ def _number(value: Any) -> Any:
     raise ValueError(f"{value!r} is no number")
 
 
+def _joined(all_of: bool, conditions: list[ast.expr], columns: Columns) -> Any:
+    """Where all of these conditions hold, or any."""
+    return reduce(operator.and_ if all_of else operator.or_, [_truth(_value(each, columns)) for each in conditions])
+
+
 def _truth(value: Any) -> pd.Series[Any]:
     """True, false or missing, row by row."""
     if isinstance(value, pd.Series) and pd.api.types.is_bool_dtype(value):
         return value.astype("boolean")
-    raise ValueError("`and`, `or` and `not` join comparisons")
+    raise ValueError("`and`, `or` and `not` join comparisons, which stand in brackets beside & and |")
 
 
 def _compare(node: ast.Compare, columns: Columns) -> Any:

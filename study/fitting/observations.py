@@ -111,7 +111,7 @@ class Observations:
             problems.append(Problem(law.name, f"{told}{self._left_out()}"))
         for name in law.variables:
             values = np.unique(self.columns[name])
-            if len(self) and len(values) == 1:
+            if len(self) > 1 and len(values) == 1:
                 problems.append(
                     Problem(name, f"is {values[0]:.6g} in all {plural(len(self), 'row')}, so {law.name} cannot tell its effect")
                 )

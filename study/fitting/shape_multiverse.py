@@ -78,8 +78,10 @@ def explore_shapes(folder: Path) -> Multiverse:
     """Ask a sweep's ledger in every universe: size held equal, approach, rates, seeds, budgets, law, loss, space, floor.
 
     Cells of equal size are compared on each validation set and masks apart. Rates, seeds and budgets that use the same runs as
-    others are no universe of their own. Raises InputError where the folder has no ledger.
+    others are no universe of their own. Raises InputError where it is no sweep's folder, or has no ledger.
     """
+    if not SweepFolder(folder).sweep_file.exists():
+        raise InputError.at(str(folder), "is no sweep's folder, which the question of shape needs; of a table --ask compute")
     evidence = gather(SweepFolder(folder))
     runs = evidence.ledger["run_id"].astype(str)
     sizes = {name: dict(zip(runs, evidence.ledger[name].astype(float), strict=True)) for name in SIZES}

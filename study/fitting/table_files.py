@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
@@ -28,7 +29,11 @@ def read_table(path: Path) -> pd.DataFrame:
     Raises InputError where there is none, it cannot be read, or two columns share a name.
     """
     if path.is_dir():
-        path = path / "ledger.parquet"
+        folder, path = path, path / "ledger.parquet"
+        if not path.exists():
+            raise InputError.at(
+                str(folder), "is a folder without a ledger.parquet; give a table, or a sweep that has its report"
+            )
     if not path.exists():
         raise InputError.at(str(path), "does not exist")
     kind = _READERS.get(path.suffix.lower())
@@ -67,10 +72,19 @@ def _read(path: Path, kind: str) -> tuple[pd.DataFrame, bool]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         for _ in range(top.lines):
             file.readline()
-        table = pd.read_csv(
-            file, sep=top.separator, header=None, names=names, skipinitialspace=True, na_values=_MISSING, low_memory=False
-        )
+        try:
+            table = pd.read_csv(
+                file, sep=top.separator, header=None, names=names, skipinitialspace=True, na_values=_MISSING, low_memory=False
+            )
+        except pd.errors.ParserError as error:
+            raise ValueError(_counted_from(top.lines, str(error))) from None
     return table, top.separator == ";"
+
+
+def _counted_from(above: int, error: str) -> str:
+    """What pandas says of the lines below the header (`line 1`) or the rows (`row 0`), in lines of the file."""
+    error = re.sub(r"(?<=\bline )\d+", lambda found: f"{int(found[0]) + above}", error)
+    return re.sub(r"\brow (\d+)", lambda found: f"line {int(found[1]) + 1 + above}", error)
 
 
 def _flat(text: str) -> pd.DataFrame:
