@@ -11,9 +11,9 @@ import sklearn.metrics
 from scipy import stats
 from torchmetrics.functional.text import squad
 
-from study.scoring.intervals import interval, parts_of
+from study.scoring.intervals import Interval, interval, parts_of, resampled_sums
 from study.scoring.metrics import METRICS, answer_scores, by_paradigm, measure, normalised
-from study.tasks.examples import TaskData
+from study.tasks.examples import TaskData, TextExample
 from study.tasks.spec import Metric
 from tests.made_tasks import pairs, question, tagged, task, texts
 
@@ -73,6 +73,9 @@ def test_entities_count_only_where_type_and_borders_agree() -> None:
         (["Santa Clara"], "", 0.0, 0.0),
         (["the"], "a", 1.0, 1.0),
         (["one one two"], "one", 0.0, 0.5),
+        (["one one two"], "one one", 0.0, 0.8),
+        (["Denver Broncos", "Broncos"], "Broncos", 1.0, 1.0),
+        (["apple"], "an apple a day", 0.0, 2 / 3),
     ],
 )
 def test_answers_are_compared_as_squad_does(answers: list[str], prediction: str, exact: float, f1: float) -> None:
@@ -88,9 +91,19 @@ def test_paradigms_weigh_the_same_however_many_pairs_they_have() -> None:
     made = task("minimal_pairs", ["paradigm_accuracy", "accuracy"], pairs(["a", "a", "a", "b"]))
     assert measure(made, "test", [True, True, True, False]) == {"paradigm_accuracy": 0.5, "accuracy": 0.75}
     assert by_paradigm(made.test, [1.0, 0.5, 0.0, 0.5]) == {"a": 0.5, "b": 0.5}
+    assert list(by_paradigm(pairs("cab"), [1.0, 1.0, 1.0])) == ["a", "b", "c"]
+
+
+def test_what_gold_labels_leave_undefined_is_zero() -> None:
+    numbers = task("pair", ["spearman", "pearson"], texts([2.5, 2.5, 2.5]), regression=True)
+    assert measure(numbers, "test", [1.0, 2.0, 3.0]) == {"spearman": 0.0, "pearson": 0.0}
+    assert measure(task("single", ["matthews"], texts([1, 1, 1]), "ab"), "test", [0, 1, 1]) == {"matthews": 0.0}
+    assert measure(task("tokens", ["entity_f1"], tagged([[0, 0]]), TAGS), "test", [[0, 0]]) == {"entity_f1": 0.0}
 
 
 def test_predictions_of_another_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 predictions for 2 examples"):
+        measure(task("single", ["accuracy"], texts([0, 1]), "ab"), "test", [0])
     with pytest.raises(ValueError, match="3 predictions for 2 examples"):
         measure(task("single", ["accuracy"], texts([0, 1]), "ab"), "test", [0, 1, 1])
     with pytest.raises(ValueError, match="1 classes for the 2 words of row 0"):
@@ -101,7 +114,7 @@ def every_metric() -> list[tuple[TaskData, list[Any], Metric]]:
     generator = np.random.default_rng(3)
     two, two_said, _ = classified(2, seed=7)
     four, four_said, _ = classified(4, seed=8)
-    score = generator.random(150) * 5
+    score = np.round(generator.random(150) * 5)  # with ties
     numbers = task("pair", ["pearson", "spearman"], texts(score.tolist()), regression=True)
     sentences = [generator.integers(5, size=generator.integers(3, 12)).tolist() for _ in range(80)]
     said = [[tag if generator.random() < 0.8 else 0 for tag in tags] for tags in sentences]
@@ -111,7 +124,7 @@ def every_metric() -> list[tuple[TaskData, list[Any], Metric]]:
     cases = [
         (two, two_said),
         (four, four_said),
-        (numbers, (score + generator.normal(size=150)).tolist()),
+        (numbers, np.round(score + generator.normal(size=150), 1).tolist()),
         (tokens, said),
         (spans, [["one", "two", "one two", "three"][place] for place in generator.integers(4, size=90)]),
         (minimal, (generator.random(120) < 0.7).tolist()),
@@ -126,6 +139,53 @@ def test_a_metric_is_a_function_of_sums_over_examples(made: TaskData, predicted:
     found = interval(made, "test", predicted, metric)
     assert found.low < parts.value < found.high
     assert found == interval(made, "test", predicted, metric), "the same predictions give the same interval"
+
+
+@pytest.mark.parametrize(("made", "predicted", "metric"), every_metric())
+def test_the_metric_of_a_resample_is_that_of_its_examples(made: TaskData, predicted: list[Any], metric: Metric) -> None:
+    """Only ranks stay as they are in all examples."""
+    parts, generator = parts_of(made, made.test, predicted, metric), np.random.default_rng(1)
+    for _ in range(20):
+        chosen = generator.integers(len(predicted), size=6)
+        found = float(parts.combine(parts.of_examples[chosen].sum(axis=0)))
+        if metric == "spearman":
+            gold = [example.label for example in made.test if isinstance(example, TextExample)]
+            expected = float(stats.pearsonr(stats.rankdata(predicted)[chosen], stats.rankdata(gold)[chosen]).statistic)
+        else:
+            expected = METRICS[metric](made, [made.test[one] for one in chosen], [predicted[one] for one in chosen])
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_resamples_are_as_many_as_asked_for_and_as_large_as_the_split() -> None:
+    sums = resampled_sums(np.ones((30, 2)), 100, np.random.default_rng(0))
+    assert sums.shape == (100, 2)
+    assert (sums == 30).all()
+
+
+def test_the_interval_is_of_the_first_metric() -> None:
+    made = task("single", ["f1", "accuracy"], texts([1] * 30 + [0] * 70), ["no", "yes"])
+    said = [1, 0] * 50
+    assert interval(made, "test", said) == interval(made, "test", said, "f1") != interval(made, "test", said, "accuracy")
+
+
+@pytest.mark.parametrize("metric", ["matthews", "pearson"])
+def test_what_is_undefined_in_all_resamples_or_in_some_is_zero_there(metric: Metric) -> None:
+    """A third of the resamples lack the one prediction that differs; sums of the others' squares round to less than nothing."""
+    gold = [row % 2 for row in range(50)]
+    made = task("pair", [metric], texts(gold), () if metric == "pearson" else ["no", "yes"], regression=metric == "pearson")
+    assert interval(made, "test", [1] * 50) == Interval(0.0, 0.0, 0.0)
+    other = [0.1] * 49 + [1.1] if metric == "pearson" else [0] * 49 + [1]
+    found = interval(made, "test", other)
+    assert abs(found.low) < 1e-7
+    assert 0.1 < found.high < 0.3
+
+
+def test_a_correlation_does_not_hang_on_where_zero_lies() -> None:
+    gold, generator = np.arange(60.0), np.random.default_rng(0)
+    said = gold + generator.normal(0, 20, 60)
+    made = task("pair", ["pearson"], texts(gold.tolist()), regression=True)
+    near, far = (interval(made, "test", (said + zero).tolist()) for zero in (0, 1e8))
+    assert (far.low, far.high, far.standard_error) == pytest.approx((near.low, near.high, near.standard_error), abs=1e-6)
 
 
 def test_the_interval_of_an_accuracy_is_that_of_the_binomial() -> None:

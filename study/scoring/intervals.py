@@ -169,7 +169,7 @@ def _matthews(sums: Floats) -> Floats:
     total, right = sums.sum(axis=-1), np.trace(square, axis1=-2, axis2=-1)
     meant, said = square.sum(axis=-1), square.sum(axis=-2)
     spread = (total**2 - (meant**2).sum(axis=-1)) * (total**2 - (said**2).sum(axis=-1))
-    return _ratio(right * total - (meant * said).sum(axis=-1), np.sqrt(np.maximum(spread, 0)))
+    return _ratio(right * total - (meant * said).sum(axis=-1), np.sqrt(spread))
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
