@@ -106,3 +106,9 @@ def test_knobs_beside_the_rate_are_told_with_the_end_they_lie_at() -> None:
     runs["recipe.dropout"], runs["architecture.norm"] = 0.1, ["pre", "post", "pre", "pre"]
     decay, rate = TunedKnob("recipe.weight_decay", 0.1, None), TunedKnob("masking.rate", 0.3, "highest")
     assert tuned_knobs(runs) == (decay, rate, TunedKnob("architecture.norm", "post", None))
+
+
+def test_a_knob_beyond_which_runs_only_failed_is_at_its_end() -> None:
+    runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (1e-3, None, "OOM"), (1e-3, None, "DIVERGED: NaN"))
+    runs = runs.assign(**{"recipe.weight_decay": [0.01, 0.1, 1.0, 0.01], "masking.rate": [0.15, 0.3, 0.15, 0.4]})
+    assert tuned_knobs(runs) == (TunedKnob("recipe.weight_decay", 0.1, "highest"), TunedKnob("masking.rate", 0.3, None))

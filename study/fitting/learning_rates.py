@@ -63,14 +63,14 @@ class TunedKnob:
 def tuned_knobs(runs: pd.DataFrame) -> tuple[TunedKnob, ...]:
     """The knobs beside the learning rate in which the runs of a cell differ; none without a usable run at the first seed.
 
-    Only numbers have ends.
+    Only numbers have ends, those of the runs that tell of their knobs.
     """
     if (best := _best_run(runs)) is None:
         return ()
     found = []
     for name in (name for name in _knobs(runs) if runs[name].nunique() > 1):
         chosen: Any = runs.at[best, name]
-        values = pd.to_numeric(runs[name], errors="coerce")
+        values = pd.to_numeric(runs.loc[_tell(runs), name], errors="coerce")
         edge: Literal["lowest", "highest"] | None = None
         if not values.isna().any():
             edge = "lowest" if chosen == values.min() else "highest" if chosen == values.max() else None
@@ -81,6 +81,12 @@ def tuned_knobs(runs: pd.DataFrame) -> tuple[TunedKnob, ...]:
 def _knobs(runs: pd.DataFrame) -> list[str]:
     """The columns of all that can be tuned but for the learning rate."""
     return [name for name in runs.columns if name.startswith(_TUNABLE) and name != RATE]
+
+
+def _tell(runs: pd.DataFrame) -> pd.Series[bool]:
+    """Which runs say how good their knobs are: not those that failed or that a person excluded."""
+    told = runs["state"].isin(["COMPLETED", "DIVERGED"])
+    return told & runs["excluded_by_hand"].isna() if "excluded_by_hand" in runs else told
 
 
 def _best_run(runs: pd.DataFrame) -> Hashable | None:
@@ -111,10 +117,7 @@ def search_rates(runs: pd.DataFrame) -> RateSearch:
     reason (FAILED, OOM, HUNG), or that a person excluded, says nothing about its rate and does not count as tried. Where the
     cell has one rate alone, which nothing had to choose, any seed that learned will do.
     """
-    told = runs["state"].isin(["COMPLETED", "DIVERGED"])
-    if "excluded_by_hand" in runs:
-        told &= runs["excluded_by_hand"].isna()
-    first = runs[(runs["seed"] == runs["seed"].min()) & told]
+    first = runs[(runs["seed"] == runs["seed"].min()) & _tell(runs)]
     tried = tuple(_tried(row) for _, row in first.sort_values(RATE).iterrows())
     losses = np.array([_rank_loss(rate) for rate in tried])
     if not np.isfinite(losses).any():
