@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,11 @@ def test_seeds_that_did_not_run_the_grid_do_not_choose() -> None:
     assert list(scores([*grid, *later])["test"]) == [0.2, 0.3]
 
 
+def test_of_knobs_that_are_as_good_the_least_stand_whichever_came_first() -> None:
+    grid = [record(rate, 0, dev=0.5, test=rate) for rate in (3e-4, 1e-4, 1e-3)]
+    assert list(scores(grid)["learning_rate"]) == list(scores(grid[::-1])["learning_rate"]) == [1e-4]
+
+
 def test_what_failed_or_was_not_measured_competes_with_none() -> None:
     """A score below zero is better than one that nobody knows."""
     grid = [record(rate, 0, dev=0.9, test=0.9) for rate in (3e-4, 1e-3)]
@@ -50,10 +56,9 @@ def test_what_failed_or_was_not_measured_competes_with_none() -> None:
 
 
 def test_protocols_and_tasks_do_not_compete() -> None:
-    table = scores(
-        [record(1e-4, 0, 0.5, 0.1), record(1e-4, 0, 0.9, 0.2, protocol="random_init"), record(1e-4, 0, 0.1, 0.3, task="rte")]
-    )
-    assert len(table) == 3
+    others = [record(3e-4, 0, 0.9, 0.2, protocol="random_init"), record(3e-4, 0, 0.9, 0.2, update="head")]
+    table = scores([record(1e-4, 0, 0.5, 0.1), *others, record(3e-4, 0, 0.1, 0.3, task="rte")])
+    assert len(table) == 4
 
 
 def test_a_score_that_lies_under_two_runs_is_one_score() -> None:
@@ -89,6 +94,12 @@ def test_a_record_is_written_once_and_read_back(tmp_path: Path) -> None:
     assert folder.file_score(filed)
     assert not folder.file_score(record(1e-4, 0, 0.9, 0.9))
     assert scores_of(run) == [filed]
+    later = record(3e-4, 1, 0.5, 0.1)
+    assert score_folder(run, later.score_id).file_score(later)
+    assert [found.score_id for found in scores_of(run)] == sorted([filed.score_id, later.score_id])
+    for of in (filed.config, later.config):
+        folder.write_settings(of)
+    assert ScoreConfig.parse(json.loads(folder.settings_file.read_bytes())) == filed.config
     folder.record_file.write_text("{")
     with pytest.raises(InputError, match="is not a record"):
         scores_of(run)
