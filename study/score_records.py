@@ -206,8 +206,7 @@ def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
         values = [record.dev for record in tried if record.dev is not None and record.config.seed in seeds]
         return sum(values) / len(values) if values else -math.inf
 
-    best = max(sorted(by_knobs), key=lambda knobs: dev(by_knobs[knobs]))
-    return sorted(by_knobs[best], key=lambda record: record.config.seed)
+    return by_knobs[max(sorted(by_knobs), key=lambda knobs: dev(by_knobs[knobs]))]
 
 
 def tuned_values(config: ScoreConfig) -> tuple[Any, ...]:

@@ -14,6 +14,9 @@ def test_the_interval_is_students_over_seeds_and_normal_over_examples() -> None:
     assert interval_of_mean([0.5], 0.1) is None
     low, high = interval_of_mean([0.4, 0.6], 0.0) or (0, 0)
     assert (low, high) == pytest.approx((0.5 - 1.2706, 0.5 + 1.2706), abs=1e-4)
+    values = [0.2, 0.5, 0.6]
+    theirs = stats.ttest_1samp(values, 0).confidence_interval()
+    assert interval_of_mean(values, 0.0) == pytest.approx((theirs.low, theirs.high))
     assert noise_of_seeds(9.0, 0, 1, error_over_examples=0.1).half == pytest.approx(0.196, abs=1e-4), "of examples alone"
     assert np.isnan(UNKNOWN.half)
 
