@@ -71,6 +71,15 @@ def test_a_score_that_lies_under_two_runs_is_one_score() -> None:
     assert set(table["run_id"]) == {once.run_id}
 
 
+def test_a_row_tells_the_metrics_of_both_splits_and_the_knobs_that_are_not_as_usual() -> None:
+    plain = record(1e-4, 0, 0.5, 0.1)
+    of = config(knobs={"learning_rate": 1e-4, "dropout": 0.0}, task="rte")
+    table = scores([plain, plain.model_copy(update={"score_id": of.fingerprint(), "config": of})])
+    assert dict(zip(table["task"], table["knobs"], strict=True)) == {"cola": "", "rte": "dropout=0"}
+    assert set(table["dev/matthews"]) == set(table["dev"]) == {0.5}
+    assert set(table["test/matthews"]) == set(table["test"]) == {0.1}
+
+
 def test_scores_stand_run_by_run_and_seed_by_seed() -> None:
     of_runs = [
         record(1e-4, seed, 0.5, 0.1, encoder=run * 16).model_copy(update={"run_id": run * 16})

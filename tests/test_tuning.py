@@ -91,6 +91,7 @@ def test_a_grid_that_is_there_already_is_used_whole() -> None:
     assert searched(line(), valley(0), known) == [(8,)]
     assert sought(line(), tuple(known.items())).best == 7
     assert searched(line(), valley(4), {place: valley(4)(place) for place in range(1, 8)}) == []
+    assert searched(line(), lambda _: 9.0, {3: 1.0, 4: 0.5, 5: 1.0, 7: 0.1}) == [(6,), (8,)], "the lower side first"
 
 
 @given(st.integers(1, 7), st.lists(st.one_of(st.none(), st.floats(0, 9)), min_size=9, max_size=9))

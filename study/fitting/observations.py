@@ -115,7 +115,7 @@ class Observations:
                 problems.append(
                     Problem(name, f"is {values[0]:.6g} in all {plural(len(self), 'row')}, so {law.name} cannot tell its effect")
                 )
-        if "unique_tokens" in law.variables and (self.columns["unique_tokens"] >= self.columns["tokens"]).all():
+        if "unique_tokens" in law.variables and len(self) and (self.columns["unique_tokens"] >= self.columns["tokens"]).all():
             told = (
                 f"is no less than tokens in all {plural(len(self), 'row')}: none repeats, and {law.name} asks what repeats give"
             )
