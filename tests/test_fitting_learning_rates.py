@@ -30,7 +30,8 @@ def rows(*runs: tuple[float, float | None, str | None], seed: int = 0) -> pd.Dat
 def test_parabola_finds_the_lowest_point_of_a_parabola_in_log_rate() -> None:
     best, lowest = 2.5e-3, 4.0
     curve = [(rate, lowest + 0.2 * np.log(rate / best) ** 2, None) for rate in (1e-3, 2e-3, 4e-3, 8e-3)]
-    found = search_rates(rows(*curve))
+    found = search_rates(rows(*curve[::-1]))
+    assert [rate.learning_rate for rate in found.tried] == [1e-3, 2e-3, 4e-3, 8e-3]
     assert found.status == "bracketed"
     assert found.chosen == 2e-3
     assert found.optimum == pytest.approx(best)
@@ -62,6 +63,8 @@ def test_where_no_rate_was_chosen_any_seed_that_learned_will_do() -> None:
     assert (search_rates(untuned).status, search_rates(untuned).chosen) == ("only_tried", 2e-3)
     tuned = pd.concat([untuned, rows((4e-3, None, "DIVERGED: NaN"))], ignore_index=True)
     assert (search_rates(tuned).status, search_rates(tuned).chosen) == ("none_usable", None)
+    stuck = pd.concat([rows((2e-3, None, "DIVERGED: NaN")), rows((2e-3, 5.6, "stuck"), seed=1)], ignore_index=True)
+    assert (search_rates(stuck).status, search_rates(stuck).chosen) == ("none_usable", None)
 
 
 def test_a_rate_whose_run_a_person_excluded_was_not_tried() -> None:
@@ -112,3 +115,20 @@ def test_a_knob_beyond_which_runs_only_failed_is_at_its_end() -> None:
     runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (1e-3, None, "OOM"), (1e-3, None, "DIVERGED: NaN"))
     runs = runs.assign(**{"recipe.weight_decay": [0.01, 0.1, 1.0, 0.01], "masking.rate": [0.15, 0.3, 0.15, 0.4]})
     assert tuned_knobs(runs) == (TunedKnob("recipe.weight_decay", 0.1, "highest"), TunedKnob("masking.rate", 0.3, None))
+
+
+def test_a_number_that_some_runs_lack_has_no_ends_and_a_whole_one_is_whole() -> None:
+    runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (1e-3, 4.3, None))
+    runs["architecture.embedding"], runs["recipe.warmup_tokens"] = [32.0, 64.0, None], [100.0, 200.0, 100.0]
+    embedding, warmup = tuned_knobs(runs)
+    assert embedding == TunedKnob("architecture.embedding", 64, None)
+    assert warmup == TunedKnob("recipe.warmup_tokens", 200, "highest")
+    assert isinstance(warmup.chosen, int)
+
+
+def test_only_the_first_seed_chooses_other_knobs() -> None:
+    first = rows((1e-3, 4.2, None), (1e-3, 4.1, None)).assign(**{"recipe.weight_decay": [0.01, 0.1]})
+    second = rows((1e-3, 3.0, None), seed=1).assign(**{"recipe.weight_decay": [0.01]})
+    runs = pd.concat([second, first], ignore_index=True)
+    assert off_best(runs).tolist() == ["recipe.weight_decay", "recipe.weight_decay", ""]
+    assert tuned_knobs(runs) == (TunedKnob("recipe.weight_decay", 0.1, "highest"),)

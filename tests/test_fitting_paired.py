@@ -72,6 +72,28 @@ def test_difference_is_that_of_the_means_and_its_sign_follows_the_order() -> Non
     assert other.p_value == pytest.approx(one.p_value)
 
 
+def test_each_source_of_noise_has_its_error() -> None:
+    """One variance for each cell, 0.1/2 and 0.2/3, and that over sequences as of the paired t-test."""
+    random = np.random.default_rng(0)
+    first, second = random.normal(size=(2, 9)), random.normal(size=(3, 9))
+    found = paired_difference(first, second, [SeedVariance(0.1, 1, 1), SeedVariance(0.2, 2, 1)])
+    over_sequences = stats.sem(first.mean(axis=0) - second.mean(axis=0))
+    assert (found.n_sequences, found.n_seeds) == (9, (2, 3))
+    assert found.standard_error_sequences_nats == pytest.approx(over_sequences)
+    assert found.standard_error_seeds_nats == pytest.approx((0.1 / 2 + 0.2 / 3) ** 0.5)
+    assert found.standard_error_nats == pytest.approx((over_sequences**2 + 0.1 / 2 + 0.2 / 3) ** 0.5)
+    assert found.degrees_of_freedom == pytest.approx((0.1 / 2 + 0.2 / 3) ** 2 / ((0.1 / 2) ** 2 / 1 + (0.2 / 3) ** 2 / 2))
+    alone = paired_difference(first, second, None)
+    assert (alone.estimate_nats, alone.standard_error_sequences_nats) == pytest.approx((found.estimate_nats, over_sequences))
+    assert alone.n_seeds == (2, 3)
+
+
+@pytest.mark.parametrize(("low", "high", "holds"), [(-1, 1, True), (0, 1, True), (-1, 0, True), (1, 2, False), (-2, -1, False)])
+def test_an_interval_holds_zero_with_its_ends(low: float, high: float, holds: bool) -> None:
+    assert Difference(0.0, 0.1, 9, (2, 2), low_nats=low, high_nats=high).holds_zero is holds
+    assert not Difference(0.0, 0.1, 9, (2, 2)).holds_zero
+
+
 def test_without_replicates_there_is_no_interval() -> None:
     cells = simulated(np.random.default_rng(3), [4.1, 4.0], 1, 50, 0.01)
     assert pooled_seed_variance(cells) is None
@@ -82,6 +104,7 @@ def test_without_replicates_there_is_no_interval() -> None:
 def test_holm_against_a_worked_example() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([None, 0.04, None, 0.01]) == [None, pytest.approx(0.04), None, pytest.approx(0.02)], "of those known"
 
 
 def test_plan_to_decide_names_what_limits() -> None:

@@ -66,7 +66,7 @@ def test_a_search_goes_downhill_until_worse_values_are_on_both_sides(best: float
 
 def test_a_start_at_the_best_of_a_neighbour_needs_three_trials_of_seven() -> None:
     values = [0.001 * 2**power for power in range(7)]
-    assert start_near(values, None) == 4
+    assert [start_near(values[:count], None) for count in (1, 2, 3, 4, 7)] == [1, 1, 2, 2, 4]
     assert [start_near(values, best) for best in (0.0001, 0.001, 0.0029, 0.9)] == [1, 1, 3, 7]
     for best in range(2, 7):
         assert len(searched(line(start=best), valley(best))[0]) == 3
@@ -77,6 +77,7 @@ def test_a_start_at_the_best_of_a_neighbour_needs_three_trials_of_seven() -> Non
 def test_values_that_no_run_can_have_are_not_tried() -> None:
     assert searched(line(3, 2, low=None), valley(0)) == [(1, 2, 3)]
     assert searched(line(2, 1), valley(0)) == [(1, 2), (0,)]
+    assert searched(line(1, 1), valley(1)) == [(1,), (0,)], "beyond one end only"
 
 
 def test_runs_that_learned_nothing_are_worse_than_any_and_the_search_looks_lower_first() -> None:
@@ -92,6 +93,7 @@ def test_a_grid_that_is_there_already_is_used_whole() -> None:
     assert sought(line(), tuple(known.items())).best == 7
     assert searched(line(), valley(4), {place: valley(4)(place) for place in range(1, 8)}) == []
     assert searched(line(), lambda _: 9.0, {3: 1.0, 4: 0.5, 5: 1.0, 7: 0.1}) == [(6,), (8,)], "the lower side first"
+    assert searched(line(), lambda _: 9.0, {1: 0.4, 3: 1.0, 4: 0.5, 5: 1.0, 7: 0.1}) == [(6,), (8,)]
 
 
 @given(st.integers(1, 7), st.lists(st.one_of(st.none(), st.floats(0, 9)), min_size=9, max_size=9))

@@ -107,7 +107,7 @@ def sought(line: Line, known: tuple[tuple[int, float | None], ...]) -> Sought:
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     losses, sampler = dict(known), Bracketing(line)
-    study = optuna.create_study(sampler=sampler, direction="minimize")
+    study = optuna.create_study(sampler=sampler)
     space: dict[str, BaseDistribution] = {KNOB: FloatDistribution(0, len(line.values) - 1)}
     for place in _first(line):
         study.enqueue_trial({KNOB: float(place)})
@@ -134,7 +134,7 @@ def start_near(values: Sequence[float], best: float | None) -> int:
 
 def _first(line: Line) -> list[int]:
     """The places to begin with: the start and as many around it as are asked for at once."""
-    return sorted(sorted(line.inside, key=lambda place: (abs(place - line.start), place))[:AT_ONCE])
+    return sorted(sorted(line.inside, key=lambda place: abs(place - line.start))[:AT_ONCE])
 
 
 def _replay(
