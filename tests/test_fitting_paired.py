@@ -123,12 +123,13 @@ def test_plan_to_decide_names_what_limits() -> None:
     assert stricter > wanted
 
 
-def test_as_many_seeds_as_would_decide_decide_and_one_less_does_not() -> None:
+@pytest.mark.parametrize(("cells", "gap"), [(4, 0.02), (1, 0.03), (1, 0.035), (1, 0.04), (1, 0.045)])
+def test_as_many_seeds_as_would_decide_decide_and_one_less_does_not(cells: int, gap: float) -> None:
     first, second = (
         cell - cell.mean() + mean
-        for cell, mean in zip(simulated(np.random.default_rng(4), [4.0, 4.0], 2, 400, 0.0), (4.02, 4.0), strict=True)
+        for cell, mean in zip(simulated(np.random.default_rng(4), [4.0, 4.0], 2, 400, 0.0), (4 + gap, 4.0), strict=True)
     )
-    seeds = SeedVariance(variance=0.02**2, degrees_of_freedom=4, cells=4)
+    seeds = SeedVariance(variance=0.02**2, degrees_of_freedom=cells, cells=cells)
     both = (seeds, seeds)
     wanted = seeds_that_would_decide(paired_difference(first, second, both), both, comparisons=1)
     assert wanted is not None
