@@ -189,6 +189,37 @@ def test_a_verdict_needs_a_p_value_below_five_percent(p_value: float, status: st
     assert _judged(average, p_value).status == status
 
 
+def test_the_verdicts_of_all_averages_are_adjusted_together() -> None:
+    """Of three pairs the least p-value counts thrice, the next twice or as much as that, as Holm has it."""
+    effects = {"post": 0.0, "pre": -0.02, "sandwich": 0.01}
+    random = np.random.default_rng(0)
+    cells = [
+        replace(
+            cell("post", place, losses(4.0 + effect, random.normal(0, 0.02, 3))),
+            name=f"{name} {place}",
+            settings={"architecture.norm": name},
+        )
+        for place in (1, 2)
+        for name, effect in effects.items()
+    ]
+    found = averaged(cells)[1]
+    plain = sorted(average.difference.p_value or 0 for average in found)
+    first, second, third = (times * p_value for times, p_value in zip((3, 2, 1), plain, strict=True))
+    expected = [first, max(first, second), max(first, second, third)]
+    assert sorted(average.p_value_holm or 0 for average in found) == pytest.approx(np.minimum(expected, 1))
+    assert all((average.status == "decided") == ((average.p_value_holm or 0) < 0.05) for average in found)
+
+
+def test_places_that_are_not_decided_do_not_oppose_each_other() -> None:
+    off, effects = (-0.3, 0.0, 0.3), {1: -0.1, 2: 0.1}
+    cells = [
+        cell(norm, place, losses(4.0 + (norm == "pre") * effects[place], off)) for place in effects for norm in ("post", "pre")
+    ]
+    pairs, (average,) = averaged(cells)
+    assert {pair.first_is_lower for pair in pairs} == {True, False}
+    assert not average.opposed
+
+
 def test_settings_on_other_validation_sets_are_no_pair() -> None:
     post, pre = (cell(norm, 1, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre"))
     assert len(list(families_of_settings([post, pre]))) == 1

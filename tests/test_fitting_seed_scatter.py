@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 
 from study.behrens_fisher import chance_beyond
 from study.config import Budget
@@ -86,6 +87,17 @@ def test_cells_that_do_not_scatter_and_cells_alone(cells: dict[str, NDArray[np.f
     assert found.alike is alike
     assert (found.p_alike is None) == (len(cells) == 1)
     assert bool(found.variances) == (cells.keys() != {"single"})
+
+
+@pytest.mark.parametrize(("wider", "alike"), [(2.0, True), (3.0, False), (4.0, False)])
+def test_cells_are_alike_where_bartletts_p_value_is_above_a_quarter(wider: float, alike: bool) -> None:
+    """Of variances 1 and w², two degrees each, M = 4·ln((1 + w²)/2) − 4·ln w, over 1.25, is χ² of one degree."""
+    found = seed_scatter(POOL, {"one": cell(3.0, 4.0, 5.0), "wider": cell(3 - wider, 3.0, 3 + wider)})
+    statistic = (4 * np.log((1 + wider**2) / 2) - 4 * np.log(wider)) / 1.25
+    assert found.p_alike == pytest.approx(stats.chi2.sf(statistic, 1))
+    assert found.p_alike is not None
+    assert found.p_alike > 0.05
+    assert found.alike is alike
 
 
 EVEN, STEPS, ONE_LOUD = np.full(8, 0.01), np.geomspace(0.01, 0.1, 8), np.array([*np.full(7, 0.01), 0.1])
