@@ -53,6 +53,9 @@ def test_seed_variance_is_pooled_over_cells() -> None:
     found = pooled_seed_variance(cells)
     assert found is not None
     assert asdict(found) == {"variance": (2.0 + 2.0) / 3, "degrees_of_freedom": 3, "cells": 2}
+    skewed = pooled_seed_variance([cell(0.0, 0.0, 3.0)])
+    assert skewed is not None
+    assert skewed.variance == pytest.approx(np.var([0, 0, 3], ddof=1))
 
 
 def test_cells_that_scatter_alike_share_a_variance_with_those_of_one_seed() -> None:
@@ -71,6 +74,7 @@ def test_cells_that_scatter_unevenly_have_their_own_and_those_of_one_seed_none()
     assert {name: variance.variance for name, variance in found.variances.items()} == pytest.approx({"loud": 1, "quiet": 1e-4})
     assert {variance.degrees_of_freedom for variance in found.variances.values()} == {2}
     assert list(found.deviations) == ["quiet", "loud"]
+    assert found.deviations == pytest.approx({"loud": 1, "quiet": 0.01})
 
 
 @pytest.mark.parametrize(
