@@ -16,6 +16,7 @@ from study.fitting.averages import Average, _judged, averages_of
 from study.fitting.cells import Cell, families_of, families_of_settings
 from study.fitting.comparisons import Comparison, _judge, compare, why_left_out
 from study.fitting.learning_rates import RateSearch
+from study.fitting.paired import seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.seed_scatter import SeedVariance
 
 SEQUENCES = 400
@@ -208,6 +209,36 @@ def test_the_verdicts_of_all_averages_are_adjusted_together() -> None:
     expected = [first, max(first, second), max(first, second, third)]
     assert sorted(average.p_value_holm or 0 for average in found) == pytest.approx(np.minimum(expected, 1))
     assert all((average.status == "decided") == ((average.p_value_holm or 0) < 0.05) for average in found)
+
+
+def test_pairs_of_shapes_and_of_settings_are_adjusted_together_and_those_without_a_p_value_do_not_count() -> None:
+    """Of two shapes under two norms four pairs are known; a third shape has one seed, and so no variance."""
+    random = np.random.default_rng(1)
+    cells = [
+        replace(
+            of := cell(norm, 1, losses(4.0 + 0.01 * depth, random.normal(0, scatter, seeds), 0.01, depth)),
+            name=f"{norm} {depth}",
+            architecture=of.architecture.model_copy(update={"depth": depth}),
+        )
+        for depth, scatter, seeds in ((1, 0.3, 3), (2, 0.003, 3), (3, 0.1, 1))
+        for norm in ("post", "pre")
+    ]
+    found = compare(families_of(tuple(cells)), list(families_of_settings(cells)), include_unbracketed=True)
+    known = [pair for pair in found.pairs if pair.difference.p_value is not None]
+    assert (len(known), len(found.pairs)) == (4, 9)
+    assert {pair.of_shapes for pair in known} == {True, False}
+    running, expected = 0.0, []
+    for place, p_value in enumerate(sorted(pair.difference.p_value or 0 for pair in known)):
+        running = max(running, (4 - place) * p_value)
+        expected.append(min(running, 1.0))
+    assert sorted(pair.p_value_holm or 0 for pair in known) == pytest.approx(expected)
+    undecided = [pair for pair in known if pair.status == "undecided"]
+    assert undecided
+    for pair in undecided:
+        seeds = [found.seed_variances[name] for name in (pair.first_cell, pair.second_cell)]
+        assert pair.seeds_that_would_decide == seeds_that_would_decide(pair.difference, seeds, 4)
+        assert pair.sequences_that_would_decide == sequences_that_would_decide(pair.difference, seeds, 4)
+    assert found.compared == {each.name for each in cells}
 
 
 def test_places_that_are_not_decided_do_not_oppose_each_other() -> None:

@@ -57,6 +57,8 @@ def test_a_law_needs_one_point_more_than_it_has_parameters_and_repeats_are_no_po
     enough.check(law)
     twice = Observations.of({law.variables[0]: np.repeat(sizes[1:], 2)}, np.repeat(sizes[1:], 2))
     assert (enough.settings(law), twice.settings(law)) == (needed, needed - 1)
+    grid = Observations.of({"parameters": np.array([1.0, 1.0, 2.0, 2.0]), "tokens": np.array([1.0, 2.0, 1.0, 1.0])}, np.ones(4))
+    assert grid.settings(LAWS["chinchilla"]) == 3, "of two variables together"
     gone = [Exclusion("a", "torn"), Exclusion("b", f"{BY_CHOICE}where"), Exclusion("c", f"{BY_CHOICE}where")]
     with pytest.raises(InputError, match=rf"here are {needed - 1} in {2 * (needed - 1)} rows; left out: 1 row \(torn\)$"):
         replace(twice, excluded=tuple(gone)).check(law)
