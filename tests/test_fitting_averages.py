@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from study.architecture import Architecture
 from study.config import Budget
 from study.findings import _averages as sentences
+from study.fitting import comparisons
 from study.fitting.averages import Average, _judged, averages_of
 from study.fitting.cells import Cell, families_of, families_of_settings
 from study.fitting.comparisons import Comparison, _judge, compare, why_left_out
 from study.fitting.learning_rates import RateSearch
-from study.fitting.paired import seeds_that_would_decide, sequences_that_would_decide
+from study.fitting.paired import Difference, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.seed_scatter import SeedVariance
 
 SEQUENCES = 400
@@ -239,6 +240,16 @@ def test_pairs_of_shapes_and_of_settings_are_adjusted_together_and_those_without
         assert pair.seeds_that_would_decide == seeds_that_would_decide(pair.difference, seeds, 4)
         assert pair.sequences_that_would_decide == sequences_that_would_decide(pair.difference, seeds, 4)
     assert found.compared == {each.name for each in cells}
+
+
+def test_each_side_of_a_pair_is_reckoned_with_its_own_seeds() -> None:
+    """The second scatters widely and has six seeds; were it the first, of two, no sequences would decide."""
+    (pair, *_), _ = averaged([cell(norm, 1, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre")])
+    quiet, wide = SeedVariance(1e-12, 5, 1), SeedVariance(1.5e-4, 5, 1)
+    pair = replace(pair, difference=Difference(0.02, 0.01, 1000, (2, 6), p_value=0.9))
+    (found,) = comparisons._judged([pair], {pair.first_cell: quiet, pair.second_cell: wide})
+    assert found.sequences_that_would_decide is not None
+    assert sequences_that_would_decide(pair.difference, [wide, quiet], 1) is None
 
 
 def test_places_that_are_not_decided_do_not_oppose_each_other() -> None:
