@@ -306,6 +306,11 @@ def test_a_plan_reads_how_the_text_begins(here: Path, refusal: Refusal) -> None:
     assert one(refusal.of("plan", "x.yaml", "data.corpus=x.jsonl")).startswith("data.text_column: 'text' is not a column")
 
 
+def test_a_plan_looks_at_the_name_of_a_dataset(here: Path, refusal: Refusal) -> None:
+    Path("x.yaml").write_text(GOOD)
+    assert one(refusal.of("plan", "x.yaml", "data.corpus='hub:'")).startswith("data.corpus: 'hub:' names no dataset")
+
+
 def parquet(path: Path) -> None:
     pd.DataFrame({"words": ["a b", "c d"], "count": [1, 2]}).to_parquet(path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from study.fitting.estimation import Settings
 from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast, forecast
 from study.fitting.ledgers import columns_apart, runs_of, settings_of, unusable, validation_columns
-from study.fitting.observations import Observations
+from study.fitting.observations import Exclusion, Observations
 from study.fitting.reading import Source, read_columns, read_observations
 from study.fitting.table_files import read_table
 from study.fitting.text_numbers import read_text_numbers
@@ -556,3 +557,14 @@ def test_a_ledger_of_other_people_may_lack_what_ours_have(tmp_path: Path, change
     table.astype({"architecture.vocabulary": str} if "many" in changes.values() else {}).to_parquet(folder.ledger_file)
     found = read_observations(Source(folder.path), LAWS["power-floor"])
     assert len(found) > 3
+
+
+def test_rows_are_left_out_for_one_reason_whatever_its_particulars() -> None:
+    stuck = [Exclusion(f"row {row}", f"stuck near the unigram entropy or above (loss 5.9{row} nats)") for row in range(3)]
+    others = [Exclusion("row 4", "left out by (N > 1) & (D > 1)"), Exclusion("row 5", "D (B) is missing")]
+    found = Observations.of({}, np.ones(2))
+    assert replace(found, excluded=(*stuck, *others)).excluded_by_reason() == {
+        "stuck near the unigram entropy or above": ["row 0", "row 1", "row 2"],
+        "left out by (N > 1) & (D > 1)": ["row 4"],
+        "D (B) is missing": ["row 5"],
+    }

@@ -72,6 +72,8 @@ def test_failed_runs_are_tried_again_and_their_records_kept(tmp_path: Path) -> N
         retry(folder, [retried.run_id])
     with pytest.raises(InputError, match="has no record: the next launch goes on with it anyway"):
         retry(folder, [diverged])
+    with pytest.raises(InputError, match=r"'': is the start of [0-9]+ runs' ids"):
+        retry(folder, [""])
     with pytest.raises(InputError, match="is the start of 0 runs' ids"):
         retry(folder, ["zzzz"])
 
@@ -150,6 +152,10 @@ def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: 
         include(best.run_id, folder.path.parent)
     with pytest.raises(InputError, match="79: is too short for an id; give 4 characters"):
         exclude("79", folder.path.parent, "broken")
+    with pytest.raises(InputError, match="'': is too short for an id"):
+        exclude("", folder.path.parent, "broken")
+    with pytest.raises(InputError, match="--reason: is empty; say why"):
+        exclude(best.run_id, folder.path.parent, " ")
     with pytest.raises(InputError, match="is neither a run's folder nor the id of a run"):
         exclude("nowhere", folder.path.parent, "why not")
 

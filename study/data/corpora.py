@@ -11,7 +11,7 @@ from study.config import DataConfig
 from study.data.cache import known_sha256_of
 from study.data.docstrings import docstrings_identity, read_docstrings
 from study.data.files import corpus_files, pieces, read_file
-from study.data.hub import PREFIX, hub_identity, read_hub
+from study.data.hub import PREFIX, hub_identity, hub_name, read_hub
 from study.errors import InputError
 
 Split = Literal["train", "validation", "test"]
@@ -55,9 +55,11 @@ def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Documen
 def check_corpus(data: DataConfig) -> None:
     """Raise InputError where a local corpus is missing or of no known kind, or a file does not begin as it should.
 
-    The hub is not asked.
+    The hub is not asked, only its dataset's name is looked at.
     """
-    if data.corpus != _DOCSTRINGS and not data.corpus.startswith(PREFIX):
+    if data.corpus.startswith(PREFIX):
+        hub_name(data.corpus)
+    elif data.corpus != _DOCSTRINGS:
         for file in corpus_files(data.corpus):
             next(read_file(file, data.text_column), None)
 

@@ -18,7 +18,7 @@ def hub_identity(corpus: str) -> list[str | None]:
     """
     from datasets import load_dataset_builder
 
-    name, config = _parsed(corpus)
+    name, config = hub_name(corpus)
     with _loading(corpus):
         builder = load_dataset_builder(name, config)
     return [name, builder.config.name, builder.hash]
@@ -31,7 +31,7 @@ def read_hub(corpus: str, text_column: str) -> Iterator[str]:
     """
     from datasets import disable_progress_bars, load_dataset
 
-    name, config = _parsed(corpus)
+    name, config = hub_name(corpus)
     disable_progress_bars()
     with _loading(corpus):
         dataset = load_dataset(name, config, split="train")
@@ -41,7 +41,8 @@ def read_hub(corpus: str, text_column: str) -> Iterator[str]:
         yield from (text or "" for text in batch[text_column])
 
 
-def _parsed(corpus: str) -> tuple[str, str | None]:
+def hub_name(corpus: str) -> tuple[str, str | None]:
+    """Name and configuration of a `hub:NAME[:CONFIG]`; raises InputError where it has no name."""
     name, _, config = corpus.removeprefix(PREFIX).partition(":")
     if not name:
         raise InputError.at("data.corpus", f"{corpus!r} names no dataset; the form is hub:NAME[:CONFIG]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -86,10 +87,11 @@ class Observations:
         return len(np.unique(np.column_stack([self.columns[name] for name in law.variables]), axis=0))
 
     def excluded_by_reason(self) -> dict[str, list[str]]:
-        """The labels of the rows that are left out, by why they are."""
+        """The labels of the rows that are left out, by why they are, without a reason's particulars in brackets at its end."""
         reasons: dict[str, list[str]] = {}
         for gone in self.excluded:
-            reasons.setdefault(gone.reason, []).append(gone.row)
+            reason = gone.reason if gone.reason.startswith(BY_CHOICE) else re.sub(r" \(.*\)$", "", gone.reason)
+            reasons.setdefault(reason, []).append(gone.row)
         return reasons
 
     def _left_out(self) -> str:

@@ -91,7 +91,9 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
     for name in run_ids:
         matching = [run for run in folder.runs() if run.run_id.startswith(name)]
         if len(matching) != 1:
-            raise InputError.at(name, f"is the start of {len(matching)} runs' ids in {folder.path}; `study status` lists them")
+            raise InputError.at(
+                name or repr(name), f"is the start of {len(matching)} runs' ids in {folder.path}; `study status` lists them"
+            )
         record = matching[0].record()
         if record is None:
             raise InputError.at(name, "has no record: the next launch goes on with it anyway")
@@ -126,9 +128,11 @@ def _aside(run: RunFolder, note: dict[str, str]) -> Path:
 def exclude(run: str, results: Path, reason: str) -> list[RunFolder]:
     """Leave a run out of ledgers' fits and comparisons; its record stays as it is.
 
-    By its id in every sweep that has it, by its folder in that sweep alone.
+    By its id in every sweep that has it, by its folder in that sweep alone. Raises InputError without a reason.
     """
     found = _found(run, results)
+    if not reason.strip():
+        raise InputError.at("--reason", "is empty; say why, since it stands in the ledger and the answer")
     for folder in found:
         write_atomically(folder.exclusion_file, json.dumps(_signed({"reason": reason}), indent=1).encode() + b"\n")
     return found
@@ -149,7 +153,7 @@ def _found(run: str, results: Path) -> list[RunFolder]:
     if RunFolder(Path(run)).is_run:
         return [RunFolder(Path(run).resolve())]
     if len(run) < LEAST_OF_ID:
-        raise InputError.at(run, f"is too short for an id; give {LEAST_OF_ID} characters of it at least")
+        raise InputError.at(run or repr(run), f"is too short for an id; give {LEAST_OF_ID} characters of it at least")
     if not (found := runs_of_id(run, results)):
         raise InputError.at(run, f"is neither a run's folder nor the id of a run in {results}; `study status` lists them")
     return found
