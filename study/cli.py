@@ -26,8 +26,10 @@ def main() -> None:
     try:
         commands(prog_name="study", standalone_mode=False)
     except InputError as error:
+        from study.terminal import printable
+
         for problem in error.problems:
-            click.echo(f"error: {problem}", err=True)
+            click.echo(printable(f"error: {problem}"), err=True)
         sys.exit(2)
     except OSError as error:
         if error.errno not in FOLDER_ERRORS or error.filename is None:

@@ -13,6 +13,9 @@ import click
 from study.errors import InputError, option_name
 from study.options import FiniteRange, as_json, output_folder
 
+LEAST_RESAMPLES = 40
+"""Of fewer, no resample lies beyond either end of a 95% interval."""
+
 _ROLES = {
     "parameters": "Parameters N.",
     "tokens": "Training tokens D.",
@@ -52,6 +55,24 @@ def selection_options(command: Any) -> Any:
     return command
 
 
+def _enough(_context: click.Context, _option: click.Parameter, resamples: int) -> int:
+    if 0 < resamples < LEAST_RESAMPLES:
+        raise InputError.at(
+            "--bootstrap", f"{resamples} are too few for a 95% interval; give {LEAST_RESAMPLES} or more, or 0 for none"
+        )
+    return resamples
+
+
+bootstrap_option = click.option(
+    "--bootstrap",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    callback=_enough,
+    help=f"Resamples of the runs: 0, or {LEAST_RESAMPLES} and more.",
+)
+
+
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--law", help="chinchilla, power-floor, …; without it all are listed.")
@@ -62,7 +83,7 @@ def selection_options(command: Any) -> Any:
 )
 @click.option("--huber-delta", type=FiniteRange(0, min_open=True), default=1e-3, show_default=True)
 @click.option("--space", type=click.Choice(["log", "linear"]), default="log", show_default=True, help="Where residuals are.")
-@click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
+@bootstrap_option
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resamples.")
 @click.option("--held-out", type=FiniteRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
 @as_json
@@ -90,7 +111,7 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 @role_options("parameters", "tokens", "flops", "loss", "score")
 @selection_options
 @click.option("--huber-delta", type=FiniteRange(0, min_open=True), default=1e-3, show_default=True)
-@click.option("--bootstrap", type=click.IntRange(0), default=1000, show_default=True, help="Resamples of the runs.")
+@bootstrap_option
 @click.option("--held-out", type=FiniteRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
 @as_json
 def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:

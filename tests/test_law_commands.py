@@ -144,7 +144,7 @@ def test_a_frontier_says_how_compute_was_counted(study: Any, runs: Path) -> None
 
 
 def test_score_law_fits_through_the_loss_and_at_once(study: Any, runs: Path) -> None:
-    options = ("--tokens", "C/(6*N)", "--score", "accuracy", "--bootstrap", 20)
+    options = ("--tokens", "C/(6*N)", "--score", "accuracy", "--bootstrap", 40)
     status, out, _ = study("score-law", runs, *options, "--json")
     found = json.loads(out)
     assert status == 0
@@ -152,6 +152,18 @@ def test_score_law_fits_through_the_loss_and_at_once(study: Any, runs: Path) -> 
     status, out, _ = study("score-law", runs, *options)
     assert status == 0
     assert out.count("forecast (") == 2
+
+
+def test_resamples_are_enough_for_the_interval_that_is_told(study: Any, runs: Path) -> None:
+    status, out, err = study("fit", runs, "--law", "chinchilla", "--tokens", "C/(6*N)", "--bootstrap", 39)
+    assert (status, out) == (2, "")
+    assert err == "error: --bootstrap: 39 are too few for a 95% interval; give 40 or more, or 0 for none\n"
+
+
+def test_a_name_from_a_table_steers_no_terminal(study: Any, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("N,\x1b[2Jloss\n1,2\n")
+    status, _, err = study("fit", tmp_path / "t.csv", "--law", "power", "--parameters", "N", "--loss", "losses")
+    assert (status, "\x1b" in err, "[2Jloss" in err) == (2, False, True)
 
 
 def test_multiverse_writes_its_figure_and_its_universes(
