@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.errors import InputError, Problem, option_name
-from study.options import as_json
+from study.options import as_json, output_folder
 
 if TYPE_CHECKING:
     from study.score_config import Downstream
@@ -108,9 +108,7 @@ def export(folder: Path, into: Path) -> None:
 
 @click.command("import-encoder")
 @click.argument("source")
-@click.option(
-    "--into", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for its run, as a sweep's."
-)
+@click.option("--into", type=output_folder, required=True, help="Folder for its run, as a sweep's.")
 @click.option("--corpus", default="docstrings", show_default=True, help="Text to validate it on, as in a sweep file.")
 @click.option("--text-column", default="text", show_default=True, help="The column of that text.")
 @click.option("--sequence-length", type=int, default=128, show_default=True, help="Tokens a sequence.")
