@@ -405,6 +405,13 @@ def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, m
     assert not stop(folder)
 
 
+def test_scores_that_are_there_are_those_asked_for(subject: Subject) -> None:
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": 2, "learning_rates": [1e-4]})
+    coordinator_of(subject, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+    others = asked.model_copy(update={"learning_rates": (2e-4,)})
+    assert [coordinator_of(subject, one).progress.there for one in (asked, others)] == [2, 0]
+
+
 def test_an_order_to_a_launch_is_one_to_its_scores(subject: Subject) -> None:
     asked, folder, fake = Downstream.parse({"tasks": [subject.name]}), subject.run.folder.sweep, Fake(lambda _: 0.5)
     with launch_held(folder):

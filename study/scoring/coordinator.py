@@ -45,9 +45,13 @@ class Executor(Protocol):
 
 @dataclass
 class Progress:
-    """What has been scored and what is being scored, for whoever shows it; `failed_baselines` has a line each."""
+    """What has been scored and what is being scored, for whoever shows it; `failed_baselines` has a line each.
+
+    `ended` are all scores of the runs, of which `there` are asked for and were there before.
+    """
 
     ended: dict[str, ScoreRecord] = field(default_factory=dict)
+    there: int = 0
     new: list[str] = field(default_factory=list)
     running: dict[str, Job | BaselineJob] = field(default_factory=dict)
     waiting: int = 0
@@ -66,6 +70,8 @@ class Coordinator:
         self._deaths: Counter[str] = Counter()
         for run in {subject.run.run_id: subject.run for subject in subjects}.values():
             self.progress.ended |= {record.score_id: record for record in scores_of(run.folder)}
+        asked = {job.score_id for subject in subjects for job in subject.jobs(downstream, self.progress.ended)}
+        self.progress.there = len(asked & self.progress.ended.keys())
 
     def missing(self) -> int:
         """How many scores could be made now."""

@@ -23,15 +23,14 @@ class ScoreDisplay:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self.bars = Bars(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True)
         self._task = self.bars.add_task("scores", total=None, note="")
-        self._before: int | None = None
+        self._begun = False
         self._shown, self._failed = 0, 0
 
     def refresh(self, state: Progress) -> None:
         """Show where the scores are."""
-        if self._before is None:
-            self._before = len(state.ended)
-            if self._before:
-                self.console.print(f"{self._before} scores are there already")
+        if state.there and not self._begun:
+            self.console.print(f"{state.there} of the scores asked for are there already")
+        self._begun = True
         lines = [ended_line(state.ended[score_id], self.shapes) for score_id in state.new[self._shown :]]
         for line in [*lines, *state.failed_baselines[self._failed :]]:
             self.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
