@@ -234,6 +234,7 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
     """
     from dataclasses import asdict
 
+    from study.quantities import plural
     from study.sweeping.steering import retry as retry_runs
     from study.terminal import printable
 
@@ -244,7 +245,7 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
         return
     for run in retried:
         click.echo(f"{run.run_id} was {run.state}: {printable(run.reason or '')}")
-    click.echo(f"{len(retried)} runs will be tried again by the next launch of {sweep.name}")
+    click.echo(f"{plural(len(retried), 'run')} will be tried again by the next launch of {sweep.name}")
 
 
 @click.command()

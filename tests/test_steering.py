@@ -509,7 +509,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
     assert json.loads(out)["counts"] == {"COMPLETED": 2, "DIVERGED": 1, "HUNG": 1}
     assert study("status", folder.path, "--watch")[0] == 0
     code, out, _ = study("retry", folder.path)
-    assert out.splitlines()[1:] == ["1 runs will be tried again by the next launch of toy"]
+    assert out.splitlines()[1:] == ["1 run will be tried again by the next launch of toy"]
     assert study("retry", folder.path, "--json")[1].split() == ["{", '"sweep":', '"toy",', '"retried":', "[]", "}"]
     assert study("stop", folder.path)[1] == "toy: nobody runs it now\n"
     best = next(one.run_id for one in folder.records() if one.state == "COMPLETED")

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from study.config import RunConfig
 from study.folders import SweepFolder
+from study.quantities import plural
 from study.records import RunRecord
 from study.sweeping.coordinator import Progress as SweepProgress
 from study.sweeping.liveness import signs_of
@@ -60,7 +61,8 @@ class LaunchDisplay:
         if self._shown is None:
             self._shown = set(state.ended)
             if self._shown:
-                self.console.print(f"{len(self._shown)} runs are there already")
+                are = "is" if len(self._shown) == 1 else "are"
+                self.console.print(f"{plural(len(self._shown), 'run')} {are} there already")
         for key, record in state.ended.items():
             if key not in self._shown:
                 self._shown.add(key)
