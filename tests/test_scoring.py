@@ -20,6 +20,7 @@ from study.fitting.ledgers import usable
 from study.folders import RunFolder, SweepFolder
 from study.score_config import Downstream, ScoreConfig
 from study.score_records import ScoreRecord, baseline, scores_of
+from study.scoring.baselines import FEW_EXAMPLES
 from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
@@ -512,16 +513,22 @@ def test_tasks_of_equal_examples_keep_their_own_metrics_and_baselines(run: RunFo
     assert set(kept.scores["majority"]) == {"macro_f1", "matthews"}
 
 
-def test_a_task_whose_baselines_fail_is_named_with_their_log(run: RunFolder, study: Any) -> None:
-    options = ("--max-train-examples", 1, "--no-random-weights", "--slots-per-device", 1, "--device", "cpu")
-    asked = ("score", run.path, "--tasks", data_of(run) / "first.yaml", *options)
+def test_a_task_whose_baselines_fail_is_named_with_their_log(run: RunFolder, study: Any, tmp_path: Path) -> None:
+    """No word of its texts stands in two of them, so that a bag of words has none to learn from."""
+    for split, count in (("train", FEW_EXAMPLES + 1), ("dev", 4), ("test", 4)):
+        rows = [{"text": f"{split}{number}", "label": number % 2} for number in range(count)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {"kind": "single", "metrics": ["accuracy"], "sources": [{"files": "{split}", "splits": {"dev": "dev"}}]}
+    (tmp_path / "unlike.yaml").write_text(json.dumps(task))
+    options = ("--update", "head", "--no-random-weights", "--slots-per-device", 1, "--device", "cpu")
+    asked = ("score", run.path, "--tasks", tmp_path / "unlike.yaml", *options)
     status, shown, _ = study(*asked)
     log = run.path.parents[1] / "baselines" / "log.txt"
     assert status == 0
     assert "Traceback" in log.read_text()
     _, _, while_scoring = study(*asked, "--json")
     for told, times in ((shown, 2), (while_scoring, 1)):
-        assert told.count("FAILED: baselines of first ") == times
+        assert told.count("FAILED: baselines of unlike ") == times
         assert f"the worker ended with exit status 1; see {log}" in told
 
 
