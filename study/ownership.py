@@ -161,7 +161,7 @@ def is_locked(path: Path) -> bool:
     """Whether a process holds this lock now; needs no more than the right to read it."""
     try:
         handle = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -87,11 +87,14 @@ class Progress:
 
 @contextmanager
 def held(folder: SweepFolder) -> Iterator[None]:
-    """Hold the sweep's lock; raises InputError naming the holder where another launcher has it."""
+    """Hold the sweep's lock; raises InputError naming the holder where another launcher has it.
+
+    Folders that were made for it, and in which nothing was written meanwhile, are removed again.
+    """
     lock = FileLock(folder.lock_file, timeout=LOCK_SECONDS)
+    made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
     try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        _acquire(lock, folder)
     except Timeout:
         holder = json.loads(folder.holder_file.read_bytes()) if folder.holder_file.exists() else {}
         who = f"process {holder.get('pid', '?')} on {holder.get('hostname', '?')} since {holder.get('since', '?')}"
@@ -107,6 +110,21 @@ def held(folder: SweepFolder) -> Iterator[None]:
     finally:
         for file in (folder.holder_file, folder.stop_file):
             file.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else has use for a folder, or has removed one
+            if made and [*folder.path.iterdir()] == [folder.lock_file]:
+                folder.lock_file.unlink()
+                for path in made:
+                    path.rmdir()
+        lock.release()
+
+
+def _acquire(lock: FileLock, folder: SweepFolder) -> None:
+    """Hold the lock by the file that is there: whoever held it before may have removed that with its folder."""
+    while True:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+        if folder.lock_file.exists():
+            return
         lock.release()
 
 

@@ -141,19 +141,19 @@ def launched(
 ) -> Iterator[int]:
     """Run all that a sweep still needs, showing progress; the mirror follows where `track` is set.
 
-    Yields how many runs the mirror has yet to show. The sweep's lock is held from the first check, before the text is made
-    ready, which may take long, to what is done with the runs there.
+    Yields how many runs the mirror has yet to show. The sweep's lock is held from before the text is made ready, which may
+    take long, to what is done with the runs there.
 
     Raises InputError for bad input before anything is trained, with what `checks` raise, and KeyboardInterrupt when stopped,
     after the runs have saved.
     """
     folder = folder_of(spec, results)
+    slots = slots_of(resources)
+    expected = _bill(spec, folder, resources, slots, *checks).runs
+    if note := sharing_note(slots):
+        console.print(note, markup=False, soft_wrap=True)
     with held(folder):
         with preparing(folder.stop_file):
-            slots = slots_of(resources)
-            expected = _bill(spec, folder, resources, slots, *checks).runs
-            if note := sharing_note(slots):
-                console.print(note, markup=False, soft_wrap=True)
             data = prepare(spec.data, progress=True)
             _check_trained_runs(spec, folder, data)
         if note := _passes(spec, data):
