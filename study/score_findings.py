@@ -104,6 +104,7 @@ def _truncated(found: Downstream) -> Iterator[str]:
 def _average(found: Downstream) -> Iterator[str]:
     if found.average is not None:
         yield from _best_on_average(found.average, max(len(task.points) for task in found.tasks))
+        yield from _trend_of_average(found.average)
     for reason, tasks in grouped(found.left_out, found.left_out.__getitem__).items():
         yield f"Left out of the average ({reason}): {', '.join(tasks)}."
 
@@ -118,6 +119,14 @@ def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
     told = f"beyond noise above {other}" if beyond else f"not beyond noise above {other}"
     of = f", of the {len(ranked)} of {encoders} encoders that met all of them" if len(ranked) < encoders else ""
     yield f"On average ({average.metric}) {name} scores highest{of}, {best:.3f} ± {half:.3f}, {told}, {second:.3f}."
+
+
+def _trend_of_average(average: TaskScores) -> Iterator[str]:
+    """Whether the average follows the loss, one test by itself beside those of the tasks."""
+    if (trend := average.trend) is not None:
+        interval = f"95% interval {trend.low:+.2f} to {trend.high:+.2f}, p = {trend.p_value:.2g}, {plural(trend.n, 'encoder')}"
+        told = f"The average's rank correlation with the falling loss is {trend.correlation:+.2f} ({interval})"
+        yield f"{told}: {trend.verdict}."
 
 
 def trend_table(evidence: Evidence) -> str:
