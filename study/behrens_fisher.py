@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import chi2, norm, t
 
+CONFIDENCE = 0.95
+"""Coverage of every interval, and one less the family-wise error of every verdict."""
+
 _LEFT_OUT = 1e-12
 """The share of each source at either end that is not summed: no chance is told to be less."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.benching.tables import TITLES, as_line, as_text
-from study.options import FiniteRange, as_json, output_folder, threads_option
+from study.options import FiniteRange, as_json, device_option, output_folder, threads_option
 
 if TYPE_CHECKING:
     from study.benching.command import Choice
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--batch", type=click.IntRange(1), help="Sequences a batch of the shapes.  [default: 32]")
 @click.option("--sequence-length", type=click.IntRange(8), help="Tokens a sequence of the shapes.  [default: 128]")
 @click.option("--dropout", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True, help="Of all contenders.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@device_option
 @threads_option
 @click.option("--rounds", type=click.IntRange(1), help="Rounds in which contenders take turns.  [default: 5, 3 on CUDA]")
 @click.option("--output", type=output_folder, default=Path("results/bench"), show_default=True)

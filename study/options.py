@@ -20,6 +20,8 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+
 threads_option = click.option(
     "--threads", type=click.IntRange(1, 1024), help="CPU threads.  [default: all cores of this process]"
 )

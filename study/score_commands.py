@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.errors import InputError, Problem, option_name
-from study.options import as_json, output_folder
+from study.options import as_json, device_option, output_folder
 
 if TYPE_CHECKING:
     from study.score_config import Downstream
@@ -37,7 +37,7 @@ precision_option = click.option(
 @click.option("--max-evaluation-examples", type=int, help="Choose and report on so many at most.")
 @precision_option
 @click.option("--random-weights/--no-random-weights", default=True, show_default=True, help="Score untrained weights too.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@device_option
 @click.option("--slots-per-device", type=click.IntRange(1), help="Scores at a time.  [default: 1 a GPU, one a core on a CPU]")
 @as_json
 def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool, **asked: Any) -> None:
@@ -69,7 +69,7 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
 @click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True)
 @precision_option
 @click.option("--output", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@device_option
 def features(
     folder: Path, texts: Path, layer: int | None, pooling: Any, precision: Any, output: Path | None, device: Any
 ) -> None:
@@ -114,7 +114,7 @@ def export(folder: Path, into: Path) -> None:
 @click.option("--sequence-length", type=int, default=128, show_default=True, help="Tokens a sequence.")
 @click.option("--validation-sequences", type=int, default=1024, show_default=True, help="Sequences it is validated on.")
 @precision_option
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@device_option
 @as_json
 def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json: bool, **text: Any) -> None:
     """Make an encoder that was trained elsewhere a completed run, to score, to cut layers off, and to learn from.

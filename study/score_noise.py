@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from study.behrens_fisher import chance_beyond, half_interval, satterthwaite
+from study.behrens_fisher import CONFIDENCE, chance_beyond, half_interval, satterthwaite
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ScoreNoise:
     @property
     def half(self) -> float:
         """Half of the 95% interval; not a number where the noise is not known."""
-        return math.nan if math.isnan(self.error) else half_interval(0.95, *self._sources)
+        return math.nan if math.isnan(self.error) else half_interval(CONFIDENCE, *self._sources)
 
     def chance_beyond(self, size: float) -> float:
         """The chance of an error of more than `size`, either way."""

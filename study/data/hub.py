@@ -56,7 +56,7 @@ def _loading(corpus: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def loading(place: str, problem: str, remedy: str) -> Iterator[None]:
-    """Make of the many errors of a call into `datasets` one InputError, with the first line of its reason and a remedy."""
+    """Make of the many errors of a call to the hub one InputError, with the first line of its reason and a remedy."""
     from datasets.exceptions import DatasetsError
 
     try:

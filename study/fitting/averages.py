@@ -8,9 +8,10 @@ from itertools import chain
 
 import numpy as np
 
+from study.behrens_fisher import CONFIDENCE
 from study.fitting.cells import Cell, common_seeds, grouped, over_places
 from study.fitting.comparisons import Comparison, Pair, Verdict
-from study.fitting.paired import CONFIDENCE, Difference, holm, paired_difference
+from study.fitting.paired import Difference, holm, paired_difference
 from study.fitting.seed_scatter import seed_scatter
 
 METHOD = (

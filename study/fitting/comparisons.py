@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
+from study.behrens_fisher import CONFIDENCE
 from study.config import Budget, setting_words
 from study.fitting.cells import (
     EQUAL_WITHIN,
@@ -17,7 +18,7 @@ from study.fitting.cells import (
     scatter_over_seeds,
     seed_variances,
 )
-from study.fitting.paired import CONFIDENCE, Difference, holm, seeds_that_would_decide, sequences_that_would_decide
+from study.fitting.paired import Difference, holm, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariance, SeedVariances
 
 Verdict = Literal["decided", "undecided", "no_seed_replicates"]

@@ -15,10 +15,10 @@ from scipy.interpolate import Akima1DInterpolator
 from scipy.optimize import minimize_scalar
 from scipy.stats import linregress, t
 
+from study.behrens_fisher import CONFIDENCE
 from study.errors import InputError
 from study.fitting.estimation import Fit
 from study.fitting.laws import Floats
-from study.fitting.paired import CONFIDENCE
 from study.fitting.uncertainty import percentile_interval
 from study.fitting.verdicts import Status
 from study.quantities import plural

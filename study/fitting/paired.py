@@ -9,13 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.behrens_fisher import Both, chance_beyond, half_interval, satterthwaite
+from study.behrens_fisher import CONFIDENCE, Both, chance_beyond, half_interval, satterthwaite
 from study.fitting.seed_scatter import SeedVariance
 from study.quantities import plural
 from study.wording import signed
-
-CONFIDENCE = 0.95
-"""Coverage of every interval, and one less the family-wise error of every verdict."""
 
 MOST_SEEDS = 64
 """Beyond so many seeds a cell, more of them are no plan."""

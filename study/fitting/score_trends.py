@@ -12,8 +12,8 @@ import numpy as np
 from scipy.optimize import bisect
 from scipy.stats import rankdata
 
+from study.behrens_fisher import CONFIDENCE
 from study.fitting.laws import Floats
-from study.fitting.paired import CONFIDENCE
 from study.score_noise import ScoreNoise
 
 Verdict = Literal["monotone", "rises", "falls", "undecided"]

@@ -10,9 +10,10 @@ from math import log2
 import numpy as np
 
 from study.architecture import Architecture
+from study.behrens_fisher import CONFIDENCE
 from study.fitting.cells import Cell, difference_between, measured, variances_over_seeds
 from study.fitting.contrasts import Contrast, contrast
-from study.fitting.paired import CONFIDENCE, Difference, holm
+from study.fitting.paired import Difference, holm
 from study.fitting.seed_scatter import SeedVariances
 from study.wording import budget_words, shape_and_setting
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import f
 
+from study.behrens_fisher import CONFIDENCE
 from study.fitting.laws import Floats, Law
 from study.fitting.minimising import Objective, minimise
 from study.fitting.observations import Observations
-from study.fitting.paired import CONFIDENCE
 
 ROWS_TO_REFIT = 10_000
 """Beyond so many rows resamples are drawn from the sandwich where runs suffice, else fewer are refitted."""

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from study.architecture import Architecture
 from study.config import Budget, DataConfig, Recipe, RunConfig, TokenizerConfig
+from study.data.hub import PREFIX as HUB
+from study.data.hub import loading
 from study.data.prepared import prepare
 from study.data.tokenizing import load_tokenizer
 from study.durable_files import takes_files, write_atomically
@@ -25,9 +27,6 @@ from study.records import RunRecord
 from study.training.execution import Execution, resolve_precision
 from study.training.filing import Filing, Outcome
 from study.training.trainer import validated
-
-HUB = "hub:"
-"""What the name of a model on the Hugging Face hub begins with, as that of a corpus there."""
 
 VALIDATION_BATCH = 32
 """Sequences of a batch of the run's recipe, by which nothing is trained."""
@@ -106,12 +105,9 @@ def _folder_of(source: str) -> Path:
     """The folder that holds the encoder, fetched from the hub where its name says so."""
     if source.startswith(HUB):
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-        try:
+        with loading(source, "cannot be fetched", "fetch it once while online, or give its folder"):
             return Path(snapshot_download(source.removeprefix(HUB), allow_patterns=list(_FILES)))
-        except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:
-            raise InputError.at(source, f"cannot be fetched: {str(error).splitlines()[0]}") from None
     folder = Path(source).expanduser()
     if not folder.is_dir():
         remedy = f"give a folder that save_pretrained wrote, or {HUB}NAME (looked at {folder.absolute()})"
