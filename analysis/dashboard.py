@@ -23,9 +23,9 @@ def _():
     import marimo as mo
     import pandas as pd
 
-    from study.accounts import account
+    from study.accounts import Conditions, account
     from study.architecture import Architecture
-    from study.changes import changes_as_text, measures, rank_changes
+    from study.changes import changes_as_text, measures, rank_changes, steps_from
     from study.errors import InputError
     from study.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
     from study.fitting.catalogue import LAWS
@@ -44,6 +44,7 @@ def _():
     results = Path(os.environ.get("STUDY_RESULTS") or Path(__file__).resolve().parents[1] / "results")
     return (
         Architecture,
+        Conditions,
         FIGURES,
         InputError,
         LAWS,
@@ -76,6 +77,7 @@ def _():
         runs_in,
         runs_table,
         status,
+        steps_from,
         sweeps_in,
         validations,
     )
@@ -417,6 +419,7 @@ def _(mo):
 @app.cell
 def _(
     Architecture,
+    Conditions,
     Subject,
     account,
     changes_as_text,
@@ -431,6 +434,7 @@ def _(
     plain,
     rank_changes,
     sliders,
+    steps_from,
     vocabulary,
 ):
     _width, _pieces = heads.value * head_width.value, int(vocabulary.value or 30_522)
@@ -445,14 +449,14 @@ def _(
     _base = Architecture.parse(_sizes)
     _changes = [f"depth={2 * depth.value}", f"width={2 * _width},ffn={2 * _ffn}", f"width={2 * _width}", f"ffn={2 * _ffn}"]
     _changes += [f"heads={2 * heads.value}", f"vocabulary={2 * _pieces}"]
-    _subject = Subject(_base.shape_name, _base)
-    _ranked = rank_changes(_subject, _changes, measures(length.value, 32, "bf16", None))
-    _account = account(_base, length.value, 32, "bf16")
+    _conditions = Conditions(length.value, 32, "bf16")
+    _ranked = rank_changes(_base, steps_from(_base, _changes), measures(_conditions))
+    _account = account(_base, _conditions)
     sizes_page = mo.vstack(
         [
             sliders,
-            mo.md("### What doubling adds (memory: batches of 32 in bf16)"),
-            plain(changes_as_text(_subject, _ranked, "parameters")),
+            mo.md("### What doubling adds"),
+            plain(changes_as_text(Subject(_base.shape_name, _base), _ranked, "parameters", _conditions)),
             elasticities.draw(elasticities.frame(_base), _base),
             mo.md("### Where the parameters are"),
             plain(_account.to_text()),

@@ -21,6 +21,18 @@ LECTURE_VOCABULARY = 30_000
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What models are counted at: FLOPs at a sequence length, memory at a batch of so many sequences in a precision."""
+
+    sequence_length: int
+    batch: int
+    precision: Precision
+
+    def __str__(self) -> str:
+        return f"{self.batch} x {self.sequence_length} tokens, {self.precision}"
+
+
+@dataclass(frozen=True)
 class Explanation:
     """A figure that others give for the same model, what it is of, and why it differs from ours."""
 
@@ -36,11 +48,10 @@ class Account:
     title: str
     architecture: Architecture
     count: ParameterCount
-    sequence_length: int
+    conditions: Conditions
     predictions: int
     flops: dict[str, float]
     memory: dict[str, Memory]
-    setting: str
     explanations: tuple[Explanation, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
@@ -52,11 +63,12 @@ class Account:
             "components": {component.name: component.count for component in self.count.components},
             "formulas": formulas(self.architecture),
             "flops_per_token": self.flops,
-            "sequence_length": self.sequence_length,
+            "sequence_length": self.conditions.sequence_length,
             "predictions_per_sequence": self.predictions,
         }
         if self.memory:
-            account["memory"] = {"setting": self.setting} | {use: memory.to_dict() for use, memory in self.memory.items()}
+            memory = {use: memory.to_dict() for use, memory in self.memory.items()}
+            account["memory"] = {"setting": str(self.conditions)} | memory
         if self.explanations:
             account["explanations"] = [asdict(explanation) for explanation in self.explanations]
         return account
@@ -82,12 +94,12 @@ class Account:
         return aligned([["total", "parameters"], *rows])
 
     def _flops(self) -> list[str]:
-        where = f"{self.sequence_length} tokens a sequence, {self.predictions} of them masked"
+        where = f"{self.conditions.sequence_length} tokens a sequence, {self.predictions} of them masked"
         title = f"training FLOPs per token, forward and backward ({where})"
         return [title, *aligned([[convention, f"{value:,.0f}"] for convention, value in self.flops.items()])]
 
     def _memory(self) -> list[str]:
-        rows = [[f"memory ({self.setting}), bytes", *self.memory]]
+        rows = [[f"memory ({self.conditions}), bytes", *self.memory]]
         for part in next(iter(self.memory.values())).parts:
             rows.append([part.replace("_", " "), *(f"{memory.parts[part]:,}" for memory in self.memory.values())])
         rows.append(["total at the peak", *(f"{memory.total:,}" for memory in self.memory.values())])
@@ -122,30 +134,22 @@ def totals(count: ParameterCount) -> dict[str, int]:
 
 
 def account(
-    architecture: Architecture,
-    sequence_length: int,
-    batch: int,
-    precision: Precision,
-    title: str | None = None,
-    others: tuple[Explanation, ...] = (),
+    architecture: Architecture, conditions: Conditions, title: str | None = None, others: tuple[Explanation, ...] = ()
 ) -> Account:
-    """The account of an architecture at a sequence length, with BERT's 15% of positions masked.
+    """The account of an architecture under some conditions, with BERT's 15% of positions masked.
 
-    Memory is that of a batch in a precision, of training with AdamW and of the encoder's forward pass alone; it is known for
-    encoders that study.model builds, and left out for others.
-
-    Raises InputError where the architecture has fewer positions than that.
+    Memory is that of training with AdamW and of the encoder's forward pass alone; it is known for encoders that study.model
+    builds, and left out for others. Raises InputError where the architecture has fewer positions than a sequence has tokens.
     """
-    predictions, flops = training_flops(architecture, sequence_length)
+    predictions, flops = training_flops(architecture, conditions.sequence_length)
     return Account(
         title=title or architecture.shape_name,
         architecture=architecture,
         count=parameters(architecture),
-        sequence_length=sequence_length,
+        conditions=conditions,
         predictions=predictions,
         flops=flops,
-        memory={} if unbuildable(architecture) else memory_of(architecture, batch, sequence_length, precision),
-        setting=f"{batch} x {sequence_length} tokens, {precision}",
+        memory={} if unbuildable(architecture) else memory_in(conditions, architecture),
         explanations=others,
     )
 
@@ -153,6 +157,11 @@ def account(
 def length_of(asked: int | None, architectures: Sequence[Architecture]) -> int:
     """The sequence length that models are counted at: what is asked for, else USUAL_LENGTH, or as many as all have."""
     return asked if asked is not None else min(USUAL_LENGTH, *(architecture.positions for architecture in architectures))
+
+
+def memory_in(conditions: Conditions, architecture: Architecture) -> dict[str, Memory]:
+    """The memory of training an architecture, and of its inference, under some conditions."""
+    return memory_of(architecture, conditions.batch, conditions.sequence_length, conditions.precision)
 
 
 def training_flops(architecture: Architecture, sequence_length: int) -> tuple[int, dict[str, float]]:

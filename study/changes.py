@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from study.accounts import training_flops
+from study.accounts import Conditions, memory_in, training_flops
 from study.aligned import aligned
 from study.architecture import Architecture, unbuildable
 from study.counting import parameters
 from study.errors import InputError, Problem
-from study.memory import Precision, memory_of
 from study.naming import Subject
 from study.schema import nearest, number_in
 from study.solving import ShapeRules
@@ -32,19 +31,20 @@ LABELS = {
 """What a reader calls each measure, and by what it is multiplied to be read."""
 
 
-def measures(sequence_length: int, batch: int, precision: Precision, latency: LatencyModel | None) -> dict[str, Measure]:
+def measures(conditions: Conditions, latency: LatencyModel | None = None) -> dict[str, Measure]:
     """What changes are ranked by.
 
-    `parameters` (unique tensors of the MLM model), `train_flops` per token, `memory_bytes` of training at a batch, length and
-    precision, and `latency_seconds` of the encoder's forward pass where a latency model is given.
+    `parameters` (unique tensors of the MLM model), `train_flops` per token, `memory_bytes` of training, and, where a latency
+    model is given, `latency_seconds` of the encoder's forward pass.
     """
     found: dict[str, Measure] = {
         "parameters": lambda architecture: parameters(architecture).parameters,
-        "train_flops": lambda architecture: training_flops(architecture, sequence_length)[1]["train_flops"],
-        "memory_bytes": lambda architecture: memory_of(architecture, batch, sequence_length, precision)["training"].total,
+        "train_flops": lambda architecture: training_flops(architecture, conditions.sequence_length)[1]["train_flops"],
+        "memory_bytes": lambda architecture: memory_in(conditions, architecture)["training"].total,
     }
     if latency is not None:
-        found["latency_seconds"] = lambda architecture: latency.seconds(architecture, batch, sequence_length)
+        batch, length = conditions.batch, conditions.sequence_length
+        found["latency_seconds"] = lambda architecture: latency.seconds(architecture, batch, length)
     return found
 
 
@@ -81,25 +81,34 @@ class Change:
     effects: Mapping[str, Effect]
 
 
-def rank_changes(base: Subject, texts: Iterable[str], measured: Mapping[str, Measure], by: str = "parameters") -> list[Change]:
-    """Changes of a base, those that add most to the measure `by` first.
+def steps_from(base: Architecture, texts: Iterable[str]) -> list[Step]:
+    """The changes of a base that texts ask for, in their order.
 
     Each text is `field=value`, or several joined by commas for one change. What is not named stays: a wider model keeps its
     ffn. It keeps its heads where they divide the new width; else it gets the number that divides it and comes nearest to the
-    base's head width. Memory and latency are known for encoders that study.model builds, latency with learned positions alone,
-    and left out where the base or a change is of another kind. Raises InputError with every text that cannot be understood or
-    leads to an impossible architecture.
+    base's head width. Raises InputError with every text that cannot be understood or leads to an impossible architecture.
     """
-    steps: list[_Step] = []
+    steps: list[Step] = []
     problems: list[Problem] = []
     for text in texts:
         try:
-            steps.append(_step(base.architecture, text))
+            steps.append(_step(base, text))
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    architectures = (base.architecture, *(step.architecture for step in steps))
+    return steps
+
+
+def rank_changes(
+    base: Architecture, steps: Sequence[Step], measured: Mapping[str, Measure], by: str = "parameters"
+) -> list[Change]:
+    """The effects of changes of a base, those that add most to the measure `by` first.
+
+    Memory and latency are known for encoders that study.model builds, latency with learned positions alone, and left out where
+    the base or a change is of another kind. Raises InputError where `by` is.
+    """
+    architectures = (base, *(step.architecture for step in steps))
     unknown: Set[str] = set()
     if any(unbuildable(architecture) for architecture in architectures):
         unknown = measured.keys() - {"parameters", "train_flops"}
@@ -108,13 +117,13 @@ def rank_changes(base: Subject, texts: Iterable[str], measured: Mapping[str, Mea
     measured = {name: measure for name, measure in measured.items() if name not in unknown}
     if by not in measured:
         raise InputError.at("--by", f"{by} is not known for these models; known: {', '.join(measured)}")
-    before = {name: measure(base.architecture) for name, measure in measured.items()}
+    before = {name: measure(base) for name, measure in measured.items()}
     changes = [step.measured(before, measured) for step in steps]
     return sorted(changes, key=lambda change: -change.effects[by].added)
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """A change before it is measured; `ratio` is new over old of the one size that changes."""
 
     label: str
@@ -123,11 +132,12 @@ class _Step:
     ratio: float | None
 
     def measured(self, before: Mapping[str, float], measured: Mapping[str, Measure]) -> Change:
+        """The change with its effects on every measure, whose values before it are given."""
         effects = {name: _effect(before[name], measure(self.architecture), self.ratio) for name, measure in measured.items()}
         return Change(self.label, self.note, self.architecture, effects)
 
 
-def _step(base: Architecture, text: str) -> _Step:
+def _step(base: Architecture, text: str) -> Step:
     values = _parse(text)
     note = ""
     if "width" in values and "heads" not in values:
@@ -142,7 +152,7 @@ def _step(base: Architecture, text: str) -> _Step:
     if old == new:
         raise InputError.at(f"--change {text}", "leaves the model as it is; give another value")
     label = ", ".join(f"{field} {_shown(old[field])} → {_shown(new[field])}" for field in asked)
-    return _Step(label, note, architecture, _ratio([(old[field], new[field]) for field in asked]))
+    return Step(label, note, architecture, _ratio([(old[field], new[field]) for field in asked]))
 
 
 def _parse(text: str) -> dict[str, object]:
@@ -179,7 +189,7 @@ def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def changes_as_text(base: Subject, changes: Sequence[Change], by: str) -> str:
+def changes_as_text(base: Subject, changes: Sequence[Change], by: str, conditions: Conditions) -> str:
     """Changes as rows in their order, for each measure what they add, that as a share, and the elasticity."""
     names = list(changes[0].effects)
     header = ["", "change"]
@@ -192,17 +202,18 @@ def changes_as_text(base: Subject, changes: Sequence[Change], by: str) -> str:
     for rank, change in enumerate(changes, 1):
         line = [f"{rank}.", change.label + (f" ({change.note})" if change.note else "")]
         for name, effect in change.effects.items():
-            slope = "–" if effect.elasticity is None else f"{effect.elasticity:.3f}"
+            slope = "–" if effect.elasticity is None else f"{effect.elasticity:z.3f}"
             line += [f"{effect.added * LABELS[name][1]:+,.0f}", f"{effect.added / effect.before:+.1%}", slope]
         lines.append(line)
     note = "elasticity: ln(after/before) ÷ ln(new size/old size), over the whole change; what is not named stays as it is"
-    return "\n".join([*aligned(lines, left=2), "", _answer(changes, by), note])
+    return "\n".join([*aligned(lines, left=2), "", _answer(changes, by), note, f"counted at {conditions}"])
 
 
-def changes_to_dict(base: Subject, changes: Sequence[Change], by: str) -> dict[str, object]:
+def changes_to_dict(base: Subject, changes: Sequence[Change], by: str, conditions: Conditions) -> dict[str, object]:
     """The ranked changes as plain values."""
     return {
         "base": base.title,
+        "counted_at": asdict(conditions),
         "ranked_by": by,
         "before": {name: effect.before for name, effect in changes[0].effects.items()},
         "changes": [

@@ -32,7 +32,7 @@ GROUPS = {
     "shape": "shape",
     "components": "parameters by component",
     "parameters": "parameters in all",
-    "flops_per_token": "training FLOPs per token",
+    "flops_per_token": "training FLOPs per token, {sequence_length} tokens a sequence",
 }
 """What is compared, in this order, and what a reader calls it."""
 
@@ -46,12 +46,12 @@ def _quantities(a: Architecture, sequence_length: int) -> dict[tuple[str, str], 
     return {(group, name): value for group, of in zip(GROUPS, groups, strict=True) for name, value in of.items()}
 
 
-def rows_as_text(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
+def rows_as_text(subjects: Sequence[Subject], rows: Sequence[Row], sequence_length: int) -> str:
     """Models as columns, with how many times the first the second is where there are two."""
     pair = len(subjects) == 2
     lines = [["", *(subject.title for subject in subjects), *(["second ÷ first"] if pair else [])]]
     for group, heading in GROUPS.items():
-        lines.append([heading, *[""] * (len(lines[0]) - 1)])
+        lines.append([heading.format(sequence_length=sequence_length), *[""] * (len(lines[0]) - 1)])
         for row in (row for row in rows if row.group == group):
             first, last = row.values[0], row.values[-1]
             ratio = [f"{last / first:.3g}×" if first and last else ""] if pair else []
@@ -60,11 +60,11 @@ def rows_as_text(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
     return "\n".join(aligned(lines))
 
 
-def rows_to_dict(subjects: Sequence[Subject], rows: Sequence[Row]) -> dict[str, object]:
+def rows_to_dict(subjects: Sequence[Subject], rows: Sequence[Row], sequence_length: int) -> dict[str, object]:
     """Each model as plain values, quantities by group; None where it has no such thing."""
     models = [
         {"name": subject.title}
         | {group: {row.name: row.values[place] for row in rows if row.group == group} for group in GROUPS}
         for place, subject in enumerate(subjects)
     ]
-    return {"models": models}
+    return {"sequence_length": sequence_length, "models": models}

@@ -12,6 +12,7 @@ from study.errors import InputError
 from study.options import FiniteRange, as_json, output_folder, results_option, threads_option
 
 if TYPE_CHECKING:
+    from study.accounts import Conditions
     from study.latency.prediction import LatencyModel
     from study.memory import Precision
 
@@ -56,7 +57,7 @@ def params(
     NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or a run's id;
     without it the sizes make the shape, and with it they change it.
     """
-    from study.accounts import account, explanations, length_of
+    from study.accounts import Conditions, account, explanations, length_of
     from study.named_models import architecture_of, changed
     from study.naming import subject
 
@@ -66,8 +67,8 @@ def params(
     title = asked.title if asked and not given else architecture.shape_name
     published = asked.published if asked and not given else None
     others = explanations(architecture, published) if explain else ()
-    length = length_of(sequence_length, [architecture])
-    counted = account(architecture, length, batch, precision, title, others)
+    conditions = Conditions(length_of(sequence_length, [architecture]), batch, precision)
+    counted = account(architecture, conditions, title, others)
     click.echo(json.dumps(counted.to_dict(), indent=1) if as_json else counted.to_text())
 
 
@@ -104,28 +105,31 @@ def compare(
 
     A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
     """  # noqa: D301
-    from study.accounts import length_of
-    from study.changes import changes_as_text, changes_to_dict, measures, rank_changes
+    from study.accounts import Conditions, length_of
+    from study.changes import changes_as_text, changes_to_dict, measures, rank_changes, steps_from
     from study.comparing import rows_as_text, rows_to_dict, side_by_side
     from study.naming import subject
 
     subjects = [subject(name, results) for name in names]
-    length = length_of(sequence_length, [each.architecture for each in subjects])
+    if changes and len(subjects) > 1:
+        raise InputError.at("--change", f"needs one NAME to change, not {len(subjects)}")
+    steps = steps_from(subjects[0].architecture, changes)
+    models = [*(found.architecture for found in subjects), *(step.architecture for step in steps)]
+    length = length_of(sequence_length, models)
     if not changes:
         for option, value in (("--by", by), ("--latency-table", latency_table)):
             if value is not None:
                 raise InputError.at(option, "is for ranking changes; give --change FIELD=VALUE too")
         rows = side_by_side(subjects, length)
-        plain, text = rows_to_dict(subjects, rows), rows_as_text(subjects, rows)
-    elif len(subjects) > 1:
-        raise InputError.at("--change", f"needs one NAME to change, not {len(subjects)}")
+        plain, text = rows_to_dict(subjects, rows, length), rows_as_text(subjects, rows, length)
     else:
         if by == "latency_seconds" and latency_table is None:
             raise InputError.at("--by", "latency_seconds needs a --latency-table, which `study latency` measures")
         by = by or "parameters"
-        model = _latency_model(latency_table, precision, (batch, length))
-        ranked = rank_changes(subjects[0], changes, measures(length, batch, precision, model), by)
-        plain, text = changes_to_dict(subjects[0], ranked, by), changes_as_text(subjects[0], ranked, by)
+        base, conditions = subjects[0], Conditions(length, batch, precision)
+        measured = measures(conditions, _latency_model(latency_table, conditions))
+        ranked = rank_changes(base.architecture, steps, measured, by)
+        plain, text = changes_to_dict(base, ranked, by, conditions), changes_as_text(base, ranked, by, conditions)
     click.echo(json.dumps(plain, indent=1) if as_json else text)
 
 
@@ -218,14 +222,14 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
         show(table_of(rows), f"The table: {path}", *filter(None, [disturbed(rows)]))
 
 
-def _latency_model(table: Path | None, precision: Precision, setting: tuple[int, int]) -> LatencyModel | None:
+def _latency_model(table: Path | None, conditions: Conditions) -> LatencyModel | None:
     """What predicts latency from a table of measured ones, None without a table."""
     if table is None:
         return None
     from study.latency.prediction import fit_latency
     from study.latency.table import read_table
 
-    return fit_latency(read_table(table), precision, setting=setting)
+    return fit_latency(read_table(table), conditions.precision, setting=(conditions.batch, conditions.sequence_length))
 
 
 MODEL_COMMANDS = (params, compare, figures, shapes, latency)

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.accounts import account, explanations
+from study.accounts import Conditions, account, explanations
 from study.architecture import BUILT, Architecture, unbuildable
-from study.changes import measures, rank_changes
+from study.changes import Change, Measure, measures, rank_changes, steps_from
 from study.comparing import rows_as_text, side_by_side
 from study.config import RunConfig
 from study.counting import parameters
@@ -32,11 +33,15 @@ ISSUE = ("depth=24", "width=1024", "ffn=6144", "heads=24", "vocabulary=60000")
 subjects = st.sampled_from([Subject(model.short_name, model.architecture) for model in catalogue()])
 
 
-MEASURES = measures(128, 32, "fp32", None)
+MEASURES = measures(Conditions(128, 32, "fp32"))
+
+
+def ranking(base: Subject, texts: Sequence[str], measured: Mapping[str, Measure], by: str = "parameters") -> list[Change]:
+    return rank_changes(base.architecture, steps_from(base.architecture, texts), measured, by)
 
 
 def test_twice_the_depth_adds_most_to_bert_base() -> None:
-    ranked = rank_changes(BASE, ISSUE, MEASURES)
+    ranked = ranking(BASE, ISSUE, MEASURES)
     added = {change.label: change.effects["parameters"].added for change in ranked}
     assert added == {
         "depth 12 → 24": 85_054_464,
@@ -47,13 +52,13 @@ def test_twice_the_depth_adds_most_to_bert_base() -> None:
     }
     assert ranked[2].note == "heads 12 → 16, to divide it"
     assert ranked[2].architecture.ffn == 3072
-    by_flops = rank_changes(BASE, ["vocabulary=90000", "ffn=3300"], MEASURES, by="train_flops")
+    by_flops = ranking(BASE, ["vocabulary=90000", "ffn=3300"], MEASURES, by="train_flops")
     assert [change.label for change in by_flops] == ["vocabulary 30,522 → 90,000", "ffn 3,072 → 3,300"]
 
 
 @given(subjects, st.integers(2, 40))
 def test_an_elasticity_is_that_of_the_whole_step(base: Subject, times: int) -> None:
-    (change,) = rank_changes(base, [f"depth={base.architecture.depth * times}"], measures(64, 8, "fp32", None))
+    (change,) = ranking(base, [f"depth={base.architecture.depth * times}"], measures(Conditions(64, 8, "fp32")))
     for effect in change.effects.values():
         assert effect.elasticity is not None
         assert effect.before * times**effect.elasticity == pytest.approx(effect.after)
@@ -64,7 +69,7 @@ def test_an_elasticity_is_that_of_the_whole_step(base: Subject, times: int) -> N
 @given(subjects, st.integers(1, 40))
 def test_a_wider_model_keeps_its_heads_where_they_divide(base: Subject, more: int) -> None:
     width = base.architecture.width + 64 * more
-    (change,) = rank_changes(base, [f"width={width}"], measures(64, 8, "fp32", None))
+    (change,) = ranking(base, [f"width={width}"], measures(Conditions(64, 8, "fp32")))
     kept = width % base.architecture.heads == 0
     assert (change.architecture.heads == base.architecture.heads) or not kept
     assert width % change.architecture.heads == 0
@@ -72,7 +77,7 @@ def test_a_wider_model_keeps_its_heads_where_they_divide(base: Subject, more: in
 
 
 def test_several_sizes_and_other_fields_change_without_an_elasticity() -> None:
-    ranked = rank_changes(BASE, ["width=1024,ffn=4096", "norm=pre", "activation=geglu", "embedding_width=128"], MEASURES)
+    ranked = ranking(BASE, ["width=1024,ffn=4096", "norm=pre", "activation=geglu", "embedding_width=128"], MEASURES)
     assert all(change.effects["parameters"].elasticity is None for change in ranked)
     added = {change.label: change.effects["parameters"].added for change in ranked}
     assert added["norm post → pre"] == 0
@@ -81,7 +86,7 @@ def test_several_sizes_and_other_fields_change_without_an_elasticity() -> None:
 
 
 def test_counts_are_written_as_in_sweep_files() -> None:
-    (change,) = rank_changes(BASE, ["ffn=4e3"], MEASURES)
+    (change,) = ranking(BASE, ["ffn=4e3"], MEASURES)
     assert change.label == "ffn 3,072 → 4,000"
 
 
@@ -99,7 +104,7 @@ def test_counts_are_written_as_in_sweep_files() -> None:
 )
 def test_a_change_that_cannot_be_is_told_with_its_remedy(text: str, problem: str) -> None:
     with pytest.raises(InputError) as error:
-        rank_changes(BASE, [text, "depth=24"], MEASURES)
+        ranking(BASE, [text, "depth=24"], MEASURES)
     assert problem in str(error.value)
     assert len(error.value.problems) == 1
 
@@ -107,13 +112,13 @@ def test_a_change_that_cannot_be_is_told_with_its_remedy(text: str, problem: str
 def test_memory_and_latency_rank_where_they_are_known() -> None:
     coefficients = dict.fromkeys(TERMS, 0.0) | {"layer": 1e-3}
     timed = LatencyModel("median", "fp32", 1, "all", coefficients, 5, 5, {}, 0.0, 0.0)
-    ranked = rank_changes(BASE, ["depth=24", "ffn=6144"], measures(128, 32, "fp32", timed), by="memory_bytes")
+    ranked = ranking(BASE, ["depth=24", "ffn=6144"], measures(Conditions(128, 32, "fp32"), timed), by="memory_bytes")
     assert [change.label for change in ranked] == ["depth 12 → 24", "ffn 3,072 → 6,144"]
     assert ranked[0].effects["latency_seconds"].added == pytest.approx(0.012)
     assert ranked[1].effects["latency_seconds"].elasticity == 0
     assert ranked[0].effects["memory_bytes"].before == memory_of(BASE.architecture, 32, 128, "fp32")["training"].total
     with pytest.raises(InputError, match="memory_bytes is not known for these models"):
-        rank_changes(BASE, ["activation=geglu"], MEASURES, by="memory_bytes")
+        ranking(BASE, ["activation=geglu"], MEASURES, by="memory_bytes")
 
 
 def test_models_side_by_side_show_what_one_has_and_the_other_lacks() -> None:
@@ -121,7 +126,7 @@ def test_models_side_by_side_show_what_one_has_and_the_other_lacks() -> None:
     rows = {row.name: row.values for row in side_by_side(both, 128)}
     assert rows["mlm_tied"] == (109_514_298, 11_221_680)
     assert rows["embedding projection"] == (None, 99_072)
-    text = rows_as_text(both, side_by_side(both, 128))
+    text = rows_as_text(both, side_by_side(both, 128), 128)
     assert "second ÷ first" in text
     assert "–" in text
 
@@ -149,7 +154,7 @@ def test_explanations_give_the_figures_that_others_print() -> None:
 def test_every_named_model_has_an_account_that_adds_up(model: Any) -> None:
     architecture = model.architecture
     others = explanations(architecture, (model.published, model.published_status))
-    counted = account(architecture, min(128, architecture.positions), 32, "fp32", model.short_name, others)
+    counted = account(architecture, Conditions(min(128, architecture.positions), 32, "fp32"), model.short_name, others)
     plain: dict[str, Any] = json.loads(json.dumps(counted.to_dict()))
     assert ("memory" in plain) == (unbuildable(architecture) is None)
     assert sum(plain["components"].values()) == parameters(architecture).parameters
@@ -218,6 +223,9 @@ def test_compare_as_json_and_text(study: Any) -> None:
     assert ranked["changes"][0]["parameters"]["elasticity"] == pytest.approx(math.log(194_568_762 / 109_514_298, 2))
     _, out, _ = study("compare", "bert-base", *changes)
     assert "most parameters: depth 12 → 24; most train_flops a token: depth 12 → 24" in out
+    _, out, _ = study("compare", "bert-base", "--change", "positions=64", "--json")
+    shorter = measures(Conditions(64, 32, "fp32"))["train_flops"](BASE.architecture)
+    assert json.loads(out)["before"]["train_flops"] == shorter  # no longer than the changed model reads
     _, out, _ = study("compare", "bert-base", "bert-large", "esm2-8m", "--json")
     assert [model["parameters"]["mlm_tied"] for model in json.loads(out)["models"]] == [109_514_298, 335_174_458, 7_512_474]
 
