@@ -216,16 +216,20 @@ def _family_sentence(name: str, told: Comparison, pairs: Sequence[Comparison]) -
 
 
 def _averages(averages: Sequence[Average], of_shapes: bool) -> Iterator[str]:
-    """The averages over places of two shapes or two settings; of several, what each of the others is above the lowest."""
+    """The averages over places of two shapes or two settings; of several, what each is above the one that is below all others.
+
+    There may be none, where not all were compared with each other, or not at the same places; then each average is told.
+    """
     for alike in _connected([average for average in averages if average.of_shapes == of_shapes])[:MOST_FAMILIES]:
         counts = {len(average.places) for average in alike}
         over = f"over {counts.pop()} places" if len(counts) == 1 else "over places"
-        if len(alike) == 1:
-            (average,) = alike
-            yield f"Averaged {over}, {average.first} minus {average.second}: {_average_clause(average)} (Holm, 5%)."
-            continue
         names = dict.fromkeys(name for average in alike for name in (average.second, average.first))
-        lowest = max(names, key=lambda name: sum(average.lower == name for average in alike))
+        wins = Counter(average.lower for average in alike)
+        lowest = next((name for name in names if wins[name] == len(names) - 1), None)
+        if lowest is None or len(alike) == 1:
+            clauses = (f"{average.first} minus {average.second}: {_average_clause(average)}" for average in alike)
+            yield f"Averaged {over}, {'; '.join(clauses)} (Holm, 5%)."
+            continue
         above = [one.reversed if one.first == lowest else one for one in alike if lowest in (one.first, one.second)]
         yield f"Averaged {over}, {lowest} has the lowest mean. The others minus it, {_judged(above)} (Holm, 5%)."
 

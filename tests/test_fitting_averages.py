@@ -169,6 +169,20 @@ def test_of_several_settings_the_lowest_is_told_and_what_the_others_are_above_it
     assert "; undecided: norm=post +0.2000 nats (95% interval" in told
 
 
+def test_none_of_several_settings_is_told_as_the_lowest_that_was_not_compared_with_all_others() -> None:
+    """Of three, each lower than the one before, the first and the last meet at no place."""
+    off, means = (-0.01, 0.0, 0.01), {"post": 4.0, "pre": 3.9, "sandwich": 3.8}
+    cells = [
+        replace(cell("post", place, losses(means[name], off)), name=f"{name} {place}", settings={"architecture.norm": name})
+        for place, names in ((1, "post pre"), (2, "post pre"), (3, "pre sandwich"), (4, "pre sandwich"))
+        for name in names.split()
+    ]
+    (told,) = sentences(averaged(cells)[1], of_shapes=False)
+    assert "lowest" not in told
+    assert told.startswith("Averaged over 2 places, norm=pre minus norm=post: -0.1000 nats (95% interval ")
+    assert "; norm=sandwich minus norm=pre: -0.1000 nats (95% interval " in told
+
+
 def test_shapes_of_other_sizes_are_told_apart() -> None:
     """Of two sizes of two shapes each, neither is the lowest of the other."""
     off = (-0.01, 0.0, 0.01)
