@@ -150,10 +150,10 @@ def broken(place: Path, folder: Path, case: str) -> Path:
         for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
             tensors[name] = torch.cat([tensors[name], tensors[name][:10]])
         safetensors.torch.save_file(tensors, weights)
-    if case == "cased":
+    if setting := {"cased": "do_lower_case", "accents": "strip_accents", "characters": "tokenize_chinese_chars"}.get(case):
         (source / "tokenizer.json").rename(source / "kept.json")
         (source / "vocab.txt").write_text("[PAD]\n")
-        (source / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+        (source / "tokenizer_config.json").write_text(json.dumps({"strip_accents": None, setting: False}))
     return source
 
 
@@ -174,6 +174,8 @@ def broken(place: Path, folder: Path, case: str) -> Path:
         ("no tokeniser", "holds neither tokenizer.json nor vocab.txt"),
         ("damage", "model.safetensors: is damaged"),
         ("cased", "is of a cased vocab.txt; save its tokeniser as a tokenizer.json"),
+        ("accents", "is of a vocab.txt that keeps accents; save its tokeniser as a tokenizer.json"),
+        ("characters", "is of a vocab.txt that leaves Chinese characters together; save"),
     ],
 )
 def test_what_cannot_be_imported_is_refused_before_anything_is_written(

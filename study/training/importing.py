@@ -34,6 +34,13 @@ VALIDATION_BATCH = 32
 _BASE = ("positions", "segments", "norm", "position_encoding", "tied_decoder")
 """What of an architecture a sweep file says under `base`, where it is not as usual."""
 
+_UNLIKE = {
+    "do_lower_case": "a cased vocab.txt",
+    "strip_accents": "a vocab.txt that keeps accents",
+    "tokenize_chinese_chars": "a vocab.txt that leaves Chinese characters together",
+}
+"""Settings by which transformers reads a vocab.txt otherwise than it is read here, where they are false."""
+
 _FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
 
 
@@ -145,8 +152,10 @@ def _put_tokenizer(folder: Path, into: SweepFolder, vocabulary: int) -> Tokenize
         raise InputError.at(str(folder), "holds neither tokenizer.json nor vocab.txt; save_pretrained of its tokeniser does")
     if given.suffix == ".txt" and (folder / "tokenizer_config.json").exists():
         settings = folder / "tokenizer_config.json"
-        if not _json(settings).get("do_lower_case", True):
-            raise InputError.at(str(settings), "is of a cased vocab.txt; save its tokeniser as a tokenizer.json")
+        told = _json(settings)
+        for setting, what in _UNLIKE.items():
+            if told.get(setting) is False:
+                raise InputError.at(str(settings), f"is of {what}; save its tokeniser as a tokenizer.json")
     tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=vocabulary))
     content = given.read_bytes() if given.suffix == ".json" else tokenizer.to_str(pretty=True).encode()
     kept = into.path / "tokenizer.json"
