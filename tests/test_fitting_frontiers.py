@@ -73,6 +73,15 @@ def test_a_parabola_weighs_squared_residuals_by_a_bell_of_the_window() -> None:
         assert first.loss == pytest.approx(level - slope**2 / (4 * square))
 
 
+def test_runs_far_from_the_best_do_not_move_the_lowest_point_of_akima() -> None:
+    x = np.arange(-4.0, 5.0)
+    loss = np.where(x < 0, 0.3, 0.2) * x**2
+    found = [iso_flop(*at_two_budgets(x, loss + more * (abs(x) == 4)), "akima").best for more in (0.0, 5.0)]
+    assert found[0] == found[1]
+    assert found[0][0].loss <= 0.0
+    assert abs(np.log(found[0][0].parameters)) < 0.1
+
+
 def test_a_budget_whose_parabola_opens_downwards_has_its_best_run() -> None:
     first, _ = two_budgets(np.array([-2.0, -0.5, 0.0, 0.5, 2.0]), np.array([1.1, 2.0, 1.0, 2.0, 1.3])).best
     assert (first.parameters, first.loss, first.inside) == (1.0, 1.0, True)
@@ -93,8 +102,8 @@ def test_a_parabola_that_is_lowest_at_the_last_size_has_no_minimum() -> None:
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_the_best_run_of_a_budget_lies_between_ones_a_quarter_smaller_and_larger(side: int) -> None:
-    """e^0.23 is 1.26, and e^0.22 is 1.246."""
-    for step, inside in ((0.23, True), (0.22, False)):
+    """e^0.22 is 1.246."""
+    for step, inside in ((np.log(1.25), True), (0.22, False)):
         x, loss = side * np.array([-step, 0.0, 0.5, 1.0]), np.array([2.5, 2.0, 3.0, 4.0])
         if inside:
             assert all(one.inside for one in two_budgets(x, loss).best)
@@ -112,8 +121,11 @@ def test_budgets_within_a_tenth_of_the_least_are_one_whose_flops_are_their_geome
 
 def two_budgets(x: Floats, loss: Floats, window: float = 1.0) -> Frontier:
     """The same losses at two budgets, over log N that is x in the first."""
-    parameters = np.exp(np.concatenate([x, x + 1]))
-    return iso_flop(parameters, np.repeat([1e18, 1e20], len(x)), np.tile(loss, 2), window=window)
+    return iso_flop(*at_two_budgets(x, loss), window=window)
+
+
+def at_two_budgets(x: Floats, loss: Floats) -> tuple[Floats, Floats, Floats]:
+    return np.exp(np.concatenate([x, x + 1])), np.repeat([1e18, 1e20], len(x)), np.tile(loss, 2)
 
 
 @pytest.mark.parametrize("valley", ["parabola", "akima"])
@@ -251,6 +263,20 @@ def test_a_front_is_best_only_beside_a_smaller_model_of_as_many_flops(approach: 
 
 
 @pytest.mark.parametrize("approach", [envelope, hull])
+@pytest.mark.parametrize(("times", "inside"), [(1.25, True), (1.2, False)])
+def test_a_front_is_best_only_between_models_a_quarter_smaller_and_larger(
+    approach: Approach, times: float, inside: bool
+) -> None:
+    flops = np.geomspace(1e18, 1e22, 5)
+    sizes, budgets, losses = among_worse(best(flops), flops, np.array([4.0, 3.4, 3.0, 2.8, 2.7]))
+    sizes[9] = sizes[4] / times  # the smaller model at the largest budget
+    assert [one.inside for one in approach(sizes, budgets, losses).best] == [True] * 4 + [inside]
+    sizes, budgets, losses = among_worse(best(flops), flops, np.array([4.0, 3.4, 3.0, 2.8, 2.7]))
+    sizes[10] = sizes[0] * times  # the larger model at the smallest budget
+    assert [one.inside for one in approach(sizes, budgets, losses).best] == [inside] + [True] * 4
+
+
+@pytest.mark.parametrize("approach", [envelope, hull])
 def test_a_run_of_more_flops_than_the_lowest_loss_is_on_no_frontier(approach: Approach) -> None:
     flops, loss = np.geomspace(1e18, 1e22, 5), np.array([4.0, 3.4, 3.0, 2.8, 2.9])
     found = approach(*among_worse(best(flops), flops, loss))
@@ -285,6 +311,7 @@ def test_a_law_without_one_of_its_terms_has_no_best_split() -> None:
         (np.geomspace(1e6, 1e8, 30), 20 * np.geomspace(1e6, 1e8, 30), "tokens go as parameters^1.00 in all 30 rows"),
         (np.geomspace(1e6, 1e8, 30), np.geomspace(1e8, 1e9, 30), "tokens go as parameters^0.50 in all 30 rows"),
         (np.full(30, 1e6), np.geomspace(1e8, 1e9, 30), "all 30 rows have the same parameters (1e+06)"),
+        (np.geomspace(1e6, 1e8, 30), np.full(30, 1e8), "all 30 rows have the same tokens (1e+08)"),
     ],
 )
 def test_runs_that_split_each_budget_in_one_way_have_no_frontier(parameters: Floats, tokens: Floats, told: str) -> None:
@@ -306,6 +333,22 @@ def test_runs_that_split_nearly_each_budget_in_one_way_have_no_frontier(
     with pytest.raises(InputError, match="nearly every budget has one split"):
         approach(parameters, 6 * parameters * tokens, loss)
     check_split(parameters, tokens)
+
+
+@pytest.mark.parametrize(("times", "told"), [(1.9, "1.90 times, and need 2"), (2.1, "best models between")])
+def test_sizes_of_a_budget_need_to_differ_twofold(times: float, told: str) -> None:
+    """Of each five runs of a budget the sizes are from one on to so many times it."""
+    flops = np.repeat(np.geomspace(1e18, 1e22, 7), 5)
+    parameters = np.sqrt(flops / 120) * np.tile([1.0, 1.0, times**0.5, times, times], 7)
+    with pytest.raises(InputError, match=told):
+        hull(parameters, flops, np.geomspace(4.0, 3.0, 35))
+
+
+@pytest.mark.parametrize("approach", [envelope, hull, iso_flop])
+def test_one_run_makes_no_frontier(approach: Approach) -> None:
+    check_split(np.array([1e6]), np.array([1e8]))
+    with pytest.raises(InputError, match="two budgets or more, here are 0"):
+        approach(np.array([1e6]), np.array([6e14]), np.array([3.0]))
 
 
 @pytest.mark.parametrize("approach", [envelope, hull, iso_flop])
