@@ -21,6 +21,7 @@ from study.sweeping.executors.slots import Slot
 from study.sweeping.launch import plan
 from study.sweeping.plan import cells, check_space, searched_config
 from study.sweeping.resources import Resources
+from study.sweeping.step_times import step_times
 from study.sweeping.tables import bill_summary, bill_table
 from tests.small import write_corpus
 from tests.sweeps import RATES, record, sweep
@@ -596,6 +597,39 @@ def test_steps_that_take_less_time_for_more_flops_are_timed_without_an_overhead(
     expected = bill(spec, [CORE], [timed(shallow, 1e6), timed(between, 3e7), timed(deep, 1e9)])
     assert expected.basis.startswith("3e+07 FLOP/s a slot,")
     assert expected.rows[-1].expected_seconds == pytest.approx(deepest.tokens * deepest.flops_per_token["train_flops"] / 3e7)
+
+
+def test_steps_that_take_longer_than_their_flops_tell_are_timed_without_an_overhead() -> None:
+    """A line through them would cross zero before it comes to small steps."""
+    spec = sweep(shapes={"grid": {"depth": [8, 64, 128]}})
+    shallow, deep = (cell.config for cell in cells(spec)[:2])
+    assert bill(spec, [CORE], [timed(shallow, 4e9), timed(deep, 2e9)]).basis.startswith("3e+09 FLOP/s a slot, by")
+
+
+@pytest.mark.parametrize(("times", "told"), [(0.9, "e+09 FLOP/s a slot, by"), (1.1, "1e+10 FLOP/s a slot and 1 ms a step, by")])
+def test_only_steps_of_fourfold_flops_tell_what_a_step_costs_beside_them(times: float, told: str) -> None:
+    spec = sweep(shapes={"grid": {"depth": [4]}})
+    config = cells(spec)[0].config
+    least = config.flops_per_token["train_flops"] * config.recipe.batch_tokens
+
+    def took(flops: float) -> RunRecord:
+        total, machine = flops * config.steps, environment().model_dump()
+        return record(config, environment=machine, train_flops=total, wall_seconds=config.steps * (1e-3 + flops / 1e10))
+
+    found = step_times(CORE, [took(least), took(4 * least * times)])
+    assert told in found.basis
+
+
+def test_runs_without_steps_or_a_time_or_a_machine_time_nothing() -> None:
+    """An encoder from elsewhere took no steps."""
+    c = cells(sweep())[0].config
+    machine = environment().model_dump()
+    useless = [
+        record(c, environment=machine, steps=0, tokens=0, spent_tokens=0, wall_seconds=9.0),
+        record(c, environment=machine, wall_seconds=0.0),
+        record(c, environment=None, wall_seconds=9.0),
+    ]
+    assert bill(sweep(), [CORE], useless).basis.endswith("assumed: no earlier run here")
 
 
 def test_a_bill_does_not_time_runs_by_those_of_another_dropout() -> None:
