@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from study.config import RunConfig
+from study.fitting.contrasts import Contrast
 from study.fitting.evidence import Evidence, gather
-from study.fitting.token_gains import rises_of
+from study.fitting.paired import Difference
+from study.fitting.token_gains import Rise, TokenGain, rises_of
 from study.law_findings import law_findings
 from tests.synthetic import SWEEP, Law, add_run, run_config, sweep_folder
 
@@ -80,3 +82,30 @@ def test_cells_off_their_best_rate_say_nothing_of_laws(tmp_path: Path) -> None:
     folder.write_ledger()
     assert told(gather(folder)) == []
     assert len(told(gather(folder, include_unbracketed=True))) == 1
+
+
+def gain(fewer: int, more: int, nats: float) -> TokenGain:
+    return TokenGain("L1-H64-A1-F256", "", "few", "many", fewer, more, Difference(nats, 0.01, 100, (3, 3)))
+
+
+def test_what_tokens_buy_is_told_for_each_doubling() -> None:
+    assert gain(10**6, 8 * 10**6, -0.6).nats_lowered_per_doubling == pytest.approx(0.2)
+    assert gain(10**6, 2 * 10**6, 0.1).nats_lowered_per_doubling == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize(
+    ("nats", "p_value", "decided"), [(0.1, 0.049, True), (0.1, 0.051, False), (-0.1, 0.001, False), (0.1, None, False)]
+)
+def test_a_rise_is_decided_where_more_is_bought_and_holm_s_p_value_is_below_five_percent(
+    nats: float, p_value: float | None, decided: bool
+) -> None:
+    earlier, later = gain(10**6, 2 * 10**6, -0.1), gain(2 * 10**6, 4 * 10**6, -0.2)
+    assert Rise(earlier, later, Contrast(nats, p_value=0.001), p_value).decided == decided
+
+
+def test_steps_of_unequal_length_are_compared_by_the_doubling(tmp_path: Path) -> None:
+    """0.1 nats for one doubling, then 0.6 for the next two: 0.2 more for each."""
+    found = evidence(tmp_path / "s", 5.3, 5.2, 9.9, 4.6)
+    without = [cell for cell in found.cells if cell.budget.amount != 2e6]
+    rises = rises_of(without, found.comparisons.seed_variances)
+    assert [rise.nats_per_doubling.estimate for rise in rises] == pytest.approx([0.2, 0.2], abs=0.03)
