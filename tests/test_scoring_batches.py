@@ -74,11 +74,22 @@ def test_nothing_is_masked_where_nothing_is_padding() -> None:
 
 def test_labelled_places_count_through_the_padded_batch() -> None:
     inputs = Inputs(
-        *(Ragged.of([[2, 7, 8, 3], [2, 5, 3]]), np.array([4, 3]), np.arange(2), np.zeros(2, dtype=np.int64)),
-        word_places=Ragged.of([[1, 2], [1]]),
-        word_labels=Ragged.of([[4, 5], [6]]),
+        *(Ragged.of([[2, 7, 8, 3], [2, 5, 3], [2, 9, 3]]), np.array([4, 3, 3]), np.arange(3), np.zeros(3, dtype=np.int64)),
+        word_places=Ragged.of([[1, 2], [1], [1]]),
+        word_labels=Ragged.of([[4, 5], [6], [7]]),
     )
-    batch = Collator(inputs, 0, 2)(np.array([1, 0]))
+    batch = Collator(inputs, 0, 2)(np.array([1, 0, 2]))
     assert batch.places is not None
-    assert batch.tokens.flatten()[batch.places].tolist() == [5, 7, 8]
-    assert torch.equal(batch.labels, torch.tensor([6, 4, 5]))
+    assert batch.tokens.flatten()[batch.places].tolist() == [5, 7, 8, 9]
+    assert torch.equal(batch.labels, torch.tensor([6, 4, 5, 7]))
+
+
+def test_a_batch_of_pairs_and_a_text_alone_has_segments() -> None:
+    inputs = Inputs(Ragged.of([[2, 7, 3, 9, 3], [2, 5, 3]]), np.array([3, 3]), np.arange(2), np.array([0, 1]))
+    batch = Collator(inputs, 0, 2)(np.array([0, 1]))
+    assert batch.segments is not None
+    assert batch.segments[0].tolist() == [0, 0, 0, 1, 1]
+
+
+def test_an_input_longer_than_a_batch_is_evaluated_alone() -> None:
+    assert [rows.tolist() for rows in evaluation_batches(np.array([3, 20, 12, 2]), tokens=8)] == [[1], [2], [0, 3]]
