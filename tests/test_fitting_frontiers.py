@@ -335,15 +335,21 @@ def test_runs_that_split_nearly_each_budget_in_one_way_have_no_frontier(
     check_split(parameters, tokens)
 
 
-@pytest.mark.parametrize(("times", "told"), [(1.9, "1.90 times, and need 2"), (2.1, "best models between")])
-def test_sizes_of_a_budget_need_to_differ_twofold(times: float, told: str) -> None:
-    """Of each five runs of a budget the sizes are from one on to so many times it."""
-    flops = np.repeat(np.geomspace(1e18, 1e22, 7), 5)
-    parameters = np.sqrt(flops / 120) * np.tile([1.0, 1.0, times**0.5, times, times], 7)
-    with pytest.raises(InputError, match=told):
-        hull(parameters, flops, np.geomspace(4.0, 3.0, 35))
+@pytest.mark.parametrize("approach", [envelope, hull, iso_flop])
+def test_sizes_of_a_budget_need_to_differ_twofold(approach: Approach) -> None:
+    """Of each five runs of a budget the sizes are from one on to so many times it, and the middle one is the best."""
+
+    def found(times: float) -> Frontier:
+        flops = np.repeat(np.geomspace(1e18, 1e22, 7), 5)
+        parameters = np.sqrt(flops / 120) * np.tile([1.0, 1.0, times**0.5, times, times], 7)
+        return approach(parameters, flops, 1 + (flops / 1e18) ** -0.1 + np.tile([0.5, 0.5, 0.0, 0.5, 0.5], 7))
+
+    assert found(2.1).exponent == pytest.approx(0.5)
+    with pytest.raises(InputError, match=r"within 1\.90 times, and need 2"):
+        found(1.9)
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("approach", [envelope, hull, iso_flop])
 def test_one_run_makes_no_frontier(approach: Approach) -> None:
     check_split(np.array([1e6]), np.array([1e8]))
