@@ -181,9 +181,9 @@ def test_a_pruned_run_is_trained_whole_where_a_comparison_wants_it(tmp_path: Pat
     assert [ended.state for ended in SweepFolder(tmp_path / "other").records()] == ["PRUNED"]
 
 
-def test_the_end_of_a_run_is_no_check() -> None:
+def test_the_end_of_a_run_is_no_check_nor_is_what_lies_between_two() -> None:
     wanted = config(Path("corpus.txt"), recipe={"budget": {"steps": 6}})
-    rows = [{"trainer/step": step, "val/loss": 3.0} for step in (2, 4, 6)]
+    rows = [{"trainer/step": step, "val/loss": 3.0} for step in (2, 3, 4, 6)]
     assert [check for check, _ in checks_in(iter(rows), wanted, Prune(checks=4))] == [1, 2]
 
 

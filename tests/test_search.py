@@ -112,6 +112,8 @@ def test_a_small_space_is_not_run_twice_and_the_search_ends(sampler: str) -> Non
     asked = run_to_the_end(search, records)
     assert len(asked) == len({config.key for config in asked}) == len(records) <= 4
     assert len(search.study.trials) == 30
+    assert {trial.state for trial in search.study.trials} <= {TrialState.COMPLETE, TrialState.FAIL}
+    assert len([trial for trial in trials_of(search) if trial[-1] == TrialState.COMPLETE]) == len(asked), "one outcome a point"
 
 
 def test_failed_runs_and_those_that_learned_nothing_are_told_as_failed() -> None:
