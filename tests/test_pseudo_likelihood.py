@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from study.model.masked_language_model import MaskedLanguageModel
+from study.scoring import pseudo_likelihood
 from study.scoring.pseudo_likelihood import PseudoLikelihood, masked_inputs
 from study.training.stopping import Preempted, StopSignal
 from tests.test_model import randomised, small
@@ -42,6 +43,22 @@ def test_scores_are_those_of_the_definition(model: Any) -> None:
     scores, tokens = PseudoLikelihood(model, RUN, "fp32", None)(SENTENCES, StopSignal())
     assert scores == pytest.approx([by_definition(model, sentence) for sentence in SENTENCES], abs=1e-4)
     assert tokens > 0
+
+
+@pytest.mark.parametrize(("batch_tokens", "at_once"), [(16, 20_000), (1, 2), (2048, 1)])
+def test_scores_do_not_hang_on_how_many_are_scored_at_a_time(
+    model: Any, monkeypatch: pytest.MonkeyPatch, batch_tokens: int, at_once: int
+) -> None:
+    monkeypatch.setitem(pseudo_likelihood.BATCH_TOKENS, "cpu", batch_tokens)
+    monkeypatch.setattr(pseudo_likelihood, "SENTENCES", at_once)
+    scores, _ = PseudoLikelihood(model, RUN, "fp32", None)(SENTENCES, StopSignal())
+    assert scores == pytest.approx([by_definition(model, sentence) for sentence in SENTENCES], abs=1e-4)
+
+
+def test_a_sentence_is_read_up_to_the_length_that_is_asked_for(model: Any) -> None:
+    scores, _ = PseudoLikelihood(model, RUN, "fp32", 5)(["a b c d", "a b c"], StopSignal())
+    assert scores[0] == pytest.approx(scores[1])
+    assert scores[1] == pytest.approx(by_definition(model, "a b c"), abs=1e-4)
 
 
 def test_masked_inputs_that_are_alike_are_encoded_once() -> None:
