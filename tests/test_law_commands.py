@@ -232,6 +232,20 @@ def test_too_few_rows_are_told_with_those_that_are_left_out(study: Any, runs: Pa
     assert (status, err.strip()) == (2, f"{few} 1"), "that one row has one size is said once"
 
 
+def test_every_command_tells_the_rows_that_it_left_out_and_how_it_read_the_others(study: Any, runs: Path) -> None:
+    data = pd.read_csv(runs)
+    data.loc[3:5, "loss"], data.loc[8, "C"], data["N"] = np.nan, np.nan, [f"{n / 1e6:.6f}M" for n in data["N"]]
+    data.to_csv(runs, index=False)
+    told = "left out: 4 rows (3 of them: loss is missing)"
+    options = ("--tokens", "C/(6*N)")
+    for command in (("frontier",), ("multiverse",), ("score-law", "--score", "accuracy", "--bootstrap", 0)):
+        status, out, _ = study(command[0], runs, *options, *command[1:])
+        *_, left_out, warning = out.splitlines()
+        assert (status, left_out) == (0, told), command
+        assert warning.startswith("warning: N: text such as '"), command
+    assert "59 rows of 59 runs" in out
+
+
 def test_a_law_refuses_columns_that_it_does_not_read(study: Any, runs: Path, tmp_path: Path) -> None:
     """FLOPs order the runs, or say what the tokens are, and so are read."""
     options = ("--law", "chinchilla", "--bootstrap", 0)

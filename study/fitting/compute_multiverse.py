@@ -76,7 +76,7 @@ def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str]
         for budget in budgets:
             choices = {"parameters": size, "approach": "parabola", "FLOPs": budget}
             universes += _universes(replace(sized, budget=budget), rates, choices, _valley)
-    return Multiverse(QUESTION, tuple(universes))
+    return Multiverse(QUESTION, tuple(universes), points.notes())
 
 
 def _universes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,15 @@ from study.fitting.uncertainty import FEWEST_RUNS, drawn_runs, percentile_interv
 
 Approaches = dict[str, Frontier | str]
 
+
+@dataclass(frozen=True)
+class Frontiers:
+    """The frontier by every approach, or in words why there is none, and what to know of how the table was read."""
+
+    approaches: Approaches
+    notes: tuple[str, ...] = ()
+
+
 RESAMPLES = 200
 """Resamples of the runs for an approach that goes through best runs, where rows share runs."""
 
@@ -36,7 +45,7 @@ _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
 }
 
 
-def frontiers(source: Source) -> Approaches:
+def frontiers(source: Source) -> Frontiers:
     """The frontier by every approach, or in words why there is none.
 
     Where rows share runs, as checkpoints do, every interval is of resamples of the runs. Tokens are C/(6·N) where the source or
@@ -54,27 +63,27 @@ def frontiers(source: Source) -> Approaches:
     found = {name: _attempt(way) for name, way in ways.items()}
     if all(isinstance(one, str) for one in found.values()):
         raise InputError(Problem(who, reason) for who, reason in _refused(found))
-    return found
+    return Frontiers(found, points.notes())
 
 
-def to_dict(found: Approaches) -> dict[str, Any]:
+def to_dict(found: Frontiers) -> dict[str, Any]:
     """The frontiers as plain values."""
-    return {name: {"status": one} if isinstance(one, str) else asdict(one) for name, one in found.items()}
+    return {name: {"status": one} if isinstance(one, str) else asdict(one) for name, one in found.approaches.items()}
 
 
-def to_text(found: Approaches) -> str:
-    """The frontiers for readers, each reason why there is none once, and under them why the rows hardly tell one."""
+def to_text(found: Frontiers) -> str:
+    """The frontiers for readers, each reason why there is none once; under them why the rows hardly tell one, and the notes."""
     lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
-    for name, one in found.items():
+    for name, one in found.approaches.items():
         if isinstance(one, str):
             continue
         interval = "none" if one.interval is None else f"{one.interval[0]:.4f} to {one.interval[1]:.4f}"
         inside = sum(best.inside for best in one.best)
         lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
-    lines += [f"{who:16}{'–':>14}   {reason}" for who, reason in _refused(found)]
-    weak = {name: one for name, one in found.items() if isinstance(one, Frontier) and one.reasons}
+    lines += [f"{who:16}{'–':>14}   {reason}" for who, reason in _refused(found.approaches)]
+    weak = {name: one for name, one in found.approaches.items() if isinstance(one, Frontier) and one.reasons}
     lines += [f"{name} is {one.status.replace('_', ' ')} ({'; '.join(one.reasons)})" for name, one in weak.items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, *found.notes])
 
 
 def _refused(found: Approaches) -> Iterator[tuple[str, str]]:

@@ -94,6 +94,11 @@ class Observations:
             reasons.setdefault(reason, []).append(gone.row)
         return reasons
 
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any result must know of how the table was read: rows left out unasked, and warnings."""
+        left_out = self._left_out()
+        return (*((left_out,) if left_out else ()), *(f"warning: {warning}" for warning in self.warnings))
+
     def _left_out(self) -> str:
         """How many rows are left out that were not meant to be, and the commonest reason; empty where none is."""
         reasons = {why: rows for why, rows in self.excluded_by_reason().items() if not why.startswith(BY_CHOICE)}
@@ -101,7 +106,7 @@ class Observations:
             return ""
         reason, rows = max(reasons.items(), key=lambda one: len(one[1]))
         share = "" if len(reasons) == 1 else f"{len(rows)} of them: "
-        return f"; left out: {plural(sum(map(len, reasons.values())), 'row')} ({share}{reason})"
+        return f"left out: {plural(sum(map(len, reasons.values())), 'row')} ({share}{reason})"
 
     def check(self, law: Law) -> None:
         """Raise InputError, with every problem, where the rows cannot tell the parameters of a law."""
@@ -110,7 +115,7 @@ class Observations:
         if settings < needed:
             here = f"{settings}" if settings == len(self) else f"{settings} in {plural(len(self), 'row')}"
             told = f"its {len(law.parameters)} parameters need {needed} different points or more, here are {here}"
-            problems.append(Problem(law.name, f"{told}{self._left_out()}"))
+            problems.append(Problem(law.name, "; ".join(filter(None, (told, self._left_out())))))
         for name in law.variables:
             values = np.unique(self.columns[name])
             if len(self) > 1 and len(values) == 1:

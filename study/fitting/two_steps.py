@@ -71,14 +71,16 @@ class ScoreFit:
     def to_text(self) -> str:
         """The fits for readers: each law with its status and estimates, then the forecasts side by side."""
         steps = {"step 1": self.two_steps.loss, "step 2": self.two_steps.score, "single step": self.single_step}
-        roles = self.two_steps.score.observations.roles
-        lines = ["columns: " + ", ".join(f"{role} = {roles[role]}" for role in (*SIZES, "loss", "score")), ""]
+        points = self.two_steps.score.observations
+        roles = points.roles
+        lines = ["columns: " + ", ".join(f"{role} = {roles[role]}" for role in (*SIZES, "loss", "score"))]
+        lines += [f"{plural(len(points), 'row')} of {plural(points.runs, 'run')}", ""]
         for name, found in steps.items():
             reasons = f" ({'; '.join(found.reasons)})" if found.reasons else ""
             estimates = ", ".join(f"{parameter} {value:.5g}" for parameter, value in found.estimates.items())
             lines += [f"{name}: {found.law.name}, {found.law.formula}", f"  {found.status}{reasons}; {estimates}", ""]
         lines += [f"two steps, {forecast_text(self.two_step_forecast)}"]
-        lines += [f"single step, {forecast_text(self.single_step_forecast)}"]
+        lines += [f"single step, {forecast_text(self.single_step_forecast)}", *points.notes()]
         return "\n".join(lines)
 
 

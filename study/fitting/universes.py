@@ -54,10 +54,11 @@ class Universe:
 
 @dataclass(frozen=True)
 class Multiverse:
-    """All universes of a question; the first is that of the usual conventions."""
+    """All universes of a question; the first is that of the usual conventions, `notes` are of how its table was read."""
 
     question: Question
     universes: tuple[Universe, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def answered(self) -> tuple[Universe, ...]:
@@ -133,6 +134,7 @@ class Multiverse:
             "values": [min(values), float(np.median(values)), max(values)] if values else None,
             "flips": self.flips(),
             "agreement_by_choice": self.by_choice(),
+            "notes": list(self.notes),
             "statuses": dict(Counter(universe.status for universe in self.universes)),
             "all": [
                 {**vars(universe), "answer": None if universe.value is None else self.question.answer(universe.value)}
@@ -165,8 +167,9 @@ class Multiverse:
         """The multiverse for readers."""
         told = self.to_dict()
         if not self.answered:
-            reasons = "\n".join(f"  {plural(count, 'universe')}: {status}" for status, count in told["statuses"].items())
-            return f"{self.question.text}\nNone of {plural(len(self.universes), 'universe')} has an answer:\n{reasons}"
+            reasons = [f"  {plural(count, 'universe')}: {status}" for status, count in told["statuses"].items()]
+            none = f"None of {plural(len(self.universes), 'universe')} has an answer:"
+            return "\n".join([self.question.text, none, *reasons, *self.notes])
         low, middle, high = told["values"]
         lines = [
             self.question.text,
@@ -178,7 +181,7 @@ class Multiverse:
         ]
         unanswered = Counter(universe.status for universe in self.universes if universe.value is None)
         lines += [f"without an answer, {plural(count, 'universe')}: {status}" for status, count in unanswered.most_common(5)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.notes])
 
     def _apart_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
         """The agreement by option of the choices that no two universes differ in alone, as approaches do not."""
