@@ -51,7 +51,8 @@ def parameter_findings(evidence: Evidence) -> list[str]:
         before = parameters(architecture).parameters_encoder
         added = what_doubling_adds(architecture)
         most = max(added, key=added.__getitem__)
-        parts = ", ".join(f"{size} {f'+{compact(count)}' if count else '0'}" for size, count in added.items())
+        grown = {size: f"{size} {f'+{compact(count)}' if count else '0'}" for size, count in added.items()}
+        parts = ", ".join((grown | {"width": f"{grown['width']} (the FFN with it)"}).values())
         sentences.append(f"{name} ({compact(before)} parameters_encoder): doubling {parts}; {most} adds most.")
     return sentences
 

@@ -50,7 +50,7 @@ def test_decided(tmp_path: Path) -> None:
     assert answer.to_dict()["runs"] == {"started": 60, "ended": 60, "excluded": 0}
     text = answer.to_markdown()
     assert text.index("## Answer") < text.index("## Cells") < text.index("## How to regenerate")
-    assert "width +278.8M" in text
+    assert "width +278.8M (the FFN with it), ffn +56.7M" in text, "study compare --change width leaves the FFN as it is"
 
 
 def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path) -> None:
