@@ -40,17 +40,12 @@ def score_findings(evidence: Evidence) -> list[str]:
 
 
 def _verdicts(found: Downstream) -> Iterator[str]:
-    by_verdict: dict[Verdict, list[str]] = {}
-    too_few = []
-    for task in found.tasks:
-        if task.trend is None:
-            too_few.append(task.task)
-        else:
-            by_verdict.setdefault(task.trend.verdict, []).append(task.task)
+    verdicts = {task.task: None if task.trend is None else task.trend.verdict for task in found.tasks}
+    by_verdict = grouped(verdicts, verdicts.__getitem__)
     for verdict, words in _WORDS.items():
         if names := by_verdict.get(verdict):
             yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(found, names) if verdict == 'undecided' else ''}."
-    if too_few:
+    if too_few := by_verdict.get(None):
         yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."
 
 

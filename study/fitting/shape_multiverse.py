@@ -148,10 +148,7 @@ def _slope(families: Sequence[Sequence[Cell]], skipped: int, space: Space, choic
 
 def _with_common_seeds(cells: Sequence[Cell]) -> list[Cell] | None:
     """The cells with those seeds alone that all cells of their shape and setting have, None where some have none."""
-    common = {
-        shape: sorted(set.intersection(*(set(cell.seeds) for cell in members)))
-        for shape, members in grouped(cells, _shape_and_setting).items()
-    }
+    common = {shape: common_seeds(members) for shape, members in grouped(cells, _shape_and_setting).items()}
     return [cell.at(common[_shape_and_setting(cell)]) for cell in cells] if all(common.values()) else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -206,5 +207,4 @@ def _pairs(universes: Sequence[Universe]) -> Iterator[tuple[int, int]]:
         rest = [name for name in table.columns if name != axis]
         groups = table[table[axis].notna()].groupby(rest, dropna=False) if rest else [("", table)]
         for _, rows in groups:
-            places = rows.index.tolist()
-            yield from ((one, other) for k, one in enumerate(places) for other in places[k + 1 :])
+            yield from combinations(rows.index.tolist(), 2)
