@@ -78,10 +78,11 @@ def unusable(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[int, st
         off = off_best(runs)
         search = search_rates(runs[off == ""])
         off[(off == "") & (runs[RATE] != search.chosen)] = "learning rate"
-        if bracketed_only and not search.bracketed:
-            gone |= {int(place): "its cell's best learning rate is not bracketed" for place in places[runs.index]} | gone
+        loose = bracketed_only and not search.bracketed
         for place, knobs in zip(places[runs.index], off, strict=True):
-            if knobs:
+            if loose:
+                gone.setdefault(int(place), "its cell's best learning rate is not bracketed")
+            elif knobs:
                 gone.setdefault(int(place), f"not at the best {knobs} of its cell")
     return gone
 
