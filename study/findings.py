@@ -87,7 +87,8 @@ def _unbracketed(evidence: Evidence) -> str:
     if not loose:
         return ""
     which = f"{plural(loose, 'cell')} {'is' if loose == 1 else 'are'} left out for the learning rate"
-    return f"; {which}: tune it over a wider range, or give study report --include-unbracketed"
+    remedy = "tune it over a wider range" if evidence.sweep.get("tune") else "let the sweep tune it"
+    return f"; {which}: {remedy}, or give study report --include-unbracketed"
 
 
 def _why_excluded(evidence: Evidence) -> str:

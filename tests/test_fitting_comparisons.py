@@ -546,9 +546,11 @@ def test_pairs_that_rates_between_those_tried_would_move_out_of_their_interval_a
 
 
 def test_where_rates_keep_cells_from_comparisons_the_answer_says_what_lets_them_in(tmp_path: Path) -> None:
-    told = loss_findings(evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6,), rates=(4e-3, 8e-3))))
-    (none,) = [line for line in told if line.startswith("No comparison at equal parameters")]
-    assert "cells are left out for the learning rate: tune it over a wider range, or give study report --incl" in none
+    evidence = evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6,), rates=(4e-3, 8e-3)))
+    fixed = replace(evidence, sweep={name: value for name, value in evidence.sweep.items() if name != "tune"})
+    for told, remedy in ((evidence, "tune it over a wider range"), (fixed, "let the sweep tune it")):
+        (none,) = [line for line in loss_findings(told) if line.startswith("No comparison at equal parameters")]
+        assert f"cells are left out for the learning rate: {remedy}, or give study report --include-unbracketed" in none
 
 
 def test_fronts_and_steps_say_what_chance_and_the_rate_may_have_done(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from study.model.trained_weights import trained_weights
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
 from study.training.execution import Execution
-from study.training.importing import import_encoder
+from study.training.importing import import_encoder, to_text
 from tests.small import config, run_folder, trained, write_corpus
 from tests.sweeps import write_sweep
 from tests.test_model import CLASSES
@@ -62,6 +62,7 @@ def test_what_a_run_exports_is_imported_at_its_loss(
     assert record is not None
     assert (record.state, record.steps, record.tokens, record.train_flops) == ("COMPLETED", 0, 0, 0.0)
     assert record.loss_nats == pytest.approx(was.loss_nats, abs=1e-5)
+    assert ("Answers leave it out" in out) == record.stuck_at_unigram
     assert record.validation_masked_tokens == was.validation_masked_tokens
     assert (found.validation_losses() - run.validation_losses()).max() < 1e-3
     if encoding == "learned" or norm == "post":  # ESM has no segments, whose first row is in its tokens
@@ -85,6 +86,9 @@ def imported(place: Path, source: Path, into: Path) -> RunFolder:
 
 def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp_path: Path) -> None:
     run = imported(place, saved(place, tmp_path / "bert"), tmp_path / "results" / "bert")
+    record = run.record()
+    assert record is not None
+    assert "Answers leave it out, stuck near the unigram entropy or above" in to_text(run, record)
     theirs = BertForMaskedLM.from_pretrained(tmp_path / "bert").eval()
     tokens = torch.randint(0, 200, (3, 12))
     torch.testing.assert_close(Pretrained(run).masked_language_model()(tokens), theirs(tokens).logits, atol=1e-5, rtol=0)

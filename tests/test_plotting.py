@@ -286,8 +286,10 @@ def test_loss_against_parameters_has_a_panel_a_budget_where_equal_parameters_sta
     assert [axes.get_title() for axes in figure.axes] == ["1.0M tokens", "2.0M tokens"]
     assert all("side by side" in axes.get_xlabel() for axes in figure.axes)
     apart = data[(data["heads"] == 2) & (data["panel"] == "1.0M tokens")]
+    assert "front" in str([text.get_text() for text in figure.legends[0].get_texts()])
     alone = loss_against_parameters.draw(apart.assign(place=apart["parameters"]))
     assert "side by side" not in alone.axes[0].get_xlabel()
+    assert "front" not in str([text.get_text() for text in alone.legends[0].get_texts()])
 
 
 @pytest.mark.parametrize("figure", [loss_against_flops, loss_against_parameters])

@@ -331,7 +331,7 @@ def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:
     exclude(run.run_id, run.sweep.path.parent, "out of curiosity")
     try:
         assert [one.run_id for one in target(run.path).runs] == [run.run_id]
-        with pytest.raises(InputError, match="no completed run that its answer uses; the folder of one that"):
+        with pytest.raises(InputError, match=r"that its answer uses \(excluded: out of curiosity\); the folder of one that"):
             target(run.sweep.path)
     finally:
         include(run.run_id, run.sweep.path.parent)

@@ -57,6 +57,7 @@ def draw(data: pd.DataFrame) -> Figure:
                 panel.plot(cell["place"], cell["loss_nats"], **style)
                 draw_intervals(panel, cell["place"], cell["loss_nats"], cell["half_nats"], style["color"])
         finish_cells(figure, axes, data, "Final loss against all parameters")
-        joined = Line2D([], [], color="grey", label="front at equal budget: none smaller is better")
-        legend_below(figure, [*line_key(styles, linestyle="none"), joined])
+        stepped = data[data["on_front"]].groupby("series")["parameters"].nunique().gt(1).any()
+        joined = [Line2D([], [], color="grey", label="front at equal budget: none smaller is better")] if stepped else []
+        legend_below(figure, [*line_key(styles, linestyle="none"), *joined])
     return figure

@@ -65,9 +65,13 @@ def target(path: Path) -> Target:
         if not sweep.runs():
             raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
         completed = at_best_knobs(sweep)
+    if not completed and run.is_run:
+        raise InputError.at(str(path), "has no completed run; study launch completes runs")
     if not completed:
-        others = "" if run.is_run else " that its answer uses; the folder of one that it does not will do, too"
-        raise InputError.at(str(path), f"has no completed run{others}; study launch completes runs")
+        unused = {record.exclusion for record in sweep.records() if record.state == "COMPLETED"} - {None}
+        why = f" ({'; '.join(sorted(map(str, unused)))})" if unused else ""
+        remedy = "the folder of one that it does not will do, too; study launch completes runs"
+        raise InputError.at(str(path), f"has no completed run that its answer uses{why}; {remedy}")
     problems = [
         Problem(str(run.weights_file), "does not exist, and the weights are needed; fetch it, or train the run again")
         for run in completed
