@@ -22,13 +22,15 @@ import torch.nn.functional as F
 from study.config import Masking, RunConfig
 from study.data.masking import Masker
 from study.data.prepared import prepare
-from study.durable_files import PATIENCE_SECONDS
+from study.durable_files import PATIENCE_SECONDS, write_atomically
 from study.folders import RunFolder, checkpoints_in
 from study.model.lightning import MaskedLanguageModelling
 from study.model.linear import Linear
 from study.model.masked_language_model import MaskedLanguageModel
+from study.ownership import Attempt
 from study.randomness import Stream, stream_seed
 from study.records import State
+from study.training import filing, trainer
 from study.training.callbacks import Checkpointer
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint
 from study.training.execution import Execution
@@ -341,6 +343,40 @@ def test_a_torn_row_is_repaired_and_later_rows_are_not_kept(
     trained(tmp_path, wanted)
     logged = [row["trainer/step"] for row in stopped.metrics() if "train/loss" in row]
     assert logged == list(range(1, 31))
+
+
+def test_a_run_that_was_replaced_before_its_first_step_leaves_the_rows_of_the_other_attempt(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, row, module_of = config(corpus), b'{"trainer/step": 7, "train/loss": 5.0}\n', trainer._module_of
+    folder = run_folder(tmp_path, wanted)
+
+    def replaced(*arguments: Any) -> MaskedLanguageModelling:
+        Attempt.begin(folder)
+        folder.metrics_file.write_bytes(row)
+        return module_of(*arguments)
+
+    monkeypatch.setattr(trainer, "_module_of", replaced)
+    assert train(wanted, folder, "test", Execution(), StopSignal()) == "PREEMPTED"
+    assert folder.metrics_file.read_bytes() == row
+
+
+def test_a_run_that_was_replaced_while_its_folder_was_out_of_reach_leaves_no_weights(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the other attempt, whose hash the record has, may lie there already."""
+    wanted = config(corpus)
+    folder = run_folder(tmp_path, wanted)
+
+    def out_of_reach(path: Path, content: bytes) -> None:
+        Attempt.begin(folder)
+        monkeypatch.setattr(filing, "write_atomically", write_atomically)
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(filing, "write_atomically", out_of_reach)
+    assert train(wanted, folder, "test", Execution(), StopSignal()) == "PREEMPTED"
+    assert not folder.weights_file.exists()
+    assert folder.record() is None
 
 
 def test_a_damaged_row_is_named_and_the_run_has_its_record(

@@ -16,7 +16,7 @@ import torch
 from study.architecture import Architecture
 from study.config import RunConfig
 from study.data.prepared import PreparedData
-from study.durable_files import FULL_DISK, patiently, write_atomically
+from study.durable_files import FULL_DISK, write_atomically
 from study.errors import InputError
 from study.folders import RunFolder
 from study.memory import Precision
@@ -75,18 +75,17 @@ class Filing:
             weights_sha256=weights_sha256,
             **facts,
         )
-        self.attempt.check()
-        patiently(lambda: self.folder.file_record(record))
+        self.attempt.write(lambda: self.folder.file_record(record))
         tidy(self.folder, outcome.state)
 
     def _write_results(self, trained: Trained) -> str:
         """Write the weights and the validation losses, and return the SHA-256 of the weights' file.
 
-        Raises OSError where the disk is full or out of reach.
+        Raises OSError where the disk is full or out of reach, and Fenced.
         """
         weights = safetensors.torch.save(trained.module.model.state_dict())
-        patiently(lambda: write_atomically(self.folder.weights_file, weights))
-        patiently(lambda: self.folder.write_validation_losses(trained.validation.nats.numpy()))
+        self.attempt.write(lambda: write_atomically(self.folder.weights_file, weights))
+        self.attempt.write(lambda: self.folder.write_validation_losses(trained.validation.nats.numpy()))
         return hashlib.sha256(weights).hexdigest()
 
     def give_up(self, reason: str) -> None:

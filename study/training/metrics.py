@@ -25,15 +25,21 @@ class MetricsFile(Logger):
     Keys are those of the module (`train/loss`, `trainer/tokens`, …); Lightning's `epoch` is left out, since packed batches
     have no epochs. Rows that a killed attempt wrote past the step it resumes from are removed: they will be written again.
     The file is always a new one, so that an attempt that was taken for dead appends to nothing that anybody reads; `check`
-    is asked before each row and raises where the run is no longer this attempt's.
+    is asked before it and before each row, and raises where the run is no longer this attempt's.
     """
 
     def __init__(self, path: Path, from_step: int, check: Callable[[], None] | None = None) -> None:
         super().__init__()
         self.path, self._check = path, check
-        patiently(lambda: write_atomically(path, b"".join(_whole_lines(path, from_step))))
+        patiently(lambda: self._begin(from_step))
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._synced = time.monotonic()
+
+    def _begin(self, from_step: int) -> None:
+        """Put a new file with the rows up to a step in place of the one that is there."""
+        if self._check is not None:
+            self._check()
+        write_atomically(self.path, b"".join(_whole_lines(self.path, from_step)))
 
     @property
     def name(self) -> str:
