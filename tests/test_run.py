@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,7 @@ from study.training.stopping import StopSignal
 from study.training.watchdog import Watchdog
 from tests.ranks import ranks_said
 from tests.small import config, overflow_at, run_folder, stop_after, trained, write_corpus
+from tests.waiting import until
 
 TIMINGS = ("perf/tokens_per_second",)
 
@@ -540,6 +542,24 @@ def test_a_run_hangs_where_neither_steps_nor_validation_get_on_for_long_and_time
     ((when, reason),) = hung
     assert 1025 <= when <= 1035
     assert reason.startswith("no step for 10 s, in ")
+
+
+def test_what_a_watchdog_sets_off_is_called_off_when_its_watch_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what it was about to set off: the end of a process that is stuck, which would come later."""
+    said, begun = list[str](), threading.Event()
+
+    def set_off(*_: Any, **__: Any) -> None:
+        begun.set()
+        time.sleep(0.2)
+        said.append("set off")
+
+    monkeypatch.setattr("study.training.watchdog.faulthandler", SimpleNamespace(
+        dump_traceback_later=set_off, cancel_dump_traceback_later=lambda: said.append("called off")
+    ))  # fmt: skip
+    with Watchdog(0.5, pytest.fail).watching():
+        begun.wait()
+    until(lambda: all(thread.name != "watchdog" for thread in threading.enumerate()))
+    assert said == ["set off", "called off"]
 
 
 class Clockwork:

@@ -50,6 +50,7 @@ class Watchdog(pl.Callback):
             yield
         finally:
             over.set()
+            thread.join()  # lest it sets off once more what is called off here
             faulthandler.cancel_dump_traceback_later()
 
     def _watch(self, over: threading.Event, watched: int) -> None:
