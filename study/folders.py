@@ -10,7 +10,7 @@ results/<sweep>/
         checkpoints/step-<step>-<sha256>.ckpt   kept until the run is completed
         orders.json             what its sweep asks of a run beside its configuration; nothing that moves its numbers
         prune.json              why the search that the run belongs to wants it to stop
-        branch-<step>/          its state where a shorter budget leaves it, until that one has it
+        branch-<step>/          its state where a shorter budget leaves it, and its rows so far, until that one has them
         trunk.json              which run trained the first steps of this one, and how many, where one did
         validation_losses.npy   nats summed over the masked tokens of each validation sequence, float64
         weights.safetensors     the final weights
@@ -28,6 +28,7 @@ results/.homes/<run id>         a link to the run's folder in the sweep that tra
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -143,6 +144,12 @@ class RunFolder:
     def branch(self, step: int) -> Path:
         """The folder of this run's state after a step at which a shorter budget leaves it."""
         return self.path / f"branch-{step:010d}"
+
+    def leave_rows(self, step: int) -> None:
+        """Give the rows so far a second name beside the state of a step; a run that resumes before it begins a new file."""
+        self.branch(step).mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.link(self.metrics_file, self.branch(step) / self.metrics_file.name)
 
     def remove_branches(self) -> None:
         """Remove the states that were left for others."""

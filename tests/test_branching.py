@@ -107,6 +107,26 @@ def test_stopping_trunk_and_branch_changes_nothing(
     assert (record.trunk, record.trunk_step, record.spent_tokens) == (trunk.run_id, 28, 7 * 128)
 
 
+def test_a_branch_has_the_rows_of_its_way_though_its_trunk_goes_it_again(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trunk that was killed resumes from a checkpoint before the step where the branch leaves it, and is stopped there."""
+    short, long = with_budget(corpus, 35), with_budget(corpus, 70)
+    trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)
+    trunk.write_config(long)
+    trunk.write_orders(Orders(branch_steps=(28,)))
+    for step in (11, 40):
+        with monkeypatch.context() as patch:
+            trained(tmp_path, long, stop_after(step, patch))
+    checkpoints_in(trunk.checkpoints)[-1].unlink()
+    with monkeypatch.context() as patch:
+        trained(tmp_path, long, stop_after(13, patch))
+    assert rows(trunk)[-1]["trainer/step"] < 28
+    adopt(trunk, next(trunk.branch(28).glob("*.ckpt")), branch)
+    trained(tmp_path, short)
+    assert_same(branch, trained(tmp_path / "alone", short))
+
+
 def test_a_branch_from_a_damaged_state_trains_alone_and_says_so(corpus: Path, tmp_path: Path) -> None:
     short, long = with_budget(corpus, 35), with_budget(corpus, 70)
     trunk, branch = run_folder(tmp_path, long), run_folder(tmp_path, short)

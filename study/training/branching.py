@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -76,4 +77,8 @@ class Branching(pl.Callback):
         refuse_infinite_weights(trainer, pl_module)
         for logger in trainer.loggers:
             logger.save()
+        if trainer.is_global_zero:
+            self._check()
+            with contextlib.suppress(OSError):  # then the rows are those that the run has when it is left
+                self.folder.leave_rows(trainer.global_step)
         trainer.save_checkpoint(self.folder.branch(trainer.global_step) / "next.ckpt", storage_options=POSTPONABLE)
