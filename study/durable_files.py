@@ -55,11 +55,16 @@ def write_once(path: Path, content: bytes) -> bool:
     return True
 
 
-def patiently(write: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
-    """What a write gives, tried again while its folder is out of reach; any other error, a full disk's too, is told at once."""
+def patiently(write: Callable[[], T], seconds: float = PATIENCE_SECONDS, check: Callable[[], None] | None = None) -> T:
+    """What a write gives, tried again while its folder is out of reach; any other error, a full disk's too, is told at once.
+
+    `check` is asked before each try, and raises where the writing is no longer the caller's.
+    """
     end, pause = time.monotonic() + seconds, 0.05
     while True:
         try:
+            if check is not None:
+                check()
             return write()
         except OSError as error:
             if error.errno not in OUT_OF_REACH or time.monotonic() + pause > end:

@@ -15,18 +15,15 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from study.durable_files import patiently
 from study.errors import InputError
 from study.folders import RunFolder
 from study.quantities import read_seconds
 from study.records import timestamp
-
-T = TypeVar("T")
 
 BEAT_SECONDS = 4.0
 """How often an owner renews its lease."""
@@ -91,15 +88,6 @@ class Attempt:
         """Raise Fenced where a later attempt owns the run; to be asked before every write."""
         if self.folder.attempt_file(self.number + 1).exists():
             raise Fenced(f"attempt {self.number + 1} has taken the run over from attempt {self.number}")
-
-    def write(self, write: Callable[[], T]) -> T:
-        """What a write gives, tried again while the folder is out of reach; raises Fenced once the run is another's."""
-
-        def owned() -> T:
-            self.check()
-            return write()
-
-        return patiently(owned)
 
     @contextlib.contextmanager
     def renewed(self) -> Iterator[None]:

@@ -62,11 +62,7 @@ class Branching(pl.Callback):
             return
         if self._from is not None or trainer.global_step == 0:
             trunk = None if self._from is None else Trunk(run_id=self._from, step=trainer.global_step)
-            patiently(lambda: self._write(trunk))
-
-    def _write(self, trunk: Trunk | None) -> None:
-        self._check()
-        self.folder.write_trunk(trunk)
+            patiently(lambda: self.folder.write_trunk(trunk), check=self._check)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Leave the state of this step, its row of metrics logged, where a shorter budget begins to decay."""

@@ -16,7 +16,7 @@ import torch
 from study.architecture import Architecture
 from study.config import RunConfig
 from study.data.prepared import PreparedData
-from study.durable_files import FULL_DISK, write_atomically
+from study.durable_files import FULL_DISK, patiently, write_atomically
 from study.errors import InputError
 from study.folders import RunFolder
 from study.memory import Precision
@@ -75,7 +75,7 @@ class Filing:
             weights_sha256=weights_sha256,
             **facts,
         )
-        self.attempt.write(lambda: self.folder.file_record(record))
+        patiently(lambda: self.folder.file_record(record), check=self.attempt.check)
         tidy(self.folder, outcome.state)
 
     def _write_results(self, trained: Trained) -> str:
@@ -84,8 +84,8 @@ class Filing:
         Raises OSError where the disk is full or out of reach, and Fenced.
         """
         weights = safetensors.torch.save(trained.module.model.state_dict())
-        self.attempt.write(lambda: write_atomically(self.folder.weights_file, weights))
-        self.attempt.write(lambda: self.folder.write_validation_losses(trained.validation.nats.numpy()))
+        patiently(lambda: write_atomically(self.folder.weights_file, weights), check=self.attempt.check)
+        patiently(lambda: self.folder.write_validation_losses(trained.validation.nats.numpy()), check=self.attempt.check)
         return hashlib.sha256(weights).hexdigest()
 
     def give_up(self, reason: str) -> None:

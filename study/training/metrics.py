@@ -31,15 +31,9 @@ class MetricsFile(Logger):
     def __init__(self, path: Path, from_step: int, check: Callable[[], None] | None = None) -> None:
         super().__init__()
         self.path, self._check = path, check
-        patiently(lambda: self._begin(from_step))
+        patiently(lambda: write_atomically(path, b"".join(_whole_lines(path, from_step))), check=check)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._synced = time.monotonic()
-
-    def _begin(self, from_step: int) -> None:
-        """Put a new file with the rows up to a step in place of the one that is there."""
-        if self._check is not None:
-            self._check()
-        write_atomically(self.path, b"".join(_whole_lines(self.path, from_step)))
 
     @property
     def name(self) -> str:
