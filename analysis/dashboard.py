@@ -31,7 +31,7 @@ def _():
     from study.fitting.catalogue import LAWS
     from study.fitting.law_fits import fit_table
     from study.fitting.ledgers import LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS
-    from study.fitting.reading import Source
+    from study.fitting.reading import Source, Table
     from study.folders import sweeps_in
     from study.naming import Subject
     from study.plotting import elasticities, explorer, run_curves
@@ -53,6 +53,7 @@ def _():
         LEDGER_PARAMETERS,
         LOSSES,
         Source,
+        Table,
         Subject,
         account,
         base64,
@@ -381,14 +382,14 @@ def _(LAWS, LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS, folders, mo):
 
 
 @app.cell
-def _(FIGURES, InputError, LAWS, Source, escape, fit_table, folders, law_form, mo, plain):
+def _(FIGURES, InputError, LAWS, Source, Table, escape, fit_table, folders, law_form, mo, plain):
     def fitted(values):
         """The fit that the form asks for, or what keeps it from being made."""
         if values["sweep"] is None:
             return mo.md("Choose a sweep.")
         law = LAWS[values["law"].partition(":")[0]]
         roles = {role: values[role] for role in ("parameters", "flops") if role in ("flops", *law.variables)}
-        source = Source(folders[values["sweep"]].path, roles, where=values["where"] or None)
+        source = Source(Table(folders[values["sweep"]].path), roles, where=values["where"] or None)
         if not folders[values["sweep"]].ledger_file.exists():
             return mo.md("It has no ledger yet: `study report` writes one from the records.")
         try:

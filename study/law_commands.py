@@ -95,14 +95,14 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     from study.fitting.catalogue import law_named
     from study.fitting.estimation import Settings
     from study.fitting.law_fits import fit_table
-    from study.fitting.reading import Source
+    from study.fitting.reading import Source, Table
 
     name = law_named(law).name
     choices = {each: options.pop(each) for each in ("huber_delta", "space", "bootstrap", "seed")}
     held_out = options.pop("held_out")
     selection = {name: options.pop(name) for name in ("where", "cluster", "budget", "any_units")}
     roles = {role: text for role, text in options.items() if text is not None}
-    found = fit_table(Source(table, roles, **selection), name, Settings(**choices), held_out)
+    found = fit_table(Source(Table(table), roles, **selection), name, Settings(**choices), held_out)
     click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
 
 
@@ -117,13 +117,13 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:
     """Fit a downstream score to N and D in two steps (through the loss) and in one, and forecast the largest runs by both."""
     from study.fitting.estimation import Settings
-    from study.fitting.reading import Source
+    from study.fitting.reading import Source, Table
     from study.fitting.two_steps import fit_score
 
     selection = {name: options.pop(name) for name in ("where", "cluster", "any_units")}
     roles = {role: text for role, text in options.items() if text is not None}
     settings = Settings(huber_delta=huber_delta, bootstrap=bootstrap)
-    found = fit_score(Source(table, roles, **selection), settings, held_out)
+    found = fit_score(Source(Table(table), roles, **selection), settings, held_out)
     click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
 
 
@@ -135,10 +135,10 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
 def frontier(table: Path, where: str | None, cluster: str | None, any_units: bool, as_json: bool, **roles: str | None) -> None:
     """Find the compute-optimal number of parameters in a TABLE by every approach: envelope, hull, iso-FLOP valleys, law."""
     from study.fitting.compute_optimal import frontiers, to_dict, to_text
-    from study.fitting.reading import Source
+    from study.fitting.reading import Source, Table
 
     given = {role: text for role, text in roles.items() if text is not None}
-    found = frontiers(Source(table, given, where=where, cluster=cluster, any_units=any_units))
+    found = frontiers(Source(Table(table), given, where=where, cluster=cluster, any_units=any_units))
     click.echo(json.dumps(to_dict(found), indent=1, allow_nan=False) if as_json else to_text(found))
 
 
@@ -155,17 +155,17 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
     What is given beside --as adds to what the file says; what says otherwise is refused.
     """
     from study.fitting.law_files import read_options
-    from study.fitting.reading import Source
+    from study.fitting.reading import Source, Table
     from study.plotting.law_figures import draw_all
 
     selection = {name: value for name in ("where", "cluster", "any_units") if (value := options.pop(name))}
     roles = {role: text for role, text in options.items() if text is not None}
     if like is None:
-        written = draw_all(Source(table, roles, **selection), law or "chinchilla", into)
+        written = draw_all(Source(Table(table), roles, **selection), law or "chinchilla", into)
     else:
         old = read_options(like)
         old.refuse_contradictions(like, {**({} if law is None else {"law": law}), **selection, **roles})
-        source = Source(table, **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
+        source = Source(Table(table), **{**old.source, **selection, "roles": {**old.source["roles"], **roles}})
         written = draw_all(source, old.law, into, old.settings, old.held_out)
     for file in written:
         click.echo(file)
@@ -191,7 +191,7 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
     split between parameters and tokens.
     """
     from study.fitting.compute_multiverse import explore
-    from study.fitting.reading import Source
+    from study.fitting.reading import Source, Table
     from study.fitting.shape_multiverse import explore_shapes, is_about_shape, why_not_shape
     from study.plotting.answer_by_convention import save_multiverse
 
@@ -205,7 +205,7 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
         given = {role: text for role, text in options.items() if text is not None}
         own_question = ask is None and not any((*given, *selection.values(), *sizes))
         try:
-            found = explore(Source(table, given, **selection), *sizes)
+            found = explore(Source(Table(table), given, **selection), *sizes)
         except InputError as error:
             raise InputError([*(why_not_shape(table) if own_question else ()), *error.problems]) from error
     if into is not None:

@@ -19,7 +19,7 @@ from study.fitting.cells import cells_of, setting_columns
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.fitting.paired import seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.rankings import gains_of
-from study.fitting.reading import Source, read_columns
+from study.fitting.reading import Source, Table, read_columns
 from study.fitting.seed_scatter import SeedScatter, SeedVariance
 from study.folders import SweepFolder
 from study.open_questions import undecided
@@ -462,8 +462,8 @@ def test_a_law_of_a_sweep_that_varies_a_knob_is_fitted_to_one_setting(tmp_path: 
         add_run(folder, in_setting(run_config(1, width), norm=norm))
     folder.write_ledger()
     with pytest.raises(InputError, match=r"in architecture\.norm have laws of their own; keep those of one with .* == 'post'"):
-        read_columns(Source(folder.path), ("parameters",), "loss")
-    chosen = read_columns(Source(folder.path, where="architecture.norm == 'pre'"), ("parameters",), "loss")
+        read_columns(Source(Table(folder.path)), ("parameters",), "loss")
+    chosen = read_columns(Source(Table(folder.path), where="architecture.norm == 'pre'"), ("parameters",), "loss")
     assert len(chosen) == 4
 
 

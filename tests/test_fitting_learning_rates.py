@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.fitting.learning_rates import TunedKnob, off_best, search_rates, tuned_knobs
+from study.fitting.learning_rates import CellSearch, RateSearch, TunedKnob, searches
 
 
 def rows(*runs: tuple[float, float | None, str | None], seed: int = 0) -> pd.DataFrame:
@@ -25,6 +25,16 @@ def rows(*runs: tuple[float, float | None, str | None], seed: int = 0) -> pd.Dat
         for rate, loss, exclusion in runs
     ]
     return pd.DataFrame(values)
+
+
+def search(runs: pd.DataFrame) -> CellSearch:
+    """The search of the one cell that holds all runs."""
+    (found,) = searches(runs.assign(cell="cell")).values()
+    return found
+
+
+def search_rates(runs: pd.DataFrame) -> RateSearch:
+    return search(runs).rates
 
 
 def test_parabola_finds_the_lowest_point_of_a_parabola_in_log_rate() -> None:
@@ -94,13 +104,13 @@ def test_knobs_that_are_not_the_best_run_s_are_named() -> None:
     runs[decay] = [0.01, 0.1, 0.01, 0.01, 0.1]
     runs[masking] = [0.15, 0.15, 0.15, 0.3, 0.15]
     runs[extra] = [None, None, None, 64.0, None]
-    assert off_best(runs).tolist() == [decay, "", decay, f"{decay} and {masking} and {extra}", ""]
+    assert search(runs).off == (decay, "", decay, f"{decay} and {masking} and {extra}", "")
 
 
 def test_without_a_usable_run_at_the_first_seed_no_knob_is_off() -> None:
     runs = rows((1e-3, 5.6, "stuck"), (1e-3, None, "OOM")).assign(**{"recipe.weight_decay": [0.01, 0.1]})
-    assert off_best(runs).tolist() == ["", ""]
-    assert tuned_knobs(runs) == ()
+    assert search(runs).off == ("", "")
+    assert search(runs).knobs == ()
 
 
 def test_knobs_beside_the_rate_are_told_with_the_end_they_lie_at() -> None:
@@ -108,19 +118,19 @@ def test_knobs_beside_the_rate_are_told_with_the_end_they_lie_at() -> None:
     runs = runs.assign(**{"recipe.weight_decay": [0.01, 0.1, 1.0, 0.1], "masking.rate": [0.15, 0.3, 0.15, 0.3]})
     runs["recipe.dropout"], runs["architecture.norm"] = 0.1, ["pre", "post", "pre", "pre"]
     decay, rate = TunedKnob("recipe.weight_decay", 0.1, None), TunedKnob("masking.rate", 0.3, "highest")
-    assert tuned_knobs(runs) == (decay, rate, TunedKnob("architecture.norm", "post", None))
+    assert search(runs).knobs == (decay, rate, TunedKnob("architecture.norm", "post", None))
 
 
 def test_a_knob_beyond_which_runs_only_failed_is_at_its_end() -> None:
     runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (1e-3, None, "OOM"), (1e-3, None, "DIVERGED: NaN"))
     runs = runs.assign(**{"recipe.weight_decay": [0.01, 0.1, 1.0, 0.01], "masking.rate": [0.15, 0.3, 0.15, 0.4]})
-    assert tuned_knobs(runs) == (TunedKnob("recipe.weight_decay", 0.1, "highest"), TunedKnob("masking.rate", 0.3, None))
+    assert search(runs).knobs == (TunedKnob("recipe.weight_decay", 0.1, "highest"), TunedKnob("masking.rate", 0.3, None))
 
 
 def test_a_number_that_some_runs_lack_has_no_ends_and_a_whole_one_is_whole() -> None:
     runs = rows((1e-3, 4.2, None), (1e-3, 4.1, None), (1e-3, 4.3, None))
     runs["architecture.embedding"], runs["recipe.warmup_tokens"] = [32.0, 64.0, None], [100.0, 200.0, 100.0]
-    embedding, warmup = tuned_knobs(runs)
+    embedding, warmup = search(runs).knobs
     assert embedding == TunedKnob("architecture.embedding", 64, None)
     assert warmup == TunedKnob("recipe.warmup_tokens", 200, "highest")
     assert isinstance(warmup.chosen, int)
@@ -130,5 +140,22 @@ def test_only_the_first_seed_chooses_other_knobs() -> None:
     first = rows((1e-3, 4.2, None), (1e-3, 4.1, None)).assign(**{"recipe.weight_decay": [0.01, 0.1]})
     second = rows((1e-3, 3.0, None), seed=1).assign(**{"recipe.weight_decay": [0.01]})
     runs = pd.concat([second, first], ignore_index=True)
-    assert off_best(runs).tolist() == ["recipe.weight_decay", "recipe.weight_decay", ""]
-    assert tuned_knobs(runs) == (TunedKnob("recipe.weight_decay", 0.1, "highest"),)
+    assert search(runs).off == ("recipe.weight_decay", "recipe.weight_decay", "")
+    assert search(runs).knobs == (TunedKnob("recipe.weight_decay", 0.1, "highest"),)
+
+
+def test_each_cell_of_a_ledger_chooses_for_itself() -> None:
+    low = rows((1e-3, 4.0, None), (2e-3, 4.1, None)).assign(cell="low", **{"recipe.weight_decay": [0.1, 0.1]})
+    high = rows((1e-3, 4.1, None), (2e-3, 4.0, None)).assign(cell="high", **{"recipe.weight_decay": [0.01, 0.1]})
+    ledger = pd.concat([low, high]).iloc[[0, 2, 1, 3]]
+    found = searches(ledger)
+    assert {cell: each.rates.chosen for cell, each in found.items()} == {"high": 2e-3, "low": 1e-3}
+    assert {cell: each.rows.tolist() for cell, each in found.items()} == {"high": [1, 3], "low": [0, 2]}
+    assert {cell: each.off for cell, each in found.items()} == {"high": ("recipe.weight_decay", ""), "low": ("", "")}
+
+
+def test_a_knob_that_the_best_run_lacks_is_told_as_missing() -> None:
+    runs = rows((1e-3, 4.1, None), (1e-3, 4.2, None))
+    runs["architecture.embedding"] = [None, 64.0]
+    assert search(runs).off == ("", "architecture.embedding")
+    assert search(runs).knobs == (TunedKnob("architecture.embedding", None, None),)

@@ -20,7 +20,7 @@ from study.fitting.contrasts import contrast
 from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from study.fitting.paired import paired_difference
-from study.fitting.reading import Source
+from study.fitting.reading import Source, Table
 from study.fitting.seed_scatter import SeedVariance, pooled_seed_variance
 from study.fitting.shape_multiverse import explore_shapes, is_about_shape
 from study.fitting.universes import Multiverse, Universe
@@ -42,7 +42,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_every_approach_is_told_side_by_side(table: Path) -> None:
-    found = frontiers(Source(table, {"parameters": "N", "flops": "C"}))
+    found = frontiers(Source(Table(table), {"parameters": "N", "flops": "C"}))
     told = to_dict(found)
     for name in ("parabola", "akima", "parametric"):
         assert told[name]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
@@ -53,13 +53,13 @@ def test_every_approach_is_told_side_by_side(table: Path) -> None:
 def test_runs_of_the_same_tokens_have_no_frontier(tmp_path: Path, spread: float) -> None:
     path = one_budget(tmp_path / "runs.csv", spread)
     with pytest.raises(InputError) as caught:
-        frontiers(Source(path))
+        frontiers(Source(Table(path)))
     assert str(caught.value) == "compute: how to split it cannot be asked: all 30 rows have the same tokens (4e+07)"
 
 
 def test_the_multiverse_of_compute_refuses_runs_of_the_same_tokens(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"all 30 rows have the same tokens \(4e\+07\)"):
-        explore(Source(one_budget(tmp_path / "runs.csv", 0.002)), flops=("flops",))
+        explore(Source(Table(one_budget(tmp_path / "runs.csv", 0.002))), flops=("flops",))
 
 
 def test_a_multiverse_refuses_the_universes_in_which_each_budget_has_one_split(
@@ -69,7 +69,7 @@ def test_a_multiverse_refuses_the_universes_in_which_each_budget_has_one_split(
     own = flops / (6 * parameters) / 20
     path = table_of(tmp_path / "runs.csv", parameters, flops / (6 * parameters), loss, own=own)
     monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
-    found = explore(Source(path), parameters=("parameters", "own"), flops=("flops",))
+    found = explore(Source(Table(path)), parameters=("parameters", "own"), flops=("flops",))
     refused = [universe for universe in found.universes if universe.status.startswith("refused")]
     assert {universe.choices["parameters"] for universe in refused} == {"own"}
     assert len(refused) == 8 + 1
@@ -90,7 +90,7 @@ def table_of(path: Path, parameters: Floats, tokens: Floats, loss: Floats, **mor
 
 
 def test_multiverse_of_a_table_counts_agreement(table: Path) -> None:
-    source = Source(table, {"tokens": "C/(6*N)"})
+    source = Source(Table(table), {"tokens": "C/(6*N)"})
     found = explore(source, parameters=("N", "without embeddings"), flops=("C",))
     told = found.to_dict()
     assert told["universes"] == 2 * 3 * (8 + 1)
@@ -174,7 +174,7 @@ def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(compute_multiverse, "LEDGER_PARAMETERS", ("parameters", "parameters_encoder"))
     folder = depth_or_width(tmp_path / "made_up", seeds=2, budgets=(1e6, 2e6, 4e6))
     folder.write_ledger()
-    told = explore(Source(folder.path)).to_dict()
+    told = explore(Source(Table(folder.path))).to_dict()
     assert told["universes"] == 2 * 1 * (8 + 4)
     assert {universe["choices"]["rates"] for universe in told["all"]} == {"all cells"}
 
@@ -198,7 +198,7 @@ def test_universes_of_the_same_rows_are_counted_once(
     of_shape = explore_shapes(folder.path).universes
     assert {one.choices["rates"] for one in of_shape} == (options if unbracketed else {"bracketed only"})
     assert len(of_shape) == (2 * 2 + 1) * (2 if unbracketed else 1)
-    of_compute = explore(Source(folder.path)).universes
+    of_compute = explore(Source(Table(folder.path))).universes
     assert {one.choices["rates"] for one in of_compute} == (options if unbracketed else {"all cells"})
     assert len(of_compute) == 2 * 3 * (2 if unbracketed else 1)
 
@@ -268,7 +268,7 @@ def test_no_law_is_asked_across_masks(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(status.startswith(f"refused: {reason}") for status in laws)
     assert {one.choices["validation"] for one in found if one.value is not None} == {"rate=0.15", "rate=0.3"}
     with pytest.raises(InputError, match=reason):
-        explore(Source(folder.path))
+        explore(Source(Table(folder.path)))
 
 
 def test_a_contrast_of_two_cells_is_their_paired_difference() -> None:

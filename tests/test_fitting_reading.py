@@ -20,7 +20,7 @@ from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast, forecast
 from study.fitting.ledgers import columns_apart, runs_of, settings_of, unusable, validation_columns
 from study.fitting.observations import Exclusion, Observations
-from study.fitting.reading import Source, read_columns, read_observations
+from study.fitting.reading import Source, Table, read_columns, read_observations
 from study.fitting.table_files import read_table
 from study.fitting.text_numbers import read_text_numbers
 from tests.points import TRUTHS, columns_of
@@ -39,7 +39,7 @@ def table(rows: int = 20) -> pd.DataFrame:
 
 def read(path: Path, data: pd.DataFrame, **source: Any) -> Observations:
     data.to_csv(path / "t.csv", index=False)
-    return read_observations(Source(path / "t.csv", **{"roles": ROLES, **source}), CHINCHILLA)
+    return read_observations(Source(Table(path / "t.csv"), **{"roles": ROLES, **source}), CHINCHILLA)
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "semicolons", "jsonl", "json", "parquet"])
@@ -53,7 +53,7 @@ def test_every_format_gives_the_same_points(tmp_path: Path, kind: str) -> None:
             data.to_json(path, orient="records", lines=kind == "jsonl", double_precision=15)
         case "parquet":
             data.to_parquet(path)
-    points = read_observations(Source(path, ROLES), CHINCHILLA)
+    points = read_observations(Source(Table(path), ROLES), CHINCHILLA)
     np.testing.assert_allclose(points.response, data["final/loss"], rtol=1e-12)
     np.testing.assert_allclose(points.columns["parameters"], data["Model Size"], rtol=1e-12)
 
@@ -282,7 +282,7 @@ def test_files_that_are_no_tables_are_told(tmp_path: Path, name: str, content: b
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
-        read_observations(Source(tmp_path / name), CHINCHILLA)
+        read_observations(Source(Table(tmp_path / name)), CHINCHILLA)
 
 
 @pytest.mark.parametrize(
@@ -365,11 +365,11 @@ def test_bits_are_seen_by_another_column(tmp_path: Path, other: str, said: str) 
 def test_nested_records_and_comments_are_read(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     path.write_text(json.dumps({"runs": [{"cfg": {"n": 1e8 * k}, "loss": 3.0 / k} for k in range(1, 6)]}))
-    points = read_observations(Source(path, {"parameters": "cfg.n"}), LAWS["power"])
+    points = read_observations(Source(Table(path), {"parameters": "cfg.n"}), LAWS["power"])
     assert points.columns["parameters"].tolist() == [1e8, 2e8, 3e8, 4e8, 5e8]
     path = tmp_path / "t.csv"
     path.write_text("# of last week\nN,loss\n" + "".join(f"{k}e8,{3 / k}\n" for k in range(1, 6)))
-    assert len(read_observations(Source(path), LAWS["power"])) == 5
+    assert len(read_observations(Source(Table(path)), LAWS["power"])) == 5
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_branches_of_one_trunk_are_one_run() -> None:
 def test_a_ledger_brings_its_columns_and_leaves_out_worse_rates(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "made_up", seeds=2)
     folder.write_ledger()
-    points = read_observations(Source(folder.path), CHINCHILLA)
+    points = read_observations(Source(Table(folder.path)), CHINCHILLA)
     assert {gone.reason for gone in points.excluded} == {"not at the best learning rate of its cell"}
     assert len(points) == 6 * 2 * 2
 
@@ -446,7 +446,7 @@ def test_a_ledgers_unique_tokens_are_counted_as_trained_ones_are(tmp_path: Path)
     folder = depth_or_width(tmp_path / "made_up", seeds=1)
     folder.write_ledger().assign(train_tokens=6_300_000).to_parquet(folder.ledger_file)
     assert set(folder.read_ledger()["data.sequence_length"]) == {64}
-    found = read_columns(Source(folder.path), ("parameters", "tokens", "unique_tokens"), "loss").columns["unique_tokens"]
+    found = read_columns(Source(Table(folder.path)), ("parameters", "tokens", "unique_tokens"), "loss").columns["unique_tokens"]
     np.testing.assert_allclose(found, 6_400_000)
 
 
@@ -466,9 +466,9 @@ def test_losses_of_different_masks_are_not_pooled(tmp_path: Path) -> None:
     folder.write_ledger()
     told = "loss: the losses of runs that differ in masking.rate are not comparable; keep those of one with --where "
     with pytest.raises(InputError, match=re.escape(told)):
-        read_observations(Source(folder.path), LAWS["power-floor"])
-    assert len(read_observations(Source(folder.path, where="masking.rate == 0.4"), LAWS["power-floor"])) == 5
-    assert len(read_columns(Source(folder.path), ("depth",), "parameters")) == 10
+        read_observations(Source(Table(folder.path)), LAWS["power-floor"])
+    assert len(read_observations(Source(Table(folder.path), where="masking.rate == 0.4"), LAWS["power-floor"])) == 5
+    assert len(read_columns(Source(Table(folder.path)), ("depth",), "parameters")) == 10
 
 
 def test_text_that_moved_is_the_same_text_and_a_value_that_some_runs_lack_is_another() -> None:
@@ -491,8 +491,8 @@ def test_a_ledger_is_not_pooled_over_settings_by_whichever_name_it_is_read(tmp_p
         folder.sweep_file.unlink()
     for file in files:
         with pytest.raises(InputError, match=r"runs that differ in architecture\.norm have laws of their own; .* == 'p"):
-            read_observations(Source(file), LAWS["power-floor"])
-        assert len(read_observations(Source(file, where="architecture.norm == 'pre'"), LAWS["power-floor"])) == 4
+            read_observations(Source(Table(file)), LAWS["power-floor"])
+        assert len(read_observations(Source(Table(file), where="architecture.norm == 'pre'"), LAWS["power-floor"])) == 4
 
 
 def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_settings(tmp_path: Path) -> None:
@@ -504,7 +504,7 @@ def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_sett
         add_run(folder, config, Law(curvature=worse))
     folder.write_ledger()
     folder.sweep_file.unlink()
-    assert len(read_observations(Source(folder.ledger_file), CHINCHILLA)) == 8
+    assert len(read_observations(Source(Table(folder.ledger_file)), CHINCHILLA)) == 8
     strangers = folder.read_ledger()
     ours = [
         name for name in map(str, strangers) if name.startswith(("architecture.", "recipe.")) and name != "recipe.learning_rate"
@@ -512,7 +512,7 @@ def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_sett
     strangers = strangers.drop(columns=ours)
     strangers.to_csv(tmp_path / "t.csv", index=False)
     assert settings_of(strangers) == []
-    assert len(read_observations(Source(tmp_path / "t.csv"), CHINCHILLA)) == 16
+    assert len(read_observations(Source(Table(tmp_path / "t.csv")), CHINCHILLA)) == 16
 
 
 def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp_path: Path) -> None:
@@ -524,20 +524,20 @@ def test_a_law_in_size_alone_does_not_take_runs_of_other_budgets_for_repeats(tmp
     largest = folder.read_ledger()["tokens"].max()
     told = f'a law in parameters alone takes runs that differ in tokens for repeats of each other; .* "tokens == {largest}"'
     with pytest.raises(InputError, match=told):
-        read_observations(Source(folder.path), LAWS["power-floor"])
+        read_observations(Source(Table(folder.path)), LAWS["power-floor"])
     with pytest.raises(InputError, match=r'"architecture.width > 40 and tokens == \d+"'):
-        read_observations(Source(folder.path, where="architecture.width > 40"), LAWS["power-floor"])
+        read_observations(Source(Table(folder.path), where="architecture.width > 40"), LAWS["power-floor"])
     with pytest.raises(InputError, match="a law in tokens alone takes runs that differ in size"):
-        read_observations(Source(folder.path), LAWS["tokens-floor"])
-    assert len(read_observations(Source(folder.path, where=f"tokens == {largest}"), LAWS["power-floor"])) == 4
-    assert len(read_observations(Source(folder.path, where="architecture.width == 96"), LAWS["tokens-floor"])) == 4
-    assert len(read_observations(Source(folder.path), LAWS["chinchilla"])) == 16
-    assert len(read_observations(Source(folder.path), LAWS["flops"])) == 16
+        read_observations(Source(Table(folder.path)), LAWS["tokens-floor"])
+    assert len(read_observations(Source(Table(folder.path), where=f"tokens == {largest}"), LAWS["power-floor"])) == 4
+    assert len(read_observations(Source(Table(folder.path), where="architecture.width == 96"), LAWS["tokens-floor"])) == 4
+    assert len(read_observations(Source(Table(folder.path)), LAWS["chinchilla"])) == 16
+    assert len(read_observations(Source(Table(folder.path)), LAWS["flops"])) == 16
     along = " or ".join(
         f"(architecture.width == {32 * step} and tokens < {1.1e6 * 2 ** (step - 1)} and tokens > {0.9e6 * 2 ** (step - 1)})"
         for step in (1, 2, 3, 4)
     )
-    assert len(read_observations(Source(folder.path, where=along), LAWS["power-floor"])) == 4
+    assert len(read_observations(Source(Table(folder.path), where=along), LAWS["power-floor"])) == 4
 
 
 @pytest.mark.parametrize(
@@ -555,7 +555,7 @@ def test_a_ledger_of_other_people_may_lack_what_ours_have(tmp_path: Path, change
             table[name] = table[name].astype(object)
             table.loc[0, name] = value
     table.astype({"architecture.vocabulary": str} if "many" in changes.values() else {}).to_parquet(folder.ledger_file)
-    found = read_observations(Source(folder.path), LAWS["power-floor"])
+    found = read_observations(Source(Table(folder.path)), LAWS["power-floor"])
     assert len(found) > 3
 
 

@@ -14,7 +14,7 @@ from study.config import RunConfig
 from study.fitting import sweep_laws
 from study.fitting.evidence import gather, save_fits
 from study.fitting.law_fits import fit_table
-from study.fitting.reading import Source
+from study.fitting.reading import Source, Table
 from study.folders import SweepFolder
 from study.law_findings import law_findings
 from study.records import counts_of
@@ -57,7 +57,7 @@ def test_each_setting_has_its_law(tmp_path: Path) -> None:
     for found, alpha in zip(laws.fits, EXPONENTS.values(), strict=True):
         assert found.fit.n == 32
         assert found.fit.estimates["alpha"] == pytest.approx(alpha, abs=0.1)
-    alone = fit_table(Source(folder.path, where="recipe.dropout == 0.1"), "chinchilla")
+    alone = fit_table(Source(Table(folder.path), where="recipe.dropout == 0.1"), "chinchilla")
     assert laws.fits[1].fit.estimates == alone.fit.estimates
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from study.architecture import Architecture
 from study.config import Budget, RunConfig, setting_words
 from study.counting import TOTALS, parameters
-from study.fitting.learning_rates import RATE, RateSearch, TunedKnob, off_best, search_rates, tuned_knobs
+from study.fitting.learning_rates import RATE, CellSearch, RateSearch, TunedKnob, searches
 from study.fitting.paired import Difference, paired_difference
 from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, seed_scatter
 from study.folders import SHAPE, RunFolder, SweepFolder
@@ -31,6 +31,9 @@ _BUDGET = "recipe.budget."
 
 EQUAL_WITHIN = 0.05
 """Cells have equal parameters where their non-embedding parameters can all lie so near, relatively, to one size."""
+
+EQUAL_SPAN = (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
+"""How many times the smallest of equal sizes the largest may be."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
     varied_values = (folder.sweep().get("vary") or {}).items()
     listed = {column: [as_told(column, number_in(value)) for value in values] for column, values in varied_values}
     varied = setting_columns(folder, ledger)
-    found = [_cell(folder, str(name), runs, varied) for name, runs in ledger.groupby("cell")]
+    found = [_cell(folder, name, ledger.iloc[search.rows], search, varied) for name, search in searches(ledger).items()]
 
     def order(cell: Cell) -> tuple[object, ...]:
         settings = (_place(value, listed.get(column, [])) for column, value in cell.settings.items())
@@ -264,7 +267,7 @@ def of_equal_size(items: Iterable[ItemT], size: Callable[[ItemT], float]) -> Ite
     """The items from the smallest on, together as many as are of equal size within EQUAL_WITHIN."""
     rest = sorted(items, key=size)
     while rest:
-        most = size(rest[0]) * (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
+        most = size(rest[0]) * EQUAL_SPAN
         equal = [item for item in rest if size(item) <= most]
         yield equal
         rest = rest[len(equal) :]
@@ -313,12 +316,11 @@ def budgets_in_words(ledger: pd.DataFrame) -> list[str]:
     return words if several else [""] * len(words)
 
 
-def _cell(folder: SweepFolder, name: str, tried: pd.DataFrame, varied: list[str]) -> Cell:
-    runs = tried[off_best(tried) == ""]
+def _cell(folder: SweepFolder, name: str, tried: pd.DataFrame, search: CellSearch, varied: list[str]) -> Cell:
+    runs = tried[[not knobs for knobs in search.off]]
     row = runs.iloc[0]
     config = folder.run(str(row["run_id"])).config()
-    rates = search_rates(runs)
-    chosen = runs[(runs[RATE] == rates.chosen) & runs["exclusion"].isna()].sort_values("seed")
+    chosen = runs[(runs[RATE] == search.rates.chosen) & runs["exclusion"].isna()].sort_values("seed")
     losses = [_per_masked_token(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
     unigram = runs["unigram_entropy_nats"].dropna()
     return Cell(
@@ -332,11 +334,11 @@ def _cell(folder: SweepFolder, name: str, tried: pd.DataFrame, varied: list[str]
         train_flops=_train_flops(config, runs),
         validation=validation_of(config, str(row["data_fingerprint"])),
         unigram_entropy_nats=None if unigram.empty else float(unigram.iloc[0]),
-        rates=rates,
+        rates=search.rates,
         runs=tuple(chosen["run_id"].astype(str)),
         seeds=tuple(int(seed) for seed in chosen["seed"]),
         losses=np.array(losses) if losses else np.empty((0, 0)),
-        knobs=tuned_knobs(tried),
+        knobs=search.knobs,
     )
 
 

@@ -16,11 +16,10 @@ from study.fitting.catalogue import LAWS
 from study.fitting.compute_optimal import over_runs
 from study.fitting.estimation import fit
 from study.fitting.frontiers import check_split, iso_flop, iso_flop_groups, parametric
-from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, is_ledger
+from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
-from study.fitting.table_files import read_table
 from study.fitting.universes import LOSSES, SETTINGS, Multiverse, Question, Universe
 
 QUESTION = Question(
@@ -58,7 +57,7 @@ def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str]
     What leaves out no row, or the same rows as another choice, is no universe of its own. Raises InputError where the table
     cannot be read in the usual ones, or its rows cannot tell the law.
     """
-    own = is_ledger(read_table(source.path))
+    own = source.table.is_ledger
     given = tuple(dict.fromkeys(parameters)) or (LEDGER_PARAMETERS if own else ())
     budgets = tuple(dict.fromkeys(flops))
     named = {role: ways[0] for role, ways in (("parameters", given), ("flops", budgets)) if ways}

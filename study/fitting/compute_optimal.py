@@ -19,7 +19,6 @@ from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_f
 from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
-from study.fitting.table_files import read_table
 from study.fitting.uncertainty import FEWEST_RUNS, drawn_runs, percentile_interval
 
 Approaches = dict[str, Frontier | str]
@@ -56,7 +55,7 @@ def frontiers(source: Source) -> Frontiers:
         source = replace(source, roles={**source.roles, "tokens": "C/(6*N)"})
     points = read_observations(source, LAWS["chinchilla"])
     if not len(points):
-        raise InputError.at(str(source.path), "no row is left that has a number in all of parameters, tokens and loss")
+        raise InputError.at(str(source.table.path), "no row is left that has a number in all of parameters, tokens and loss")
     check_split(points.columns["parameters"], points.columns["tokens"])
     ways: dict[str, Callable[[], Frontier]] = {name: partial(over_runs, points, each) for name, each in _APPROACHES.items()}
     ways["parametric"] = lambda: _of_law(fit(LAWS["chinchilla"], points))
@@ -95,7 +94,7 @@ def _refused(found: Approaches) -> Iterator[tuple[str, str]]:
 
 def _only_flops(source: Source) -> bool:
     """Whether FLOPs are given or found, and tokens neither."""
-    names = [str(name) for name in read_table(source.path).columns]
+    names = [str(name) for name in source.table.frame.columns]
     flops, tokens = (role in source.roles or bool(named_like(role, names)) for role in ("flops", "tokens"))
     return flops and not tokens
 

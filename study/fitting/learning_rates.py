@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from numpy.polynomial import Polynomial
+from numpy.typing import NDArray
 
 from study.schema import whole
 
@@ -56,96 +56,119 @@ class TunedKnob:
     """A tuned knob beside the learning rate: its value in a cell's best run, and at which end of those tried that lies."""
 
     name: str
-    chosen: int | float | str
+    chosen: int | float | str | None
     edge: Literal["lowest", "highest"] | None
 
 
-def tuned_knobs(runs: pd.DataFrame) -> tuple[TunedKnob, ...]:
-    """The knobs beside the learning rate in which the runs of a cell differ; none without a usable run at the first seed.
+@dataclass(frozen=True)
+class CellSearch:
+    """What the runs of one cell tried and what it chose.
 
-    Only numbers have ends, those of the runs that tell of their knobs.
+    `rows` are their places in the ledger. `off` names, for each, the tuned knobs beside the learning rate that are not at the
+    cell's best, empty where all are. The best run is that of the lowest loss at the first seed; without a usable one there no
+    knob is off and `knobs` is empty. `rates` is the search among the runs of which none is.
     """
-    if (best := _best_run(runs)) is None:
-        return ()
-    found = []
-    for name in (name for name in _knobs(runs) if runs[name].nunique() > 1):
-        chosen: Any = runs.at[best, name]
-        values = pd.to_numeric(runs.loc[_tell(runs), name], errors="coerce")
+
+    rows: NDArray[np.int64]
+    off: tuple[str, ...]
+    rates: RateSearch
+    knobs: tuple[TunedKnob, ...]
+
+
+def searches(ledger: pd.DataFrame) -> dict[str, CellSearch]:
+    """The search of each cell of a ledger.
+
+    Runs of a cell differ in tuned knobs and seeds only, so the knobs are the columns of its architecture, recipe and masking
+    that differ. The rate is searched at the first seed. A run that diverged or stayed at the unigram entropy counts as worse
+    than any that learned. One that failed for another reason (FAILED, OOM, HUNG), or that a person excluded, says nothing about
+    its knobs and does not count as tried. Where the cell has one rate alone, which nothing had to choose, any seed that learned
+    will do.
+    """
+    runs = _Runs(ledger)
+    return {str(cell): runs.search(np.asarray(rows)) for cell, rows in ledger.groupby("cell").indices.items()}
+
+
+class _Knob:
+    """A column of something that can be tuned: its values, equal codes for equal ones, and as numbers where they are some."""
+
+    def __init__(self, column: pd.Series[Any]) -> None:
+        self.name = str(column.name)
+        self.values = column.to_numpy(dtype=object)
+        self.codes = pd.factorize(column)[0]
+        self.numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+
+
+class _Runs:
+    """The runs of a ledger by column; cells are looked at by the places of their rows, for there may be many thousands."""
+
+    def __init__(self, ledger: pd.DataFrame) -> None:
+        tunable = [name for name in ledger.columns if name.startswith(_TUNABLE) and name != RATE]
+        self.knobs = [_Knob(ledger[name]) for name in tunable if ledger[name].nunique(dropna=False) > 1]
+        self.codes = np.array([knob.codes for knob in self.knobs]).reshape(len(self.knobs), len(ledger))
+        self.names = ledger["run_id"].astype(str).to_numpy(dtype=object)
+        self.seeds: NDArray[np.int64] = ledger["seed"].to_numpy(dtype=np.int64)
+        self.rates = ledger[RATE].to_numpy(dtype=float)
+        self.losses = ledger["loss_nats"].to_numpy(dtype=float, na_value=np.nan)
+        self.exclusions = ledger["exclusion"].to_numpy(dtype=object)
+        told = ledger["state"].isin(["COMPLETED", "DIVERGED"])
+        self.tell = (told & ledger["excluded_by_hand"].isna() if "excluded_by_hand" in ledger else told).to_numpy()
+        self.ranks = np.where(ledger["exclusion"].isna() & ~np.isnan(self.losses), self.losses, np.inf)
+
+    def search(self, rows: NDArray[np.int64]) -> CellSearch:
+        """The search of the cell that has these rows."""
+        first = self._first(rows)
+        best = int(first[self.ranks[first].argmin()])
+        if self.ranks[best] == np.inf:
+            return CellSearch(rows, ("",) * len(rows), self._rates(rows), ())
+        off = (self.codes[:, rows] != self.codes[:, [best]]).T
+        return CellSearch(
+            rows=rows,
+            off=tuple(" and ".join(knob.name for knob in compress(self.knobs, each)) for each in off),
+            rates=self._rates(rows[~off.any(axis=1)]),
+            knobs=tuple(self._tuned(knob, rows, best) for knob in compress(self.knobs, off.any(axis=0))),
+        )
+
+    def _first(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of the rows at their first seed."""
+        seeds = self.seeds[rows]
+        return np.compress(seeds == seeds.min(), rows)
+
+    def _rates(self, rows: NDArray[np.int64]) -> RateSearch:
+        """The rate search in runs that differ in the rate and the seed only."""
+        first = self._first(rows)
+        first = first[self.tell[first]]
+        first = first[self.rates[first].argsort(kind="stable")]
+        tried = tuple(map(self._tried, first))
+        losses = self.ranks[first]
+        if not np.isfinite(losses).any():
+            rates = np.unique(self.rates[rows])
+            if len(rates) == 1 and np.isfinite(self.ranks[rows]).any():
+                return RateSearch(tried, "only_tried", float(rates[0]))
+            return RateSearch(tried, "none_usable")
+        best = int(losses.argmin())
+        chosen, status = tried[best].learning_rate, _status(best, len(tried))
+        around = first[best - 1 : best + 2]
+        if status != "bracketed" or not np.isfinite(self.ranks[around]).all():
+            return RateSearch(tried, status, chosen)
+        return RateSearch(tried, status, chosen, *_vertex(self.rates[around], self.ranks[around]))
+
+    def _tried(self, row: int) -> TriedRate:
+        loss, exclusion = float(self.losses[row]), self.exclusions[row]
+        return TriedRate(
+            learning_rate=float(self.rates[row]),
+            run_id=self.names[row],
+            loss_nats=None if np.isnan(loss) else loss,
+            exclusion=None if pd.isna(exclusion) else str(exclusion),
+        )
+
+    def _tuned(self, knob: _Knob, rows: NDArray[np.int64], best: int) -> TunedKnob:
+        """What the best run has of a knob; only numbers have ends, those of the runs that tell of their knobs."""
+        value, number = knob.values[best], knob.numbers[best]
+        numbers = knob.numbers[rows[self.tell[rows]]]
         edge: Literal["lowest", "highest"] | None = None
-        if not values.isna().any():
-            edge = "lowest" if chosen == values.min() else "highest" if chosen == values.max() else None
-        found.append(TunedKnob(name, chosen if isinstance(chosen, str) else whole(float(chosen)), edge))
-    return tuple(found)
-
-
-def _knobs(runs: pd.DataFrame) -> list[str]:
-    """The columns of all that can be tuned but for the learning rate."""
-    return [name for name in runs.columns if name.startswith(_TUNABLE) and name != RATE]
-
-
-def _tell(runs: pd.DataFrame) -> pd.Series[bool]:
-    """Which runs say how good their knobs are: not those that failed or that a person excluded."""
-    told = runs["state"].isin(["COMPLETED", "DIVERGED"])
-    return told & runs["excluded_by_hand"].isna() if "excluded_by_hand" in runs else told
-
-
-def _best_run(runs: pd.DataFrame) -> Hashable | None:
-    """The row of the lowest loss at the first seed, None where none is usable there."""
-    first = runs[(runs["seed"] == runs["seed"].min()) & runs["exclusion"].isna()]
-    losses = first["loss_nats"].dropna().astype(float)
-    return None if losses.empty else losses.idxmin()
-
-
-def off_best(runs: pd.DataFrame) -> pd.Series[str]:
-    """Which tuned knobs of each run of a cell, but for the learning rate, are not at its best, by name; empty where all are.
-
-    The best run is that of the lowest loss at the first seed; without a usable one there no knob is off. Runs of a cell differ
-    in tuned knobs and seeds only, so the knobs are the columns of its architecture, recipe and masking that differ.
-    """
-    if (best := _best_run(runs)) is None:
-        return pd.Series("", index=runs.index)
-    knobs = np.array(_knobs(runs), dtype=object)
-    values = runs[knobs].map(str).to_numpy()
-    others = values != values[runs.index == best]
-    return pd.Series([" and ".join(knobs[off]) for off in others], index=runs.index)
-
-
-def search_rates(runs: pd.DataFrame) -> RateSearch:
-    """The rate search in ledger rows of one cell that differ in the rate and the seed only, at the first seed.
-
-    A run that diverged or stayed at the unigram entropy counts as worse than any that learned. One that failed for another
-    reason (FAILED, OOM, HUNG), or that a person excluded, says nothing about its rate and does not count as tried. Where the
-    cell has one rate alone, which nothing had to choose, any seed that learned will do.
-    """
-    first = runs[(runs["seed"] == runs["seed"].min()) & _tell(runs)]
-    tried = tuple(_tried(row) for _, row in first.sort_values(RATE).iterrows())
-    losses = np.array([_rank_loss(rate) for rate in tried])
-    if not np.isfinite(losses).any():
-        usable = runs["exclusion"].isna() & runs["loss_nats"].notna()
-        if usable.any() and runs[RATE].nunique() == 1:
-            return RateSearch(tried, "only_tried", float(runs[RATE].iloc[0]))
-        return RateSearch(tried, "none_usable")
-    best = int(losses.argmin())
-    chosen, status = tried[best].learning_rate, _status(best, len(tried))
-    neighbours = slice(best - 1, best + 2)
-    if status != "bracketed" or not np.isfinite(losses[neighbours]).all():
-        return RateSearch(tried, status, chosen)
-    optimum, lowest = _vertex([rate.learning_rate for rate in tried[neighbours]], losses[neighbours].tolist())
-    return RateSearch(tried, status, chosen, optimum, float(losses[best]) - lowest)
-
-
-def _tried(row: pd.Series) -> TriedRate:
-    loss, exclusion = row["loss_nats"], row["exclusion"]
-    return TriedRate(
-        learning_rate=float(row[RATE]),
-        run_id=str(row["run_id"]),
-        loss_nats=None if pd.isna(loss) else float(loss),
-        exclusion=None if pd.isna(exclusion) else str(exclusion),
-    )
-
-
-def _rank_loss(rate: TriedRate) -> float:
-    return float("inf") if rate.exclusion is not None or rate.loss_nats is None else rate.loss_nats
+        if not np.isnan(numbers).any():
+            edge = "lowest" if number == numbers.min() else "highest" if number == numbers.max() else None
+        return TunedKnob(knob.name, None if pd.isna(value) else str(value) if np.isnan(number) else whole(float(number)), edge)
 
 
 def _status(best: int, tried: int) -> RateStatus:
@@ -156,8 +179,13 @@ def _status(best: int, tried: int) -> RateStatus:
     return "highest_tried" if best == tried - 1 else "bracketed"
 
 
-def _vertex(rates: list[float], losses: list[float]) -> tuple[float, float]:
-    """The rate and the loss at the lowest point of the parabola in log(rate) through three points, the middle one lowest."""
-    parabola = Polynomial.fit(np.log(rates), losses, 2)
-    (turning,) = parabola.deriv().roots()
-    return float(np.exp(turning)), float(parabola(turning))
+def _vertex(rates: NDArray[np.float64], losses: NDArray[np.float64]) -> tuple[float, float]:
+    """The rate at the lowest point of the parabola in log(rate) through three points, and how far it lies below the middle one.
+
+    The middle one is lowest. With x = log(rate/middle rate) the parabola is loss − middle loss = slope·x + bend·x².
+    """
+    (before, _, after), (left, middle, right) = np.log(rates / rates[1]), losses
+    rise_left, rise_right = (left - middle) / before, (right - middle) / after
+    bend = (rise_right - rise_left) / (after - before)
+    slope = rise_left - bend * before
+    return float(rates[1] * np.exp(-slope / (2 * bend))), float(slope**2 / (4 * bend))

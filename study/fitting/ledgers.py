@@ -10,8 +10,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from study.counting import TOTALS
-from study.fitting.cells import of_equal_size
-from study.fitting.learning_rates import RATE, off_best, search_rates
+from study.fitting.cells import EQUAL_SPAN
+from study.fitting.learning_rates import RATE, searches
 from study.folders import SHAPE
 
 LEDGER_COLUMNS = {
@@ -72,18 +72,15 @@ def unusable(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[int, st
 
     With `bracketed_only` also the cells whose best rate has no worse one tried on both sides.
     """
-    gone = {row: str(ledger["exclusion"].iloc[row]) for row in range(len(ledger)) if pd.notna(ledger["exclusion"].iloc[row])}
-    places = pd.Series(range(len(ledger)), index=ledger.index)
-    for _, runs in ledger.groupby("cell"):
-        off = off_best(runs)
-        search = search_rates(runs[off == ""])
-        off[(off == "") & (runs[RATE] != search.chosen)] = "learning rate"
-        loose = bracketed_only and not search.bracketed
-        for place, knobs in zip(places[runs.index], off, strict=True):
+    gone = {row: str(reason) for row, reason in enumerate(ledger["exclusion"]) if pd.notna(reason)}
+    rates = ledger[RATE].to_numpy()
+    for search in searches(ledger).values():
+        loose = bracketed_only and not search.rates.bracketed
+        for row, off in zip(search.rows.tolist(), search.off, strict=True):
             if loose:
-                gone.setdefault(int(place), "its cell's best learning rate is not bracketed")
-            elif knobs:
-                gone.setdefault(int(place), f"not at the best {knobs} of its cell")
+                gone.setdefault(row, "its cell's best learning rate is not bracketed")
+            elif knobs := off or ("learning rate" if rates[row] != search.rates.chosen else ""):
+                gone.setdefault(row, f"not at the best {knobs} of its cell")
     return gone
 
 
@@ -143,18 +140,15 @@ def why_no_repeats(runs: pd.DataFrame, variables: Mapping[str, NDArray[np.float6
     """
     if not variables or {"flops", "loss"} & set(variables):
         return ""
-    agreeing = runs.groupby(list(variables.values()), sort=False)
     for column, words in {"tokens": "tokens", "parameters_non_embedding": "size"}.items():
-        if column in runs and agreeing[column].agg(_different).max() > 1:
+        if column not in runs:
+            continue
+        agreeing = pd.to_numeric(runs[column], errors="coerce").groupby(list(variables.values()))
+        if (agreeing.max() > agreeing.min() * EQUAL_SPAN).any():
             condition = " and ".join([*([where] if where else []), f"{column} == {runs[column].max()}"])
             known = f"a law in {' and '.join(variables)} alone takes runs that differ in {words} for repeats of each other"
             return f'{known}; {KEEP} --where "{condition}", or fit a law in both'
     return ""
-
-
-def _different(sizes: pd.Series[float]) -> int:
-    """How many different sizes there are among those that are known."""
-    return len(list(of_equal_size(pd.to_numeric(sizes, errors="coerce").dropna(), float)))
 
 
 def usable(ledger: pd.DataFrame) -> pd.DataFrame:

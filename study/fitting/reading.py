@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,43 @@ NAMED = 30
 """So many columns are named where a role has none."""
 
 
+class Table:
+    """Anybody's table, read from its file when it is first asked for and held for all readings; see read_table."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._left_out: dict[bool, dict[int, str]] = {}
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The rows and columns."""
+        return read_table(self.path)
+
+    @cached_property
+    def is_ledger(self) -> bool:
+        """Whether it is the ledger of a sweep."""
+        return is_ledger(self.frame)
+
+    def left_out(self, bracketed_only: bool) -> dict[int, str]:
+        """The rows that a ledger (see study.fitting.ledgers.unusable) or their repetition leaves out, with reasons."""
+        if bracketed_only not in self._left_out:
+            gone = unusable(self.frame, bracketed_only) if self.is_ledger else {}
+            for row in self._repeated:
+                gone.setdefault(row, "repeats an earlier row")
+            self._left_out[bracketed_only] = gone
+        return dict(self._left_out[bracketed_only])
+
+    @cached_property
+    def settings(self) -> Sequence[str]:
+        """What the sweep beside a ledger varies; where there is none, what the ledger says of it."""
+        folder = SweepFolder(self.path if self.path.is_dir() else self.path.parent)
+        return folder.varied() if folder.sweep_file.exists() else settings_of(self.frame)
+
+    @cached_property
+    def _repeated(self) -> list[int]:
+        return np.flatnonzero(self.frame.astype(str).duplicated()).tolist()
+
+
 @dataclass(frozen=True)
 class Source:
     """A table and which of its columns mean what.
@@ -46,7 +84,7 @@ class Source:
     through; `bracketed_only` leaves out a ledger's cells whose learning rate is not bracketed.
     """
 
-    path: Path
+    table: Table
     roles: Mapping[str, str] = field(default_factory=dict)
     where: str | None = None
     cluster: str | None = None
@@ -67,8 +105,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
     InputError, with every problem, for unknown columns, values that are no numbers, losses or sizes that are not positive, and
     units that look wrong, each with the rows named; and for a ledger's losses of different validation sets or masks.
     """
-    table = read_table(source.path)
-    reading = _Reading(table, source)
+    reading = _Reading(source)
     gone = reading.left_out()
     order = reading.order(variables)
     wanted = tuple(dict.fromkeys((*variables, response, *order)))
@@ -102,10 +139,10 @@ def _listed(names: Sequence[Any]) -> str:
 class _Reading:
     """One table under one source: columns found, expressions computed, problems gathered."""
 
-    def __init__(self, table: pd.DataFrame, source: Source) -> None:
-        self.table = table
+    def __init__(self, source: Source) -> None:
+        self.table = source.table.frame
         self.source = source
-        self.is_ledger = is_ledger(table)
+        self.is_ledger = source.table.is_ledger
         self.roles = (LEDGER_COLUMNS if self.is_ledger else {}) | dict(source.roles)
         if source.budget is not None:
             self.roles["budget"] = source.budget
@@ -115,9 +152,7 @@ class _Reading:
 
     def left_out(self) -> dict[int, str]:
         """The rows that a ledger, their repetition or `where` leaves out, with reasons."""
-        gone = unusable(self.table, self.source.bracketed_only) if self.is_ledger else {}
-        for row in np.flatnonzero(self.table.astype(str).duplicated().to_numpy()).tolist():
-            gone.setdefault(row, "repeats an earlier row")
+        gone = self.source.table.left_out(self.source.bracketed_only)
         kept = self._kept()
         if not kept.any():
             raise InputError.at("--where", f"{self.source.where!r} keeps none of {len(self.table)} rows")
@@ -145,7 +180,7 @@ class _Reading:
         role = name if name in self.roles else SYMBOLS.get(name)
         if role is not None and role not in self._pending and (role in self.roles or named_like(role, self.table.columns)):
             return self.role(role)
-        raise InputError.at(str(self.source.path), f"has no column {name!r}; {nearest(name, list(self.table.columns))}")
+        raise InputError.at(str(self.source.table.path), f"has no column {name!r}; {nearest(name, list(self.table.columns))}")
 
     def role(self, role: str) -> pd.Series[Any]:
         """The column or expression that the source gives for a role, or the column that is called like it."""
@@ -156,7 +191,7 @@ class _Reading:
                 ways = "; from FLOPs it is --tokens 'C/(6*N)'" if role == "tokens" and self._has("flops") else ""
                 if named:
                     raise InputError.at(option, f"is needed; it may be {_listed(named)}{ways}")
-                known = Problem(str(self.source.path), f"has the columns {_listed(list(self.table.columns))}")
+                known = Problem(str(self.source.table.path), f"has the columns {_listed(list(self.table.columns))}")
                 raise InputError([Problem(option, f"is needed{ways}"), known])
             text = named[0]
         self._pending.append(role)
@@ -255,17 +290,11 @@ class _Reading:
         known = {name: values[present] for name, values in variables.items()}
         reasons = (
             why_incomparable(runs, KEEP),
-            why_apart(runs, self._settings(), KEEP),
+            why_apart(runs, self.source.table.settings, KEEP),
             why_no_repeats(runs, known, self.source.where),
         )
         if reason := next(filter(None, reasons), None):
             raise InputError.at("loss", reason)
-
-    def _settings(self) -> Sequence[str]:
-        """What the sweep beside the ledger varies; where there is none, what the ledger says of it."""
-        path = self.source.path
-        folder = SweepFolder(path if path.is_dir() else path.parent)
-        return folder.varied() if folder.sweep_file.exists() else settings_of(self.table)
 
     def alike(self, gone: Mapping[int, str]) -> dict[str, int]:
         """What all rows of a ledger that are used have in common of what their losses hang on."""

@@ -35,7 +35,7 @@ from study.fitting.evidence import Evidence, gather
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, validation_columns
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations
-from study.fitting.reading import Source, read_columns
+from study.fitting.reading import Source, Table, read_columns
 from study.fitting.seed_scatter import seed_scatter
 from study.fitting.sums import SumOfTerms, Term
 from study.fitting.uncertainty import percentile_interval
@@ -90,8 +90,9 @@ def explore_shapes(folder: Path) -> Multiverse:
     universes: list[Universe] = []
     for size, (about, cells) in product(SIZES, _by_validation(evidence)):
         universes += _compared(cells, {"size held equal": size, **about}, sizes[size], budgets)
+    table = Table(folder)
     for size in SIZES:
-        universes += _fitted(folder, size, tokens)
+        universes += _fitted(table, size, tokens)
     return Multiverse(QUESTION, tuple(universes))
 
 
@@ -185,12 +186,12 @@ def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[
                 yield family
 
 
-def _fitted(folder: Path, size: str, tokens: bool) -> Iterator[Universe]:
+def _fitted(table: Table, size: str, tokens: bool) -> Iterator[Universe]:
     """The universes of a law in size and depth, the loss being a power of both; each set of rows is asked once."""
     asked: set[tuple[str, ...]] = set()
     for rates in _RATES:
         about = {"size held equal": size, "approach": "law", "rates": rates}
-        source = Source(folder, {"parameters": size}, bracketed_only=rates == "bracketed only")
+        source = Source(table, {"parameters": size}, bracketed_only=rates == "bracketed only")
         try:
             points = read_columns(source, ("parameters", "depth", *(["tokens"] if tokens else [])), "loss")
         except InputError as error:

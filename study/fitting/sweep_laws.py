@@ -14,7 +14,7 @@ from study.fitting.cells import of_equal_size
 from study.fitting.estimation import Settings
 from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.ledgers import LEDGER_COLUMNS, columns_apart, usable, why_apart, why_incomparable
-from study.fitting.reading import Source
+from study.fitting.reading import Source, Table
 
 _SHAPE = ("depth", "width", "heads", "ffn")
 _SETTINGS = Settings(bootstrap=400)
@@ -57,10 +57,11 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str] = (),
     if reason := why_incomparable(used, remedy):
         return SweepLaws((), (f"No law is fitted: {reason}",))
     if not (apart := columns_apart(used, settings)):
-        return _laws(Source(folder), used)
+        return _laws(Source(Table(folder)), used)
     if len(used[apart].drop_duplicates()) > MOST_SETTINGS or used[apart].isna().any(axis=None):
         return SweepLaws((), (f"No law is fitted: {why_apart(used, settings, remedy)}",))
-    found = {where: _laws(Source(folder, where=where), runs) for where, runs in _by_setting(used, apart)}
+    table = Table(folder)
+    found = {where: _laws(Source(table, where=where), runs) for where, runs in _by_setting(used, apart)}
     told: dict[str, list[str]] = {}
     for where, laws in found.items():
         for reason in laws.reasons:

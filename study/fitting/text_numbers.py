@@ -24,9 +24,9 @@ def read_text_numbers(table: pd.DataFrame, decimal_commas: bool) -> tuple[pd.Dat
         if column.dtype != object and not pd.api.types.is_string_dtype(column):
             continue
         texts = column.dropna()
-        if texts.empty or not all(isinstance(text, str) for text in texts):
+        if texts.empty or not isinstance(texts.iloc[0], str) or as_number(texts.iloc[0].strip(), decimal_commas) is None:
             continue
-        if as_number(texts.iloc[0].strip(), decimal_commas) is None:
+        if not all(isinstance(text, str) for text in texts):
             continue
         values = [as_number(text.strip(), decimal_commas) for text in texts]
         if any(value is None for value in values):
