@@ -55,13 +55,16 @@ def bench(
 
 
 def _laws(tell: Callable[[dict[str, Any]], None]) -> None:
-    """Fit and refit Chinchilla's law."""
+    """Fit and refit Chinchilla's law, and fit it to a large ledger."""
     from study.benching.figures import figure
-    from study.replicating.benchmark import REFITS, measure
+    from study.replicating.benchmark import CELLS, REFITS, RUNS_OF_A_CELL, ledger_seconds, measure
 
     times = measure()
     tell(figure(f"a fit and {REFITS:,} refits of Chinchilla's law ({times.status})", times.ours_seconds, "s"))
     tell(figure("SciPy's BFGS for as many, over ours", times.scipy_seconds / times.ours_seconds, "times"))
+    ledger, table = ledger_seconds()
+    tell(figure(f"a fit to a ledger of {CELLS * RUNS_OF_A_CELL:,} runs", ledger, "s"))
+    tell(figure("over a fit to a table of as many rows", ledger / table, "times"))
 
 
 def _fine_tuning(choice: Choice, tell: Callable[[dict[str, Any]], None]) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from study.errors import InputError
-from study.fitting import compute_multiverse, shape_multiverse
+from study.fitting import compute_multiverse, reading, shape_multiverse
 from study.fitting.cells import Cell
 from study.fitting.compute_multiverse import QUESTION, explore
 from study.fitting.compute_optimal import frontiers, to_dict, to_text
@@ -23,6 +23,7 @@ from study.fitting.paired import paired_difference
 from study.fitting.reading import Source, Table
 from study.fitting.seed_scatter import SeedVariance, pooled_seed_variance
 from study.fitting.shape_multiverse import explore_shapes, is_about_shape
+from study.fitting.table_files import read_table
 from study.fitting.universes import Multiverse, Universe
 from study.folders import SweepFolder
 from study.plotting import answer_by_convention
@@ -167,6 +168,19 @@ def test_the_figure_counts_universes_in_whole_numbers_and_keeps_its_legend_off_t
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c"]
     assert axes.get_legend() is None
     assert legend.get_window_extent().y1 <= axes.get_window_extent().y0
+
+
+def test_a_table_is_read_from_its_file_once_for_all_universes(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files: list[Path] = []
+
+    def counted(path: Path) -> pd.DataFrame:
+        files.append(path)
+        return read_table(path)
+
+    monkeypatch.setattr(reading, "read_table", counted)
+    found = explore(Source(Table(table), {"tokens": "C/(6*N)"}), parameters=("N", "without embeddings"), flops=("C",))
+    assert len({(one.choices["parameters"], one.choices["approach"]) for one in found.universes}) == 4
+    assert files == [table]
 
 
 def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
-from study.fitting.observations import BY_CHOICE, Exclusion, Observations, budget_name, budget_of
+from study.fitting.observations import BY_CHOICE, Observations, budget_name, budget_of
 
 SIZES = {"parameters": np.array([4.0, 1.0, 3.0, 2.0, 5.0]), "tokens": np.full(5, 10.0)}
 
@@ -59,12 +59,12 @@ def test_a_law_needs_one_point_more_than_it_has_parameters_and_repeats_are_no_po
     assert (enough.settings(law), twice.settings(law)) == (needed, needed - 1)
     grid = Observations.of({"parameters": np.array([1.0, 1.0, 2.0, 2.0]), "tokens": np.array([1.0, 2.0, 1.0, 1.0])}, np.ones(4))
     assert grid.settings(LAWS["chinchilla"]) == 3, "of two variables together"
-    gone = [Exclusion("a", "torn"), Exclusion("b", f"{BY_CHOICE}where"), Exclusion("c", f"{BY_CHOICE}where")]
+    gone = {"a": "torn", "b": f"{BY_CHOICE}where", "c": f"{BY_CHOICE}where"}
     with pytest.raises(InputError, match=rf"here are {needed - 1} in {2 * (needed - 1)} rows; left out: 1 row \(torn\)$"):
-        replace(twice, excluded=tuple(gone)).check(law)
-    gone += [Exclusion("d", "stuck"), Exclusion("e", "stuck")]
+        replace(twice, excluded=gone).check(law)
+    gone |= {"d": "stuck", "e": "stuck"}
     with pytest.raises(InputError, match=r"; left out: 3 rows \(2 of them: stuck\)$"):
-        replace(twice, excluded=tuple(gone)).check(law)
+        replace(twice, excluded=gone).check(law)
 
 
 def test_of_no_rows_it_is_said_that_there_are_none_and_nothing_else() -> None:

@@ -19,7 +19,7 @@ from study.fitting.estimation import Settings
 from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast, forecast
 from study.fitting.ledgers import columns_apart, runs_of, settings_of, unusable, validation_columns
-from study.fitting.observations import Exclusion, Observations
+from study.fitting.observations import Observations
 from study.fitting.reading import Source, Table, read_columns, read_observations
 from study.fitting.table_files import read_table
 from study.fitting.text_numbers import read_text_numbers
@@ -144,15 +144,14 @@ def test_conditions_keep_rows(tmp_path: Path) -> None:
     points = read(tmp_path, data, where="`final/loss` < 2.5 and run != 'run 3'")
     kept = (data["final/loss"] < 2.5) & (data["run"] != "run 3")
     assert len(points) == kept.sum()
-    assert {gone.reason for gone in points.excluded} == {"left out by `final/loss` < 2.5 and run != 'run 3'"}
+    assert {*points.excluded.values()} == {"left out by `final/loss` < 2.5 and run != 'run 3'"}
 
 
 def test_a_row_that_where_leaves_out_is_called_missing_only_where_it_is(tmp_path: Path) -> None:
     data = table().astype({"final/loss": object})
     data.loc[2, "final/loss"], data.loc[4, "final/loss"] = "crashed", None
     points = read(tmp_path, data, where="`final/loss` != 'crashed'")
-    reasons = {gone.row: gone.reason for gone in points.excluded}
-    assert reasons == {"row 3": "left out by `final/loss` != 'crashed'", "row 5": "final/loss is missing"}
+    assert points.excluded == {"row 3": "left out by `final/loss` != 'crashed'", "row 5": "final/loss is missing"}
 
 
 def test_missing_infinite_and_repeated_rows_are_left_out_with_reasons(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def test_missing_infinite_and_repeated_rows_are_left_out_with_reasons(tmp_path: 
     data.loc[1, "tok"] = "-"
     data.loc[2, "Model Size"] = np.inf
     points = read(tmp_path, pd.concat([data, data.iloc[[5]]]))
-    assert [(gone.row, gone.reason) for gone in points.excluded] == [
+    assert list(points.excluded.items()) == [
         ("row 1", "final/loss is missing"),
         ("row 2", "tok is missing"),
         ("row 3", "Model Size is infinite"),
@@ -179,7 +178,7 @@ def test_rows_without_a_budget_are_left_out_with_reasons(tmp_path: Path, source:
     data = table().assign(C=lambda t: 6 * t["Model Size"] * t["tok"])
     data.loc[2, "C"], data.loc[4, "C"] = np.nan, np.inf
     points = read(tmp_path, data, **source)
-    assert [(gone.row, gone.reason) for gone in points.excluded] == [("row 3", "C is missing"), ("row 5", "C is infinite")]
+    assert list(points.excluded.items()) == [("row 3", "C is missing"), ("row 5", "C is infinite")]
     np.testing.assert_allclose(points.budget, data["C"].drop([2, 4]), rtol=1e-12)
     told = forecast(CHINCHILLA, points, Settings(bootstrap=0))
     assert isinstance(told, Forecast)
@@ -397,7 +396,7 @@ def test_a_ledger_brings_its_columns_and_leaves_out_worse_rates(tmp_path: Path) 
     folder = depth_or_width(tmp_path / "made_up", seeds=2)
     folder.write_ledger()
     points = read_observations(Source(Table(folder.path)), CHINCHILLA)
-    assert {gone.reason for gone in points.excluded} == {"not at the best learning rate of its cell"}
+    assert {*points.excluded.values()} == {"not at the best learning rate of its cell"}
     assert len(points) == 6 * 2 * 2
 
 
@@ -560,10 +559,10 @@ def test_a_ledger_of_other_people_may_lack_what_ours_have(tmp_path: Path, change
 
 
 def test_rows_are_left_out_for_one_reason_whatever_its_particulars() -> None:
-    stuck = [Exclusion(f"row {row}", f"stuck near the unigram entropy or above (loss 5.9{row} nats)") for row in range(3)]
-    others = [Exclusion("row 4", "left out by (N > 1) & (D > 1)"), Exclusion("row 5", "D (B) is missing")]
+    stuck = {f"row {row}": f"stuck near the unigram entropy or above (loss 5.9{row} nats)" for row in range(3)}
+    others = {"row 4": "left out by (N > 1) & (D > 1)", "row 5": "D (B) is missing"}
     found = Observations.of({}, np.ones(2))
-    assert replace(found, excluded=(*stuck, *others)).excluded_by_reason() == {
+    assert replace(found, excluded={**stuck, **others}).excluded_by_reason() == {
         "stuck near the unigram entropy or above": ["row 0", "row 1", "row 2"],
         "left out by (N > 1) & (D > 1)": ["row 4"],
         "D (B) is missing": ["row 5"],

@@ -30,7 +30,7 @@ QUESTION = Question(
     "No",
 )
 
-MOST_ROWS = 2000
+MOST_ROWS = 1000
 """Larger tables are thinned to so many rows, spread evenly over their budgets."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from study.errors import InputError
 from study.fitting.laws import Columns, Floats, Law
 from study.fitting.minimising import Minima, Objective, Space, minimise
-from study.fitting.observations import Exclusion, Observations
+from study.fitting.observations import Observations
 from study.fitting.uncertainty import Bootstrap, Profile, bootstrap, condition_number, covariance, percentile_interval, profile
 from study.fitting.units import SHOWN
 from study.fitting.verdicts import REGAIN, UNTOLD, WORST_CONDITION, Status, bounds_met, failures, weaknesses
@@ -75,7 +76,7 @@ class Fit:
         return self.status not in UNTOLD
 
     @property
-    def excluded(self) -> tuple[Exclusion, ...]:
+    def excluded(self) -> Mapping[str, str]:
         """The rows left out, with reasons."""
         return self.observations.excluded
 
@@ -132,7 +133,7 @@ class Fit:
                     {"row": self.observations.labels[row], "residual": float(self.residuals[row])} for row in far.tolist()
                 ],
             },
-            "excluded": [{"row": gone.row, "reason": gone.reason} for gone in self.excluded],
+            "excluded": [{"row": row, "reason": reason} for row, reason in self.excluded.items()],
             "warnings": list(self.observations.warnings),
         }
 

@@ -178,7 +178,7 @@ def forecast_text(told: Forecast | str) -> str:
 def without_largest(observations: Observations, share: float) -> tuple[Observations, Observations]:
     """The rows that a forecast is made from, which say nothing of what was left out before, and the largest, held out."""
     held = largest_runs(observations, share)
-    return replace(observations.where(~held), excluded=()), observations.where(held)
+    return replace(observations.where(~held), excluded={}), observations.where(held)
 
 
 def largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:

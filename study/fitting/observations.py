@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +20,14 @@ BY_CHOICE = "left out by "
 """What the reason begins with for which rows are left out that a condition does not keep."""
 
 
-class Exclusion(NamedTuple):
-    """A row of the table that no fit uses, by its label, and why."""
-
-    row: str
-    reason: str
-
-
 @dataclass(frozen=True)
 class Observations:
     """Points of a scaling study, one a row.
 
     `columns` holds the variables of the law, `response` what it predicts, `clusters` numbers the runs (all checkpoints of a
     run share one), `labels` name the rows as their table does, `budget` orders the rows from small to large, and `roles` says
-    which column or expression of the table each variable is. `alike` is what else all rows have in common, as far as known.
+    which column or expression of the table each variable is. `excluded` says of rows that no fit uses why not,
+    and `alike` is what else all rows have in common, as far as known.
     """
 
     columns: Mapping[str, Floats]
@@ -43,7 +36,7 @@ class Observations:
     labels: tuple[str, ...]
     budget: Floats
     roles: Mapping[str, str] = field(default_factory=dict)
-    excluded: tuple[Exclusion, ...] = ()
+    excluded: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=())
     alike: Mapping[str, int] = field(default_factory=dict)
 
@@ -89,9 +82,9 @@ class Observations:
     def excluded_by_reason(self) -> dict[str, list[str]]:
         """The labels of the rows that are left out, by why they are, without a reason's particulars in brackets at its end."""
         reasons: dict[str, list[str]] = {}
-        for gone in self.excluded:
-            reason = gone.reason if gone.reason.startswith(BY_CHOICE) else re.sub(r" \(.*\)$", "", gone.reason)
-            reasons.setdefault(reason, []).append(gone.row)
+        for row, told in self.excluded.items():
+            reason = told if told.startswith(BY_CHOICE) else re.sub(r" \(.*\)$", "", told)
+            reasons.setdefault(reason, []).append(row)
         return reasons
 
     def notes(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from study.fitting.ledgers import (
     why_incomparable,
     why_no_repeats,
 )
-from study.fitting.observations import BY_CHOICE, VOCABULARY, Exclusion, Observations, budget_of
+from study.fitting.observations import BY_CHOICE, VOCABULARY, Observations, budget_of
 from study.fitting.table_files import NOTES, read_table
 from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
 from study.folders import SweepFolder
@@ -72,7 +72,8 @@ class Table:
 
     @cached_property
     def _repeated(self) -> list[int]:
-        return np.flatnonzero(self.frame.astype(str).duplicated()).tolist()
+        of_anything = [name for name in self.frame if self.frame[name].dtype == object]  # lists, say, which have no hash
+        return np.flatnonzero(self.frame.astype(dict.fromkeys(of_anything, str)).duplicated()).tolist()
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
         labels=labels,
         budget=values[order[0]] if order else budget_of(columns),
         roles=reading.found,
-        excluded=tuple(Exclusion(labels[row], reason) for row, reason in sorted(gone.items())),
+        excluded={labels[row]: gone[row] for row in sorted(gone)},
         warnings=tuple(reading.warnings),
         alike=reading.alike(gone),
     )

@@ -1,23 +1,30 @@
-"""How long 4,000 refits of Chinchilla's law take: ours, and SciPy's BFGS one refit a call, as the notebook does."""
+"""How long a law takes: 4,000 refits, ours and SciPy's one a call, as the notebook does; and a large ledger beside a table."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings, fit
+from study.fitting.law_fits import fit_table
 from study.fitting.laws import Floats
+from study.fitting.learning_rates import RATE
 from study.fitting.observations import Observations
+from study.fitting.reading import Source, Table
 from study.replicating import chinchilla
 
 REFITS, SCIPY_REFITS = 4000, 40
 DELTA = 1e-3
 NAMES = ("A", "B", "E", "alpha", "beta")
+CELLS, RUNS_OF_A_CELL = 20_000, 5
 
 
 def objective(theta: Floats, sizes: tuple[Floats, Floats], losses: Floats) -> tuple[float, Floats]:
@@ -59,15 +66,46 @@ class RefitTimes:
     status: str
 
 
+def drawn(points: int) -> tuple[dict[str, Floats], Floats]:
+    """Sizes and tokens in the range of Epoch's points, and the losses of its law with its noise."""
+    random = np.random.default_rng(0)
+    columns = {"parameters": 10 ** random.uniform(7.7, 10.2, points), "tokens": 10 ** random.uniform(8.4, 11.5, points)}
+    noise = np.exp(random.normal(0, 0.007, points))
+    return columns, LAWS["chinchilla"].predict(chinchilla.ESTIMATES, columns) * noise
+
+
 def measure() -> RefitTimes:
     """Time both on as many points as Epoch's, drawn from its law with its noise."""
-    random = np.random.default_rng(0)
-    columns = {"parameters": 10 ** random.uniform(7.7, 10.2, 240), "tokens": 10 ** random.uniform(8.4, 11.5, 240)}
-    noise = np.exp(random.normal(0, 0.007, 240))
-    points = Observations.of(columns, LAWS["chinchilla"].predict(chinchilla.ESTIMATES, columns) * noise)
+    points = Observations.of(*drawn(240))
     began = perf_counter()
     found = fit(LAWS["chinchilla"], points, Settings(bootstrap=REFITS))
     ours = perf_counter() - began
     estimates = np.array([found.estimates[name] for name in NAMES])
     theirs = REFITS * scipy_seconds(points, np.concatenate([np.log(estimates[:3]), estimates[3:]]))
     return RefitTimes(ours, theirs, found.status)
+
+
+def ledger_seconds() -> tuple[float, float]:
+    """Seconds of a fit to a ledger of CELLS cells with RUNS_OF_A_CELL rates each, and to a table of as many rows.
+
+    Of the table all rows are fitted, of the ledger one of each cell, which it finds. Both are read from parquet.
+    """
+    columns, losses = drawn(CELLS)
+    flops = 6 * columns["parameters"] * columns["tokens"]
+    table = pd.DataFrame({**columns, "train_flops": flops, "loss_nats": losses}).loc[
+        np.repeat(np.arange(CELLS), RUNS_OF_A_CELL)
+    ]
+    rates = np.tile(np.geomspace(1e-4, 1e-2, RUNS_OF_A_CELL), CELLS)
+    best = np.repeat(np.random.default_rng(1).lognormal(np.log(1e-3), 0.5, CELLS), RUNS_OF_A_CELL)
+    table["loss_nats"] += 0.02 * np.log(rates / best) ** 2
+    named = {"run_id": [f"run{row}" for row in range(len(table))], "cell": [f"cell{cell}" for cell in table.index]}
+    ledger = table.assign(**named, **{RATE: rates}, seed=0, state="COMPLETED", exclusion=None)
+    with TemporaryDirectory() as folder:
+        return _fit_seconds(ledger, Path(folder) / "ledger.parquet"), _fit_seconds(table, Path(folder) / "table.parquet")
+
+
+def _fit_seconds(table: pd.DataFrame, file: Path) -> float:
+    table.to_parquet(file, index=False)
+    began = perf_counter()
+    fit_table(Source(Table(file), {"loss": "loss_nats", "flops": "train_flops"}), "chinchilla", Settings(bootstrap=0))
+    return perf_counter() - began
