@@ -81,7 +81,7 @@ class Budget(Strict):
     """How long a run trains, in exactly one unit; the run takes the whole steps that fit in it.
 
     `tokens` counts input tokens, padding excluded; `flops` are `train_flops` (see study.counting); `tokens_per_parameter`
-    multiplies `parameters`, the unique tensors of the MLM model. No steps are for an encoder that was trained elsewhere.
+    multiplies `parameters`, the unique tensors of the MLM model. No steps take the weights that a run begins with as they are.
     """
 
     tokens: Positive | None = None
@@ -234,7 +234,9 @@ class RunConfig(Strict):
         if recipe.teacher != NO_RUN["teacher"] and recipe.budget.flops is not None:
             flops = f"recipe.budget.flops {recipe.budget.flops:g}"
             raise ValueError(f"{flops} would leave out what the teacher {recipe.teacher} takes; give tokens or steps")
-        if self.steps < 1 and (recipe.budget.steps is None or recipe.donor is None):
+        if recipe.budget.steps == 0:
+            self._check_untrained()
+        elif self.steps < 1:
             batch = recipe.batch_tokens
             raise ValueError(f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}")
         if recipe.warmup_tokens is not None:
@@ -244,6 +246,13 @@ class RunConfig(Strict):
                 both = f"{warmup:,} steps" + (f" and the decay {decay:,}" if decay else "")
                 raise ValueError(f"recipe.warmup_tokens are {both}, more than the budget's {self.steps:,}")
         return self
+
+    def _check_untrained(self) -> None:
+        """Raise ValueError where a run of no steps has no trained weights, or something to train them by."""
+        if self.recipe.donor is None:
+            raise ValueError("recipe.budget.steps 0 trains nothing; let recipe.start name the run whose weights it takes")
+        if self.recipe.taught_by is not None:
+            raise ValueError(f"recipe.budget.steps 0 trains nothing, so nothing is learnt from {self.recipe.teacher}")
 
     @property
     def batch_sequences(self) -> int:

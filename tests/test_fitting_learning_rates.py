@@ -92,6 +92,14 @@ def test_excluded_neighbour_brackets_but_gives_no_parabola() -> None:
     assert [rate.exclusion for rate in found.tried] == [None, None, "DIVERGED: NaN"]
 
 
+def test_where_nothing_is_trained_no_rate_is_searched() -> None:
+    runs = rows((1e-3, 4.2, None), (1e-3, 4.1, "stuck")).assign(target_tokens=0)
+    assert search_rates(runs) == RateSearch((), "untrained", 1e-3)
+    assert search_rates(runs).bracketed
+    assert search_rates(runs.iloc[1:]).status == "none_usable"
+    assert search_rates(runs.iloc[:1].assign(target_tokens=10)).status == "only_tried"
+
+
 def test_only_the_first_seed_chooses() -> None:
     first = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.3, None), seed=3)
     second = rows((4e-3, 3.0, None), seed=4)

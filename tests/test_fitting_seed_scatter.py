@@ -48,6 +48,17 @@ def p_value(first: NDArray[np.float64], second: NDArray[np.float64], seeds: Sequ
     return chance_beyond(abs(differences.mean()), *noise)
 
 
+def test_what_was_not_trained_scatters_over_no_seeds() -> None:
+    random = np.random.default_rng(0)
+    first, second = random.normal(4, 1, (2, 1, 50))
+    variances = seed_scatter(Pool(Budget(steps=0), 0), {"first": first, "second": second}).variances
+    found = paired_difference(first, second, [variances["first"], variances["second"]])
+    usual = stats.ttest_rel(first[0], second[0])
+    assert (found.low_nats, found.high_nats) == pytest.approx(tuple(usual.confidence_interval(0.95)), rel=1e-5)
+    assert found.p_value == pytest.approx(usual.pvalue, rel=1e-5)
+    assert (found.standard_error_seeds_nats, found.degrees_of_freedom) == (0, None)
+
+
 def test_seed_variance_is_pooled_over_cells() -> None:
     cells = [cell(1.0, 3.0), cell(0.0, 1.0, 2.0), cell(9.0)]
     found = pooled_seed_variance(cells)

@@ -122,9 +122,13 @@ def test_runs_begin_with_layers_of_it_and_learn_from_it(study: Any, place: Path,
     assert status == 0, err
 
 
-def test_no_steps_are_for_an_encoder_from_elsewhere_alone(place: Path) -> None:
-    with pytest.raises(InputError, match="less than one batch"):
+def test_no_steps_are_for_weights_that_were_trained(place: Path) -> None:
+    with pytest.raises(InputError, match=r"steps 0 trains nothing; let recipe\.start name the run whose weights it takes"):
         config(place / "text.txt", recipe={"budget": {"steps": 0}})
+    start, teacher = (f"runs/{digit * 16}" for digit in "01")
+    with pytest.raises(InputError, match=f"steps 0 trains nothing, so nothing is learnt from {teacher}"):
+        config(place / "text.txt", recipe={"budget": {"steps": 0}, "start": start, "teacher": teacher})
+    assert config(place / "text.txt", recipe={"budget": {"steps": 0}, "start": start}).tokens == 0
 
 
 def broken(place: Path, folder: Path, case: str) -> Path:

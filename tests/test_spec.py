@@ -103,6 +103,22 @@ def test_a_search_takes_one_budget_and_one_seed_and_tunes_itself(changes: dict[s
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"seeds": 2},
+        {"tune": RATES},
+        {"budgets": {"steps": [0, 10]}},
+        {"budgets": {"steps": [0], "tokens": [1e6]}},
+        {"shapes": None, "search": {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5}}}},
+    ],
+)
+def test_where_nothing_is_trained_there_is_nothing_to_tune_or_repeat(changes: dict[str, Any]) -> None:
+    assert sweep(budgets={"steps": [0]}).budgets.steps == (0,)
+    told = problems(**{"budgets": {"steps": [0]}, **changes})[""]
+    assert told == "a budget of 0 steps trains nothing: it takes no other beside it, one seed, and no tune or search"
+
+
+@pytest.mark.parametrize(
     ("dimension", "message"),
     [
         ({"low": 1}, "needs either low and high, or choices"),

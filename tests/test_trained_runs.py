@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 import torch.nn.functional as F
 import yaml
+from scipy import stats
 from torch import nn
 
 from study.architecture import Architecture
@@ -145,6 +146,28 @@ def test_a_run_goes_on_from_the_layers_of_another(corpus: Path, donor: RunFolder
     expected = cut(given, (0, 3))
     assert short.keys() == expected.keys()
     assert all(torch.allclose(short[name], expected[name], atol=1e-9) for name in expected)
+
+
+def test_a_run_of_no_steps_has_the_weights_of_its_donor_and_the_loss_of_these(
+    corpus: Path, donor: RunFolder, tmp_path: Path
+) -> None:
+    whole = donor.record()
+    uncut, short = (
+        trained(tmp_path / str(depth), started(corpus, f"{donor.path}{keep}", depth, budget={"steps": 0}))
+        for depth, keep in ((4, ""), (2, ":last"))
+    )
+    record = uncut.record()
+    assert whole is not None
+    assert record is not None
+    assert (record.state, record.tokens, record.train_flops) == ("COMPLETED", 0, 0)
+    assert record.loss_nats == pytest.approx(whole.loss_nats, abs=1e-6)
+    kept = cut(trained_weights(donor), (2, 3))
+    assert all(torch.equal(kept[name], tensor) for name, tensor in trained_weights(short).items())
+    cut_short = short.record()
+    assert cut_short is not None
+    assert cut_short.loss_nats is not None
+    assert record.loss_nats is not None
+    assert cut_short.loss_nats > record.loss_nats + 0.05
 
 
 def test_a_stopped_run_goes_on_from_its_checkpoint_and_needs_its_donor_no_more(
@@ -423,3 +446,35 @@ def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
         assert study("plan", file, "--results", tmp_path / "results", "name=other")[0] == 0, "nor what another sweep trained"
     finally:
         away.rename(donor.path)
+
+
+def test_a_sweep_tells_which_layers_to_keep_without_training(
+    donor: RunFolder, corpus: Path, tmp_path: Path, study: Any
+) -> None:
+    sweep = {
+        "name": "toy",
+        "question": "Which layers may be cut off as they are?",
+        "data": toy(corpus).data.model_dump(mode="json", exclude_none=True),
+        "base": {"recipe": RECIPE | {"precision": "fp32"}},
+        "shapes": {"grid": {"depth": [2, 3], "width": [16], "heads": [2], "ffn": [32]}},
+        "budgets": {"steps": [0]},
+        "vary": {"recipe.start": [f"{donor.path}", f"{donor.path}:last"]},
+    }
+    file, folder = tmp_path / "toy.yaml", tmp_path / "results" / "toy"
+    file.write_text(yaml.safe_dump(sweep, sort_keys=False))
+    assert "steps 0 trains nothing; let recipe.start name the run" in study("plan", file, "vary.recipe.start=[fresh]")[2]
+    assert "4 runs, 0 tokens, 0 FLOPs: about 0 s" in study("plan", file)[1]
+    launched = Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
+    assert "Warning" not in launched.stderr
+    assert study("status", folder)[1].count("100%") == 4
+    answer = json.loads(study("report", folder, "--json")[1])
+    assert [(cell["rate_status"], cell["tokens"], cell["seeds"]) for cell in answer["cells"]] == [("untrained", 0, 1)] * 4
+    pairs = answer["comparisons"]["pairs"]
+    assert len(pairs) == 2
+    for pair in pairs:
+        found = pair["difference"]
+        half = stats.t.isf(0.025, found["n_sequences"] - 1) * found["standard_error_sequences_nats"]
+        assert found["high_nats"] - found["estimate_nats"] == pytest.approx(half, rel=1e-5)
+    assert any("nothing was trained" in line for line in answer["findings"]["laws"])
+    assert not (folder / "figures" / "loss_against_flops.png").exists()
+    assert (folder / "figures" / "loss_by_depth.png").exists()

@@ -82,7 +82,7 @@ class Cell:
     @property
     def pool(self) -> Pool:
         """The cells whose seeds may scatter alike."""
-        return Pool(self.budget, round(math.log2(self.tokens)))
+        return Pool(self.budget, round(math.log2(self.tokens or 1)))
 
     @property
     def usable(self) -> bool:
@@ -330,7 +330,7 @@ def _cell(folder: SweepFolder, name: str, tried: pd.DataFrame, search: CellSearc
         architecture=config.architecture,
         **parameters(config.architecture).totals(),
         tokens=config.tokens,
-        budget_share=config.tokens / config.budget_tokens,
+        budget_share=config.tokens / config.budget_tokens if config.tokens else 1.0,
         train_flops=_train_flops(config, runs),
         validation=validation_of(config, str(row["data_fingerprint"])),
         unigram_entropy_nats=None if unigram.empty else float(unigram.iloc[0]),

@@ -118,8 +118,11 @@ class Evidence:
 
 
 def _scatter(scatter: SeedScatter) -> dict[str, Any]:
-    """How the cells of a pool scatter, as plain values: whether alike, and each variance with the cells that it is of."""
-    cells = grouped(scatter.variances, scatter.variances.__getitem__)
+    """How the cells of a pool scatter, as plain values: whether alike, and each variance with the cells that it is of.
+
+    There is none where nothing was trained.
+    """
+    cells = grouped(scatter.variances, scatter.variances.__getitem__) if scatter.pool.budget.amount else {}
     return {
         "budget": budget_words(scatter.pool.budget),
         "tokens_near": 2**scatter.pool.doublings,

@@ -14,8 +14,11 @@ from study.schema import whole
 
 RATE = "recipe.learning_rate"
 
-RateStatus = Literal["bracketed", "lowest_tried", "highest_tried", "only_tried", "none_usable"]
-"""`bracketed` where worse rates were tried on both sides; else at which edge of the tried range the chosen rate lies."""
+RateStatus = Literal["bracketed", "lowest_tried", "highest_tried", "only_tried", "none_usable", "untrained"]
+"""`bracketed` where worse rates were tried on both sides; else at which edge of the tried range the chosen rate lies.
+
+`untrained` where the budget is of no steps, so that losses do not hang on it.
+"""
 
 _TUNABLE = ("architecture.", "recipe.", "masking.")
 
@@ -47,8 +50,8 @@ class RateSearch:
 
     @property
     def bracketed(self) -> bool:
-        """Whether worse rates were tried on both sides of the chosen one."""
-        return self.status == "bracketed"
+        """Whether worse rates were tried on both sides of the chosen one, or none was needed."""
+        return self.status in ("bracketed", "untrained")
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class _Runs:
         self.codes = np.array([knob.codes for knob in self.knobs]).reshape(len(self.knobs), len(ledger))
         self.names = ledger["run_id"].astype(str).to_numpy(dtype=object)
         self.seeds: NDArray[np.int64] = ledger["seed"].to_numpy(dtype=np.int64)
+        self.untrained = ledger["target_tokens"].eq(0).to_numpy() if "target_tokens" in ledger else np.zeros(len(ledger), bool)
         self.rates = ledger[RATE].to_numpy(dtype=float)
         self.losses = ledger["loss_nats"].to_numpy(dtype=float, na_value=np.nan)
         self.exclusions = ledger["exclusion"].to_numpy(dtype=object)
@@ -135,6 +139,9 @@ class _Runs:
 
     def _rates(self, rows: NDArray[np.int64]) -> RateSearch:
         """The rate search in runs that differ in the rate and the seed only."""
+        usable = rows[np.isfinite(self.ranks[rows])]
+        if self.untrained[rows].all() and len(usable):
+            return RateSearch((), "untrained", float(self.rates[usable[0]]))
         first = self._first(rows)
         first = first[self.tell[first]]
         first = first[self.rates[first].argsort(kind="stable")]
@@ -142,7 +149,7 @@ class _Runs:
         losses = self.ranks[first]
         if not np.isfinite(losses).any():
             rates = np.unique(self.rates[rows])
-            if len(rates) == 1 and np.isfinite(self.ranks[rows]).any():
+            if len(rates) == 1 and len(usable):
                 return RateSearch(tried, "only_tried", float(rates[0]))
             return RateSearch(tried, "none_usable")
         best = int(losses.argmin())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,8 @@ class Difference:
 
     The estimate is the mean over validation sequences of the difference of seed-averaged losses. Its variance is
     s²(sequences)/n + s²(seeds)·(1/k₁ + 1/k₂), the two as study.behrens_fisher adds them; `degrees_of_freedom` are
-    those of the seeds. Without seed replicates there is no seed variance, and so no interval.
+    those of the seeds, None where losses do not hang on them. Without seed replicates there is no seed variance, and so no
+    interval.
     """
 
     estimate_nats: float
@@ -90,7 +92,7 @@ def paired_difference(
         n_seeds=n_seeds,
         standard_error_seeds_nats=variances[1] ** 0.5,
         standard_error_nats=sum(variances) ** 0.5,
-        degrees_of_freedom=freedoms[1],
+        degrees_of_freedom=freedoms[1] if freedoms[1] < math.inf else None,
         low_nats=low,
         high_nats=high,
         p_value=p_value,

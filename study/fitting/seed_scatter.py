@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ class SeedVariance:
     """
 
     variance: float
-    degrees_of_freedom: int
+    degrees_of_freedom: float
     cells: int
 
 
@@ -71,10 +72,13 @@ def seed_scatter(pool: Pool, cells: Mapping[str, NDArray[np.float64]]) -> SeedSc
     otherwise each of two seeds or more has its own s²ᵢ. Without the test a few cells that scatter widely make the intervals of
     all others wide and their own narrow. Of eight equal cells, one of which or all in steps scatter up to ten times as
     widely as others, two are told apart at 5% in 4% to 8% of draws of three seeds (pooled: 8% to 22%), and in 5% to 17% of two
-    seeds, which say little of a deviation (pooled: 10% to 25%).
+    seeds, which say little of a deviation (pooled: 10% to 25%). Cells of a budget of nothing are known not to scatter: their
+    weights are those of a trained run, and every seed gives the same loss.
 
     Source: Bartlett 1937, Properties of sufficiency and statistical tests, Proc. R. Soc. Lond. A 160, 268-282.
     """
+    if not pool.budget.amount:
+        return SeedScatter(pool, None, dict.fromkeys(cells, SeedVariance(0.0, math.inf, len(cells))))
     own = {name: variance for name, losses in cells.items() if (variance := pooled_seed_variance([losses])) is not None}
     p_alike = _bartlett([cells[name] for name in own]) if len(own) > 1 else None
     scatter = SeedScatter(pool, p_alike, own)

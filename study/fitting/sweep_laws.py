@@ -53,6 +53,8 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str] = (),
         return SweepLaws((), ("No law is fitted: no run can be used",))
     if searched:
         return SweepLaws((), ("No law is fitted: a search gives few sizes their best rate, and may prune the others",))
+    if not used["tokens"].any():
+        return SweepLaws((), ("No law is fitted: nothing was trained",))
     remedy = f"fit some with study fit {folder}"
     if reason := why_incomparable(used, remedy):
         return SweepLaws((), (f"No law is fitted: {reason}",))

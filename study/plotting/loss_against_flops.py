@@ -11,13 +11,15 @@ from study.plotting.style import FLOPS, LOSS, draw_intervals, finish_cells, lege
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a cell with a usable run: its loss, mean over seeds, and the `train_flops` of one of its runs.
+    """One row a cell that trained, with a usable run: its loss, mean over seeds, and the `train_flops` of one of its runs.
 
     `half_nats` is half the 95% interval of that mean (study.fitting.seed_scatter), missing where that of seeds is unknown.
     `line` names the cell's line (study.plotting.lines).
     """
     rows = [
-        {"train_flops": cell.train_flops, **of_cell(cell), **evidence.losses(cell)} for cell in evidence.cells if cell.usable
+        {"train_flops": cell.train_flops, **of_cell(cell), **evidence.losses(cell)}
+        for cell in evidence.cells
+        if cell.usable and cell.tokens
     ]
     data = pd.DataFrame(rows)
     return data if data.empty else data.assign(line=lines(data, among=()))

@@ -223,5 +223,5 @@ def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: tuple[int, 
         runs=runs[0],
         runs_left=runs[1],
         train_flops=flops,
-        expected_seconds=spent_steps * times.seconds(config, flops / spent_steps),
+        expected_seconds=spent_steps * times.seconds(config, flops / spent_steps) if spent_steps else 0.0,
     )

@@ -85,7 +85,7 @@ class LaunchDisplay:
         tokens, speed = values.get("trainer/tokens", 0), values.get("perf/tokens_per_second")
         note = silence(signs_of(home, rows)) or ("" if speed is None else f"{speed:,.0f} tokens/s")
         self.progress.update(self._tasks[key], completed=tokens, note=note)
-        return float(tokens) / config.tokens
+        return float(tokens) / config.tokens if config.tokens else 0.0
 
 
 def ended_line(record: RunRecord, varied: Sequence[str]) -> str:

@@ -54,7 +54,7 @@ def _run(run: RunStatus) -> dict[str, Any]:
         "learning rate": run.learning_rate,
         "seed": run.seed,
         "tokens": run.target_tokens,
-        "done": run.tokens / run.target_tokens,
+        "done": run.done,
         "loss (nats)": run.loss_nats,
         "tokens/s": run.tokens_per_second,
         "MFU": run.mfu,

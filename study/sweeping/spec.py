@@ -27,7 +27,7 @@ class Budgets(Strict):
     """Budgets of a sweep, each a cell of its own: any of the units of a run's budget, each with a list of values."""
 
     tokens: Distinct[Annotated[Positive, Field(le=1e18)]] = ()
-    steps: Distinct[Annotated[Count, Field(le=10**12)]] = ()
+    steps: Distinct[Annotated[Index, Field(le=10**12)]] = ()
     flops: Distinct[Annotated[Positive, Field(le=1e30)]] = ()
     tokens_per_parameter: Distinct[Annotated[Positive, Field(le=1e6)]] = ()
 
@@ -140,6 +140,8 @@ class SweepSpec(Strict):
         one_budget = sum(len(values) for _, values in self.budgets) == 1
         if self.search is not None and (self.vary or self.tune or self.seeds > 1 or not one_budget):
             raise ValueError("a search takes one budget and one seed, and tries what its space names, so no vary and no tune")
+        if 0 in self.budgets.steps and (self.search is not None or self.tune or self.seeds > 1 or not one_budget):
+            raise ValueError("a budget of 0 steps trains nothing: it takes no other beside it, one seed, and no tune or search")
         return self
 
     @property

@@ -55,6 +55,11 @@ class RunStatus:
     signs: Signs | None = None
 
     @property
+    def done(self) -> float:
+        """The share of its tokens that are done; of a run without any, whether it has ended."""
+        return self.tokens / self.target_tokens if self.target_tokens else float(self.state == "COMPLETED")
+
+    @property
     def silent(self) -> bool:
         """Whether it is running and has logged nothing for unusually long."""
         return self.signs is not None and self.signs.silent

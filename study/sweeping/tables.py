@@ -117,7 +117,7 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
         left = "" if run.seconds_left is None else duration(run.seconds_left)
         of_tokens = [count_text(run.target_tokens)] if several_budgets else []
         knobs = (*of_tokens, f"{run.learning_rate:g}", f"{run.seed}")
-        cells = (*knobs, f"{run.tokens / run.target_tokens:.0%}", loss, speed, *mfu, left)
+        cells = (*knobs, f"{run.done:.0%}", loss, speed, *mfu, left)
         name = (run.run_id, run.shape, *([run.setting] if varied else []), run.state)
         table.add_row(*name, *cells, Text(printable(run.reason or silence(run.signs) or "")))
     return table

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
@@ -24,7 +25,8 @@ from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
 from study.training.pruning import Pruned
 from study.training.stopping import Preempted, StopSignal
-from study.training.trainer import fit, rank
+from study.training.trained_runs import starting_weights
+from study.training.trainer import fit, rank, validated
 from study.training.watchdog import Watchdog
 
 PEER_SECONDS = 5.0
@@ -125,7 +127,10 @@ def _attempt(
 ) -> Outcome:
     try:
         with watchdog.watching():
-            trained = fit(config, prepared, folder, execution, stop, watchdog, check, checkpoint, precision)
+            if (weights := _as_they_are(config, prepared)) is not None:
+                trained = validated(config, prepared, weights, folder, execution)
+            else:
+                trained = fit(config, prepared, folder, execution, stop, watchdog, check, checkpoint, precision)
             return Outcome("COMPLETED", trained=trained)
     except Preempted:
         return Outcome("PREEMPTED")
@@ -138,6 +143,11 @@ def _attempt(
         if outcome.state == "FAILED" and execution.devices > 1 and _is_of_peers(error):
             return _said_by_peer(folder, error)
         return outcome
+
+
+def _as_they_are(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:
+    """The weights of a run that trains nothing, None of one that has steps to train."""
+    return None if config.steps else starting_weights(config, prepared)
 
 
 def _is_of_peers(error: Exception) -> bool:
