@@ -241,6 +241,16 @@ def test_seeds_and_models_of_one_budget_are_held_out_together() -> None:
     assert largest_runs(near, 0.1).tolist() == [False, False, False, True]
 
 
+def test_nothing_is_forecast_where_every_run_reaches_the_largest_budget() -> None:
+    points = observed(CHINCHILLA, rows=48)
+    every = np.arange(48) % 8
+    budget = np.where(np.arange(48) < 8, 2.0, 1.0)
+    told = forecast(CHINCHILLA, replace(points, clusters=every, budget=budget))
+    assert told == "none: every run reaches the largest budget, so no smaller one is left to forecast from"
+    few = forecast(CHINCHILLA, replace(points, clusters=every, budget=np.where(every < 4, budget, 1.0)).where(every != 5))
+    assert isinstance(few, Forecast)
+
+
 def test_residuals_of_a_forecast_are_widened_by_what_the_parameters_took() -> None:
     """Six parameters of eight rows leave a quarter of the residuals' variance; what was measured is predicted less residual."""
     residuals, centres = np.full(8, 0.1), np.full((50, 2), 3.0)

@@ -116,9 +116,16 @@ def forecast(law: Law, observations: Observations, settings: Settings = USUAL, s
     try:
         fitted = fit(law, known, as_forecast(settings))
     except InputError as error:
-        rows = plural(len(unseen), "row")
-        return f"none: without the largest {rows} the law cannot be fitted ({'; '.join(map(str, error.problems))})"
+        why = f"the law cannot be fitted ({'; '.join(map(str, error.problems))})"
+        return no_forecast(known, unseen, why)
     return predicted(fitted, unseen)
+
+
+def no_forecast(known: Observations, unseen: Observations, why: str) -> str:
+    """That nothing is forecast, in words: all runs are as large as those held out, or `why` the others do not serve."""
+    if not len(known):
+        return "none: every run reaches the largest budget, so no smaller one is left to forecast from"
+    return f"none: without the largest {plural(len(unseen), 'row')} {why}"
 
 
 def as_forecast(settings: Settings) -> Settings:

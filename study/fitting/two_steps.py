@@ -18,6 +18,7 @@ from study.fitting.forecasting import (
     forecast_dict,
     forecast_text,
     interval_of,
+    no_forecast,
     without_largest,
 )
 from study.fitting.laws import Columns, Floats, Law
@@ -121,7 +122,7 @@ def two_step_forecast(
     try:
         found = two_steps(known, as_forecast(settings), laws)
     except InputError as error:
-        return f"none: without the largest {plural(len(unseen), 'row')} a step cannot be fitted ({error.problems[0]})"
+        return no_forecast(known, unseen, f"a step cannot be fitted ({error.problems[0]})")
     residuals = found.predict(known.columns) - known.response
     parameters = len(found.loss.law.parameters) + len(found.score.law.parameters)
     low, high = interval_of(found.predictions(unseen.columns), residuals, parameters, "linear", settings.seed)
