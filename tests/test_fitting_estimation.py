@@ -170,9 +170,10 @@ def test_a_law_that_is_zero_somewhere_is_infinitely_wrong_in_logarithms(delta: f
 
 def test_a_floor_that_the_data_deny_is_on_its_bound() -> None:
     points = observed(LAWS["power"], noise=0.0)
-    fitted = fit(LAWS["power-floor"], points, Settings(bootstrap=0))
+    fitted = fit(LAWS["power-floor"], points, Settings(bootstrap=20))
     assert fitted.status == "on_bound"
-    assert fitted.reasons == ("E is on its bound",)
+    assert fitted.reasons == ("E is on its bound of 0",)
+    assert (fitted.estimates["E"], fitted.intervals["E"]) == (0, (0, 0))
     assert fitted.condition_number == pytest.approx(
         fit(LAWS["power"], points, Settings(bootstrap=0)).condition_number, rel=1e-3
     )

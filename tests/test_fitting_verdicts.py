@@ -99,7 +99,7 @@ def test_a_fit_that_did_not_converge_has_failed_whatever_else_it_is(monkeypatch:
     monkeypatch.setattr(estimation, "_best", unfinished)
     found = fit(LAW, points, settings)
     assert found.status == "failed"
-    assert found.reasons[:2] == ("the minimiser stopped before its last step gained nothing", "E is on its bound")
+    assert found.reasons[:2] == ("the minimiser stopped before its last step gained nothing", "E is on its bound of 0")
 
 
 def test_a_fit_that_a_restart_improves_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:

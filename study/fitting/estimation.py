@@ -155,14 +155,14 @@ def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit
     resamples = bootstrap(objective, observations, theta, settings.bootstrap, settings.seed)
     resting = _resting(objective, theta)
     condition = condition_number(objective, theta, resting)
-    resampled = objective.surface.natural(resamples.theta)
+    estimates, resampled = (objective.surface.natural(_on_bounds(objective, each)) for each in (theta[None], resamples.theta))
     intervals = {} if condition > WORST_CONDITION else _intervals(law, resampled)  # resamples stay where the first fit lay
     free = {
         name: intervals[name] for name, rests in zip(law.parameters, resting, strict=True) if name in intervals and not rests
     }
     reasons: dict[Status, list[str]] = {
         "failed": failures(bool(found.converged[0]), regained),
-        "on_bound": bounds_met(law, resting),
+        "on_bound": bounds_met(law, resting, estimates[0]),
         "weakly_identified": weaknesses(law, observations, objective, condition, free, resamples),
     }
     status: Status = next((name for name, given in reasons.items() if given), "converged")
@@ -170,7 +170,7 @@ def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit
         law=law,
         status=status,
         reasons=tuple(reason for given in reasons.values() for reason in given),
-        estimates=dict(zip(law.parameters, objective.surface.natural(theta[None])[0].tolist(), strict=True)),
+        estimates=dict(zip(law.parameters, estimates[0].tolist(), strict=True)),
         intervals=intervals,
         covariance=_natural_covariance(objective, observations, theta, resamples),
         condition_number=condition,
@@ -219,6 +219,12 @@ def _followed(law: Law, observations: Observations, settings: Settings) -> Float
 def _resting(objective: Objective, theta: Floats) -> NDArray[np.bool_]:
     low, high = objective.surface.bounds
     return np.asarray((theta <= low + _BOUND) | (theta >= high - _BOUND))
+
+
+def _on_bounds(objective: Objective, theta: Floats) -> Floats:
+    """θ, B × p, with what rests on a bound right there: a floor that came within 1e-107 of 0 is 0."""
+    low, high = objective.surface.bounds
+    return np.where(theta <= low + _BOUND, low, np.where(theta >= high - _BOUND, high, theta))
 
 
 def _intervals(law: Law, resampled: Floats) -> dict[str, tuple[float, float]]:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from study.fitting.laws import Law
+from study.fitting.laws import Floats, Law
 from study.fitting.minimising import Objective
 from study.fitting.observations import Observations
 from study.fitting.uncertainty import Bootstrap
@@ -46,9 +46,10 @@ def failures(converged: bool, regained: float) -> list[str]:
     return reasons
 
 
-def bounds_met(law: Law, resting: NDArray[np.bool_]) -> list[str]:
-    """The parameters that rest on a bound."""
-    return [f"{name} is on its bound" for name, rests in zip(law.parameters, resting, strict=True) if rests]
+def bounds_met(law: Law, resting: NDArray[np.bool_], estimates: Floats) -> list[str]:
+    """The parameters that rest on a bound, which their estimates say."""
+    found = zip(law.parameters, resting, estimates.tolist(), strict=True)
+    return [f"{name} is on its bound of {value:g}" for name, rests, value in found if rests]
 
 
 def weaknesses(
