@@ -65,7 +65,17 @@ def read_shape(place: str, text: str) -> tuple[int, int]:
 
 def count_text(number: float) -> str:
     """A count with three digits and its prefix, 10.4M."""
+    return in_billions(flops_text(number))
+
+
+def flops_text(number: float) -> str:
+    """FLOPs with three digits and their SI prefix, 1.25G."""
     return _written(number, {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}, "")
+
+
+def in_billions(words: str) -> str:
+    """A count with an SI prefix as parameters and tokens are counted: 1.25B for 1.25G."""
+    return words.replace("G", "B")
 
 
 def bytes_text(number: float) -> str:

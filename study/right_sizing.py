@@ -19,14 +19,28 @@ from study.fitting.observations import VOCABULARY
 from study.latency.prediction import LatencyModel, Statistic, fit_latency
 from study.latency.table import read_table
 from study.memory import Precision, memory_of
-from study.quantities import bytes_text, count_text, plural, read_bytes, read_count, read_range, read_seconds, seconds_text
+from study.quantities import (
+    bytes_text,
+    count_text,
+    flops_text,
+    plural,
+    read_bytes,
+    read_count,
+    read_range,
+    read_seconds,
+    seconds_text,
+)
 from study.solving import HEAD_WIDTH, Goal, ShapeRules, Space, on_contour, under
 from study.wording import span
 
 Quantities = dict[str, Callable[[Architecture], float]]
 """How each quantity of a shape is counted, by its name."""
 
-WRITERS: dict[str, Callable[[float], str]] = {"memory_bytes": bytes_text, "latency_seconds": seconds_text}
+WRITERS: dict[str, Callable[[float], str]] = {
+    "train_flops_per_token": flops_text,
+    "memory_bytes": bytes_text,
+    "latency_seconds": seconds_text,
+}
 """How quantities other than counts are written."""
 
 

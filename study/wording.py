@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from matplotlib.ticker import EngFormatter
 
 from study.config import Budget
+from study.quantities import in_billions
 
 _engineering, _rounded = EngFormatter(sep=""), EngFormatter(places=1, sep="")
 _UP_TO = 1e15
@@ -15,7 +16,12 @@ _UP_TO = 1e15
 
 
 def compact(number: float) -> str:
-    """A count to one decimal with its SI prefix, 85.1M for 85,054,464, beyond T as 1.0e18; 250 stays 250."""
+    """A count to one decimal with its prefix, 85.1M for 85,054,464, beyond T as 1.0e18; 250 stays 250."""
+    return in_billions(compact_flops(number))
+
+
+def compact_flops(number: float) -> str:
+    """FLOPs as `compact` writes a count, but in SI: 1.5G."""
     if abs(number) < 1000 and number == round(number):
         return f"{number:.0f}"
     return _rounded(number) if abs(number) < _UP_TO else _power(f"{number:.1e}")
@@ -26,13 +32,18 @@ def tick(number: float, largest: float) -> str:
     return _engineering(number) if largest < _UP_TO else _power(f"{number:.1e}").replace(".0e", "e")
 
 
+def of_flops(title: str) -> bool:
+    """Whether an axis of this name is of FLOPs, which keep the prefixes of SI."""
+    return "flop" in title.lower() or "6·N·D" in title
+
+
 def _power(words: str) -> str:
     return re.sub(r"e\+0*", "e", words)
 
 
 def budget_words(budget: Budget) -> str:
     """A budget in its own unit: 1.0M tokens, 20 tokens_per_parameter."""
-    return f"{compact(budget.amount)} {budget.unit}"
+    return f"{(compact_flops if of_flops(budget.unit) else compact)(budget.amount)} {budget.unit}"
 
 
 def shape_and_setting(shape: str, setting: str) -> str:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from matplotlib.text import Annotation
 
+from study.config import Budget
 from study.fitting.estimation import Settings
 from study.fitting.evidence import gather
 from study.fitting.law_files import read_options
@@ -20,8 +21,10 @@ from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, Table
 from study.plotting import forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
+from study.plotting.explorer import counted
 from study.plotting.law_figures import _exponents, draw_all
-from study.wording import compact, tick
+from study.plotting.style import log_ticks, panels
+from study.wording import budget_words, compact, compact_flops, tick
 from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
 from tests.test_fitting_frontiers import best, iso_flop_runs
 
@@ -106,7 +109,7 @@ def test_valleys_name_their_budgets_and_say_why_one_has_no_star() -> None:
     drawn = iso_flop_valleys.draw(data)
     key = {text.get_text(): line for text, line in zip(drawn.legends[0].get_texts(), drawn.legends[0].get_lines(), strict=True)}
     named = [name for name in key if "FLOPs" in name]
-    assert [name.partition(" FLOPs")[0] for name in named] == [compact(budget) for budget in budgets]
+    assert [name.partition(" FLOPs")[0] for name in named] == [compact_flops(budget) for budget in budgets]
     assert [name.partition(" (")[2] for name in named] == [
         "no star: best at smallest sizes)",
         *[""] * 5,
@@ -126,14 +129,34 @@ def test_an_axis_of_flops_has_prefixes_up_to_t_and_then_powers_of_ten(found: Law
     assert [tick(value, 3e21) for value in (5e8, 200e12, 1.2e15, 2e21)] == ["5e8", "2e14", "1.2e15", "2e21"], (
         "one axis, one form"
     )
-    assert [compact(value) for value in (0, 250, 2.5, 85_054_464, 1e12, 1.25e18)] == [
+    assert [compact(value) for value in (0, 250, 2.5, 85_054_464, 1.5e9, 1e12, 1.25e18)] == [
         "0",
         "250",
         "2.5",
         "85.1M",
+        "1.5B",
         "1.0T",
         "1.2e18",
     ]
+
+
+@pytest.mark.parametrize(
+    ("title", "labels"),
+    [
+        ("parameters_non_embedding", ["500M", "1B", "2B", "5B"]),
+        ("training FLOPs (train_flops: products that run)", ["500M", "1G", "2G", "5G"]),
+        ("budget (6·N·D)", ["500M", "1G", "2G", "5G"]),
+    ],
+)
+def test_parameters_and_tokens_are_counted_in_billions_and_flops_in_si(title: str, labels: list[str]) -> None:
+    figure, axes = panels(["above", "below"], title, "loss", columns=1)
+    for panel in axes:
+        panel.plot([5e8, 5e9], [3.0, 2.0])
+    log_ticks(axes[0])
+    figure.draw_without_rendering()
+    assert [text for label in axes[1].get_xticklabels() if (text := label.get_text()) in (*labels, "1B", "1G")] == labels
+    assert ("'B'" in str(counted(title).to_dict()["labelExpr"])) == ("1B" in labels)
+    assert [budget_words(Budget.model_validate({unit: 2e9})) for unit in ("tokens", "flops")] == ["2.0B tokens", "2.0G FLOPs"]
 
 
 def test_shapes_are_mapped_with_contours_of_equal_parameters(tmp_path: Path) -> None:

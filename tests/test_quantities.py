@@ -12,6 +12,7 @@ from study.errors import InputError
 from study.quantities import (
     bytes_text,
     count_text,
+    flops_text,
     read_bytes,
     read_count,
     read_range,
@@ -68,6 +69,12 @@ def test_anything_else_is_refused_with_its_place_and_value(read: Callable[[str, 
     (problem,) = refused.value.problems
     assert problem.place == "--x"
     assert repr(text) in problem.message
+
+
+def test_counts_are_in_billions_and_flops_in_si() -> None:
+    numbers = (999_600, 1.25e9, 999.7e9)
+    assert [count_text(number) for number in numbers] == ["1M", "1.25B", "1T"]
+    assert [flops_text(number) for number in numbers] == ["1M", "1.25G", "1T"]
 
 
 def test_ranges_and_lists() -> None:

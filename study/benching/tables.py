@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from study.aligned import aligned
-from study.quantities import count_text
+from study.quantities import count_text, flops_text
 
 Row = Mapping[str, Any]
 
@@ -48,7 +48,7 @@ def train_cells(row: Row) -> dict[str, str]:
     cells["tokens/s"] = count_text(row["ours_tokens_per_second"]) if row["ours_tokens_per_second"] else "failed"
     for name, title in (("loop", "x loop"), ("trainer", "x trainer"), ("trainer_compiled", "x compiled trainer")):
         cells[title] = _ratio(row, name) if name in versus else "failed" if name in row["errors"] else "–"
-    cells["matmul"] = f"{count_text(row['matmul_flops_per_second'])}FLOP/s" if row["matmul_flops_per_second"] else "–"
+    cells["matmul"] = f"{flops_text(row['matmul_flops_per_second'])}FLOP/s" if row["matmul_flops_per_second"] else "–"
     cells["share of matmul"], cells["MFU"] = _percent(row["share_of_matmul_rate"]), _percent(row["mfu"])
     starts = row["start_seconds"]
     cells["start"] = f"{starts['ours']:.1f} s" if "ours" in starts else "–"
@@ -89,8 +89,8 @@ def roofline_cells(row: Row) -> dict[str, str]:
         "length": str(row["sequence_length"]),
         "vocabulary": f"{row['vocabulary']:,}",
         "FLOP/byte": f"{row['intensity']:.0f}",
-        "achieved": f"{count_text(row['flops_per_second'])}FLOP/s" if row["flops_per_second"] else "failed",
-        "roof": f"{count_text(row['roof'])}FLOP/s",
+        "achieved": f"{flops_text(row['flops_per_second'])}FLOP/s" if row["flops_per_second"] else "failed",
+        "roof": f"{flops_text(row['roof'])}FLOP/s",
         "of the roof": _percent(row["share_of_roof"]),
     }
 

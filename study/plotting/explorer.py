@@ -8,6 +8,7 @@ import seaborn as sns
 
 from study.fitting.ledgers import reasons_told
 from study.quantities import plural
+from study.wording import of_flops
 
 SHOWN = {
     "sweep": "sweep",
@@ -23,10 +24,7 @@ SHOWN = {
 """What a point tells of its run, in order, and what that is called."""
 
 MANY_OF = 1e4
-"""From here on an axis is COUNTED."""
-
-COUNTED = alt.Axis(labelExpr="datum.value < 1e15 ? format(datum.value, '~s') : replace(format(datum.value, '~e'), '+', '')")
-"""An axis in k, M, G and T, and beyond in powers of ten, as in study.wording.tick."""
+"""From here on an axis is `counted`."""
 
 
 def frame(runs: pd.DataFrame, x: str, y: str, colour: str) -> pd.DataFrame:
@@ -94,5 +92,11 @@ def _title(data: pd.DataFrame, not_positive: int) -> str:
 def _axis(data: pd.DataFrame, name: str, title: str, is_log: bool) -> alt.X | alt.Y:
     kind = alt.X if name == "x" else alt.Y
     scale = alt.Scale(type="log", nice=False, padding=20) if is_log else alt.Scale(zero=False, padding=20)
-    counts = data[name].max() >= MANY_OF
-    return kind(f"{name}:Q", title=title, scale=scale, axis=COUNTED if counts else alt.Axis(format=".4~g"))
+    axis = counted(title) if data[name].max() >= MANY_OF else alt.Axis(format=".4~g")
+    return kind(f"{name}:Q", title=title, scale=scale, axis=axis)
+
+
+def counted(title: str) -> alt.Axis:
+    """An axis in k, M, B (of FLOPs G) and T, and beyond in powers of ten, as those that study.plotting.style makes."""
+    short = "format(datum.value, '~s')" if of_flops(title) else "replace(format(datum.value, '~s'), 'G', 'B')"
+    return alt.Axis(labelExpr=f"datum.value < 1e15 ? {short} : replace(format(datum.value, '~e'), '+', '')")

@@ -16,7 +16,7 @@ from study.fitting.law_fits import LawFit
 from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from study.plotting.style import MANY, legend_below, log_ticks, panels, theme
-from study.wording import compact
+from study.wording import compact_flops
 
 
 def frame(found: LawFit) -> pd.DataFrame:
@@ -77,10 +77,10 @@ def draw(data: pd.DataFrame) -> Figure:
             axes.plot(rows["parameters"], rows["loss"], color=colour, **look)
             open_at = rows["open_at"].iloc[0]
             why = f" (no star: best at {open_at} sizes)" if open_at else ""
-            key.append(Line2D([], [], color=colour, label=f"{compact(float(str(budget)))} FLOPs{why}", **look))
+            key.append(Line2D([], [], color=colour, label=f"{compact_flops(float(str(budget)))} FLOPs{why}", **look))
         axes.plot(minima["parameters"], minima["loss"], zorder=4, **star)
         log_ticks(axes)
-        told = f"{len(budgets)} budgets of {compact(budgets[0])} to {compact(budgets[-1])} FLOPs"
+        told = f"{len(budgets)} budgets of {compact_flops(budgets[0])} to {compact_flops(budgets[-1])} FLOPs"
         legend_below(figure, key, columns=3)
         figure.suptitle("\n".join(filter(None, (told, data["where"].iloc[0]))))
     return figure

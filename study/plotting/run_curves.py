@@ -12,7 +12,7 @@ import pandas as pd
 from study.config import run_words
 from study.errors import UNREADABLE
 from study.folders import SweepFolder
-from study.plotting.explorer import COUNTED
+from study.plotting.explorer import counted
 from study.plotting.style import FLOPS, LOSS
 
 AXES = {"tokens": "training tokens", "train_flops": FLOPS}
@@ -68,7 +68,7 @@ def draw(data: pd.DataFrame, x: str = "tokens", loss: str = "val/loss") -> alt.C
         alt.Chart(data, width="container", height=380)
         .mark_line(point=few)
         .encode(
-            x=alt.X(f"{x}:Q", title=AXES[x], scale=alt.Scale(type="log", nice=False), axis=COUNTED),
+            x=alt.X(f"{x}:Q", title=AXES[x], scale=alt.Scale(type="log", nice=False), axis=counted(AXES[x])),
             y=alt.Y("loss_nats:Q", title=LOSSES[loss], scale=alt.Scale(zero=False)),
             color=alt.Color("run:N", title="run", legend=legend, scale=alt.Scale(scheme="tableau20")),
             opacity=alt.condition(chosen, alt.value(1.0), alt.value(0.15)),

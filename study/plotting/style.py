@@ -23,8 +23,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from study.durable_files import write_atomically
-from study.quantities import plural
-from study.wording import tick
+from study.quantities import in_billions, plural
+from study.wording import of_flops, tick
 
 LOSS = "validation loss (nats per masked token)"
 FLOPS = "training FLOPs (train_flops: products that run)"
@@ -166,7 +166,7 @@ def _extent(figure: Figure, drawn: Artist) -> Bbox:
 
 
 def log_ticks(axes: Axes) -> None:
-    """A logarithmic x axis of a factor 2 at least, whose ticks read 200k, 1M, 3T, 1e18; call it when the data are drawn."""
+    """A logarithmic x axis of a factor 2 at least, whose ticks read 200k, 1B, 3T, 1e18; call it when the data are drawn."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(NullLocator())  # that of a logarithmic axis puts decades around a single value
     axes.autoscale(axis="x")  # anew, over all panels that share the axis
@@ -178,7 +178,14 @@ def log_ticks(axes: Axes) -> None:
     narrow = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if decades < 0.4 else (1, 2, 3, 4, 5, 6, 8)
     axes.xaxis.set_major_locator(LogLocator(subs=narrow if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value, axes.get_xlim()[1])))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _x_tick(axes, value)))
+
+
+def _x_tick(axes: Axes, value: float) -> str:
+    """A tick of an x axis: SI where its name says that it is of FLOPs, else a count in billions."""
+    names = [panel.get_xlabel() for panel in axes.get_shared_x_axes().get_siblings(axes)]
+    words = tick(value, axes.get_xlim()[1])
+    return words if any(map(of_flops, names)) else in_billions(words)
 
 
 def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title: str) -> None:
