@@ -29,7 +29,7 @@ def runs(tmp_path: Path) -> Path:
 
 def test_frontier_tells_every_approach(study: Any, runs: Path) -> None:
     status, out, _ = study("frontier", runs, "--json")
-    found = json.loads(out)
+    found = json.loads(out)["approaches"]
     assert status == 0
     assert found.keys() == {"envelope", "hull", "parabola", "full parabola", "akima", "parametric"}
     assert {name: one["status"] for name, one in found.items()} == dict.fromkeys(found, "found") | {"parametric": "converged"}
@@ -76,7 +76,7 @@ def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path) -> No
     fit = json.loads(study("fit", path, "--law", "chinchilla", "--json")[1])
     assert fit["status"] == "weakly_identified"
     _, out, _ = study("frontier", path, "--json")
-    found = json.loads(out)
+    found = json.loads(out)["approaches"]
     assert (found["parametric"]["status"], found["parametric"]["reasons"]) == (fit["status"], fit["reasons"])
     _, out, _ = study("frontier", path)
     assert out.splitlines()[-1] == f"parametric is weakly identified ({'; '.join(fit['reasons'])})"
@@ -85,7 +85,7 @@ def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path) -> No
 def test_intervals_of_checkpoints_are_over_runs(study: Any, tmp_path: Path) -> None:
     """The noise of a run is in all of its checkpoints, so that rows taken as independent say too much."""
     path = checkpoints(tmp_path / "runs.csv", 10)
-    rows, runs = (json.loads(study("frontier", path, *more, "--json")[1]) for more in ((), ("--cluster", "run")))
+    rows, runs = (json.loads(study("frontier", path, *more, "--json")[1])["approaches"] for more in ((), ("--cluster", "run")))
     for name in rows.keys() - {"akima"}:
         assert runs[name]["exponent"] == rows[name]["exponent"]
         (low, high), (lower, higher) = rows[name]["interval"], runs[name]["interval"]
@@ -115,7 +115,9 @@ def test_a_multiverse_of_checkpoints_takes_its_intervals_over_runs(
 
 def test_few_runs_tell_a_frontier_weakly_and_one_gives_no_interval(study: Any, tmp_path: Path) -> None:
     path = checkpoints(tmp_path / "runs.csv", 6)
-    few, one = (json.loads(study("frontier", path, "--cluster", column, "--json")[1]) for column in ("run", "team"))
+    few, one = (
+        json.loads(study("frontier", path, "--cluster", column, "--json")[1])["approaches"] for column in ("run", "team")
+    )
     assert few["hull"]["status"] == "weakly_identified"
     assert few["hull"]["reasons"][0].endswith("of 200 resamples have no frontier")
     assert one["hull"]["exponent"] == few["hull"]["exponent"]
@@ -136,7 +138,7 @@ def checkpoints(path: Path, sizes: int) -> Path:
 def test_a_frontier_says_how_compute_was_counted(study: Any, runs: Path) -> None:
     status, out, _ = study("frontier", runs, "--flops", "1.2*C", "--tokens", "C/(6*N)", "--json")
     assert status == 0
-    found = {name: one["compute"] for name, one in json.loads(out).items()}
+    found = {name: one["compute"] for name, one in json.loads(out)["approaches"].items()}
     assert found.pop("parametric") == "6·N·D"
     assert set(found.values()) == {"1.2*C"}
     status, out, _ = study("frontier", runs, "--flops", "1.2*C", "--tokens", "C/(6*N)")
@@ -243,6 +245,8 @@ def test_every_command_tells_the_rows_that_it_left_out_and_how_it_read_the_other
         *_, left_out, warning = out.splitlines()
         assert (status, left_out) == (0, told), command
         assert warning.startswith("warning: N: text such as '"), command
+        if command != ("score-law", "--score", "accuracy", "--bootstrap", 0):
+            assert json.loads(study(command[0], runs, *options, "--json")[1])["notes"] == [left_out, warning]
     assert "59 rows of 59 runs" in out
 
 

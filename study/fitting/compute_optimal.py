@@ -66,8 +66,9 @@ def frontiers(source: Source) -> Frontiers:
 
 
 def to_dict(found: Frontiers) -> dict[str, Any]:
-    """The frontiers as plain values."""
-    return {name: {"status": one} if isinstance(one, str) else asdict(one) for name, one in found.approaches.items()}
+    """The frontiers as plain values, and the notes."""
+    approaches = {name: {"status": one} if isinstance(one, str) else asdict(one) for name, one in found.approaches.items()}
+    return {"approaches": approaches, "notes": list(found.notes)}
 
 
 def to_text(found: Frontiers) -> str:
