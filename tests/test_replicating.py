@@ -11,6 +11,8 @@ import pytest
 from study.replicating import chinchilla, data_constraint, olmo_ladder, open_lm, reconciliation
 from study.replicating.comparison import Number, Study
 
+HEADER = "Model Size,Training FLOP,loss\n"
+
 
 def disagreements(study: Study) -> list[Number]:
     assert study.numbers
@@ -40,7 +42,13 @@ def test_page_and_json_hold_every_number_and_say_what_was_skipped(study: Any, tm
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [(None, "does not exist"), ("N,loss\n1,2\n", "has no column Model Size, Training FLOP")]
+    ("content", "told"),
+    [
+        (None, "does not exist"),
+        ("N,loss\n1,2\n", "has no column Model Size, Training FLOP"),
+        (f"{HEADER}1e6,1e12,3\n2e6,2e12,2.9\n", "holds 2 points of numbers above zero in 2 rows, not 245"),
+        (HEADER + "1e6,1e12,3\n" * 243 + "1e6,0,3\n,1e12,3\n", "holds 243 points of numbers above zero in 245 rows, not 245"),
+    ],
 )
 def test_points_that_are_not_chinchillas_are_refused(study: Any, tmp_path: Path, content: str | None, told: str) -> None:
     path = tmp_path / "points.csv"

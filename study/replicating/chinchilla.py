@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.observations import Observations
 from study.fitting.table_files import read_table
+from study.quantities import plural
 from study.replicating.comparison import Number, Study
 
 TITLE = "Chinchilla, by Epoch"
 SOURCE = "Besiroglu et al. 2024, arXiv 2404.10102, and its notebook (the cell whose objective is 0.00101827403)"
+COLUMNS = ("Model Size", "Training FLOP", "loss")
+POINTS = 245
 METHOD = (
-    "245 points; tokens = FLOPs/(6·parameters); without the 5 highest losses. Huber loss of log residuals, delta 1e-3, summed "
-    "over the 240 points as Σ min(r²/2, delta·(|r| − delta/2)): in this scaling, without any division, the notebook's "
+    f"{POINTS} points; tokens = FLOPs/(6·parameters); without the 5 highest losses. Huber loss of log residuals, delta 1e-3, "
+    "summed over the 240 points as Σ min(r²/2, delta·(|r| − delta/2)): in this scaling, without any division, the notebook's "
     "objective is met. 4,000 resamples, percentile intervals."
 )
 
@@ -27,12 +33,16 @@ OBJECTIVE = 0.0010182741
 def observations(path: Path) -> Observations:
     """The 240 points; raises InputError where the file does not hold them."""
     table = read_table(path)
-    if missing := [name for name in ("Model Size", "Training FLOP", "loss") if name not in table]:
+    if missing := [name for name in COLUMNS if name not in table]:
         raise InputError.at(str(path), f"has no column {', '.join(missing)}; give Epoch's svg_extracted_data.csv")
-    table = table.sort_values("loss", kind="stable").iloc[:-5].sort_index()
-    parameters = table["Model Size"].to_numpy(dtype=float)
-    tokens = table["Training FLOP"].to_numpy(dtype=float) / (6 * parameters)
-    return Observations.of({"parameters": parameters, "tokens": tokens}, table["loss"].to_numpy(dtype=float))
+    numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
+    points = numbers[np.isfinite(numbers).all(axis=1) & (numbers > 0).all(axis=1)]
+    if (len(table), len(points)) != (POINTS, POINTS):
+        told = f"holds {len(points)} points of numbers above zero in {plural(len(table), 'row')}, not {POINTS}"
+        raise InputError.at(str(path), f"{told}; give Epoch's svg_extracted_data.csv")
+    points = points.sort_values("loss", kind="stable").iloc[:-5].sort_index()
+    parameters, flops, loss = (points[name].to_numpy(dtype=float) for name in COLUMNS)
+    return Observations.of({"parameters": parameters, "tokens": flops / (6 * parameters)}, loss)
 
 
 def estimate(path: Path) -> Fit:
