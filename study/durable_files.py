@@ -102,5 +102,9 @@ def _durable_sibling(path: Path, content: bytes) -> Path:
 def takes_files(folder: Path) -> bool:
     """Whether files can be put into a folder, or it can be made where it is not there yet."""
     there = folder.absolute()
-    nearest = next(each for each in (there, *there.parents) if each.exists())
-    return nearest.is_dir() and os.access(nearest, os.W_OK)
+    nearest = next(each for each in (there, *there.parents) if os.path.exists(each))
+    try:
+        with tempfile.TemporaryFile(dir=nearest):  # to be asked does not do: of /proc a file system says that it may be written
+            return True
+    except OSError:
+        return False

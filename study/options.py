@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import click
+
+from study.durable_files import takes_files
 
 
 class FiniteRange(click.FloatRange):
@@ -26,8 +29,22 @@ threads_option = click.option(
     "--threads", type=click.IntRange(1, 1024), help="CPU threads.  [default: all cores of this process]"
 )
 
-output_folder = click.Path(path_type=Path, file_okay=False)
-"""A folder that a command writes into, which may be there or not."""
+
+class OutputFolder(click.Path):
+    """A folder that a command writes into, which may be there or not; one that takes no files is refused at once."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The folder, refused where no file can be put into it."""
+        folder = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not takes_files(folder):
+            self.fail(f"{str(folder)!r} cannot be written; give another folder", param, ctx)
+        return folder
+
+
+output_folder = OutputFolder()
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 

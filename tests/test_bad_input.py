@@ -493,7 +493,20 @@ def test_a_file_is_no_folder_to_write_into(arguments: list[object], option: str,
 
 def test_a_folder_under_a_file_is_told(here: Path, refusal: Refusal) -> None:
     Path("file").write_text("not a folder")
-    assert one(refusal.of("figures", "file/figures")).startswith("file/figures: Not a directory")
+    told = one(refusal.of("figures", "file/figures", prefix="Error: "))
+    assert "'FOLDER': 'file/figures' cannot be written; give another folder" in told
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no file system here says that it may be written and may not")
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [(["latency", "--shapes", "2x128", "--out"], "--out"), (["figures"], "FOLDER"), (["bench", "--output"], "--output")],
+)
+def test_a_folder_that_takes_no_files_is_refused_before_anything_is_measured(
+    arguments: list[object], option: str, here: Path, refusal: Refusal
+) -> None:
+    told = one(refusal.of(*arguments, "/proc/x/y", prefix="Error: "))
+    assert f"'{option}': '/proc/x/y' cannot be written; give another folder" in told
 
 
 def test_threads_far_too_many_are_refused(here: Path, refusal: Refusal) -> None:
