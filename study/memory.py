@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from study.architecture import Architecture
@@ -98,13 +98,13 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
       log-probabilities and two gradients of them 12MV;
     - last block's backward: activations, the decoder's gradient 4VH, and gradients on their way through the block;
     - gradient of the token table: gradients whole, its two contributions and their sum, so 8VH beside (tied only);
-    - validation, at 2B sequences: logits and log-probabilities 16MV, gradients and activations gone, but beside the largest of
-      the other moments where steps are graphed.
+    - validation, at 2B sequences: logits and log-probabilities 16MV, or before them the forward pass (`_forward_activations`)
+      with the copies of the weights; gradients and activations gone, but beside the largest of the other moments where steps
+      are graphed.
     A teacher, with weights 4P' of its own, adds to the loss its logits, both log-probabilities, its probabilities, the
     difference and their product, less the probabilities of the words, which come later: 20MV, in bf16 22MV; and a moment before
     the student's forward pass,
-    - lesson: the last step's gradients, with the teacher's activations as in inference, and 2a·A'·S·N where attention is not
-      fused, or its logits, 4MV.
+    - lesson: the last step's gradients, with the teacher's forward pass (`_forward_activations`) or its logits, 4MV.
 
     Convention: tensors alive in PyTorch's allocator from the second step on, activations not recomputed; Lightning frees the
     gradients between forward and backward pass and before validation. Source: autograd's saved tensors, which
@@ -128,8 +128,9 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     }
     if step.teacher is not None:
         moments["loss"] += 5 * logits + bf16_logits
-        moments["lesson"] = fixed + gradients + max(_lesson_activations(step.teacher, step), logits)
-    moments["validation"] = (max(moments.values()) if step.graphed else fixed) + 4 * logits
+        moments["lesson"] = fixed + gradients + max(_forward_activations(step.teacher, step), logits)
+    forward = copies + _forward_activations(architecture, replace(step, batch=2 * step.batch))
+    moments["validation"] = (max(moments.values()) if step.graphed else fixed) + max(4 * logits, forward)
     moment = max(moments, key=lambda name: moments[name])
     workspace = moments[moment] - fixed - gradients - copies - kept
     return Memory(moment, weights + more, gradients, 2 * weights, copies, kept, workspace)
@@ -212,14 +213,21 @@ def itemsize(precision: Precision) -> int:
     return 2 if precision == "bf16" else FLOAT
 
 
-def _lesson_activations(teacher: Architecture, step: Step) -> int:
-    """What the teacher's forward pass holds at its widest: that of inference in fp32, or scores and probabilities in bf16."""
-    activations = inference_memory(teacher, step.batch, step.sequence_length).activations
-    if step.device == "cuda" or step.precision == "fp32":
-        return activations
-    n, h = step.tokens, teacher.width
-    scores = 2 * step.item * teacher.heads * step.sequence_length * n
-    return max(activations, scores + n * (FLOAT * h + (4 + _turned(teacher)) * step.item * h))
+def _forward_activations(architecture: Architecture, step: Step) -> int:
+    """What a forward pass without gradients holds at its widest: in fp32 what inference does.
+
+    In bf16 the residual stream stays in fp32, so attention holds its input 4NH beside query, key, value, their mix and its
+    product 5aNH + 4AN, on CPU scores and probabilities 2a·A·S·N in place of the last; the FFN holds 8NH, and the inner size
+    before and after GELU 2aNF. Pre-norm holds 4NH more.
+    """
+    if step.precision == "fp32":
+        return inference_memory(architecture, step.batch, step.sequence_length).activations
+    a, h, n, item = architecture, architecture.width, step.tokens, step.item
+    weighed = FLOAT * a.heads if step.fused_attention else 2 * item * a.heads * step.sequence_length
+    attention = n * (FLOAT * h + (5 + _turned(a)) * item * h + weighed)
+    feed_forward = n * (2 * FLOAT * h + 2 * item * a.ffn)
+    normed = FLOAT * n * h if a.norm == "pre" else 0
+    return max(attention, feed_forward) + normed + TOKEN * n
 
 
 def _head_activations(architecture: Architecture, step: Step) -> int:
