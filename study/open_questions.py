@@ -11,7 +11,7 @@ from study.fitting.cells import EQUAL_WITHIN, grouped, of_equal_size
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
 from study.fitting.expressions import evaluate
-from study.fitting.learning_rates import RATE
+from study.fitting.learning_rates import RATE, off_best
 from study.fitting.ledgers import LEDGER_COLUMNS
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES
 from study.named_runs import NO_RUN
@@ -29,7 +29,7 @@ def undecided(evidence: Evidence) -> list[str]:
 
 def _open_runs(evidence: Evidence) -> Iterator[str]:
     missing = evidence.runs_started - len(evidence.ledger)
-    if missing:
+    if missing > 0:
         yield f"{plural(missing, 'run')} begun but not ended; study launch goes on from there."
 
 
@@ -59,7 +59,8 @@ def _open_seeds(evidence: Evidence) -> Iterator[str]:
     """The cells whose mean is of some seeds only, the others having diverged or not learnt at the same rate."""
     partial = []
     for cell in evidence.cells:
-        runs = evidence.ledger[evidence.ledger["cell"] == cell.name]
+        tried = evidence.ledger[evidence.ledger["cell"] == cell.name]
+        runs = tried[off_best(tried) == ""]
         lost = (runs[RATE] == cell.rates.chosen) & (runs["state"].eq("DIVERGED") | runs["stuck_at_unigram"].eq(True))
         if cell.usable and lost.any():
             partial.append(f"{cell.at_budget} ({len(cell.runs)} of {len(cell.runs) + lost.sum()})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from itertools import product
@@ -170,6 +171,12 @@ def test_started_runs_are_told_from_ended_ones(tmp_path: Path) -> None:
     answer = checked(folder)
     assert "1 of 2 runs ended" in answer.headline
     assert any("1 run begun but not ended" in line for line in answer.to_dict()["findings"]["undecided"])
+    shutil.rmtree(folder.run(config.fingerprint("synthetic")).path)
+    ended = gather(folder)
+    assert not [line for line in undecided(ended) if "begun" in line]
+    (run,) = folder.runs()
+    shutil.rmtree(run.path)
+    assert not [line for line in undecided(ended) if "begun" in line], "a row whose run was deleted since is no run begun"
 
 
 def test_a_run_whose_configuration_is_gone_has_it_from_its_record(tmp_path: Path) -> None:

@@ -615,6 +615,19 @@ def test_a_mean_without_the_seeds_that_did_not_learn_is_told(tmp_path: Path) -> 
     assert told.endswith("did not learn: L1-H64-A2-F256 at 1.0M tokens (1 of 2).")
 
 
+def test_a_run_at_another_value_of_a_tuned_knob_is_no_seed_that_did_not_learn(tmp_path: Path) -> None:
+    tune = {"tune": {"recipe.learning_rate": {"values": [2e-3, 4e-3]}, "recipe.beta1": {"values": [0.9, 0.99]}}}
+    folder = sweep_folder(tmp_path / "s", SWEEP | tune)
+    for rate, seed in ((2e-3, 0), (4e-3, 0), (2e-3, 1)):
+        add_run(folder, run_config(1, 64, rate, seed=seed))
+    chosen = evidence_of(folder).cells[0].rates.chosen
+    assert chosen is not None
+    add_run(folder, in_setting(run_config(1, 64, chosen), beta1=0.99), stuck=True)
+    (cell,) = evidence_of(folder).cells
+    assert cell.rates.chosen == chosen
+    assert not [line for line in undecided(evidence_of(folder)) if "did not learn" in line]
+
+
 def test_depth_that_adds_no_parameters_is_no_step(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=((1, 128), (2, 128)))
     found = evidence_of(folder)
