@@ -139,6 +139,55 @@ def test_trends_are_corrected_for_the_number_of_tasks(evidence: Evidence) -> Non
     assert "; 4 encoders at most cannot decide one of 20 tasks in whatever order, more of them might." in told[0]
 
 
+@pytest.mark.parametrize(
+    ("encoders", "told"),
+    [
+        ((5, 5), ""),
+        ((4, 5), "; 4 encoders at most (task 0) cannot decide one of 2 tasks in whatever order, more of them might"),
+        ((3, 4), "; 4 encoders at most cannot decide one of 2 tasks in whatever order, more of them might"),
+    ],
+)
+def test_tasks_that_no_order_of_their_encoders_could_decide_are_named(
+    evidence: Evidence, encoders: tuple[int, int], told: str
+) -> None:
+    """The least p of n encoders is 2/n!, which Holm takes twice for the first of two tasks: 0.033 of five, 0.17 of four."""
+    found = evidence.downstream
+    assert found is not None
+    assert found.tasks[0].trend is not None
+    tasks = tuple(
+        replace(found.tasks[0], task=f"task {place}", trend=replace(found.tasks[0].trend, n=n, p_value_holm=1.0))
+        for place, n in enumerate(encoders)
+    )
+    (sentence,) = [line for line in score_findings(_with_downstream(evidence, replace(found, tasks=tasks))) if "Holm" in line]
+    assert sentence == f"task 0, task 1: show no decided relation to the loss (Holm, 5%){told}."
+
+
+@pytest.mark.parametrize(
+    ("lifts", "told"),
+    [
+        ((0.0, 1.0), "sst2 6 of 6; none on other"),
+        ((0.0, 0.0), "sst2 6 of 6, other 6 of 6"),
+        ((1.0, 1.0), "none on any task"),
+        ((0.0, np.nan), "sst2 6 of 6"),
+    ],
+)
+def test_where_pre_training_shows_is_told_with_the_tasks_where_it_does_not(
+    evidence: Evidence, lifts: tuple[float, float], told: str
+) -> None:
+    """Untrained weights that score as they do, or one point higher; a task without them is not compared."""
+    found = evidence.downstream
+    assert found is not None
+    (sst2,) = (task for task in found.tasks if task.task == "sst2")
+    tasks = tuple(
+        replace(sst2, task=name, points=sst2.points.assign(random=sst2.points["random"] + lift))
+        for name, lift in zip(("sst2", "other"), lifts, strict=True)
+    )
+    changed = _with_downstream(evidence, replace(found, tasks=tasks))
+    (sentence,) = [line for line in score_findings(changed) if line.startswith("Encoders above")]
+    assert sentence.endswith(f"beyond noise, each at 5% by itself: {told}.")
+    assert "0 of 0" not in trend_table(changed)
+
+
 def _with_downstream(evidence: Evidence, found: Downstream) -> Evidence:
     """The evidence with other scores."""
     changed = replace(evidence)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from tokenizers import Tokenizer
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from study.errors import InputError
@@ -88,13 +89,50 @@ def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp
     run = imported(place, saved(place, tmp_path / "bert"), tmp_path / "results" / "bert")
     record = run.record()
     assert record is not None
-    assert "Answers leave it out, stuck near the unigram entropy or above" in to_text(run, record)
+    told = to_text(run, record).splitlines()
+    assert any("Answers leave it out, stuck near the unigram entropy or above" in line for line in told)
+    assert "  base: {architecture: {positions: 24}}" in told, "what is as usual a sweep file need not say"
     theirs = BertForMaskedLM.from_pretrained(tmp_path / "bert").eval()
     tokens = torch.randint(0, 200, (3, 12))
     torch.testing.assert_close(Pretrained(run).masked_language_model()(tokens), theirs(tokens).logits, atol=1e-5, rtol=0)
     (tmp_path / "texts.txt").write_text("kame gila\nnome\n")
     status, out, err = study("features", run.path, tmp_path / "texts.txt", "--layer", 1)
     assert (status, "2 embeddings of width 16" in out) == (0, True), err
+
+
+def test_a_vocab_txt_is_kept_as_the_tokeniser_that_it_makes(place: Path, tmp_path: Path) -> None:
+    by_json, by_text = saved(place, tmp_path / "json"), saved(place, tmp_path / "text")
+    pieces = Tokenizer.from_file(str(by_json / "tokenizer.json")).get_vocab()
+    (by_text / "tokenizer.json").unlink()
+    (by_text / "vocab.txt").write_text("\n".join(sorted(pieces, key=pieces.__getitem__)))
+    runs = [imported(place, source, tmp_path / "results" / source.name) for source in (by_json, by_text)]
+    first, second = (run.record() for run in runs)
+    assert first is not None
+    assert second is not None
+    assert second.loss_nats == pytest.approx(first.loss_nats, abs=1e-6)
+    assert Tokenizer.from_file(str(tmp_path / "results" / "text" / "tokenizer.json")).get_vocab() == pieces
+
+
+def test_a_tokenizer_json_is_kept_as_it_is_and_says_itself_how_it_reads(place: Path, tmp_path: Path) -> None:
+    source, into = saved(place, tmp_path / "bert"), tmp_path / "results" / "bert"
+    (source / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    imported(place, source, into)
+    assert (into / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+
+
+def test_an_encoder_of_the_hub_keeps_its_name(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, asked = saved(place, tmp_path / "snapshot"), list[str]()
+
+    def fetched(name: str, **_: Any) -> str:
+        asked.append(name)
+        return str(source)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetched)
+    run = import_encoder(
+        "hub:them/tiny", SweepFolder(tmp_path / "into"), config(place / "text.txt").data, Execution(kernels="eager"), "fp32"
+    )
+    assert asked == ["them/tiny"]
+    assert run.config().recipe.start.startswith("them/tiny/")
 
 
 def test_an_encoder_that_is_there_is_left_alone_and_another_lies_beside_it(place: Path, tmp_path: Path) -> None:
@@ -221,8 +259,8 @@ def test_a_folder_keeps_one_tokeniser(study: Any, place: Path, tmp_path: Path) -
     (tmp_path / "into" / "tokenizer.json").write_text("{}")
     err = study("import-encoder", source, "--into", tmp_path / "into", *text(place))[2]
     assert "is another tokeniser than" in err
-    assert (
-        "is not a folder; give a folder that save_pretrained wrote, or hub:NAME"
-        in study("import-encoder", tmp_path / "nowhere", "--into", tmp_path / "into")[2]
+    err = study("import-encoder", tmp_path / "nowhere", "--into", tmp_path / "into")[2]
+    assert err.startswith(
+        f"error: {tmp_path / 'nowhere'}: is not a folder; give a folder that save_pretrained wrote, or hub:NAME"
     )
     assert run_folder(tmp_path, config(place / "text.txt")).record() is None

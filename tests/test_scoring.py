@@ -131,6 +131,7 @@ def test_every_kind_of_task_is_scored(run: RunFolder, task: str) -> None:
 
 @pytest.mark.parametrize("task", ["first", "alike", "tags", "found"])
 def test_features_of_a_frozen_encoder_are_scored(run: RunFolder, task: str) -> None:
+    started = time.perf_counter()
     record = made(job(run, task, protocol="frozen", update="head", seed=7))
     assert record.test is not None
     if task == "found":
@@ -139,6 +140,8 @@ def test_features_of_a_frozen_encoder_are_scored(run: RunFolder, task: str) -> N
         assert {probe.layer for probe in record.probes} == {0, 1, 2}
         chosen = max(record.probes, key=lambda probe: probe.dev)
         assert (record.dev, record.test) == (chosen.dev, chosen.test)
+    assert record.seconds is not None
+    assert 0 < record.seconds < time.perf_counter() - started
 
 
 def test_the_strength_of_a_probe_is_the_one_that_dev_likes_best(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +153,24 @@ def test_the_strength_of_a_probe_is_the_one_that_dev_likes_best(run: RunFolder, 
     monkeypatch.setattr("study.scoring.probes.measure", lambda *of: {"spearman": on_dev[of[2][0]]})
     features = {split: np.zeros((60, 1), np.float32) for split in ("train", "dev", "test")}
     assert _best_strength(asked.config, data, features) == (STRENGTHS[1], {"spearman": 0.9}, [STRENGTHS[1]])
+
+
+def test_features_are_standardised_as_those_of_train_and_a_constant_one_says_nothing(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = job(run, "alike", protocol="frozen", update="head")
+    data = task_inputs(loaded_task(asked.task, None), pretrained(run.path), asked.config.knobs)
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr("study.scoring.probes._fitted", lambda *of: seen.update(train=of[1]))
+    monkeypatch.setattr("study.scoring.probes._predicted", lambda *of: [seen.update({of[1]: of[3]})])
+    monkeypatch.setattr("study.scoring.probes.measure", lambda *_: {"spearman": 0.0})
+    column = np.random.default_rng(0).normal(7, 3, (60, 1))
+    train = np.hstack([column, np.full((60, 1), 5.0)]).astype(np.float32)
+    test = train[:1] + np.array([3.0, 0.0], np.float32)
+    _best_strength(asked.config, data, {"train": train, "dev": train[:2], "test": test})
+    np.testing.assert_allclose(seen["train"].mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(seen["train"].std(0), [1, 0], atol=1e-5)
+    np.testing.assert_allclose(seen["test"], (test - train.mean(0)) / [train[:, 0].std(), 1.0], atol=1e-4)
 
 
 def test_strengths_of_probes_are_inverse_penalties(run: RunFolder) -> None:
@@ -438,6 +459,40 @@ def test_the_grid_runs_at_the_first_seed_and_its_best_at_the_others(subject: Sub
     once_more = Fake(lambda _: 0.0)
     coordinator_of(subject, asked).run(once_more, lambda _: None, 0.01)
     assert once_more.submitted == []
+
+
+def test_no_further_seed_is_spent_before_the_grid_is_done_nor_where_all_of_it_failed(subject: Subject) -> None:
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": 3, "learning_rates": [1e-4, 3e-4]})
+    coordinator_of(subject, asked.model_copy(update={"seeds": 1})).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
+    done = {record.score_id: record for record in scores_of(subject.run.folder)}
+    half = dict([next(iter(done.items()))])
+    failed = {name: record.model_copy(update={"state": "FAILED"}) for name, record in done.items()}
+    seeds = [[job.config.seed for job in subject.jobs(asked, records)] for records in ({}, half, failed, failed | half, done)]
+    assert seeds == [[0, 0], [0, 0], [0, 0], [0, 0, 1, 2], [0, 0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "update", "random", "protocol", "rates", "seeds"),
+    [
+        ("single", "all", False, "fine_tune", 2, 1),
+        ("single", "all", True, "random_init", 2, 1),
+        ("single", "head", False, "frozen", 1, 1),
+        ("single", "head", True, "random_init", 1, 3),
+        ("spans", "head", False, "frozen", 2, 1),
+        ("minimal_pairs", "all", False, "zero_shot", 1, 1),
+        ("minimal_pairs", "head", True, "random_init", 1, 3),
+    ],
+)
+def test_rates_are_tried_where_training_goes_step_by_step_and_seeds_where_they_differ(
+    subject: Subject, kind: Any, update: str, random: bool, protocol: str, rates: int, seeds: int
+) -> None:
+    """A probe on fixed features has no rate and no chance, but for weights that a seed draws."""
+    spec = subject.task.spec.model_copy(update={"kind": kind})
+    one = replace(subject, task=replace(subject.task, spec=spec), random=random)
+    asked = Downstream.parse({"tasks": ["x"], "seeds": 3, "update": update, "learning_rates": [1e-4, 3e-4]})
+    configs = [job.config for job in one.jobs(asked, {})]
+    assert {config.protocol for config in configs} == {protocol}
+    assert (len({config.knobs for config in configs}), len({config.seed for config in configs})) == (rates, seeds)
 
 
 def test_workers_are_stopped_where_a_score_cannot_be_filed(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
