@@ -11,7 +11,7 @@ from study.fitting.cells import EQUAL_WITHIN, grouped, of_equal_size
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
 from study.fitting.expressions import evaluate
-from study.fitting.learning_rates import RATE, off_best
+from study.fitting.learning_rates import RATE, searches
 from study.fitting.ledgers import LEDGER_COLUMNS
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES
 from study.named_runs import NO_RUN
@@ -57,10 +57,10 @@ def _open_sizes(evidence: Evidence) -> Iterator[str]:
 
 def _open_seeds(evidence: Evidence) -> Iterator[str]:
     """The cells whose mean is of some seeds only, the others having diverged or not learnt at the same rate."""
-    partial = []
+    partial, found = [], searches(evidence.ledger)
     for cell in evidence.cells:
-        tried = evidence.ledger[evidence.ledger["cell"] == cell.name]
-        runs = tried[off_best(tried) == ""]
+        search = found[cell.name]
+        runs = evidence.ledger.iloc[[row for row, knobs in zip(search.rows, search.off, strict=True) if not knobs]]
         lost = (runs[RATE] == cell.rates.chosen) & (runs["state"].eq("DIVERGED") | runs["stuck_at_unigram"].eq(True))
         if cell.usable and lost.any():
             partial.append(f"{cell.at_budget} ({len(cell.runs)} of {len(cell.runs) + lost.sum()})")

@@ -87,6 +87,8 @@ def searches(ledger: pd.DataFrame) -> dict[str, CellSearch]:
     its knobs and does not count as tried. Where the cell has one rate alone, which nothing had to choose, any seed that learned
     will do.
     """
+    if ledger.empty:
+        return {}
     runs = _Runs(ledger)
     return {str(cell): runs.search(np.asarray(rows)) for cell, rows in ledger.groupby("cell").indices.items()}
 
