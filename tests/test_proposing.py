@@ -9,21 +9,23 @@ import pytest
 
 from study.config import RunConfig
 from study.records import RunRecord
-from study.sweeping.cell import Cell
+from study.sweeping.cell import Cell, Tuning
 from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
 from tests.sweeps import RATES, record, sweep
 
 SPEC = sweep(shapes={"grid": {"depth": list(range(1, 11))}}, tune=RATES, seeds=2)
+CHAIN = sweep(shapes={"grid": {"depth": [1, 2, 4]}}, tune={"recipe.learning_rate": {"low": 0.01, "high": 0.16, "trials": 5}})
+"""Each cell begins its search at the best of the one before."""
 
 
 def test_a_record_asks_only_the_cell_that_asked_for_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Counter[str] = Counter()
     answer = Cell.wanted
 
-    def counted(cell: Cell, records: Mapping[str, RunRecord]) -> list[RunConfig]:
+    def counted(cell: Cell, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> list[RunConfig]:
         asked[cell.config.architecture.shape_name] += 1
-        return answer(cell, records)
+        return answer(cell, records, tuning)
 
     monkeypatch.setattr(Cell, "wanted", counted)
     proposer, records = CellProposer(cells(SPEC)), dict[str, RunRecord]()
@@ -33,6 +35,22 @@ def test_a_record_asks_only_the_cell_that_asked_for_its_run(monkeypatch: pytest.
     proposer.tell(records[first.key])
     proposer.wanted(records, (), 1)
     assert {shape: count for shape, count in asked.items() if count > 1} == {first.architecture.shape_name: 2}
+
+
+def test_a_restart_looks_at_each_search_once_however_many_cells_are_in_front_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, records = cells(CHAIN), dict[str, RunRecord]()
+    while wanted := [config for cell in planned for config in cell.wanted(records)]:
+        records |= {config.key: record(config, 2 + abs(config.recipe.learning_rate - 0.04)) for config in wanted}
+    looked: Counter[str] = Counter()
+    look = Cell.tuning
+
+    def counted(cell: Cell, records: Mapping[str, RunRecord], before: Tuning | None = None) -> Tuning:
+        looked[cell.config.architecture.shape_name] += 1
+        return look(cell, records, before)
+
+    monkeypatch.setattr(Cell, "tuning", counted)
+    assert CellProposer(planned).wanted(records, (), 1) == []
+    assert looked == {cell.config.architecture.shape_name: 1 for cell in planned}
 
 
 def test_runs_are_given_once_longest_first_and_again_where_they_ended_without_a_record() -> None:
@@ -63,8 +81,7 @@ def test_a_sweep_of_cells_ends_with_what_each_cell_asked_for() -> None:
 
 def test_cells_further_along_are_asked_where_a_record_in_front_of_them_comes_back() -> None:
     """Of three cells, each of which begins at the best of the one before, the first lacks a run and the last all of them."""
-    rates = {"recipe.learning_rate": {"low": 0.01, "high": 0.16, "trials": 5}}
-    planned = cells(sweep(shapes={"grid": {"depth": [1, 2, 4]}}, tune=rates))
+    planned = cells(CHAIN)
     assert [cell.neighbour and cell.neighbour.config.architecture.depth for cell in planned] == [None, 1, 2]
 
     def ended(records: dict[str, RunRecord]) -> dict[str, RunRecord]:

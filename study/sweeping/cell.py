@@ -58,18 +58,14 @@ class Cell:
     def _values(self) -> dict[str, Any]:
         return self.config.to_dict()
 
-    def wanted(self, records: Mapping[str, RunRecord]) -> list[RunConfig]:
+    def wanted(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> list[RunConfig]:
         """The runs that the cell needs next, given the records there are (keyed by their key); none left when it is done.
 
         First the search at the first seed, as soon as that of the neighbour is over; then the best at the other seeds. Where
-        nothing is tuned, all seeds at once. A pure function of the records, so that a restarted coordinator asks the same.
+        nothing is tuned, all seeds at once. A pure function of the records, so that a restarted coordinator asks the same;
+        `tuning` is where they leave the search, for who has looked.
         """
-        if not self.spec.tune:
-            return [run for run in self.trials() if run.key not in records]
-        return self._wanted(self.tuning(records), records)
-
-    def _wanted(self, tuning: Tuning, records: Mapping[str, RunRecord]) -> list[RunConfig]:
-        """The runs that the cell needs next where its search is there."""
+        tuning = tuning or self.tuning(records)
         if not tuning.over or tuning.best is None:
             return tuning.missing
         knobs = {path: flatten(tuning.best.to_dict())[path] for path in self.spec.tune}
@@ -80,13 +76,18 @@ class Cell:
         """Whether the cell's search is over, so that all the runs it will ever want are known."""
         return not self.spec.tune or self.tuning(records).over
 
-    def tuning(self, records: Mapping[str, RunRecord]) -> Tuning:
-        """Where the search is: brackets around the neighbour's best for one knob, all combinations for several."""
+    def tuning(self, records: Mapping[str, RunRecord], before: Tuning | None = None) -> Tuning:
+        """Where the search is: brackets around the neighbour's best for one knob, all combinations for several.
+
+        Where nothing is tuned it is over, and every seed is wanted. `before` is where the neighbour's is, for who has looked.
+        """
+        if not self.spec.tune:
+            return Tuning([run for run in self.trials() if run.key not in records], None, over=True)
         if len(self.spec.tune) > 1:
             return self._grid(records)
         around = None
         if self.neighbour is not None:
-            before = self.neighbour.tuning(records)
+            before = before or self.neighbour.tuning(records)
             if not before.over:
                 return Tuning([], None, over=False)
             around = before.around
@@ -140,7 +141,7 @@ class Cell:
             return len(untried)
         tuning = self.tuning(records)
         if tuning.over:
-            return len(self._wanted(tuning, records))
+            return len(self.wanted(records, tuning))
         return max(len(untried), len(tuning.missing)) + len(self.spec.seed_values) - 1
 
     def planned_runs(self) -> int:

@@ -9,10 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
+from study import garbage
 from study.config import RunConfig
 from study.folders import expected_flops
 from study.records import RunRecord
-from study.sweeping.cell import Cell
+from study.sweeping.cell import Cell, Tuning
 from study.sweeping.trunks import Trunks
 
 LOOK_SECONDS = 0.5
@@ -29,8 +30,8 @@ class CellProposer:
     def __init__(self, planned: Sequence[Cell], trunks: Trunks | None = None) -> None:
         self.cells = planned
         self.trunks = trunks
-        self._stale = dict.fromkeys(range(len(planned)))
-        self._tuned: set[int] = set()
+        self._stale = dict.fromkeys(index for index, cell in enumerate(planned) if cell.neighbour is None)
+        self._over: dict[str, Tuning] = {}
         self._followers = _followers(planned)
         self._askers: defaultdict[str, set[int]] = defaultdict(set)
         self._waiting: list[tuple[float, int, str, RunConfig]] = []
@@ -46,7 +47,8 @@ class CellProposer:
 
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
         """At most `free` of the runs that any cell needs next, those first that ended without a record."""
-        self._ask(records)
+        with garbage.paused():  # the first time all runs are made that any cell may want, and none of them is garbage
+            self._ask(records)
         if self._held and (not running or time.monotonic() > self._look_again):
             self._release(records)
         configs = [config for key, config in self._given.items() if key not in running][:free]
@@ -63,19 +65,23 @@ class CellProposer:
         self._stale.update(dict.fromkeys(sorted(self._askers.pop(key, ()))))
 
     def _ask(self, records: Mapping[str, RunRecord]) -> None:
-        """Ask the cells whose answer may have changed what they need next, and where one has found its best its followers."""
+        """Ask the cells whose answer may have changed what they need next, and where one has found its best its followers.
+
+        A search is looked at once for each record that it waited for, however many cells are in front of it.
+        """
         while self._stale:
             index = next(iter(self._stale))
             del self._stale[index]
             cell = self.cells[index]
-            for config in cell.wanted(records):
+            tuning = cell.tuning(records, cell.neighbour and self._over[cell.neighbour.config.key])
+            for config in cell.wanted(records, tuning):
                 key = config.key
                 if key not in self._askers:
                     self._line_up(key, config)
                 self._askers[key].add(index)
-            if index not in self._tuned and cell.tuned(records):
-                self._tuned.add(index)
-                self._stale.update(dict.fromkeys(self._followers.get(cell.config.key, ())))
+            if tuning.over and (name := cell.config.key) not in self._over:
+                self._over[name] = tuning
+                self._stale.update(dict.fromkeys(self._followers.get(name, ())))
 
     def _line_up(self, key: str, config: RunConfig) -> None:
         """Put a run among those that wait for a slot, or for their trunk."""
