@@ -1,4 +1,4 @@
-"""Writes that a kill, a power cut or a file server's restart leaves whole: the old content or the new, never a part."""
+"""Files that others read meanwhile, or take away: whatever is written stays whole, the old content or the new, never a part."""
 
 from __future__ import annotations
 
@@ -33,6 +33,14 @@ OUT_OF_REACH = frozenset(
 
 PATIENCE_SECONDS = 60.0
 """How long a write is tried again while its folder is out of reach."""
+
+
+def content_of(path: Path) -> bytes | None:
+    """What a file holds, None where there is none; who asks first whether it is there may find it gone when it reads."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 def write_atomically(path: Path, content: bytes) -> None:

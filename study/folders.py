@@ -41,7 +41,7 @@ import numpy as np
 
 from study.architecture import Architecture
 from study.config import RunConfig
-from study.durable_files import sync_folder, write_atomically, write_once
+from study.durable_files import content_of, sync_folder, write_atomically, write_once
 from study.errors import InputError
 from study.records import RunRecord, ledger
 from study.schema import Count, Strict
@@ -162,7 +162,8 @@ class RunFolder:
 
     def orders(self) -> Orders:
         """What the sweep asks of the run."""
-        return Orders.parse(json.loads(self.orders_file.read_bytes())) if self.orders_file.exists() else Orders()
+        content = content_of(self.orders_file)
+        return Orders() if content is None else Orders.parse(json.loads(content))
 
     def write_prune(self, reason: str) -> None:
         """Tell the run to stop before its end."""
@@ -170,7 +171,8 @@ class RunFolder:
 
     def prune(self) -> str | None:
         """Why the run is to stop before its end, None where it is not."""
-        return str(json.loads(self.prune_file.read_bytes())["reason"]) if self.prune_file.exists() else None
+        content = content_of(self.prune_file)
+        return None if content is None else str(json.loads(content)["reason"])
 
     def write_trunk(self, trunk: Trunk | None) -> None:
         """Say which run trained the first steps, None where none did."""
@@ -181,7 +183,8 @@ class RunFolder:
 
     def trunk(self) -> Trunk | None:
         """Which run trained the first steps, None where none did."""
-        return Trunk.parse(json.loads(self.trunk_file.read_bytes())) if self.trunk_file.exists() else None
+        content = content_of(self.trunk_file)
+        return None if content is None else Trunk.parse(json.loads(content))
 
     def spent(self, tokens: int, batch_tokens: int) -> dict[str, Any]:
         """What a record says of a trunk: of `tokens` those that the run trained on itself, and where it branched if it did."""
@@ -232,9 +235,11 @@ class RunFolder:
 
         Raises InputError at a whole line that is no row.
         """
-        if not self.metrics_file.exists():
+        try:
+            lines = self.metrics_file.open("rb")
+        except FileNotFoundError:
             return
-        with self.metrics_file.open("rb") as lines:
+        with lines:
             for number, line in enumerate(lines, 1):
                 if not line.endswith(b"\n"):
                     return
@@ -246,9 +251,7 @@ class RunFolder:
 
     def record(self) -> RunRecord | None:
         """The record, None while the run has not ended."""
-        try:
-            text = self.record_file.read_bytes()
-        except FileNotFoundError:
+        if (text := content_of(self.record_file)) is None:
             return None
         try:
             record = RunRecord.parse(json.loads(text), place=str(self.record_file))
@@ -275,10 +278,9 @@ class RunFolder:
 
     def excluded(self) -> str | None:
         """Why a person leaves this run out, None where nobody does."""
+        content = content_of(self.exclusion_file)
         try:
-            return str(json.loads(self.exclusion_file.read_bytes())["reason"])
-        except FileNotFoundError:
-            return None
+            return None if content is None else str(json.loads(content)["reason"])
         except (ValueError, LookupError, TypeError):
             raise InputError.at(str(self.exclusion_file), "is damaged; `study exclude` writes it anew") from None
 
@@ -406,7 +408,13 @@ class SweepFolder:
 
     def cells(self) -> frozenset[str]:
         """The ids of the cells of the sweep as launched."""
-        return frozenset(json.loads(self.cells_file.read_bytes())) if self.cells_file.exists() else frozenset()
+        content = content_of(self.cells_file)
+        return frozenset() if content is None else frozenset(json.loads(content))
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who has the lock, None where whoever has it has not said so yet, or does not any more."""
+        content = content_of(self.holder_file)
+        return None if content is None else dict(json.loads(content))
 
     def read_ledger(self) -> pd.DataFrame:
         """The ledger as last written."""

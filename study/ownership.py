@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.durable_files import patiently
+from study.durable_files import content_of, patiently
 from study.errors import InputError
 from study.folders import RunFolder
 from study.quantities import read_seconds
@@ -232,10 +232,7 @@ def pulse_of(folder: RunFolder) -> Pulse | None:
     if not number:
         return None
     details = folder.attempt(number)
-    try:
-        beats = _beat_file(folder, number).read_text()
-    except FileNotFoundError:
-        beats = ""
+    beats = (content_of(_beat_file(folder, number)) or b"").decode()
     who = f"process {details.get('pid', '?')} on {details.get('hostname', '?')} since {details.get('started_at', '?')}"
     return Pulse(number, beats, str(details.get("machine", "")), who)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import Field
 
 from study.config import setting_words
-from study.durable_files import write_atomically, write_once
+from study.durable_files import content_of, write_atomically, write_once
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder, write_table
 from study.records import Environment, State
@@ -235,10 +235,10 @@ def _baseline_file(folder: SweepFolder, task: str, task_fingerprint: str) -> Pat
 
 
 def _read(file: Path, model: type[RecordT]) -> RecordT | None:
-    try:
-        values: Mapping[str, Any] = json.loads(file.read_bytes())
-    except FileNotFoundError:
+    if (content := content_of(file)) is None:
         return None
+    try:
+        values: Mapping[str, Any] = json.loads(content)
     except ValueError as error:
         raise InputError.at(str(file), f"is not a record: {error}; move it away to score again") from None
     return model.parse(values, place=str(file))

@@ -96,7 +96,7 @@ def held(folder: SweepFolder) -> Iterator[None]:
     try:
         _acquire(lock, folder)
     except Timeout:
-        holder = json.loads(folder.holder_file.read_bytes()) if folder.holder_file.exists() else {}
+        holder = folder.holder() or {}
         who = f"process {holder.get('pid', '?')} on {holder.get('hostname', '?')} since {holder.get('since', '?')}"
         raise InputError.at(str(folder.path), f"is being run by {who}; wait for it, or stop it: study stop") from None
     except OSError as error:

@@ -78,17 +78,16 @@ class SharedRuns:
 
 def _is_pruned(run: RunFolder) -> bool:
     """Whether a run has a record, and that one is of a pruned run."""
-    record = run.record() if run.record_file.exists() else None
+    record = run.record()
     return record is not None and record.state == "PRUNED"
 
 
 def _link_files(ended: RunFolder, into: RunFolder) -> None:
     """Give the files of a run that has ended a second name, the record's last."""
     for existing, new in zip(_beside_record(ended), _beside_record(into), strict=True):
-        if existing.exists():
-            patiently(partial(_link, existing, new))
+        patiently(partial(_link, existing, new))
     with contextlib.suppress(FileExistsError):
-        patiently(lambda: os.link(ended.record_file, into.record_file))
+        patiently(partial(_link_once, ended.record_file, into.record_file))
 
 
 def _beside_record(run: RunFolder) -> tuple[Path, ...]:
@@ -97,9 +96,19 @@ def _beside_record(run: RunFolder) -> tuple[Path, ...]:
 
 
 def _link(existing: Path, new: Path) -> None:
-    """Replace a file by a second name of another one."""
+    """Replace a file by a second name of another one, where that one is there."""
     temporary = new.with_name(f".{new.name}.tmp")
     temporary.unlink(missing_ok=True)
-    os.link(existing, temporary)
-    os.replace(temporary, new)
-    temporary.unlink(missing_ok=True)  # renaming does nothing where both names are of one file already
+    _link_once(existing, temporary)
+    if temporary.exists():
+        os.replace(temporary, new)
+        temporary.unlink(missing_ok=True)  # renaming does nothing where both names are of one file already
+
+
+def _link_once(existing: Path, new: Path) -> None:
+    """Give a file a second name, unless it is gone: who waits for a folder out of reach need not wait for that."""
+    try:
+        os.link(existing, new)
+    except FileNotFoundError:
+        if existing.exists():
+            raise

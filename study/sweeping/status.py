@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
@@ -158,9 +157,7 @@ class SweepStatus:
 
 def status(folder: SweepFolder) -> SweepStatus:
     """Read where a sweep and its runs are."""
-    coordinator = None
-    if is_locked(folder.lock_file) and folder.holder_file.exists():
-        coordinator = json.loads(folder.holder_file.read_bytes())
+    coordinator = folder.holder() if is_locked(folder.lock_file) else None
     recorded = [(run, run.record()) for run in folder.runs()]
     begun = [(run, record, run.config() if record is None else record.config) for run, record in recorded]
     varied = _varied(folder)

@@ -144,7 +144,7 @@ def include(run: str, results: Path) -> list[RunFolder]:
     if not found:
         raise InputError.at(run, "is not excluded by anybody")
     for folder in found:
-        folder.exclusion_file.unlink()
+        folder.exclusion_file.unlink(missing_ok=True)
     return found
 
 

@@ -128,9 +128,8 @@ def branching(shared: Iterable[Sequence[Cell]]) -> frozenset[str]:
 def adopt(trunk: RunFolder, state: Path, run: RunFolder) -> None:
     """Let a run that never started go on from a trunk's state: its rows so far, whose they are, and the state last."""
     step = step_of(state)
-    beside = RunFolder(state.parent)
-    way = beside if beside.metrics_file.exists() else trunk
-    rows = [json.dumps(row) for row in way.metrics() if row["trainer/step"] <= step]
+    ways = ([row for row in way.metrics() if row["trainer/step"] <= step] for way in (RunFolder(state.parent), trunk))
+    rows = map(json.dumps, next(filter(None, ways), []))
     write_atomically(run.metrics_file, "".join(f"{row}\n" for row in rows).encode())
     run.write_trunk(Trunk(run_id=trunk.run_id, step=step))
     run.checkpoints.mkdir(exist_ok=True)
