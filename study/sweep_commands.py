@@ -116,7 +116,7 @@ def launch(
     from study.quantities import read_seconds
     from study.sweeping.launch import folder_of, launched
     from study.sweeping.sweep_files import read_sweep
-    from study.terminal import show
+    from study.terminal import printable, show
 
     spec, values = told_together(lambda: read_sweep(sweep, overrides), lambda: read_seconds("--hung-after", hung_after))
     os.environ[HUNG_AFTER] = hung_after
@@ -129,6 +129,9 @@ def launch(
             from study.answering import report as write_report
             from study.scoring.report import score_launched
 
+            tasks = printable(", ".join(spec.downstream.tasks))
+            next_steps = f"the runs have ended; next comes an answer without scores, and then the scores on {tasks}"
+            console.print(next_steps, highlight=False, markup=False, soft_wrap=True)
             write_report(folder)  # of what is trained there is an answer, whatever becomes of the scores
             table = score_launched(folder.path, spec.downstream, asked, console)
             show(*(() if as_json else table))

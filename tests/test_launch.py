@@ -241,6 +241,8 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     assert not [*made.folder.path.rglob("scores/*/record.json")]
     assert not made.folder.stop_file.exists()
     told = made.study(*LAUNCH).stdout
+    ended = "the runs have ended; next comes an answer without scores, and then the scores on tasks/first.yaml\n"
+    assert [part.count("COMPLETED first") > 0 for part in told.split(ended)] == [False, True]
     assert "longer than what an encoder reads, and cut" in told
     assert len([*made.folder.path.rglob("scores/*/record.json")]) >= 4
     assert set(pd.read_parquet(made.folder.scores_file)["task"]) == {"first"}
