@@ -17,8 +17,9 @@ from study.sweeping.sharing import SharedRuns
 from study.sweeping.status import status
 from study.sweeping.steering import include
 from study.sweeping.trunks import adopt
-from tests.test_coordinator import FakeExecutor
+from tests.test_coordinator import FakeExecutor, completes
 from tests.test_sharing import coordinator, launched
+from tests.test_steering import stops_at_once
 
 ONE: dict[str, Any] = {"shapes": {"grid": {"depth": [1]}}}
 
@@ -108,3 +109,16 @@ def test_a_branch_has_its_trunks_rows_where_those_beside_the_state_are_taken_awa
     adopt(trunk, state, branch)
     assert [row["trainer/step"] for row in branch.metrics()] == [1, 2]
     assert (branch.checkpoints / state.name).exists()
+
+
+def test_a_run_that_ends_while_its_sweep_is_looked_at_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        launched(tmp_path, "one", FakeExecutor(stops_at_once), **ONE)
+    folder = SweepFolder(tmp_path / "results" / "one")
+    assert status(folder).counts == {"stopped": 1}
+
+    def ends(run: RunFolder) -> bool:
+        return completes(run.config(), run) != 0
+
+    monkeypatch.setattr("study.sweeping.status.is_trained", ends)
+    assert status(folder).counts == {"COMPLETED": 1}

@@ -158,11 +158,11 @@ class SweepStatus:
 def status(folder: SweepFolder) -> SweepStatus:
     """Read where a sweep and its runs are."""
     coordinator = folder.holder() if is_locked(folder.lock_file) else None
-    recorded = [(run, run.record()) for run in folder.runs()]
-    begun = [(run, record, run.config() if record is None else record.config) for run, record in recorded]
+    seen = [(run, *_seen(folder, run)) for run in folder.runs()]
+    begun = [(run, record, run.config() if record is None else record.config, trained) for run, record, trained in seen]
     varied = _varied(folder)
     idle = "waiting" if coordinator is not None else "stopped"
-    now = _now(folder, [record for _, record in recorded if record is not None])
+    now = _now(folder, [record for _, record, _ in seen if record is not None])
     belongs = None if now is None else belonging(now[0], now[1].cells)
     ordered = sorted(begun, key=lambda one: _in_order(one[2], varied))
     runs = tuple(_run_status(folder, varied, idle, *one, belongs is not None and not belongs(one[2])) for one in ordered)
@@ -173,6 +173,13 @@ def status(folder: SweepFolder) -> SweepStatus:
     begun_flops = sum(run.train_flops for run in runs if run.state not in get_args(State) and run.reason != FOREIGN)
     left = max(0.0, planned.train_flops_left - begun_flops)
     return SweepStatus(folder.name, coordinator, runs, planned.runs, left, planned.at_most, scored)
+
+
+def _seen(folder: SweepFolder, run: RunFolder) -> tuple[RunRecord | None, bool]:
+    """The record of a run, and whether it is being trained; one that ends between the two questions has its record."""
+    record = run.record()
+    trained = record is None and is_trained(folder.home(run.run_id))
+    return run.record() if record is None and not trained else record, trained
 
 
 def _varied(folder: SweepFolder) -> tuple[str, ...]:
@@ -195,11 +202,12 @@ def _run_status(
     run: RunFolder,
     record: RunRecord | None,
     config: RunConfig,
+    trained: bool,
     foreign: bool,
 ) -> RunStatus:
     """Where a run is; `idle` is the state of one of the sweep's that has not ended and that nobody trains."""
     home = folder.home(run.run_id)
-    state: str = "running" if record is None and is_trained(home) else "stopped" if foreign else idle
+    state: str = "running" if trained else "stopped" if foreign else idle
     rows = newest_rows(home) if record is None else []
     values = newest_of(rows)
     mfu = values.get("perf/mfu")
