@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from itertools import count
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder, Trunk
+from study.folders import RunFolder, SweepFolder, Trunk, checkpoint_name
 from study.sweeping.coordinator import held
 from study.sweeping.sharing import SharedRuns
 from study.sweeping.status import status
 from study.sweeping.steering import include
 from study.sweeping.trunks import adopt
+from study.training.checkpoints import newest_whole_checkpoint
 from tests.test_coordinator import FakeExecutor, completes
 from tests.test_sharing import coordinator, launched
 from tests.test_steering import stops_at_once
@@ -122,3 +124,13 @@ def test_a_run_that_ends_while_its_sweep_is_looked_at_has_ended(tmp_path: Path, 
 
     monkeypatch.setattr("study.sweeping.status.is_trained", ends)
     assert status(folder).counts == {"COMPLETED": 1}
+
+
+def test_a_damaged_checkpoint_that_another_rank_puts_aside_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / checkpoint_name(2, "0" * 64)
+    whole = tmp_path / checkpoint_name(1, hashlib.sha256(b"state").hexdigest())
+    whole.write_bytes(b"state")
+    monkeypatch.setattr("study.training.checkpoints.checkpoints_in", lambda _: [whole, gone])
+    assert newest_whole_checkpoint(tmp_path) == whole

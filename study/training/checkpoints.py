@@ -120,11 +120,11 @@ def precision_in(checkpoint: Path) -> Precision | None:
 def newest_whole_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint whose content has the SHA-256 of its name; damaged ones are named and put aside."""
     for path in reversed(checkpoints_in(folder)):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if path.stem.endswith(digest):
-            return path
-        warnings.warn(f"{path} is damaged (its SHA-256 is {digest}); the checkpoint before it is used", stacklevel=2)
         with contextlib.suppress(FileNotFoundError):  # another rank may have put it aside
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if path.stem.endswith(digest):
+                return path
+            warnings.warn(f"{path} is damaged (its SHA-256 is {digest}); the checkpoint before it is used", stacklevel=2)
             path.rename(path.with_suffix(".damaged"))
     return None
