@@ -9,7 +9,9 @@ import pytest
 
 from study.config import RunConfig
 from study.records import RunRecord
+from study.sweeping.bill import bill
 from study.sweeping.cell import Cell, Tuning
+from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
 from tests.sweeps import RATES, record, sweep
@@ -37,10 +39,14 @@ def test_a_record_asks_only_the_cell_that_asked_for_its_run(monkeypatch: pytest.
     assert {shape: count for shape, count in asked.items() if count > 1} == {first.architecture.shape_name: 2}
 
 
-def test_a_restart_looks_at_each_search_once_however_many_cells_are_in_front_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_and_a_bill_look_at_each_search_once_however_many_cells_are_in_front_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     planned, records = cells(CHAIN), dict[str, RunRecord]()
     while wanted := [config for cell in planned for config in cell.wanted(records)]:
-        records |= {config.key: record(config, 2 + abs(config.recipe.learning_rate - 0.04)) for config in wanted}
+        for config in wanted:
+            loss, run_id = 2 + abs(config.recipe.learning_rate - 0.04), config.fingerprint("data")
+            records[config.key] = record(config, loss, run_id=run_id)
     looked: Counter[str] = Counter()
     look = Cell.tuning
 
@@ -51,6 +57,8 @@ def test_a_restart_looks_at_each_search_once_however_many_cells_are_in_front_of_
     monkeypatch.setattr(Cell, "tuning", counted)
     assert CellProposer(planned).wanted(records, (), 1) == []
     assert looked == {cell.config.architecture.shape_name: 1 for cell in planned}
+    assert bill(CHAIN, [Slot("cpu", (0,), threads=1)], records.values()).runs_left == 0
+    assert looked == {cell.config.architecture.shape_name: 2 for cell in planned}
 
 
 def test_runs_are_given_once_longest_first_and_again_where_they_ended_without_a_record() -> None:

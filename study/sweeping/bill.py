@@ -12,7 +12,7 @@ from study.errors import told_together
 from study.folders import expected_flops
 from study.memory import Precision
 from study.records import RunRecord
-from study.sweeping.cell import Cell
+from study.sweeping.cell import Cell, tunings
 from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import cells, check_heads, check_space, point_of, points_of, searched_config
 from study.sweeping.spec import SweepSpec
@@ -152,9 +152,10 @@ def bill(
     spent = {key: run.steps - ((run.branch_step or 0) if key in branches else 0) for key, run in dearest.items()}
     shared = [record for record in others if record.data_fingerprint == text]
     ended = {record.config.key: record for record in (*shared, *own) if _stands(record) and record.state != "PRUNED"}
-    rows = []
+    rows, searches = [], tunings(planned, ended)
     for cell in planned:
-        key, runs = cell.config.key, (cell.planned_runs(), cell.runs_left(ended))
+        key = cell.config.key
+        runs = (cell.planned_runs(), cell.runs_left(ended, searches[key]))
         rows.append(_row(spec, dearest[key], spent[key], runs, times))
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
     at_most = searched or any(dearest[cell.config.key] != cell.config for cell in planned)

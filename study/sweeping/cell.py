@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -134,12 +134,15 @@ class Cell:
             return [self.variant({}, seed) for seed in self.spec.seed_values]
         return [self.variant(point, self.spec.first_seed) for point in self.points()]
 
-    def runs_left(self, records: Mapping[str, RunRecord]) -> int:
-        """How many more runs the cell takes at most, further extensions not counted; none once it is done."""
+    def runs_left(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> int:
+        """How many more runs the cell takes at most, further extensions not counted; none once it is done.
+
+        `tuning` is where the records leave its search, for who has looked.
+        """
         untried = [run for run in self.trials() if run.key not in records]
         if not self.spec.tune:
             return len(untried)
-        tuning = self.tuning(records)
+        tuning = tuning or self.tuning(records)
         if tuning.over:
             return len(self.wanted(records, tuning))
         return max(len(untried), len(tuning.missing)) + len(self.spec.seed_values) - 1
@@ -168,6 +171,21 @@ class Cell:
                     with contextlib.suppress(InputError):
                         found.append(self.variant(knobs | {path: value}, self.spec.first_seed))
         return found
+
+
+def tunings(planned: Iterable[Cell], records: Mapping[str, RunRecord]) -> dict[str, Tuning]:
+    """Where the searches of cells are, by the cells' keys; each is looked at once, after those that it waits for."""
+    found: dict[str, Tuning] = {}
+
+    def look(cell: Cell) -> Tuning:
+        key = cell.config.key
+        if key not in found:
+            found[key] = cell.tuning(records, None if cell.neighbour is None else look(cell.neighbour))
+        return found[key]
+
+    for cell in planned:
+        look(cell)
+    return found
 
 
 def family_name(config: RunConfig, tuned: tuple[str, ...]) -> str:
