@@ -1,4 +1,4 @@
-"""Tables and text on a terminal: narrow enough for one of 80 columns, and safe with text of unknown origin."""
+"""Tables and text on a terminal: narrow, never cut, and safe with text of unknown origin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 PIPED_WIDTH = 200
-"""How wide tables are where no terminal says."""
+"""How wide text is where no terminal says."""
+
+_ANY_WIDTH = 10_000
 
 
 def printable(text: str) -> str:
@@ -29,7 +31,9 @@ def narrow_table(title: str, words: tuple[str, ...], numbers: tuple[str, ...]) -
 
 
 def show(*parts: Table | str) -> None:
-    """Print tables and lines, as wide as the terminal is."""
-    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    """Print tables and lines, as wide as the terminal is; a wider table is left to it to wrap, so that nothing is cut."""
+    width = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).width
     for part in parts:
+        wide = Console(width=_ANY_WIDTH)
+        console = Console(width=max(width, wide.measure(part).maximum) if isinstance(part, Table) else width)
         console.print(part, highlight=False, markup=False)
