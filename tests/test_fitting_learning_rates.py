@@ -100,6 +100,16 @@ def test_where_nothing_is_trained_no_rate_is_searched() -> None:
     assert search_rates(runs.iloc[:1].assign(target_tokens=10)).status == "only_tried"
 
 
+def test_runs_of_others_without_seed_and_rate_choose_nothing() -> None:
+    """As in a W&B project where other people's runs stand beside a sweep's."""
+    theirs = rows((1e-3, None, None), (2e-3, None, None)).assign(
+        **{"seed": None, "recipe.learning_rate": None, "state": "finished"}
+    )
+    ours = rows((1e-3, 4.2, None), (2e-3, 4.1, None))
+    found = searches(pd.concat([ours.assign(cell="ours"), theirs.assign(cell="theirs")], ignore_index=True))
+    assert (found["ours"].rates.chosen, found["theirs"].rates.status) == (2e-3, "none_usable")
+
+
 def test_only_the_first_seed_chooses() -> None:
     first = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.3, None), seed=3)
     second = rows((4e-3, 3.0, None), seed=4)

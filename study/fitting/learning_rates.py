@@ -111,9 +111,9 @@ class _Runs:
         self.knobs = [_Knob(ledger[name]) for name in tunable if ledger[name].nunique(dropna=False) > 1]
         self.codes = np.array([knob.codes for knob in self.knobs]).reshape(len(self.knobs), len(ledger))
         self.names = ledger["run_id"].astype(str).to_numpy(dtype=object)
-        self.seeds: NDArray[np.int64] = ledger["seed"].to_numpy(dtype=np.int64)
-        self.untrained = ledger["target_tokens"].eq(0).to_numpy() if "target_tokens" in ledger else np.zeros(len(ledger), bool)
-        self.rates = ledger[RATE].to_numpy(dtype=float)
+        self.seeds = pd.to_numeric(ledger["seed"], errors="coerce").fillna(np.inf).to_numpy(dtype=float)
+        self.untrained = pd.Series(ledger.get("target_tokens", 1), ledger.index).eq(0).to_numpy()
+        self.rates = ledger[RATE].to_numpy(dtype=float, na_value=np.nan)
         self.losses = ledger["loss_nats"].to_numpy(dtype=float, na_value=np.nan)
         self.exclusions = ledger["exclusion"].to_numpy(dtype=object)
         told = ledger["state"].isin(["COMPLETED", "DIVERGED"])
