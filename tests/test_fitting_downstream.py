@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -375,6 +376,21 @@ def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> No
     assert list(published.loc[published["task"] == "sst2", "score"]) == [0.832, 0.859, 0.897, 0.896]
     flops = score_against_flops.frame(evidence)
     assert set(flops["x"]) == set(evidence.ledger["train_flops"])
+
+
+def test_the_key_of_a_law_names_its_interval_where_one_is_drawn(evidence: Evidence) -> None:
+    with_interval = score_against_loss.frame(evidence)
+    for data, label in (
+        (with_interval, "law of the loss, with its 95% interval"),
+        (with_interval.assign(low=np.nan, high=np.nan), "law of the loss"),
+    ):
+        (legend,) = score_against_loss.draw(data).legends
+        assert label in [text.get_text() for text in legend.get_texts()]
+
+
+def test_what_was_not_trained_has_no_place_on_an_axis_of_flops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score_against_flops, "measured", lambda *_: pd.DataFrame({"x": [0.0, 1e9], "score": [0.5, 0.6]}))
+    assert score_against_flops.frame(Mock())["score"].tolist() == [0.6]
 
 
 @pytest.mark.parametrize("figure", [score_against_loss, score_against_parameters, score_against_flops])

@@ -22,7 +22,8 @@ from study.config import RunConfig
 from study.data.masking import IGNORED, MaskedBatch
 from study.data.prepared import prepare
 from study.errors import InputError
-from study.folders import RunFolder
+from study.fitting.evidence import gather
+from study.folders import RunFolder, SweepFolder
 from study.model.cutting import cut, kept_layers
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, schedule
@@ -478,3 +479,5 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     assert any("nothing was trained" in line for line in answer["findings"]["laws"])
     assert not (folder / "figures" / "loss_against_flops.png").exists()
     assert (folder / "figures" / "loss_by_depth.png").exists()
+    evidence = gather(SweepFolder(folder))
+    assert {evidence.half_width(cell) for cell in evidence.cells} == {None}

@@ -76,9 +76,9 @@ class Evidence:
         return {budget_words(budget): tuple(cells) for budget, cells in by_budget(self.cells).items()}
 
     def half_width(self, cell: Cell) -> float | None:
-        """Half the 95% interval of a cell's mean over seeds (nats), None where the variance of these is unknown."""
+        """Half the 95% interval of a cell's mean over seeds (nats), None where these are unknown or nothing was trained."""
         variance = self.comparisons.seed_variances.get(cell.name)
-        return None if variance is None else half_width(variance, len(cell.runs))
+        return half_width(variance, len(cell.runs)) if variance is not None and cell.tokens else None
 
     def losses(self, cell: Cell) -> dict[str, Any]:
         """What every figure of cells shows of one: its mean loss over seeds, half the 95% interval, n, and the plateau."""

@@ -11,8 +11,9 @@ from study.plotting.style import FLOPS, log_ticks
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """The scores against `train_flops`, see study.plotting.score_panels."""
-    return measured(evidence, "train_flops")
+    """The scores of encoders that were trained against `train_flops`, see study.plotting.score_panels."""
+    data = measured(evidence, "train_flops")
+    return data if data.empty else data[data["x"] > 0]
 
 
 def draw(data: pd.DataFrame) -> Figure:

@@ -19,7 +19,7 @@ _LAW = "black"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """The scores (see study.plotting.score_panels), and rows of kind `law`: each law that is found, with its 95% interval."""
+    """The scores (see study.plotting.score_panels), and rows of kind `law`: each law that is found, and its 95% interval."""
     data = measured(evidence, "loss_nats")
     if data.empty or evidence.downstream is None:
         return data
@@ -38,8 +38,9 @@ def _law(task: TaskScores) -> pd.DataFrame:
 
 def draw(data: pd.DataFrame) -> Figure:
     """The lower the loss, the further right."""
-    there = (data["kind"] == "law").any()
-    entries = [Line2D([], [], color=_LAW, label="law of the loss, with its 95% interval")] if there else []
+    laws = data[data["kind"] == "law"]
+    label = "law of the loss, with its 95% interval" if "low" in laws and laws["low"].notna().any() else "law of the loss"
+    entries = [] if laws.empty else [Line2D([], [], color=_LAW, label=label)]
     figure = drawn(data, "validation loss", LOSS, _finish, entries)
     for panel in figure.axes[:1]:
         panel.invert_xaxis()
