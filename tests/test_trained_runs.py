@@ -37,6 +37,7 @@ from study.sweeping.sweep_files import parse_sweep
 from study.training.filing import Filing
 from study.training.trained_runs import check_trained_runs
 from study.training.trainer import Trained, masker_of
+from study.training.watchdog import Watchdog
 from tests.launching import Place
 from tests.small import config, stop_after, trained, write_corpus
 from tests.sweeps import write_topics
@@ -150,8 +151,10 @@ def test_a_run_goes_on_from_the_layers_of_another(corpus: Path, donor: RunFolder
 
 
 def test_a_run_of_no_steps_has_the_weights_of_its_donor_and_the_loss_of_these(
-    corpus: Path, donor: RunFolder, tmp_path: Path
+    corpus: Path, donor: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(Watchdog, "on_validation_batch_end", lambda self, *_, **__: seen.append(self))
     whole = donor.record()
     uncut, short = (
         trained(tmp_path / str(depth), started(corpus, f"{donor.path}{keep}", depth, budget={"steps": 0}))
@@ -164,6 +167,7 @@ def test_a_run_of_no_steps_has_the_weights_of_its_donor_and_the_loss_of_these(
     assert record.loss_nats == pytest.approx(whole.loss_nats, abs=1e-6)
     kept = cut(trained_weights(donor), (2, 3))
     assert all(torch.equal(kept[name], tensor) for name, tensor in trained_weights(short).items())
+    assert len({*seen}) == 2, "the validation of each is watched"
     cut_short = short.record()
     assert cut_short is not None
     assert cut_short.loss_nats is not None

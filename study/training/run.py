@@ -128,7 +128,7 @@ def _attempt(
     try:
         with watchdog.watching():
             if (weights := _as_they_are(config, prepared)) is not None:
-                trained = validated(config, prepared, weights, folder, execution)
+                trained = validated(config, prepared, weights, folder, execution, [watchdog])
             else:
                 trained = fit(config, prepared, folder, execution, stop, watchdog, check, checkpoint, precision)
             return Outcome("COMPLETED", trained=trained)

@@ -117,7 +117,12 @@ def fit(
 
 
 def validated(
-    config: RunConfig, prepared: PreparedData, weights: Mapping[str, Tensor], folder: RunFolder, execution: Execution
+    config: RunConfig,
+    prepared: PreparedData,
+    weights: Mapping[str, Tensor],
+    folder: RunFolder,
+    execution: Execution,
+    callbacks: Sequence[pl.Callback] = (),
 ) -> Trained:
     """Weights that were trained elsewhere, validated as a run is at its end, on one device and by torch's own kernels."""
     quiet()
@@ -126,7 +131,7 @@ def validated(
     module = MaskedLanguageModelling(config, masker)
     module.model.load_state_dict(weights)
     precision = resolve_precision(config.recipe.precision, execution.device)
-    trainer = lightning_trainer(execution.device, precision, folder.path, devices=1, logger=False)
+    trainer = lightning_trainer(execution.device, precision, folder.path, devices=1, logger=False, callbacks=[*callbacks])
     trainer.validate(module, PackedBatches(config, prepared, masker), verbose=False)
     assert module.validation is not None
     return Trained(module, module.validation, time.perf_counter() - started)
