@@ -134,6 +134,22 @@ def test_worse_runs_are_stopped_and_leave_a_record_that_fits_leave_out(by: str, 
     assert len(folder.records()) == 24
 
 
+def test_runs_left_on_the_plateau_count_towards_the_median() -> None:
+    spec = sweep(**searching())
+    search = OptunaSearch(spec)
+    *tried, last = search.wanted({}, {}, 6)
+    assert spec.search is not None
+    assert spec.search.prune is not None
+    assert len(tried) == spec.search.prune.spared
+    for number, other in enumerate(tried):
+        for check in (1, 2):
+            assert search.report(other.key, check, 6 - number / 10) is None
+        on_plateau: dict[str, Any] = {"stuck_at_unigram": True, "unigram_entropy_nats": 6.0}
+        search.tell(record(other, 6 - number / 10, run_id=f"{number:016x}", **(on_plateau if number < 3 else {})))
+    assert search.report(last.key, 1, 5.9) is None, "before a quarter of the budget"
+    assert "median" in str(search.report(last.key, 2, 5.9))
+
+
 def test_a_restarted_search_prunes_what_runs_by_what_it_knew(tmp_path: Path) -> None:
     changes = searching(trials=12, prune={"spared": 3})
     spec, values = sweep(**changes), sweep_values(Path("corpus.txt"), **changes)

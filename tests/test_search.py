@@ -126,6 +126,16 @@ def test_failed_runs_and_those_that_learned_nothing_are_told_as_failed() -> None
     assert search.study.trials[2].values == [ended(good).loss_nats, ended(good).parameters]
 
 
+def test_a_search_for_the_lowest_loss_learns_where_runs_are_left_on_the_plateau() -> None:
+    search = OptunaSearch(search_sweep())
+    diverged, stuck, by_hand = search.wanted({}, {}, 3)
+    search.tell(record(diverged, None, "DIVERGED", reason="training loss is nan"))
+    search.tell(record(stuck, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15))
+    search.tell(record(by_hand, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15, excluded="a bad disk"))
+    assert [trial.state for trial in search.study.trials] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.FAIL]
+    assert search.study.trials[1].values == [4.1]
+
+
 def test_a_point_that_is_no_valid_run_fails_as_a_trial_and_stops_nothing() -> None:
     space = {"architecture.width": {"low": 16, "high": 64, "step": 16}, "architecture.heads": {"low": 1, "high": 16}}
     search = OptunaSearch(search_sweep(space, trials=20).model_copy(update={"base": {"architecture": {"depth": 1}}}))

@@ -141,8 +141,13 @@ class OptunaSearch:
         return len(self.study.get_trials(deepcopy=False, states=BEGUN))
 
     def _objectives(self, record: RunRecord) -> list[float] | None:
-        """The values of the objectives, None where the run is excluded."""
-        if record.exclusion is not None:
+        """The values of the objectives, None where the run is excluded.
+
+        A search for the lowest loss alone is told that of a run left on the unigram plateau, too, which says where nothing is
+        to be gained. On a front its small size would count for it.
+        """
+        left_there = record.state == "COMPLETED" and record.excluded is None and record.stuck_at_unigram
+        if record.exclusion is not None and not (left_there and self.search.objectives == ("loss_nats",)):
             return None
         return [float(getattr(record, name)) for name in self.search.objectives]
 

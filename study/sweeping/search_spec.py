@@ -92,10 +92,9 @@ class Dimension(Strict):
 class Prune(Strict):
     """Runs of a search that are worse than others at the same share of the budget are stopped before their end.
 
-    `median`: worse than the median of the other trials there, once `spared` have ended that neither failed nor were left on
-    the unigram plateau, which are told to Optuna as failed and count nowhere. `hyperband`: by successive halving
-    in brackets (Li et al. 2018, arXiv:1603.06560; reduction 3). Runs validate `checks` times, evenly over the budget, and none
-    is stopped before `first` of it: masked language models stay on the unigram plateau for a while.
+    `median`: worse than the median of the other trials there, once `spared` have ended that did not fail. `hyperband`: by
+    successive halving in brackets (Li et al. 2018, arXiv:1603.06560; reduction 3). Runs validate `checks` times, evenly over
+    the budget, and none is stopped before `first` of it: masked language models stay on the unigram plateau for a while.
     """
 
     by: Literal["median", "hyperband"] = "median"
