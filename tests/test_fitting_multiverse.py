@@ -44,7 +44,7 @@ def table(tmp_path: Path) -> Path:
 
 def test_every_approach_is_told_side_by_side(table: Path) -> None:
     found = frontiers(Source(Table(table), {"parameters": "N", "flops": "C"}))
-    told = to_dict(found)
+    told = to_dict(found)["approaches"]
     for name in ("parabola", "akima", "parametric"):
         assert told[name]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
     assert all(name in to_text(found) for name in told)

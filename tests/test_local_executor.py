@@ -11,6 +11,7 @@ import time
 from concurrent.futures import Future
 from multiprocessing import forkserver
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -181,6 +182,17 @@ def test_a_run_starts_though_the_forkserver_is_killed_before_it_forks() -> None:
     processes.start(run)
     run.join(60)
     assert run.exitcode == 7
+
+
+def test_a_run_starts_though_the_killed_forkserver_takes_its_time_to_die(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_ensure_forkserver", Mock())
+    run = Mock()
+    run.start.side_effect = [EOFError, ConnectionRefusedError, ConnectionRefusedError, None]
+    processes.start(run)
+    assert run.start.call_count == 4
+    run.start.side_effect = ConnectionRefusedError
+    with pytest.raises(ConnectionRefusedError):
+        processes.start(run)
 
 
 def test_an_interrupted_run_of_two_ranks_saves_once_and_resumes(corpus: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
@@ -26,6 +27,9 @@ RANK_SECONDS = 60.0
 
 PRELOADED = ["__main__", "study.training.run", "study.sweeping.executors.processes"]
 """What the forkserver imports once for all runs; each would import the main script again without its name here."""
+
+_DYING_LOOKS, _DYING_SECONDS = 100, 0.05
+"""How often, and how far apart, a forkserver that answers nobody is looked at before that is told."""
 
 
 class RunProcesses:
@@ -86,12 +90,18 @@ def _ensure_forkserver() -> None:
 
 
 def start(process: BaseProcess) -> None:
-    """Start a process of the forkserver; where somebody kills that before it has forked, of a new one."""
-    try:
-        process.start()
-    except (EOFError, ConnectionError):
-        _ensure_forkserver()
-        process.start()
+    """Start a process of the forkserver; where somebody kills that before it has forked, of a new one.
+
+    A killed one answers nobody, but is there until the kernel is done with it, and so long no new one is started.
+    """
+    for _ in range(_DYING_LOOKS):
+        try:
+            process.start()
+            return
+        except (EOFError, ConnectionError):
+            time.sleep(_DYING_SECONDS)
+            _ensure_forkserver()
+    process.start()
 
 
 def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution, environment: dict[str, str]) -> None:
