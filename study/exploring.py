@@ -8,6 +8,7 @@ import pandas as pd
 
 from study.errors import UNREADABLE
 from study.fitting.cells import in_words
+from study.fitting.learning_rates import searches
 from study.fitting.ledgers import unusable, validation_columns
 from study.fitting.score_points import series
 from study.folders import SHAPE, SweepFolder
@@ -82,7 +83,7 @@ def _runs_of(name: str, folder: SweepFolder) -> pd.DataFrame:
     if table.empty:
         return table
     varied = [knob for knob in folder.varied() if knob in table]
-    left_out = pd.Series(unusable(table), dtype=object).reindex(range(len(table)))
+    left_out = pd.Series(unusable(table, searches(table).values()), dtype=object).reindex(range(len(table)))
     return table.assign(sweep=name, setting=in_words(table, varied), left_out=left_out.to_numpy())
 
 

@@ -59,8 +59,7 @@ def _open_seeds(evidence: Evidence) -> Iterator[str]:
     """The cells whose mean is of some seeds only, the others having diverged or not learnt at the same rate."""
     partial, found = [], searches(evidence.ledger)
     for cell in evidence.cells:
-        search = found[cell.name]
-        runs = evidence.ledger.iloc[[row for row, knobs in zip(search.rows, search.off, strict=True) if not knobs]]
+        runs = evidence.ledger.iloc[found[cell.name].at_best]
         lost = (runs[RATE] == cell.rates.chosen) & (runs["state"].eq("DIVERGED") | runs["stuck_at_unigram"].eq(True))
         if cell.usable and lost.any():
             partial.append(f"{cell.at_budget} ({len(cell.runs)} of {len(cell.runs) + lost.sum()})")

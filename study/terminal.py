@@ -34,6 +34,5 @@ def show(*parts: Table | str) -> None:
     """Print tables and lines, as wide as the terminal is; a wider table is left to it to wrap, so that nothing is cut."""
     width = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).width
     for part in parts:
-        wide = Console(width=_ANY_WIDTH)
-        console = Console(width=max(width, wide.measure(part).maximum) if isinstance(part, Table) else width)
-        console.print(part, highlight=False, markup=False)
+        needed = Console(width=_ANY_WIDTH).measure(part).maximum if isinstance(part, Table) else 0
+        Console(width=max(width, needed)).print(part, highlight=False, markup=False)

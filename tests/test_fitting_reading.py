@@ -18,6 +18,7 @@ from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings
 from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast, forecast
+from study.fitting.learning_rates import searches
 from study.fitting.ledgers import columns_apart, runs_of, settings_of, unusable, validation_columns
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, Table, read_columns, read_observations
@@ -406,7 +407,9 @@ DECAY = {"recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2}}
 def left_out(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[tuple[float, float], str]:
     """Why rows are left out, by weight decay and rate."""
     keys = ledger[["recipe.weight_decay", "recipe.learning_rate"]]
-    return {tuple(keys.iloc[row]): reason for row, reason in unusable(ledger, bracketed_only).items()}
+    return {
+        tuple(keys.iloc[row]): reason for row, reason in unusable(ledger, searches(ledger).values(), bracketed_only).items()
+    }
 
 
 def decays_and_rates(path: Path, rates: tuple[float, ...]) -> pd.DataFrame:

@@ -70,6 +70,19 @@ def taught(corpus: Path, teacher: object, depth: int = 1, **recipe: Any) -> RunC
     return toy(corpus, depth, width=8, teacher=str(teacher), **recipe)
 
 
+def sweep_of(corpus: Path, depths: list[int], steps: int, **rest: object) -> dict[str, Any]:
+    """A sweep of small encoders of these depths."""
+    return {
+        "name": "toy",
+        "question": "May I cut layers off, and do I need distillation?",
+        "data": toy(corpus).data.model_dump(mode="json", exclude_none=True),
+        "base": {"recipe": RECIPE | {"precision": "fp32"}},
+        "shapes": {"grid": {"depth": depths, "width": [16], "heads": [2], "ffn": [32]}},
+        "budgets": {"steps": [steps]},
+        **rest,
+    }
+
+
 def told(*runs: RunConfig) -> str:
     with pytest.raises(InputError) as caught:
         check_trained_runs(runs)
@@ -403,20 +416,11 @@ def test_a_trained_run_of_another_tokeniser_is_refused(
 def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
     donor: RunFolder, corpus: Path, tmp_path: Path, study: Any
 ) -> None:
-    sweep = {
-        "name": "toy",
-        "question": "May I cut layers off, and do I need distillation?",
-        "data": toy(corpus).data.model_dump(mode="json", exclude_none=True),
-        "base": {"recipe": RECIPE | {"precision": "fp32"}},
-        "shapes": {"grid": {"depth": [2], "width": [16], "heads": [2], "ffn": [32]}},
-        "budgets": {"steps": [150]},
-        "vary": {
-            "recipe.start": ["fresh", str(donor.path), f"{donor.path}:last"],
-            "recipe.teacher": ["none", f"{donor.path}:weight=0.5"],
-        },
-        "seeds": 1,
-        "first_seed": 1,
+    vary = {
+        "recipe.start": ["fresh", str(donor.path), f"{donor.path}:last"],
+        "recipe.teacher": ["none", f"{donor.path}:weight=0.5"],
     }
+    sweep = sweep_of(corpus, depths=[2], steps=150, vary=vary, seeds=1, first_seed=1)
     file = tmp_path / "toy.yaml"
     file.write_text(yaml.safe_dump(sweep, sort_keys=False))
     refused = study("plan", file, "vary.recipe.start=[fresh, old]")
@@ -456,15 +460,8 @@ def test_a_sweep_tells_whether_cut_layers_and_a_teacher_help(
 def test_a_sweep_tells_which_layers_to_keep_without_training(
     donor: RunFolder, corpus: Path, tmp_path: Path, study: Any
 ) -> None:
-    sweep = {
-        "name": "toy",
-        "question": "Which layers may be cut off as they are?",
-        "data": toy(corpus).data.model_dump(mode="json", exclude_none=True),
-        "base": {"recipe": RECIPE | {"precision": "fp32"}},
-        "shapes": {"grid": {"depth": [2, 3], "width": [16], "heads": [2], "ffn": [32]}},
-        "budgets": {"steps": [0]},
-        "vary": {"recipe.start": [f"{donor.path}", f"{donor.path}:last"]},
-    }
+    vary = {"recipe.start": [f"{donor.path}", f"{donor.path}:last"]}
+    sweep = sweep_of(corpus, depths=[2, 3], steps=0, vary=vary)
     file, folder = tmp_path / "toy.yaml", tmp_path / "results" / "toy"
     file.write_text(yaml.safe_dump(sweep, sort_keys=False))
     assert "steps 0 trains nothing; let recipe.start name the run" in study("plan", file, "vary.recipe.start=[fresh]")[2]

@@ -157,7 +157,7 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
     varied_values = (folder.sweep().get("vary") or {}).items()
     listed = {column: [as_told(column, number_in(value)) for value in values] for column, values in varied_values}
     varied = setting_columns(folder, ledger)
-    found = [_cell(folder, name, ledger.iloc[search.rows], search, varied) for name, search in searches(ledger).items()]
+    found = [_cell(folder, name, ledger.iloc[search.at_best], search, varied) for name, search in searches(ledger).items()]
 
     def order(cell: Cell) -> tuple[object, ...]:
         settings = (_place(value, listed.get(column, [])) for column, value in cell.settings.items())
@@ -316,8 +316,7 @@ def budgets_in_words(ledger: pd.DataFrame) -> list[str]:
     return words if several else [""] * len(words)
 
 
-def _cell(folder: SweepFolder, name: str, tried: pd.DataFrame, search: CellSearch, varied: list[str]) -> Cell:
-    runs = tried[[not knobs for knobs in search.off]]
+def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch, varied: list[str]) -> Cell:
     row = runs.iloc[0]
     config = folder.run(str(row["run_id"])).config()
     chosen = runs[(runs[RATE] == search.rates.chosen) & runs["exclusion"].isna()].sort_values("seed")

@@ -218,7 +218,8 @@ def _followed(law: Law, observations: Observations, settings: Settings) -> Float
 
 def _resting(objective: Objective, theta: Floats) -> NDArray[np.bool_]:
     low, high = objective.surface.bounds
-    return np.asarray((theta <= low + _BOUND) | (theta >= high - _BOUND))
+    at = _on_bounds(objective, theta)
+    return np.asarray((at == low) | (at == high))
 
 
 def _on_bounds(objective: Objective, theta: Floats) -> Floats:

@@ -69,13 +69,18 @@ class CellSearch:
 
     `rows` are their places in the ledger. `off` names, for each, the tuned knobs beside the learning rate that are not at the
     cell's best, empty where all are. The best run is that of the lowest loss at the first seed; without a usable one there no
-    knob is off and `knobs` is empty. `rates` is the search among the runs of which none is.
+    knob is off and `knobs` is empty. `rates` is the search among the runs `at_best`, of which none is.
     """
 
     rows: NDArray[np.int64]
     off: tuple[str, ...]
     rates: RateSearch
     knobs: tuple[TunedKnob, ...]
+
+    @property
+    def at_best(self) -> NDArray[np.int64]:
+        """The places of the runs that have all tuned knobs but the learning rate at the cell's best."""
+        return self.rows[[not knobs for knobs in self.off]]
 
 
 def searches(ledger: pd.DataFrame) -> dict[str, CellSearch]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from study.counting import TOTALS
 from study.fitting.cells import EQUAL_SPAN
-from study.fitting.learning_rates import RATE, searches
+from study.fitting.learning_rates import RATE, CellSearch, searches
 from study.folders import SHAPE
 
 LEDGER_COLUMNS = {
@@ -67,14 +67,15 @@ def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
     return began
 
 
-def unusable(ledger: pd.DataFrame, bracketed_only: bool = False) -> dict[int, str]:
+def unusable(ledger: pd.DataFrame, cells: Iterable[CellSearch], bracketed_only: bool = False) -> dict[int, str]:
     """The rows that a law leaves out: excluded runs, and those that are not at the best tuned knobs of their cell.
 
-    With `bracketed_only` also the cells whose best rate has no worse one tried on both sides.
+    `cells` are the searches of the ledger's cells. With `bracketed_only` also those of cells whose best rate has no worse one
+    tried on both sides.
     """
     gone = {row: str(reason) for row, reason in enumerate(ledger["exclusion"]) if pd.notna(reason)}
     rates = ledger[RATE].to_numpy()
-    for search in searches(ledger).values():
+    for search in cells:
         loose = bracketed_only and not search.rates.bracketed
         for row, off in zip(search.rows.tolist(), search.off, strict=True):
             if loose:
@@ -153,4 +154,4 @@ def why_no_repeats(runs: pd.DataFrame, variables: Mapping[str, NDArray[np.float6
 
 def usable(ledger: pd.DataFrame) -> pd.DataFrame:
     """The rows that a law does not leave out."""
-    return ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger)))]
+    return ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger, searches(ledger).values())))]

@@ -17,6 +17,7 @@ from study.errors import InputError, Problem, option_name
 from study.fitting.column_names import SYMBOLS, named_like
 from study.fitting.expressions import evaluate
 from study.fitting.laws import Law
+from study.fitting.learning_rates import CellSearch, searches
 from study.fitting.ledgers import (
     KEEP,
     LEDGER_COLUMNS,
@@ -58,7 +59,7 @@ class Table:
     def left_out(self, bracketed_only: bool) -> dict[int, str]:
         """The rows that a ledger (see study.fitting.ledgers.unusable) or their repetition leaves out, with reasons."""
         if bracketed_only not in self._left_out:
-            gone = unusable(self.frame, bracketed_only) if self.is_ledger else {}
+            gone = unusable(self.frame, self._cells, bracketed_only) if self.is_ledger else {}
             for row in self._repeated:
                 gone.setdefault(row, "repeats an earlier row")
             self._left_out[bracketed_only] = gone
@@ -69,6 +70,10 @@ class Table:
         """What the sweep beside a ledger varies; where there is none, what the ledger says of it."""
         folder = SweepFolder(self.path if self.path.is_dir() else self.path.parent)
         return folder.varied() if folder.sweep_file.exists() else settings_of(self.frame)
+
+    @cached_property
+    def _cells(self) -> list[CellSearch]:
+        return list(searches(self.frame).values())
 
     @cached_property
     def _repeated(self) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study.durable_files import takes_files
 from study.errors import InputError
 from study.latency.table import check_environment, write_table
 from study.machine import cores
@@ -49,8 +48,6 @@ def measure_into(
         raise InputError.at("--device cuda", "torch sees no CUDA device here; use --device cpu")
     environment = hardware_environment(device)
     check_environment(environment, out)
-    if not takes_files(out):
-        raise InputError.at("--out", f"{str(out)!r} cannot be written; give another folder")
     setting = Setting(device, precision, threads or cores(), seconds)
     rows = measure(wanted, setting, progress)
     return rows, write_table(rows, environment, out)

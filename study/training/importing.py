@@ -17,7 +17,7 @@ from study.data.hub import PREFIX as HUB
 from study.data.hub import loading
 from study.data.prepared import prepare
 from study.data.tokenizing import load_tokenizer
-from study.durable_files import takes_files, write_atomically
+from study.durable_files import write_atomically
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
 from study.memory import Precision
@@ -162,8 +162,6 @@ def _put_tokenizer(folder: Path, into: SweepFolder, vocabulary: int) -> Tokenize
     kept = into.path / "tokenizer.json"
     if kept.exists() and kept.read_bytes() != content:
         raise InputError.at(str(kept), f"is another tokeniser than {given}; import into a folder of its own")
-    if not takes_files(into.path):
-        raise InputError.at(str(into.path), "cannot be written; give another folder")
     if not kept.exists():
         into.path.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, content)
