@@ -393,6 +393,11 @@ def test_branches_of_one_trunk_are_one_run() -> None:
     assert runs_of(ledger[["run_id"]]).tolist() == ["long", "short", "shorter", "other"]
 
 
+def test_trunks_in_a_circle_are_read() -> None:
+    ledger = pd.DataFrame({"run_id": ["one", "other", "own"], "trunk": ["other", "one", "own"]})
+    assert runs_of(ledger).isin(["one", "other"]).tolist() == [True, True, False]
+
+
 def test_a_ledger_brings_its_columns_and_leaves_out_worse_rates(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "made_up", seeds=2)
     folder.write_ledger()

@@ -56,15 +56,20 @@ def is_ledger(table: pd.DataFrame) -> bool:
 
 def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:
     """The run that each row's training began with: its trunk's, or its own; branches of one trunk are no independent runs."""
-    began = ledger["run_id"].astype(str)
+    runs = ledger["run_id"].astype(str)
     if "trunk" not in ledger:
-        return began
-    trunks = {run: str(trunk) for run, trunk in zip(began, ledger["trunk"], strict=True) if pd.notna(trunk)}
-    for _ in range(len(trunks)):
-        if not began.isin(list(trunks)).any():
-            break
-        began = began.map(lambda run: trunks.get(run, run))
-    return began
+        return runs
+    branches = ledger["trunk"].notna()
+    trunks = dict(zip(runs[branches], ledger.loc[branches, "trunk"].astype(str), strict=True))
+
+    def first(run: str) -> str:
+        way = {run}
+        while (trunk := trunks.get(run, run)) not in way:  # a table's trunks may lead in a circle
+            way.add(trunk)
+            run = trunk
+        return run
+
+    return runs.map({run: first(run) for run in runs.unique()})
 
 
 def unusable(ledger: pd.DataFrame, cells: Iterable[CellSearch], bracketed_only: bool = False) -> dict[int, str]:

@@ -44,7 +44,7 @@ class Table:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._left_out: dict[bool, dict[int, str]] = {}
+        self._left_out: dict[bool, NDArray[np.object_]] = {}
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -56,20 +56,32 @@ class Table:
         """Whether it is the ledger of a sweep."""
         return is_ledger(self.frame)
 
-    def left_out(self, bracketed_only: bool) -> dict[int, str]:
-        """The rows that a ledger (see study.fitting.ledgers.unusable) or their repetition leaves out, with reasons."""
+    def left_out(self, bracketed_only: bool) -> NDArray[np.object_]:
+        """Why a ledger (see study.fitting.ledgers.unusable) or its repetition leaves a row out, None where nothing does."""
         if bracketed_only not in self._left_out:
-            gone = unusable(self.frame, self._cells, bracketed_only) if self.is_ledger else {}
-            for row in self._repeated:
-                gone.setdefault(row, "repeats an earlier row")
-            self._left_out[bracketed_only] = gone
-        return dict(self._left_out[bracketed_only])
+            gone = dict.fromkeys(self._repeated, "repeats an earlier row")
+            if self.is_ledger:
+                gone |= unusable(self.frame, self._cells, bracketed_only)
+            reasons = np.full(len(self.frame), None, dtype=object)
+            reasons[list(gone)] = list(gone.values())
+            self._left_out[bracketed_only] = reasons
+        return self._left_out[bracketed_only].copy()
 
     @cached_property
     def settings(self) -> Sequence[str]:
         """What the sweep beside a ledger varies; where there is none, what the ledger says of it."""
         folder = SweepFolder(self.path if self.path.is_dir() else self.path.parent)
         return folder.varied() if folder.sweep_file.exists() else settings_of(self.frame)
+
+    @cached_property
+    def runs(self) -> NDArray[np.int64]:
+        """The number of each row's run where no column tells it: every row's own, or in a ledger that of its trunk."""
+        return _numbered(runs_of(self.frame)) if self.is_ledger else np.arange(len(self.frame))
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Rows as a reader finds them: numbered from 1, without the header."""
+        return tuple(f"row {row}" for row in range(1, len(self.frame) + 1))
 
     @cached_property
     def _cells(self) -> list[CellSearch]:
@@ -112,16 +124,15 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
     units that look wrong, each with the rows named; and for a ledger's losses of different validation sets or masks.
     """
     reading = _Reading(source)
-    gone = reading.left_out()
     order = reading.order(variables)
     wanted = tuple(dict.fromkeys((*variables, response, *order)))
-    values = reading.all_numbers(wanted, gone)
-    reading.refuse_odd_values(values, gone)
+    values = reading.all_numbers(wanted)
+    reading.refuse_odd_values(values)
     columns = {name: values[name] for name in variables}
     if "loss" in wanted:
-        reading.refuse_incomparable_losses(gone, columns)
-    used = reading.present(gone)
-    labels = reading.labels()
+        reading.refuse_incomparable_losses(columns)
+    used = reading.present
+    labels = source.table.labels
     everything = Observations(
         columns=columns,
         response=values[response],
@@ -129,11 +140,18 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
         labels=labels,
         budget=values[order[0]] if order else budget_of(columns),
         roles=reading.found,
-        excluded={labels[row]: gone[row] for row in sorted(gone)},
+        excluded={labels[row]: reading.gone[row] for row in np.flatnonzero(~used).tolist()},
         warnings=tuple(reading.warnings),
-        alike=reading.alike(gone),
+        alike=reading.alike(),
     )
     return everything.where(used)
+
+
+def _numbered(runs: pd.Series[Any]) -> NDArray[np.int64]:
+    """Runs as numbers; a row without one is a run of its own."""
+    numbers = pd.factorize(runs)[0]
+    alone = numbers < 0
+    return np.where(alone, numbers.max(initial=-1) + 1 + np.cumsum(alone), numbers).astype(np.int64)
 
 
 def _listed(names: Sequence[Any]) -> str:
@@ -143,7 +161,10 @@ def _listed(names: Sequence[Any]) -> str:
 
 
 class _Reading:
-    """One table under one source: columns found, expressions computed, problems gathered."""
+    """One table under one source: columns found, expressions computed, problems gathered.
+
+    `present` says which rows are used, `gone` why a row is not.
+    """
 
     def __init__(self, source: Source) -> None:
         self.table = source.table.frame
@@ -155,16 +176,16 @@ class _Reading:
         self.found: dict[str, str] = {}
         self.warnings: list[str] = []
         self._pending: list[str] = []
-
-    def left_out(self) -> dict[int, str]:
-        """The rows that a ledger, their repetition or `where` leaves out, with reasons."""
-        gone = self.source.table.left_out(self.source.bracketed_only)
+        self.gone = source.table.left_out(source.bracketed_only)
+        self.present = pd.isna(self.gone)
         kept = self._kept()
         if not kept.any():
-            raise InputError.at("--where", f"{self.source.where!r} keeps none of {len(self.table)} rows")
-        for row in np.flatnonzero(~kept).tolist():
-            gone.setdefault(row, self._by_condition)
-        return gone
+            raise InputError.at("--where", f"{source.where!r} keeps none of {len(self.table)} rows")
+        self._leave_out(self.present & ~kept, self._by_condition)
+
+    def _leave_out(self, rows: NDArray[np.bool_], why: str) -> None:
+        self.gone[rows] = why
+        self.present &= ~rows
 
     @property
     def _by_condition(self) -> str:
@@ -221,13 +242,13 @@ class _Reading:
             return self.column(text)
         return evaluate(text, self.column, place, self.table.columns)
 
-    def all_numbers(self, roles: Sequence[str], gone: dict[int, str]) -> dict[str, NDArray[np.float64]]:
+    def all_numbers(self, roles: Sequence[str]) -> dict[str, NDArray[np.float64]]:
         """The values of several roles; what is wrong with any is told together."""
         values: dict[str, NDArray[np.float64]] = {}
         problems: list[Problem] = []
         for role in roles:
             try:
-                values[role] = self.numbers(role, gone)
+                values[role] = self.numbers(role)
             except InputError as error:
                 problems += error.problems
         if problems:
@@ -236,18 +257,18 @@ class _Reading:
         self.warnings += [note for note in self.table.attrs.get(NOTES, ()) if note.split(":")[0] in used]
         return values
 
-    def numbers(self, role: str, gone: dict[int, str]) -> NDArray[np.float64]:
-        """The values of a role; rows without a finite one are added to `gone`, text that is no number is refused."""
+    def numbers(self, role: str) -> NDArray[np.float64]:
+        """The values of a role; rows without a finite one are gone, too, text that is no number is refused."""
         raw = self.role(role)
         values = pd.to_numeric(raw, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
-        text = np.flatnonzero((np.isnan(values) & raw.notna().to_numpy()) & self.present(gone))
+        text = np.flatnonzero((np.isnan(values) & raw.notna().to_numpy()) & self.present)
         if len(text):
             rows = "; ".join(f"row {row + 1}: {raw.iloc[row]!r}" for row in text[:SHOWN].tolist())
             count = "a value that is no number" if len(text) == 1 else f"{len(text)} values that are no numbers"
             raise InputError.at(str(raw.name), f"holds {count} ({rows}); mend these rows or leave them out with --where")
-        for row in np.flatnonzero(~np.isfinite(values)).tolist():
-            if row not in gone or (gone[row] == self._by_condition and pd.isna(raw.iloc[row])):
-                gone[row] = f"{raw.name} is {'missing' if np.isnan(values[row]) else 'infinite'}"
+        told = self.present | ((self.gone == self._by_condition) & raw.isna().to_numpy())
+        self._leave_out(told & np.isnan(values), f"{raw.name} is missing")
+        self._leave_out(told & np.isinf(values), f"{raw.name} is infinite")
         return values
 
     def order(self, variables: Sequence[str]) -> tuple[str, ...]:
@@ -257,21 +278,12 @@ class _Reading:
         return ("flops",) if "flops" in self.roles and "flops" not in variables else ()
 
     def clusters(self) -> NDArray[np.int64]:
-        """The number of each row's run; without a cluster every row is its own, in a ledger those of one trunk share theirs."""
-        if self.source.cluster is None and not self.is_ledger:
-            return np.arange(len(self.table))
-        runs = runs_of(self.table) if self.source.cluster is None else self.column(self.source.cluster)
-        numbers = pd.factorize(runs)[0]
-        alone = numbers < 0
-        return np.where(alone, numbers.max(initial=-1) + 1 + np.cumsum(alone), numbers).astype(np.int64)
+        """The number of each row's run, by the column of the source where it names one."""
+        return self.source.table.runs if self.source.cluster is None else _numbered(self.column(self.source.cluster))
 
-    def labels(self) -> tuple[str, ...]:
-        """Rows as a reader finds them: numbered from 1, without the header."""
-        return tuple(f"row {row}" for row in range(1, len(self.table) + 1))
-
-    def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]], gone: Mapping[int, str]) -> None:
+    def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]]) -> None:
         """Raise InputError for values that are not positive, and for units that look wrong; a ledger's units are known."""
-        present = self.present(gone)
+        present = self.present
         rows, table = np.flatnonzero(present) + 1, self.table[present]
         found = [Values(role, self.found[role], each[present], rows) for role, each in values.items()]
         checks: list[Callable[[Values], list[Problem]]] = [not_positive]
@@ -284,14 +296,14 @@ class _Reading:
             raise InputError(problem for told in problems for problem in told)
         self.warnings += [warning for each in found if len(rows) for warning in loss_warnings(each)]
 
-    def refuse_incomparable_losses(self, gone: Mapping[int, str], variables: Mapping[str, NDArray[np.float64]]) -> None:
+    def refuse_incomparable_losses(self, variables: Mapping[str, NDArray[np.float64]]) -> None:
         """Raise InputError for a ledger's losses that are not comparable or are of settings with laws of their own.
 
         Also where runs that agree in all `variables` are of different tokens or sizes.
         """
         if not self.is_ledger:
             return
-        present = self.present(gone)
+        present = self.present
         runs = self.table[present]
         known = {name: values[present] for name, values in variables.items()}
         reasons = (
@@ -302,15 +314,9 @@ class _Reading:
         if reason := next(filter(None, reasons), None):
             raise InputError.at("loss", reason)
 
-    def alike(self, gone: Mapping[int, str]) -> dict[str, int]:
+    def alike(self) -> dict[str, int]:
         """What all rows of a ledger that are used have in common of what their losses hang on."""
         if not self.is_ledger or VOCABULARY not in self.table:
             return {}
-        sizes = pd.to_numeric(self.table.loc[self.present(gone), VOCABULARY], errors="coerce")
+        sizes = pd.to_numeric(self.table.loc[self.present, VOCABULARY], errors="coerce")
         return {VOCABULARY: int(sizes.iloc[0])} if sizes.notna().all() and sizes.nunique() == 1 else {}
-
-    def present(self, gone: Mapping[int, str]) -> NDArray[np.bool_]:
-        """Which rows are not gone."""
-        present = np.ones(len(self.table), dtype=bool)
-        present[list(gone)] = False
-        return present
