@@ -131,6 +131,7 @@ class Answer:
             "Differences at equal parameters": tables.differences(evidence, of_shapes=True),
             "Differences between settings": tables.differences(evidence, of_shapes=False),
             "Averages over places": tables.averages(evidence),
+            "What layers cut off cost": tables.cuts(evidence),
             "What a larger size buys": tables.gains(evidence),
             "What more tokens buy": tables.token_gains(evidence),
             "Laws of the loss": tables.laws(evidence),

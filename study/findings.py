@@ -72,6 +72,7 @@ def loss_findings(evidence: Evidence) -> list[str]:
         told.append(f"Settings are not compared: {why}.")
     for among in kinds:
         told += _family_sentences(among)
+    told += _cut_sentences(evidence)
     best = [] if evidence.comparisons.weigh_depth_or_width else list(_best(evidence))
     if told:
         return [*told, *best, *_longest(evidence)]
@@ -264,6 +265,17 @@ def _average_clause(average: Average) -> str:
 
 def _opposed(average: Average) -> str:
     return ", decided either way, so the average hides what it depends on" if average.opposed else ""
+
+
+def _cut_sentences(evidence: Evidence) -> Iterator[str]:
+    """A sentence for each donor at each budget: for each number of layers cut off, the way that costs least."""
+    for (whole, budget), cuts in grouped(evidence.cuts, lambda cut: (cut.whole, cut.budget)).items():
+        clauses = []
+        for layers, ways in grouped(cuts, lambda cut: cut.layers).items():
+            least = min(ways, key=lambda cut: cut.difference.estimate_nats)
+            which = f" (the least of {len(ways)} ways)" if len(ways) > 1 else ""
+            clauses.append(f"without {plural(layers, 'layer')} {least.cut} {least.difference.to_text()}{which}")
+        yield f"Beside {whole} with all its layers, {budget} on: {'; '.join(clauses)}."
 
 
 def _best(evidence: Evidence) -> Iterator[str]:

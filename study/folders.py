@@ -43,6 +43,7 @@ from study.architecture import Architecture
 from study.config import RunConfig
 from study.durable_files import content_of, sync_folder, write_atomically, write_once
 from study.errors import InputError
+from study.named_runs import Donor, Teacher
 from study.records import RunRecord, ledger
 from study.schema import Count, Strict
 from study.yaml_files import read_yaml
@@ -431,8 +432,17 @@ class SweepFolder:
 
 def teacher_architecture(config: RunConfig) -> Architecture | None:
     """The architecture of the run that this one learns from; None where it has no teacher, or that one's record is not here."""
-    teacher = config.recipe.taught_by
-    record = None if teacher is None else RunFolder(teacher.folder).record()
+    return _architecture_of(config.recipe.taught_by)
+
+
+def donor_depth(config: RunConfig) -> int | None:
+    """The layers of the run whose weights this one begins with; None where there is none, or its record is not here."""
+    architecture = _architecture_of(config.recipe.donor)
+    return None if architecture is None else architecture.depth
+
+
+def _architecture_of(named: Donor | Teacher | None) -> Architecture | None:
+    record = None if named is None else RunFolder(named.folder).record()
     return None if record is None else record.config.architecture
 
 

@@ -15,6 +15,26 @@ NO_RUN = {"start": "fresh", "teacher": "none"}
 Keep = Literal["first", "last", "spread"]
 """Which layers of a deeper encoder are kept: its first ones, its last ones, or ones evenly from the first to the last."""
 
+
+def kept_layers(depth: int, kept: int, keep: Keep) -> tuple[int, ...]:
+    """The layers, from 0, that an encoder of `kept` layers has of one of `depth`.
+
+    The first ones, since cutting off those nearest the output loses least (Sajjad et al. 2023, arXiv:2004.03844, top-layer
+    dropping); the last ones; or round(i·(depth − 1)/(kept − 1)), and of one layer the first: six of 12 are 0, 2, 4, 7, 9 and
+    11, as in DistilBERT (Sanh et al. 2019, arXiv:1910.01108, its scripts). Raises ValueError where there are fewer layers.
+    """
+    if not 1 <= kept <= depth:
+        raise ValueError(f"{kept} layers cannot be kept of {depth}")
+    match keep:
+        case "first":
+            return tuple(range(kept))
+        case "last":
+            return tuple(range(depth - kept, depth))
+        case "spread":
+            stride = (depth - 1) / max(1, kept - 1)
+            return tuple(round(place * stride) for place in range(kept))
+
+
 _RUN = r"(?P<folder>(?:.*/)?[0-9a-f]{16})/?"
 _START = re.compile(_RUN + r"(?::(?P<keep>first|last|spread))?")
 _TEACHER = re.compile(_RUN + r"(?::weight=(?P<weight>[0-9.e+-]+))?(?::temperature=(?P<temperature>[0-9.e+-]+))?")

@@ -62,7 +62,7 @@ class RunRecord(Strict):
 
     A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
     what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
-    `tokens_per_second`.
+    `tokens_per_second`. One that began with the weights of another has all but `layers_cut` of its layers.
     """
 
     schema_version: Literal[1] = 1
@@ -77,6 +77,7 @@ class RunRecord(Strict):
     spent_tokens: int | None = None
     trunk: str | None = None
     trunk_step: int | None = None
+    layers_cut: int | None = None
     train_tokens: int | None = None
     loss_nats: float | None = None
     loss_standard_error_nats: float | None = None
@@ -138,15 +139,17 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
 
     `cell` is shared by the runs that differ only in the `tuned` knobs and the seed; `exclusion` says why fits leave a row
     out and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is FOREIGN whatever became of
-    it. What the runs spent themselves is told where any of them has a trunk. Rows are ordered by size, budget, learning rate
-    and seed, so that the same records give the same bytes.
+    it. What the runs spent themselves is told where any of them has a trunk, and layers cut where any has a donor. Rows are
+    ordered by size, budget, learning rate and seed, so that the same records give the same bytes.
     """
     import pandas as pd
 
     rows = []
     branched = any(record.trunk is not None for record in records)
+    cut = any(record.layers_cut is not None for record in records)
     for record in sorted(records, key=lambda record: record.run_id):
         unshown = {*NO_COLUMNS} | (set() if branched else {"spent_tokens", "trunk", "trunk_step"})
+        unshown |= set() if cut else {"layers_cut"}
         values = record.model_dump(mode="json", exclude=unshown)
         environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
         cell = cell_of(record.config, tuned, record.data_fingerprint)

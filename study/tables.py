@@ -85,6 +85,31 @@ def _gain_rows(evidence: Evidence) -> Iterator[list[object]]:
         ]
 
 
+def cuts(evidence: Evidence) -> str:
+    """Every encoder that began without layers of a trained one, beside the whole; empty where there is none."""
+    if not evidence.cuts:
+        return ""
+    intro = (
+        "Encoders that begin with some layers of a trained one, minus the one that begins with all of them, after the same "
+        "budget. Each interval is for its pair alone."
+    )
+    header = ["whole", "cut", "layers cut", "budget", "nats", "95% interval", "parameters_encoder saved"]
+    return f"{intro}\n\n{table(header, _cut_rows(evidence))}"
+
+
+def _cut_rows(evidence: Evidence) -> Iterator[list[object]]:
+    for cut in evidence.cuts:
+        yield [
+            cut.whole,
+            cut.cut,
+            cut.layers,
+            cut.budget,
+            signed(cut.difference.estimate_nats),
+            cut.difference.bounds,
+            f"{cut.parameters_saved:,}",
+        ]
+
+
 def token_gains(evidence: Evidence) -> str:
     """Every step of a shape to a larger budget; empty where there is none."""
     if not evidence.token_gains:

@@ -24,11 +24,13 @@ from study.data.prepared import prepare
 from study.errors import InputError
 from study.fitting.evidence import gather
 from study.folders import RunFolder, SweepFolder
-from study.model.cutting import cut, kept_layers
+from study.model.cutting import cut
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, schedule
 from study.model.trained_weights import trained_weights
 from study.model.tutor import Tutor
+from study.named_runs import kept_layers
+from study.plotting.loss_by_size import LossBySize
 from study.randomness import Stream, stream_seed
 from study.records import RunRecord, counts_of
 from study.schema import deep_merge
@@ -213,7 +215,6 @@ def test_what_a_donor_cannot_give_is_told_before_anything_is_spent(corpus: Path,
     wide = toy(corpus, width=32, start=str(donor.path))
     assert "has width 16 and not 32; a run begins with the weights of one that differs from it in depth alone" in told(wide)
     assert "has 4 of the 5 layers that L5-H16-A2-F32 begins with" in told(started(corpus, donor.path, depth=5))
-    assert "gives L4-H16-A2-F32 the same layers by :last as by :first" in told(started(corpus, f"{donor.path}:last", depth=4))
     renamed = tmp_path / ("e" * 16)
     renamed.symlink_to(donor.path)
     assert f"holds run {donor.run_id}; a run's folder has its id for a name" in told(started(corpus, renamed))
@@ -461,24 +462,39 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     donor: RunFolder, corpus: Path, tmp_path: Path, study: Any
 ) -> None:
     vary = {"recipe.start": [f"{donor.path}", f"{donor.path}:last"]}
-    sweep = sweep_of(corpus, depths=[2, 3], steps=0, vary=vary)
+    sweep = sweep_of(corpus, depths=[2, 3, 4], steps=0, vary=vary)
     file, folder = tmp_path / "toy.yaml", tmp_path / "results" / "toy"
     file.write_text(yaml.safe_dump(sweep, sort_keys=False))
     assert "steps 0 trains nothing; let recipe.start name the run" in study("plan", file, "vary.recipe.start=[fresh]")[2]
-    assert "4 runs, 0 tokens, 0 FLOPs: about 0 s" in study("plan", file)[1]
+    assert "5 runs, 0 tokens, 0 FLOPs: about 0 s" in study("plan", file)[1], "all four layers are one run"
+    others = [f"{donor.path}:last", f"{donor.path}:spread"]
+    assert "1 run, 0 tokens" in study("plan", file, f"vary.recipe.start={others}", "shapes.grid.depth=[4]")[1]
     launched = Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
     assert "Warning" not in launched.stderr
-    assert study("status", folder)[1].count("100%") == 4
+    assert study("status", folder)[1].count("100%") == 5
     answer = json.loads(study("report", folder, "--json")[1])
-    assert [(cell["rate_status"], cell["tokens"], cell["seeds"]) for cell in answer["cells"]] == [("untrained", 0, 1)] * 4
+    assert [(cell["rate_status"], cell["tokens"], cell["seeds"]) for cell in answer["cells"]] == [("untrained", 0, 1)] * 5
     pairs = answer["comparisons"]["pairs"]
     assert len(pairs) == 2
     for pair in pairs:
         found = pair["difference"]
         half = stats.t.isf(0.025, found["n_sequences"] - 1) * found["standard_error_sequences_nats"]
         assert found["high_nats"] - found["estimate_nats"] == pytest.approx(half, rel=1e-5)
+    losses = {f"{cell['shape']} ({cell['setting']})": cell["loss_nats"] for cell in answer["cells"]}
+    whole = losses.pop(f"L4-H16-A2-F32 (start={donor.run_id}:first)")
+    cuts = answer["comparisons"]["cuts"]
+    assert [(each["whole"], each["layers"]) for each in cuts] == [("L4-H16-A2-F32", layers) for layers in (1, 1, 2, 2)]
+    costs = {each["cut"]: each["difference"]["estimate_nats"] for each in cuts}
+    assert costs == pytest.approx({name: loss - whole for name, loss in losses.items()})
+    (line,) = (
+        line for line in answer["findings"]["loss"] if line.startswith("Beside L4-H16-A2-F32 with all its layers, 0 steps on")
+    )
+    assert line.count("the least of 2 ways") == 2
     assert any("nothing was trained" in line for line in answer["findings"]["laws"])
     assert not (folder / "figures" / "loss_against_flops.png").exists()
     assert (folder / "figures" / "loss_by_depth.png").exists()
     evidence = gather(SweepFolder(folder))
     assert {evidence.half_width(cell) for cell in evidence.cells} == {None}
+    shown = LossBySize("depth").frame(evidence)
+    assert shown.groupby("line")["depth"].agg(list).tolist() == [[2, 3, 4]] * 2, "both lines end at the whole"
+    assert shown["run_id"].nunique() == 5

@@ -43,7 +43,8 @@ class Cell:
     `settings` holds what else differs within the sweep, by ledger column. `tokens` and `train_flops` are those of the whole
     steps that the budget pays for, and `budget_share` is what these are of it. `validation` names the validation set and masks:
     only under one name are losses comparable. `runs` are the usable runs at the chosen rate, one of each of `seeds`, and
-    `losses` theirs: seeds × validation sequences in nats per masked token.
+    `losses` theirs: seeds × validation sequences in nats per masked token. Those that begin with the weights of a trained run
+    have all but `layers_cut` of its layers.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Cell:
     seeds: tuple[int, ...]
     losses: NDArray[np.float64] = field(repr=False, compare=False)
     knobs: tuple[TunedKnob, ...] = ()
+    layers_cut: int | None = None
 
     @property
     def setting(self) -> str:
@@ -321,7 +323,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
     config = folder.run(str(row["run_id"])).config()
     chosen = runs[(runs[RATE] == search.rates.chosen) & runs["exclusion"].isna()].sort_values("seed")
     losses = [_per_masked_token(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
-    unigram = runs["unigram_entropy_nats"].dropna()
+    layers_cut = _told(runs, "layers_cut")
     return Cell(
         name=name,
         settings={column: row[column] for column in varied},
@@ -332,13 +334,20 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
         budget_share=config.tokens / config.budget_tokens if config.tokens else 1.0,
         train_flops=_train_flops(config, runs),
         validation=validation_of(config, str(row["data_fingerprint"])),
-        unigram_entropy_nats=None if unigram.empty else float(unigram.iloc[0]),
+        unigram_entropy_nats=_told(runs, "unigram_entropy_nats"),
         rates=search.rates,
         runs=tuple(chosen["run_id"].astype(str)),
         seeds=tuple(int(seed) for seed in chosen["seed"]),
         losses=np.array(losses) if losses else np.empty((0, 0)),
         knobs=search.knobs,
+        layers_cut=None if layers_cut is None else int(layers_cut),
     )
+
+
+def _told(runs: pd.DataFrame, column: str) -> float | None:
+    """What all runs of a cell share, from the first that tells it; None where none does."""
+    told = runs.get(column, pd.Series(dtype=float)).dropna()
+    return None if told.empty else float(told.iloc[0])
 
 
 def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:

@@ -14,6 +14,7 @@ from study.fitting.averages import Average, averages_of
 from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, Family, by_budget, cells_of, families_of, families_of_settings, grouped
 from study.fitting.comparisons import Comparisons, compare, why_left_out
+from study.fitting.cuts import Cut, cuts_of
 from study.fitting.downstream import Downstream, downstream
 from study.fitting.paired import half_width
 from study.fitting.rankings import Gain, front_of, gains_of
@@ -29,7 +30,7 @@ MOST_PANELS = 8
 
 @dataclass(frozen=True)
 class Evidence:
-    """A sweep's ledger and what follows from it: cells, families, comparisons and their averages, gains, and the front."""
+    """A sweep's ledger and what follows from it: cells, families, comparisons, averages, gains, cuts, and the front."""
 
     folder: SweepFolder
     sweep: dict[str, Any]
@@ -39,6 +40,7 @@ class Evidence:
     comparisons: Comparisons
     averages: tuple[Average, ...]
     gains: tuple[Gain, ...]
+    cuts: tuple[Cut, ...]
     token_gains: tuple[TokenGain, ...]
     rises: tuple[Rise, ...]
     front: tuple[Cell, ...]
@@ -99,7 +101,7 @@ class Evidence:
         return {"cells": [cell.to_dict() | {"search": asdict(cell.rates)} for cell in self.cells]}
 
     def differences(self) -> dict[str, Any]:
-        """What `fits/paired_differences.json` holds: the comparisons, the gains, their rises, and the cells on the front."""
+        """What `fits/paired_differences.json` holds: comparisons, cuts, gains, their rises, and the cells on the front."""
         found = self.comparisons
         return {
             "pairs": [asdict(pair) | {"budget": budget_words(pair.budget)} for pair in found.pairs],
@@ -109,6 +111,7 @@ class Evidence:
             "reason": found.reason,
             "method": found.method,
             "gains": [asdict(gain) | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains],
+            "cuts": [asdict(cut) for cut in self.cuts],
             "token_gains": [
                 asdict(gain) | {"nats_lowered_per_doubling": gain.nats_lowered_per_doubling} for gain in self.token_gains
             ],
@@ -144,7 +147,7 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     comparisons = compare(families, alike, include_unbracketed)
     seeds = comparisons.seed_variances
     at_their_best = [cell for cell in cells if why_left_out(cell, include_unbracketed) is None]
-    steps = gains_of(cells, seeds), token_gains_of(cells, seeds), rises_of(at_their_best, seeds)
+    steps = gains_of(cells, seeds), cuts_of(cells, seeds), token_gains_of(cells, seeds), rises_of(at_their_best, seeds)
     averages = averages_of(comparisons.pairs, cells)
     return Evidence(folder, sweep, ledger, cells, families, comparisons, averages, *steps, front_of(cells))
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from study.fitting.cells import Cell, Family
+from study.fitting.cuts import under_every_start
 from study.fitting.evidence import Evidence
 from study.plotting.lines import of_cell
 from study.plotting.style import LOSS, halo, legend_below, mark_plateau, panels, series_styles, style_key, theme, what_bars_show
@@ -43,7 +44,7 @@ class LossBySize:
         rows = [
             row
             for family in evidence.families
-            for cell in family.cells
+            for cell in under_every_start(family.cells, evidence.cells)
             if cell.usable
             for row in self._rows(cell, family, evidence.half_width(cell))
         ]
@@ -140,4 +141,5 @@ def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
 
 def _title(data: pd.DataFrame, size: str) -> str:
     unbracketed = "" if data["bracketed"].all() else "; ? = learning rate not bracketed"
-    return f"Final validation loss by {size}\n({plural(len(data), 'run')}; {what_bars_show(data['low_nats'])}{unbracketed})"
+    runs = plural(data["run_id"].nunique(), "run")
+    return f"Final validation loss by {size}\n({runs}; {what_bars_show(data['low_nats'])}{unbracketed})"

@@ -13,6 +13,8 @@ from study.architecture import Architecture
 from study.config import Budget, RunConfig
 from study.counting import parameters
 from study.errors import InputError, Problem
+from study.folders import donor_depth
+from study.named_runs import kept_layers
 from study.records import cell_of
 from study.schema import deep_merge, flatten, set_path
 from study.solving import undivided
@@ -29,9 +31,11 @@ CHECKED_POINTS = 2000
 def cells(spec: SweepSpec) -> list[Cell]:
     """All cells of a sweep of shapes: each budget at each shape in each setting, and searches begin at those of their setting.
 
-    Raises InputError with every problem of every cell, each once and under its path in the sweep file.
+    Starts that keep the same layers of one donor, as each does that keeps them all, are one cell, in the setting of the first
+    layers. Raises InputError with every problem of every cell, each once and under its path in the sweep file.
     """
     problems: dict[str, Problem] = {}
+    given: set[str] = set()
     found: dict[str, Cell] = {}
     planned: list[Cell] = []
     shapes = _shapes(spec, problems)
@@ -39,11 +43,14 @@ def cells(spec: SweepSpec) -> list[Cell]:
         of_setting = []
         for shape in shapes:
             for config in _on_one_way(_configs(spec, shape, setting, problems), spec):
-                if config.key in found:
+                if config.key in given:
                     told = f"{config.setting(tuple(setting))} stands twice, under two names of one run; each stands once"
                     problems["vary"] = Problem("vary", told)
-                found[config.key] = Cell(config, spec)
-                of_setting.append(found[config.key])
+                given.add(config.key)
+                begun = _by_first_layers(config)
+                if begun.key not in found:
+                    found[begun.key] = Cell(begun, spec)
+                    of_setting.append(found[begun.key])
         planned += with_neighbours(of_setting)
     if problems:
         raise InputError(problems.values())
@@ -63,6 +70,16 @@ def _configs(
         except InputError as error:
             problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
     return configs
+
+
+def _by_first_layers(config: RunConfig) -> RunConfig:
+    """The run as it is named where it begins with the first layers of its donor, as far as this one is here to tell."""
+    donor, depth, kept = config.recipe.donor, donor_depth(config), config.architecture.depth
+    if donor is None or depth is None or kept > depth:
+        return config
+    if kept_layers(depth, kept, donor.keep) != kept_layers(depth, kept, "first"):
+        return config
+    return RunConfig.parse(deep_merge(config.to_dict(), {"recipe": {"start": str(donor.folder)}}))
 
 
 def _on_one_way(configs: list[RunConfig], spec: SweepSpec) -> list[RunConfig]:

@@ -49,7 +49,8 @@ class Filing:
     execution: Execution
     precision: Precision
     attempt: Attempt
-    teacher: Architecture | None
+    teacher: Architecture | None = None
+    donor_depth: int | None = None
 
     def file(self, outcome: Outcome) -> None:
         """Write what a run leaves, waiting while the folder is out of reach; raises Fenced where the run is another's now."""
@@ -73,6 +74,7 @@ class Filing:
             started_at=self.attempt.started_at,
             finished_at=timestamp(),
             weights_sha256=weights_sha256,
+            layers_cut=None if self.donor_depth is None else self.donor_depth - self.config.architecture.depth,
             **facts,
         )
         patiently(lambda: self.folder.file_record(record), check=self.attempt.check)

@@ -81,7 +81,7 @@ def import_encoder(
         with attempt.renewed():
             trained = validated(config, prepared, weights, run, execution)
             used = resolve_precision(precision, execution.device)
-            filing = Filing(config, prepared, run, into.name, execution, used, attempt, teacher=None)
+            filing = Filing(config, prepared, run, into.name, execution, used, attempt)
             filing.file(Outcome("COMPLETED", trained=trained))
     return run
 

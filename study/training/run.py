@@ -16,7 +16,7 @@ from torch import Tensor
 from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
 from study.durable_files import patiently, write_atomically
-from study.folders import RunFolder, teacher_architecture
+from study.folders import RunFolder, donor_depth, teacher_architecture
 from study.memory import Precision
 from study.ownership import Attempt, Fenced, Held, turn
 from study.records import State
@@ -78,7 +78,8 @@ def _lead(
         folder.remove_leftovers()
         checkpoint = newest_whole_checkpoint(folder.checkpoints)
         precision = precision_of(config.recipe.precision, checkpoint, execution.device)
-        filing = Filing(config, prepared, folder, sweep, execution, precision, attempt, teacher_architecture(config))
+        trained = teacher_architecture(config), donor_depth(config)
+        filing = Filing(config, prepared, folder, sweep, execution, precision, attempt, *trained)
         watchdog = Watchdog(execution.hang_seconds, filing.give_up)
         outcome = _of_other_text(config, prepared, folder)
         outcome = outcome or _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check, checkpoint, precision)

@@ -14,11 +14,11 @@ from study.data.prepared import PreparedData
 from study.data.tokenizing import tokenizer_file
 from study.errors import InputError, Problem
 from study.folders import RunFolder
-from study.model.cutting import cut, kept_layers
+from study.model.cutting import cut
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
 from study.model.tutor import Tutor
-from study.named_runs import Donor
+from study.named_runs import Donor, kept_layers
 from study.records import RunRecord
 
 
@@ -71,7 +71,7 @@ def _raise_all(problems: Iterable[Problem]) -> None:
 
 def _problems_of_donor(config: RunConfig, donor: Donor, prepared: PreparedData | None) -> Iterator[Problem]:
     def unfit(given: Architecture) -> str | None:
-        return _unfit_donor(given, config.architecture, donor)
+        return _unfit_donor(given, config.architecture)
 
     return _problems(f"recipe.start {donor.folder}", RunFolder(donor.folder), unfit, config, prepared)
 
@@ -112,7 +112,7 @@ def _incomplete(folder: RunFolder, record: RunRecord) -> str | None:
     return None
 
 
-def _unfit_donor(given: Architecture, wanted: Architecture, donor: Donor) -> str | None:
+def _unfit_donor(given: Architecture, wanted: Architecture) -> str | None:
     """Why layers of one encoder cannot be those of another."""
     sizes = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, "depth")]
     if differ := [name for name in sizes if getattr(given, name) != getattr(wanted, name)]:
@@ -120,9 +120,6 @@ def _unfit_donor(given: Architecture, wanted: Architecture, donor: Donor) -> str
         return f"has {told}; a run begins with the weights of one that differs from it in depth alone"
     if given.depth < wanted.depth:
         return f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with"
-    layers = kept_layers(given.depth, wanted.depth, donor.keep)
-    if donor.keep != "first" and layers == kept_layers(given.depth, wanted.depth, "first"):
-        return f"gives {wanted.shape_name} the same layers by :{donor.keep} as by :first; leave :{donor.keep} out"
     return None
 
 
