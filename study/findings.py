@@ -223,7 +223,8 @@ def _averages(averages: Sequence[Average], of_shapes: bool) -> Iterator[str]:
 
     There may be none, where not all were compared with each other, or not at the same places; then each average is told.
     """
-    for alike in _connected([average for average in averages if average.of_shapes == of_shapes])[:MOST_FAMILIES]:
+    groups = _connected([average for average in averages if average.of_shapes == of_shapes])
+    for alike in groups[:MOST_FAMILIES]:
         counts = {len(average.places) for average in alike}
         over = f"over {counts.pop()} places" if len(counts) == 1 else "over places"
         names = dict.fromkeys(name for average in alike for name in (average.second, average.first))
@@ -235,6 +236,9 @@ def _averages(averages: Sequence[Average], of_shapes: bool) -> Iterator[str]:
             continue
         above = [one.reversed if one.first == lowest else one for one in alike if lowest in (one.first, one.second)]
         yield f"Averaged {over}, {lowest} has the lowest mean. The others minus it, {_judged(above)} (Holm, 5%)."
+    if more := groups[MOST_FAMILIES:]:
+        rest = plural(len(more), "more group")
+        yield f"The averages of {rest} of {'shapes' if of_shapes else 'settings'} are in the table of averages over places."
 
 
 def _judged(averages: Sequence[Average]) -> str:

@@ -196,6 +196,15 @@ def test_shapes_of_other_sizes_are_told_apart() -> None:
     ]
 
 
+def test_of_many_groups_of_averages_the_answer_says_how_many_it_leaves_to_the_table() -> None:
+    cells = [cell(norm, place, losses(4.0, (-0.01, 0.01))) for place in (1, 2) for norm in ("post", "pre")]
+    (average,) = averaged(cells)[1]
+    sizes = [replace(average, weighs="depth", first=f"L2-{size}", second=f"L1-{size}") for size in range(10)]
+    assert len(list(sentences(sizes[:8], of_shapes=True))) == 8
+    *_, last = sentences(sizes, of_shapes=True)
+    assert last == "The averages of 2 more groups of shapes are in the table of averages over places."
+
+
 @pytest.mark.parametrize(("p_value", "status"), [(0.049, "decided"), (0.051, "undecided"), (0.09, "undecided")])
 def test_a_verdict_needs_a_p_value_below_five_percent(p_value: float, status: str) -> None:
     cells = [cell(norm, millions, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre") for millions in (1, 2)]
