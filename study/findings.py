@@ -277,9 +277,9 @@ def _cut_sentences(evidence: Evidence) -> Iterator[str]:
         clauses = []
         for layers, ways in grouped(cuts, lambda cut: cut.layers).items():
             least = min(ways, key=lambda cut: cut.difference.estimate_nats)
-            which = f" (the least of {len(ways)} ways)" if len(ways) > 1 else ""
-            clauses.append(f"without {plural(layers, 'layer')} {least.cut} {least.difference.to_text()}{which}")
-        yield f"Beside {whole} with all its layers, {budget} on: {'; '.join(clauses)}."
+            which = f" at the least of {len(ways)} ways" if len(ways) > 1 else ""
+            clauses.append(f"cutting off {plural(layers, 'layer')} costs {least.difference.to_text()}{which}, {least.cut}")
+        yield f"Of {whole} at {budget}, {'; '.join(clauses)}."
 
 
 def _best(evidence: Evidence) -> Iterator[str]:

@@ -487,9 +487,12 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     costs = {each["cut"]: each["difference"]["estimate_nats"] for each in cuts}
     assert costs == pytest.approx({name: loss - whole for name, loss in losses.items()})
     (line,) = (
-        line for line in answer["findings"]["loss"] if line.startswith("Beside L4-H16-A2-F32 with all its layers, 0 steps on")
+        line for line in answer["findings"]["loss"] if line.startswith("Of L4-H16-A2-F32 at 0 steps, cutting off 1 layer")
     )
-    assert line.count("the least of 2 ways") == 2
+    assert "; cutting off 2 layers costs +" in line
+    for layers in (1, 2):
+        least = min((each for each in cuts if each["layers"] == layers), key=lambda each: costs[each["cut"]])
+        assert f"at the least of 2 ways, {least['cut']}" in line
     assert any("nothing was trained" in line for line in answer["findings"]["laws"])
     assert not (folder / "figures" / "loss_against_flops.png").exists()
     assert (folder / "figures" / "loss_by_depth.png").exists()
