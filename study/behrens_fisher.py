@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import chi2, norm, t
+from scipy.special import chdtri, gammaincinv, gammaln, ndtr, stdtrit, xlogy
 
 CONFIDENCE = 0.95
 """Coverage of every interval, and one less the family-wise error of every verdict."""
@@ -35,7 +35,7 @@ def chance_beyond(size: float, variances: Both, freedoms: Both) -> float:
         return 0.0 if size else 1.0
     (inverse, shares), (other_inverse, other_shares) = (_mixture(freedom) for freedom in freedoms)
     scales = np.sqrt(np.add.outer(variances[0] * inverse, variances[1] * other_inverse))
-    return max(float(2 * shares @ norm.sf(size / scales) @ other_shares), _LEFT_OUT)
+    return max(float(2 * shares @ ndtr(-size / scales) @ other_shares), _LEFT_OUT)
 
 
 def half_interval(confidence: float, variances: Both, freedoms: Both) -> float:
@@ -43,7 +43,7 @@ def half_interval(confidence: float, variances: Both, freedoms: Both) -> float:
     if sum(variances) == 0:
         return 0.0
     tail = (1 - confidence) / 4  # each stays within its own with twice this
-    beyond = sum(t.isf(tail, freedom) * variance**0.5 for variance, freedom in zip(variances, freedoms, strict=True))
+    beyond = sum(-stdtrit(freedom, tail) * variance**0.5 for variance, freedom in zip(variances, freedoms, strict=True))
     return float(brentq(lambda size: chance_beyond(size, variances, freedoms) - (1 - confidence), 0.0, beyond, rtol=1e-7))
 
 
@@ -59,7 +59,8 @@ def _mixture(freedom: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Values of ν/χ² with their shares: even steps of log χ², over which sums converge as fast as the number of steps grows."""
     if freedom == np.inf:
         return np.ones(1), np.ones(1)
-    low, high = np.log(chi2.ppf(_LEFT_OUT, freedom)), np.log(chi2.isf(_LEFT_OUT, freedom))
+    low, high = np.log(2 * gammaincinv(freedom / 2, _LEFT_OUT)), np.log(chdtri(freedom, _LEFT_OUT))
     values = np.exp(np.linspace(low, high, 128 if freedom < 16 else 48))
-    shares = chi2.pdf(values, freedom) * values
+    density = xlogy(freedom / 2 - 1, values) - values / 2 - gammaln(freedom / 2) - np.log(2) * freedom / 2
+    shares = np.exp(density) * values
     return freedom / values, shares / shares.sum()
