@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,6 @@ import pytest
 
 from study.answering import report
 from study.folders import SweepFolder
-from tests.processes import apart
 from tests.synthetic import add_run, depth_or_width, run_config, sweep_folder
 from tests.waiting import until
 
@@ -34,11 +35,21 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results
 
 
+Apart = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Apart]:
+    """Calls in one process for all dashboards, since transformers takes a process with marimo for a notebook."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        yield lambda function, *arguments: process.submit(function, *arguments).result()
+
+
 PAGES = ("sweep_page", "sweep_table", "run_table", "sweeps_warning", "explorer_page", "sizes_page")
 
 
 def cells(results: Path) -> dict[str, Any]:
-    """What the dashboard's cells define on a folder; apart, since transformers takes a process with marimo for a notebook."""
+    """What the dashboard's cells define on a folder."""
     os.environ["STUDY_RESULTS"] = str(results)
     spec = importlib.util.spec_from_file_location("dashboard", DASHBOARD)
     assert spec is not None
@@ -79,7 +90,7 @@ def test_dashboard_passes_marimo_check() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_dashboard_shows_sweeps_runs_laws_and_sizes(results: Path) -> None:
+def test_dashboard_shows_sweeps_runs_laws_and_sizes(apart: Apart, results: Path) -> None:
     before = {file: file.stat().st_mtime_ns for file in results.rglob("*")}
     asked = {
         "sweep": "made_up",
@@ -104,11 +115,11 @@ def test_dashboard_shows_sweeps_runs_laws_and_sizes(results: Path) -> None:
     assert {file: file.stat().st_mtime_ns for file in results.rglob("*")} == before, "it only reads"
 
 
-def test_what_was_chosen_is_kept_when_an_element_is_made_anew(results: Path) -> None:
+def test_what_was_chosen_is_kept_when_an_element_is_made_anew(apart: Apart, results: Path) -> None:
     assert apart(kept, results) == ["parameters", "tokens", "parameters", None]
 
 
-def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(results: Path, tmp_path: Path) -> None:
+def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(apart: Apart, results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path / "results")
     broken = depth_or_width(tmp_path / "results" / "broken", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=1)
     broken.runs()[0].record_file.write_text("{")
@@ -119,7 +130,7 @@ def test_dashboard_says_what_it_cannot_read_and_shows_the_rest(results: Path, tm
     assert set(found["sweeps of runs"]) == {"made_up"}
 
 
-def test_dashboard_shows_what_is_left_of_damaged_curves_and_answers(tmp_path: Path) -> None:
+def test_dashboard_shows_what_is_left_of_damaged_curves_and_answers(apart: Apart, tmp_path: Path) -> None:
     damaged = depth_or_width(tmp_path / "damaged", budgets=(1e6,), shapes=((1, 64),), rates=(2e-3,), seeds=2)
     damaged.runs()[0].metrics_file.write_text("[1, 2]\n")
     damaged.answer_file.write_bytes(b"It is \xff lower.")
@@ -129,7 +140,7 @@ def test_dashboard_shows_what_is_left_of_damaged_curves_and_answers(tmp_path: Pa
     assert "marimo-vega" in found["curves"], "the other run is drawn"
 
 
-def test_dashboard_of_a_sweep_that_has_just_begun_has_every_page(tmp_path: Path) -> None:
+def test_dashboard_of_a_sweep_that_has_just_begun_has_every_page(apart: Apart, tmp_path: Path) -> None:
     sweep_folder(tmp_path / "begun")
     found = apart(looked_at, tmp_path)
     assert found["pages"] == ["Sweeps", "Explore", "Laws", "Sizes"]
@@ -137,20 +148,20 @@ def test_dashboard_of_a_sweep_that_has_just_begun_has_every_page(tmp_path: Path)
     assert "iso_parameters" in found["sweep_page"], "its file is shown"
 
 
-def test_dashboard_says_so_where_there_is_no_sweep(tmp_path: Path) -> None:
+def test_dashboard_says_so_where_there_is_no_sweep(apart: Apart, tmp_path: Path) -> None:
     found = apart(looked_at, tmp_path)
     assert found["pages"] == ["Sweeps", "Explore", "Laws", "Sizes"]
     assert "holds no sweep" in found["sweeps_warning"]
     assert "No run of these sweeps has ended yet." in found["explorer_page"]
 
 
-def test_dashboard_says_so_where_its_folder_is_missing(tmp_path: Path) -> None:
+def test_dashboard_says_so_where_its_folder_is_missing(apart: Apart, tmp_path: Path) -> None:
     found = apart(looked_at, tmp_path / "gone")
     assert found["pages"] == ["Sweeps", "Explore", "Laws", "Sizes"]
     assert "gone: is no folder" in found["sweeps_warning"]
 
 
-def test_dashboard_says_how_to_see_runs_that_laws_do_not_use(tmp_path: Path) -> None:
+def test_dashboard_says_how_to_see_runs_that_laws_do_not_use(apart: Apart, tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "stuck")
     for rate in (2e-3, 4e-3):
         add_run(folder, run_config(1, 64, rate), stuck=True)
