@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
 
-from study.folders import RunFolder
+import torch
 
-RANK = """
-import sys
-from pathlib import Path
 from study.folders import RunFolder
 from study.model.lightning import MaskedLanguageModelling
-from study.training.stopping import StopSignal
+from study.sweeping.executors.processes import start_forkserver
 from study.training.execution import Execution
 from study.training.run import train
-stop, step = StopSignal(), MaskedLanguageModelling.training_step
-def until(self, *batch):
-    if self.trainer.global_step == int(sys.argv[2]):
-        stop.set()
-    return step(self, *batch)
-MaskedLanguageModelling.training_step = until
-folder = RunFolder(Path(sys.argv[1]))
-print(train(folder.config(), folder, "test", Execution(devices=2), stop))
-"""
+from study.training.stopping import StopSignal
 
 
 def ranks_said(folder: RunFolder, stop_at: int = -1) -> list[str]:
@@ -33,15 +21,20 @@ def ranks_said(folder: RunFolder, stop_at: int = -1) -> list[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(folder.path), str(stop_at)],
-            env=os.environ | {"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    said = [process.communicate(timeout=200)[0].strip() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    return said
+    with ProcessPoolExecutor(2, start_forkserver()) as processes:
+        said = [processes.submit(_said_by, rank, port, folder, stop_at) for rank in range(2)]
+        return [each.result(200) for each in said]
+
+
+def _said_by(rank: int, port: str, folder: RunFolder, stop_at: int) -> str:
+    """The life of one rank, in a process of its own."""
+    os.environ.update({"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+    stop, step = StopSignal(), MaskedLanguageModelling.training_step
+
+    def training_step(self: MaskedLanguageModelling, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        if self.trainer.global_step == stop_at:
+            stop.set()
+        return step(self, batch, batch_idx)
+
+    MaskedLanguageModelling.training_step = training_step  # type: ignore[method-assign]
+    return train(folder.config(), folder, "test", Execution(devices=2), stop)
