@@ -205,7 +205,8 @@ def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpu
         until_in(launcher, made.folder.holder_file.exists, seconds=60)
         state = json.loads(study("status", made.folder.path, "--json")[1])
         assert (state["coordinator"]["pid"], state["runs"]) == (launcher.pid, [])
-        assert f"is being run by process {launcher.pid} on" in made.study(*LAUNCH, status=2).stderr
+        status, _, refused = study("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:])
+        assert (status, f"is being run by process {launcher.pid} on" in refused) == (2, True)
         if how == "stop":
             assert study("stop", made.folder.path)[1] == "toy has stopped; the same command goes on from there\n"
         else:
@@ -226,7 +227,7 @@ def test_a_launch_tells_every_problem_at_once(corpus: Path, tmp_path: Path, stud
 
 
 def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
-    finished: tuple[Place, str], corpus: Path, tmp_path: Path
+    finished: tuple[Place, str], corpus: Path, tmp_path: Path, study: Any
 ) -> None:
     """One lock is held from the first run to the last score: an order in between is obeyed, and a second launch refused."""
     made = copied(finished, tmp_path)
@@ -235,7 +236,7 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     write_sweep(made.path / "toy.yaml", corpus, **TUNED, downstream=asked)
     launcher = made.start(*LAUNCH)
     until_in(launcher, made.folder.holder_file.exists, seconds=60)
-    assert made.study("stop", made.folder.path).stdout == "toy has stopped; the same command goes on from there\n"
+    assert study("stop", made.folder.path)[1] == "toy has stopped; the same command goes on from there\n"
     output, errors = launcher.communicate(timeout=60)
     assert (launcher.returncode, "Traceback" in output + errors) == (130, False)
     assert not [*made.folder.path.rglob("scores/*/record.json")]
@@ -288,14 +289,15 @@ def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, t
     assert made.folder.answer_file.read_text().count("| DIVERGED: ") == 2
 
 
-def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Path) -> None:
+def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Path, study: Any) -> None:
     question = "Is <script>alert(1)</script> *better*?\n\n# No | `rm` [x](javascript:1) [/red] \x1b[31m"
     people = {"question": question, "expect": "![i](http://x/y)"}
     made = place(tmp_path, corpus, **people)
     reason = "\x1b[31m [/red] *disk* full"
     add_run(sweep_folder(made.folder.path, SWEEP | people), run_config(1, 128), state="FAILED", reason=reason)
-    for arguments in (("plan", "toy.yaml"), ("report", "results/toy"), ("status", "results/toy")):
-        assert "\x1b" not in made.study(*arguments).stdout
+    for command in (("plan", made.path / "toy.yaml"), ("report", made.folder.path), ("status", made.folder.path)):
+        status, shown, _ = study(*command)
+        assert (status, "\x1b" in shown) == (0, False)
     answer = made.folder.answer_file.read_text()
     line = next(line for line in answer.splitlines() if "Question." in line)
     assert line == (

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,7 @@ def records_of(folder: SweepFolder) -> int:
     [(8, 1, (0.15, 0.7)), pytest.param(400, 10, (0.15, 2.0), marks=pytest.mark.faults)],
 )
 def test_every_run_of_a_sweep_that_is_killed_at_random_has_one_record(
-    runs: int, coordinator_kills: int, pause: tuple[float, float], corpus: Path, tmp_path: Path, figure: Figure
+    runs: int, coordinator_kills: int, pause: tuple[float, float], corpus: Path, tmp_path: Path, figure: Figure, study: Any
 ) -> None:
     made = Place(tmp_path)
     write_sweep(
@@ -114,7 +115,7 @@ def test_every_run_of_a_sweep_that_is_killed_at_random_has_one_record(
     finally:
         killer.launcher.kill()
     assert killer.launcher.returncode == 0, output + errors
-    assert_all_there(made, runs)
+    assert_all_there(made, runs, study)
     assert killer.kills["coordinator"] == coordinator_kills
     attempts, seconds = sum(record.attempts for record in made.folder.records()), time.monotonic() - began
     figure(
@@ -123,7 +124,7 @@ def test_every_run_of_a_sweep_that_is_killed_at_random_has_one_record(
     )
 
 
-def assert_all_there(made: Place, runs: int) -> None:
+def assert_all_there(made: Place, runs: int, study: Any) -> None:
     """Each run is completed by one record, with each of its steps logged once, and no process or half a file is left."""
     records = made.folder.records()
     assert Counter(record.state for record in records) == {"COMPLETED": runs}
@@ -132,7 +133,7 @@ def assert_all_there(made: Place, runs: int) -> None:
         steps = [row["trainer/step"] for row in run.metrics() if "train/loss" in row]
         assert steps == sorted(set(steps))
         assert steps[-1] == STEPS
-    counts = json.loads(made.study("status", "results/toy", "--json", seconds=600).stdout)["counts"]
+    counts = json.loads(study("status", made.folder.path, "--json")[1])["counts"]
     assert counts == {"COMPLETED": runs}
     assert made.processes() == []
     assert not list(made.folder.path.rglob("record.json.*"))
