@@ -5,19 +5,22 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from study.config import RunConfig
+from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
 from study.ownership import Attempt, turn
 from study.records import RunRecord
 from study.sweeping.coordinator import Coordinator, Progress
 from study.sweeping.sharing import SharedRuns
 from study.sweeping.status import status
-from study.sweeping.steering import retry
+from study.sweeping.steering import _failed, exclude, retry
 from tests.sweeps import record, sweep, sweep_values
 from tests.test_coordinator import CORPUS, FakeExecutor, completes
 
@@ -163,23 +166,80 @@ def test_a_record_that_was_there_before_it_was_shared_is_found(tmp_path: Path) -
     assert all(isinstance(record, RunRecord) for record in records)
 
 
-@pytest.mark.parametrize("asked", ["one", "two"])
-def test_a_failed_run_that_is_retried_in_one_sweep_is_not_taken_over_again_from_another(tmp_path: Path, asked: str) -> None:
+ONLY: dict[str, Any] = {"shapes": {"grid": {"depth": [1]}}}
+
+
+def failed_in(tmp_path: Path, *names: str) -> list[SweepFolder]:
+    """Sweeps that share one run, which failed."""
+
     def fails(config: RunConfig, folder: RunFolder) -> int:
         Attempt.begin(folder)
         assert folder.file_record(record(config, None, "FAILED", run_id=folder.run_id, reason="it failed"))
         return 0
 
-    only: dict[str, Any] = {"shapes": {"grid": {"depth": [1]}}}
-    for name in ("one", "two", "three"):
-        launched(tmp_path, name, FakeExecutor(fails), **only)
+    for name in names:
+        launched(tmp_path, name, FakeExecutor(fails), **ONLY)
+    return [SweepFolder(tmp_path / "results" / name) for name in names]
+
+
+@pytest.mark.parametrize("asked", ["one", "two"])
+def test_a_failed_run_that_is_retried_in_one_sweep_is_not_taken_over_again_from_another(tmp_path: Path, asked: str) -> None:
+    failed_in(tmp_path, "one", "two", "three")
     (retried,) = retry(SweepFolder(tmp_path / "results" / asked))
     again = FakeExecutor()
-    launched(tmp_path, asked, again, **only)
+    launched(tmp_path, asked, again, **ONLY)
     assert again.submitted == [retried.run_id]
     for name in ("one", "two", "three"):
-        (ended,) = launched(tmp_path, name, FakeExecutor(), **only).ended.values()
+        (ended,) = launched(tmp_path, name, FakeExecutor(), **ONLY).ended.values()
         assert ended.state == "COMPLETED"
+
+
+def test_of_sweeps_that_retry_one_run_at_one_moment_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = failed_in(tmp_path, "one", "two", "three")
+    together, looked = threading.Barrier(len(folders)), threading.local()
+
+    def failed_together(*arguments: Any) -> dict[str, RunRecord]:
+        found = _failed(*arguments)
+        if not hasattr(looked, "once"):
+            looked.once = together.wait()
+        return found
+
+    monkeypatch.setattr("study.sweeping.steering._failed", failed_together)
+    monkeypatch.setattr("study.sweeping.coordinator.LOCK_SECONDS", 30)
+    with ThreadPoolExecutor(len(folders)) as threads:
+        retried = [*threads.map(retry, folders)]
+    assert sorted(map(len, retried)) == [0, 0, 1]
+    for folder in folders:
+        assert not folder.records()
+        assert len([*folder.path.glob("runs/*/attempts/*.record.json")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("lock", "message"),
+    [("lock_file", r"two: is being run by process"), ("scoring_lock_file", "is also in two, which is being scored")],
+)
+def test_a_retry_takes_no_record_from_another_sweep_that_is_busy(tmp_path: Path, lock: str, message: str) -> None:
+    one, two = failed_in(tmp_path, "one", "two")
+    (failed,) = one.records()
+    with FileLock(getattr(two, lock)), pytest.raises(InputError, match=message):
+        retry(one)
+    assert (one.records(), two.records()) == ([failed], [failed])
+    two.run(failed.run_id).record_file.unlink()
+    with FileLock(getattr(two, lock)):
+        assert len(retry(one)) == 1, "of another that has no such record it takes nothing"
+
+
+def test_an_excluded_run_that_another_sweep_uses_is_not_trained_anew(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        launched(tmp_path, name, FakeExecutor(), **ONLY)
+    one, two = (SweepFolder(tmp_path / "results" / name) for name in ("one", "two"))
+    (run,) = one.runs()
+    exclude(str(run.path), tmp_path / "results", "broken GPU")
+    with pytest.raises(InputError, match="is used by two, where nobody excluded it; exclude it there too"):
+        retry(one, [run.run_id])
+    exclude(str(two.run(run.run_id).path), tmp_path / "results", "broken GPU")
+    assert [retried.run_id for retried in retry(one, [run.run_id])] == [run.run_id]
+    assert not two.records()
 
 
 def test_a_run_that_died_on_another_machine_is_taken_up_once_its_lease_is_over(

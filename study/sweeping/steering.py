@@ -5,7 +5,8 @@ from __future__ import annotations
 import getpass
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -63,25 +64,39 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
 
     Of named ones also those that a person excluded; they are trained anew, and excluded no more.
 
-    Each record is kept as that of a past attempt, with a note of who had it tried again and when. Raises InputError where a
-    sweep is being run, or a named run has no record of a failure.
+    Each record is kept as that of a past attempt, with a note of who had it tried again and when. Raises InputError where the
+    sweep is being run, or another one that would give a record back, or a named run has no record of a failure.
     """
-    with held(folder):
-        siblings = folder.siblings()
-        found = _failed(folder, run_ids)
-        _check_siblings(siblings, [run_id for run_id, record in found.items() if record.excluded is not None])
-        return [_put_aside(folder, siblings, run_id, record) for run_id, record in found.items()]
+    siblings = folder.siblings()
+    sharing = _sharing(siblings, _failed(folder, run_ids))
+    with ExitStack() as locks:
+        for sweep in sorted((folder, *sharing), key=lambda sweep: sweep.path):  # so that no two wait for one another
+            locks.enter_context(held(sweep))
+        failed = _failed(folder, run_ids)  # another retry may have been first
+        return [_put_aside(folder, siblings, run_id, record) for run_id, record in failed.items()]
 
 
-def _check_siblings(siblings: Sequence[SweepFolder], excluded: Sequence[str]) -> None:
-    """Raise InputError where another sweep uses an excluded run, and would give it back, or is being run or scored."""
-    for sibling, run_id in product(siblings, excluded):
-        if (there := sibling.run(run_id).record()) is None:
-            continue
-        if there.excluded is None:
+def _sharing(siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -> list[SweepFolder]:
+    """The other sweeps that would give back the record of such a run.
+
+    Raises InputError where one uses an excluded run, or is being scored.
+    """
+    sharing = {}
+    for sibling, (run_id, record) in product(siblings, failed.items()):
+        there = sibling.run(run_id).record()
+        if there is not None and record.excluded is not None and there.excluded is None:
             raise InputError.at(run_id, f"is used by {sibling.name}, where nobody excluded it; exclude it there too, by its id")
-        if is_locked(sibling.lock_file) or is_locked(sibling.scoring_lock_file):
-            raise InputError.at(run_id, f"is also in {sibling.name}, which is being run; stop that first")
+        if not _gives_back(there):
+            continue
+        if is_locked(sibling.scoring_lock_file):
+            raise InputError.at(run_id, f"is also in {sibling.name}, which is being scored; wait for that, or stop it")
+        sharing[sibling.path] = sibling
+    return [*sharing.values()]
+
+
+def _gives_back(there: RunRecord | None) -> bool:
+    """Whether the record that another sweep has of a run would be taken over again instead of the run being tried again."""
+    return there is not None and (there.state not in _KEPT or there.excluded is not None)
 
 
 def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]:
@@ -107,8 +122,7 @@ def _put_aside(folder: SweepFolder, siblings: Sequence[SweepFolder], run_id: str
     """Move a record among the past attempts, here and in every sweep that shares the run and would give it back."""
     kept = _aside(folder.run(run_id), _signed({}))
     for sibling in siblings:
-        there = sibling.run(run_id).record()
-        if there is not None and (there.state not in _KEPT or there.excluded is not None):
+        if _gives_back(sibling.run(run_id).record()):
             _aside(sibling.run(run_id), _signed({"by_sweep": folder.name}))
     return Retried(run_id, record.state, record.reason or record.exclusion, str(kept))
 
