@@ -250,7 +250,7 @@ def test_a_text_that_does_not_serve_is_refused_by_the_name_of_its_option(
     status, out, err = study("import-encoder", source, "--into", tmp_path / "into", *text(place, **options))
     assert (status, out) == (2, "")
     assert told in err
-    assert not (tmp_path / "into" / "runs").exists()
+    assert not (tmp_path / "into").exists()
 
 
 def test_a_folder_keeps_one_tokeniser(study: Any, place: Path, tmp_path: Path) -> None:

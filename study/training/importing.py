@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import safetensors.torch
@@ -60,8 +61,8 @@ def import_encoder(
     folder = _folder_of(source)
     architecture = our_architecture(_json(folder / "config.json"), str(folder / "config.json"))
     weights = _weights(folder / "model.safetensors", architecture)
-    tokenizer = _put_tokenizer(folder, into, architecture.vocabulary)
-    data = data.model_copy(update={"tokenizer": tokenizer})
+    kept = into.path / "tokenizer.json"
+    tokenizer = _tokenizer(folder, kept, architecture.vocabulary)
     digest = hashlib.sha256(safetensors.torch.save(weights)).hexdigest()
     name = source.removeprefix(HUB) if source.startswith(HUB) else folder.resolve().name
     recipe = Recipe(
@@ -70,8 +71,13 @@ def import_encoder(
         budget=Budget(steps=0),
         precision=precision,
     )
-    config = RunConfig.parse({"architecture": architecture, "recipe": recipe, "data": data})
-    prepared = prepare(data, progress=True)
+    config = RunConfig.parse({"architecture": architecture, "recipe": recipe, "data": _read_by(data, kept, architecture)})
+    with TemporaryDirectory() as scratch:  # a text that does not serve leaves nothing
+        file = Path(scratch) / kept.name
+        file.write_bytes(tokenizer)
+        prepared = prepare(_read_by(data, file, architecture), progress=True)
+    if not kept.exists():
+        write_atomically(kept, tokenizer)
     run = into.run(config.fingerprint(prepared.fingerprint))
     with turn(run) as locked:
         if run.record() is not None:
@@ -146,8 +152,8 @@ def _weights(file: Path, architecture: Architecture) -> dict[str, Tensor]:
     return our_weights(theirs, architecture, str(file))
 
 
-def _put_tokenizer(folder: Path, into: SweepFolder, vocabulary: int) -> TokenizerConfig:
-    """Put the encoder's tokeniser into a sweep's folder, and say where it is."""
+def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> bytes:
+    """The encoder's tokeniser as a tokenizer.json; raises InputError where the sweep keeps another one."""
     given = next((file for name in ("tokenizer.json", "vocab.txt") if (file := folder / name).exists()), None)
     if given is None:
         raise InputError.at(str(folder), "holds neither tokenizer.json nor vocab.txt; save_pretrained of its tokeniser does")
@@ -159,10 +165,12 @@ def _put_tokenizer(folder: Path, into: SweepFolder, vocabulary: int) -> Tokenize
                 raise InputError.at(str(settings), f"is of {what}; save its tokeniser as a tokenizer.json")
     tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=vocabulary))
     content = given.read_bytes() if given.suffix == ".json" else tokenizer.to_str(pretty=True).encode()
-    kept = into.path / "tokenizer.json"
     if kept.exists() and kept.read_bytes() != content:
         raise InputError.at(str(kept), f"is another tokeniser than {given}; import into a folder of its own")
-    if not kept.exists():
-        into.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, content)
-    return TokenizerConfig(kind="file", path=str(kept), vocabulary=vocabulary)
+    return content
+
+
+def _read_by(data: DataConfig, tokenizer: Path, architecture: Architecture) -> DataConfig:
+    """The same text in the pieces of a file, one for each row of the encoder's vocabulary."""
+    file = TokenizerConfig(kind="file", path=str(tokenizer), vocabulary=architecture.vocabulary)
+    return data.model_copy(update={"tokenizer": file})
