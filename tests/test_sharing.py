@@ -194,6 +194,20 @@ def test_a_failed_run_that_is_retried_in_one_sweep_is_not_taken_over_again_from_
         assert ended.state == "COMPLETED"
 
 
+def test_a_record_that_another_retry_took_meanwhile_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = failed_in(tmp_path, "one", "two")
+    meanwhile = [two]
+
+    def failed_and_taken(*arguments: Any) -> dict[str, RunRecord]:
+        found = _failed(*arguments)
+        if meanwhile:
+            assert len(retry(meanwhile.pop())) == 1
+        return found
+
+    monkeypatch.setattr("study.sweeping.steering._failed", failed_and_taken)
+    assert retry(one) == []
+
+
 def test_of_sweeps_that_retry_one_run_at_one_moment_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = failed_in(tmp_path, "one", "two", "three")
     together, looked = threading.Barrier(len(folders)), threading.local()
