@@ -13,8 +13,8 @@ from study.score_config import Knobs
 from study.scoring.encoding import TaskEncoder, overlapping_windows, shorten, windows_of_words
 from study.scoring.spans import answers, best_span
 from study.scoring.task_inputs import subset
-from study.tasks.examples import SpanExample, TextExample, TokensExample
-from tests.made_tasks import task, texts
+from study.tasks.examples import SpanExample, TaskData, TextExample, TokensExample
+from tests.made_tasks import pairs, tagged, task, texts
 
 PIECES = {piece: number for number, piece in enumerate([*SPECIAL_PIECES, *"abcdefgh", *(f"##{x}" for x in "abcdefgh"), "?"])}
 TOKENIZER = bert_tokenizer(PIECES)
@@ -130,15 +130,42 @@ def test_an_answer_is_never_of_the_question() -> None:
     assert answers([example], inputs, [logits]) == ["b"]
 
 
+NUMBERS = task("single", ["pearson"], texts([0.0, 1.0, 2.0]), regression=True)
+TAGS = task("tokens", ["accuracy"], tagged([[1, 0], [0], [0, 0]]), ["O", "PER"])
+
+
 @pytest.mark.parametrize(
-    ("labels", "most", "message"),
+    ("scored", "most", "message"),
     [
-        ([2.5, 2.5, 2.5], None, "made: all its train examples have one label; give examples of others"),
-        ([0.0, 1.0, 2.0], 1, "downstream.knobs.max_train_examples: leaves made examples of one label to learn from; raise it"),
+        (
+            task("single", ["pearson"], texts([2.5] * 3), regression=True),
+            None,
+            "made: all its train examples have the label 2.5; give examples of others",
+        ),
+        (
+            task("single", ["accuracy"], texts([1, 1]), ["bad", "good"]),
+            None,
+            "made: all its train examples have the label 'good'; give examples of others",
+        ),
+        (
+            task("tokens", ["accuracy"], tagged([[0, 0], [0]]), ["O", "PER"]),
+            None,
+            "made: all its train examples have the label 'O'; give examples of others",
+        ),
+        (
+            NUMBERS,
+            1,
+            "downstream.knobs.max_train_examples: leaves made only examples of the label 2.0 to learn from; raise it",
+        ),
+        (TAGS, 2, "downstream.knobs.max_train_examples: leaves made only examples of the label 'O' to learn from; raise it"),
     ],
 )
-def test_one_label_alone_is_refused_before_anything_is_trained(labels: list[float], most: int | None, message: str) -> None:
-    scored = task("single", ["pearson"], texts(labels), regression=True)
+def test_one_label_alone_is_refused_before_anything_is_trained(scored: TaskData, most: int | None, message: str) -> None:
     with pytest.raises(InputError) as refusal:
         subset(scored, Knobs(max_train_examples=most))
     assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize("scored", [NUMBERS, TAGS, task("minimal_pairs", ["accuracy"], pairs(["one", "one"]))])
+def test_what_has_several_labels_or_none_is_scored(scored: TaskData) -> None:
+    assert subset(scored, Knobs()) == scored

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from study.errors import InputError
+from study.schema import shown
 from study.score_config import Knobs
 from study.scoring.batches import Collator
 from study.scoring.encoding import Inputs, TaskEncoder
 from study.scoring.pretrained import Pretrained
 from study.scoring.ragged import Ragged
-from study.tasks.examples import Example, TaskData, TextExample
+from study.tasks.examples import Example, TaskData, TextExample, TokensExample
 from study.tasks.loading import load_task
 
 _SUBSET_SEED = 0
@@ -70,10 +71,11 @@ def subset(task: TaskData, knobs: Knobs) -> TaskData:
         if limit is not None and limit < len(splits[name]):
             order = np.random.RandomState(_SUBSET_SEED).permutation(len(splits[name]))[:limit]
             splits[name] = [splits[name][place] for place in sorted(order)]
-    if _has_one_label(splits.get("train", ())):
-        if _has_one_label(task.train):
-            raise InputError.at(task.spec.name, "all its train examples have one label; give examples of others")
-        message = f"leaves {task.spec.name} examples of one label to learn from; raise it"
+    if len(found := _labels_of(splits.get("train", ()))) == 1:
+        label = shown(task.labels[int(found.pop())] if task.labels else found.pop())
+        if len(_labels_of(task.train)) == 1:
+            raise InputError.at(task.spec.name, f"all its train examples have the label {label}; give examples of others")
+        message = f"leaves {task.spec.name} only examples of the label {label} to learn from; raise it"
         raise InputError.at("downstream.knobs.max_train_examples", message)
     return replace(task, splits=splits)
 
@@ -109,6 +111,7 @@ def _encoded(task: TaskData, run: Pretrained, knobs: Knobs, segments: int) -> Ta
     return TaskInputs(task, renumbered, torch.from_numpy(used), pad, segments)
 
 
-def _has_one_label(examples: Sequence[Example]) -> bool:
-    """Whether texts have one class, or number, and no other."""
-    return len({example.label for example in examples if isinstance(example, TextExample)}) == 1
+def _labels_of(examples: Sequence[Example]) -> set[int | float]:
+    """The classes, or numbers, of texts or of words; those of spans and of minimal pairs are none."""
+    of_texts = {example.label for example in examples if isinstance(example, TextExample)}
+    return of_texts.union(*(example.labels for example in examples if isinstance(example, TokensExample)))
