@@ -53,6 +53,13 @@ def test_a_bag_of_words_learns_what_words_tell_and_no_order() -> None:
     assert scores == {MAJORITY: {"accuracy": 0.5}, BAG_OF_WORDS: {"accuracy": 1.0}}
 
 
+def test_a_bag_of_words_learns_all_classes_of_a_sorted_train_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("study.scoring.baselines.MOST_TRAIN", 30)
+    found = [TextExample(row, f"{('awful', 'lovely')[row // 30]} film", None, row // 30) for row in range(60)]
+    scores = baselines(task("single", ["accuracy"], found, ["bad", "good"]))
+    assert scores[BAG_OF_WORDS] == {"accuracy": 1.0}
+
+
 def test_the_commonest_tag_is_counted_once_a_word() -> None:
     found = [
         TokensExample(row, ("Anna", "met", "Bob", "and", "Carl", "was", "glad"), (1, 0, 1, 0, 1, 0, 0)) for row in range(20)
