@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -402,7 +403,9 @@ def test_devices_that_are_not_there_or_cannot_share_a_batch(
 def test_results_that_cannot_be_written(here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD)
     Path("file").write_text("not a folder")
-    assert "give another folder with --results" in one(refusal.of("launch", "x.yaml", "--results", "file"))
+    for command, results in product(("plan", "launch"), ("file", "file/below")):
+        told = one(refusal.of(command, "x.yaml", "--results", results))
+        assert told == f"{results}/x: cannot be written; give another folder with --results"
 
 
 @pytest.mark.parametrize("command", ["status", "report", "sync"])

@@ -12,6 +12,7 @@ from rich.console import Console
 from study.config import RunConfig
 from study.data.hub import PREFIX
 from study.data.prepared import PreparedData, check_files, data_fingerprint, prepare
+from study.durable_files import takes_files
 from study.errors import InputError, told_together
 from study.folders import SweepFolder, checkpoints_in
 from study.memory import Device, Precision
@@ -52,6 +53,7 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     told_together(
         lambda: check_runs(spec),
         lambda: check_files(spec.data),
+        lambda: _check_results(folder),
         lambda: _check_trained_runs(spec, folder),
         lambda: _check_batches(spec, len(slots[0].indices)),
         lambda: _check_kernels(spec, slots[0], here),
@@ -63,6 +65,12 @@ def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: lis
     far = spec.data.corpus.startswith(PREFIX)  # a bill asks no hub
     text = data_fingerprint(spec.data) if others and not far else None
     return bill(spec, slots, folder.records(), precision, others, text)
+
+
+def _check_results(folder: SweepFolder) -> None:
+    """Raise InputError where the sweep's results cannot be written."""
+    if not takes_files(folder.path):
+        raise InputError.at(str(folder.path), "cannot be written; give another folder with --results")
 
 
 def _check_trained_runs(spec: SweepSpec, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
