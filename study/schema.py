@@ -190,6 +190,10 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             return f"{value} is not a number"
         case "string_too_short" | "too_short":
             return "is empty"
+        case "string_type" if isinstance(detail["input"], bool):
+            return f"{value} where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"
+        case "string_type":
+            return f"{value} where text is needed, such as '{detail['input']}'"
         case "tuple_type" | "list_type":
             return f"{value} where a list is needed, such as [{detail['input']}]"
         case "model_type" | "dict_type" | "model_attributes_type":

@@ -274,8 +274,15 @@ def test_targets_that_no_width_meets_are_told_beside_what_else_is_wrong(here: Pa
 def test_runs_files_and_tasks_that_cannot_be_are_told_together(here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(GOOD)
     told = refusal.of("plan", "x.yaml", "vary={recipe.dropout: [0, 2]}", "data.corpus=gone.txt", "downstream=[colaa, sst22]")
-    assert {message.partition(": ")[0] for message in told} == {"vary.recipe.dropout", "data.corpus", "task"}
-    assert [name for name in ("'colaa'", "'sst22'") if any(name in message for message in told)] == ["'colaa'", "'sst22'"]
+    tasks = {"downstream.tasks[0]", "downstream.tasks[1]"}
+    assert {message.partition(": ")[0] for message in told} == {"vary.recipe.dropout", "data.corpus"} | tasks
+    assert "downstream.tasks[0]: 'colaa' is not known, nor is it a .yaml file; did you mean 'cola'?" in told
+
+
+def test_a_folder_of_tasks_that_is_not_there_is_told_once(here: Path, refusal: Refusal, no_data: None) -> None:
+    Path("x.yaml").write_text(GOOD)
+    told = refusal.of("plan", "x.yaml", "downstream={tasks: [cola, sst2], data: gone}")
+    assert one(told).endswith("gone: is not a folder; give the one that holds the files of the tasks")
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_a_launch_tells_every_problem_at_once(corpus: Path, tmp_path: Path, stud
     sweep = write_sweep(tmp_path / "toy.yaml", corpus, budgets={"steps": [10]}, data={"corpus": "away.txt"}, downstream=asked)
     status, _, told = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
     assert status == 2
-    assert [line.partition(": ")[2].partition(":")[0] for line in told.splitlines()] == ["data.corpus", "task"]
+    assert [line.partition(": ")[2].partition(":")[0] for line in told.splitlines()] == ["data.corpus", "downstream.tasks[0]"]
     assert told == study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])[2]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -71,6 +72,8 @@ def test_numbers_are_read_as_people_write_them(key: str, given: object, expected
         ("rate", ".nan", "'.nan' is not a number"),
         ("decay", -0.1, "-0.1 is below the least allowed, 0"),
         ("name", "", "is empty"),
+        ("name", False, "False where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"),
+        ("name", date(2026, 1, 2), "datetime.date(2026, 1, 2) where text is needed, such as '2026-01-02'"),
         ("leaf", 3, "3 where keys and values are needed"),
         ("leaf", None, "None where keys and values are needed"),
     ],

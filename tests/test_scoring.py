@@ -606,7 +606,7 @@ def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder
     assert json.loads(again) == json.loads(out)
     assert "COMPLETED" not in err
     for arguments, words in (
-        ((sweep, "--tasks", "colla"), "did you mean 'cola'?"),
+        ((sweep, "--tasks", "colla"), "error: --tasks: 'colla' is not known, nor is it a .yaml file; did you mean 'cola'?\n"),
         ((sweep, "--tasks", tasks, "--max-length", 99), "99 is too long"),
         ((sweep, "--tasks", tasks, "--batch", "8,x"), "--batch: 'x' is not a whole number"),
         ((sweep, "--tasks", tasks, "--epochs", 0), "error: --epochs: '0' is below the least allowed, 1\n"),

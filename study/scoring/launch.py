@@ -133,13 +133,13 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     data = data_folder(downstream)
     tasks: dict[str, TaskData] = {}
     problems: list[Problem] = []
-    for name in downstream.tasks:
+    for number, name in enumerate(downstream.tasks):
         try:
-            tasks[name] = subset(load_task(name, data), downstream.knobs)
+            tasks[name] = subset(load_task(name, data, f"downstream.tasks[{number}]"), downstream.knobs)
         except InputError as error:
             problems += error.problems
     if problems:
-        raise InputError(problems)
+        raise InputError(dict.fromkeys(problems))  # all tasks tell of a folder that is not there
     return tasks
 
 

@@ -163,16 +163,16 @@ def known_tasks() -> list[str]:
     return sorted(path.stem for path in SPECS.glob("*.yaml"))
 
 
-def read_spec(name: str) -> tuple[TaskSpec, Path | None]:
+def read_spec(name: str, place: str = "task") -> tuple[TaskSpec, Path | None]:
     """The task of a name that comes with the package, or of a YAML file, with the folder of that file.
 
-    Raises InputError with the nearest known name, or with all that is wrong in the file.
+    Raises InputError with the nearest known name, at the place that asks for it, or with all that is wrong in the file.
     """
     path = Path(name).expanduser()
     if path.suffix in (".yaml", ".yml"):
         return TaskSpec.parse(_named(read_yaml(path), path), place=str(path)), path.parent
     if name not in known_tasks():
-        raise InputError.at("task", f"{name!r} is not known, nor is it a .yaml file; {nearest(name, known_tasks())}")
+        raise InputError.at(place, f"{name!r} is not known, nor is it a .yaml file; {nearest(name, known_tasks())}")
     packaged = SPECS / f"{name}.yaml"
     return TaskSpec.parse(_named(read_yaml(packaged), packaged), place=str(packaged)), None
 
