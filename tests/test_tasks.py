@@ -134,6 +134,17 @@ def test_labels_are_the_same_classes_whatever_format_a_split_has(
     assert [example.label for example in task.test if isinstance(example, TextExample)] == [0, 1, 0, 1, 0, 1]
 
 
+def test_labels_that_differ_in_case_alone_are_refused_unless_they_are_named(tmp_path: Path) -> None:
+    rows = [{"text": "x y", "label": label} for label in ("good", "Good", "bad")]
+    told = "column 'label' holds 'Good' and 'good', which differ in case alone; write them alike, or, if"
+    unnamed = {"kind": "single", "metrics": ["accuracy"]}
+    assert told in refused(made(tmp_path, unnamed, train=rows, dev=rows, test=rows))
+    named = made(tmp_path, SINGLE | {"labels": ["bad", "Good", "good"]}, train=rows, dev=rows, test=rows)
+    assert [example.label for example in load_task(named).test if isinstance(example, TextExample)] == [2, 1, 0]
+    truths = [{"text": "x y", "label": label} for label in ("True", "true", "false")]
+    assert load_task(made(tmp_path, unnamed, train=truths, dev=truths, test=truths)).labels == ("false", "true")
+
+
 def test_labels_that_yaml_reads_as_something_else_are_names_or_refused(tmp_path: Path) -> None:
     rows = [{"text": f"text {number}", "label": f"{number % 2 + 1}.0"} for number in range(6)]
     task = load_task(made(tmp_path, SINGLE | {"labels": [2.0, 1.0]}, train=rows, dev=rows, test=rows))

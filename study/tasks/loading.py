@@ -130,7 +130,18 @@ def _labels(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> tuple[s
     names = {label_name(value) for value in values} - {""}
     if len(names) < 2:
         raise InputError.at(table.place, f"column {column!r} holds {len(names)} kinds of label; a task needs at least two")
+    _refuse_alike(names, table.place, column)
     return tuple(sorted(names, key=lambda name: (len(name), name) if name.isdecimal() else (0, name)))
+
+
+def _refuse_alike(names: set[str], place: str, column: str) -> None:
+    """Raise InputError where labels that nobody has named differ in case alone, which is more often a slip than two classes."""
+    by_folded: dict[str, list[str]] = {}
+    for name in sorted(names):
+        by_folded.setdefault(name.casefold(), []).append(name)
+    told = "which differ in case alone; write them alike, or, if they are classes of their own, name all under labels"
+    if alike := [" and ".join(map(repr, same)) for same in by_folded.values() if len(same) > 1]:
+        raise InputError(Problem(place, f"column {column!r} holds {same}, {told}") for same in alike)
 
 
 def _refuse_repeated_ids(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> None:
