@@ -17,7 +17,7 @@ from study.errors import InputError
 from study.findings import loss_findings, verdict
 from study.fitting.cells import cells_of, setting_columns
 from study.fitting.evidence import Evidence, gather, save_fits
-from study.fitting.paired import seeds_that_would_decide, sequences_that_would_decide
+from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.rankings import gains_of
 from study.fitting.reading import Source, Table, read_columns
 from study.fitting.seed_scatter import SeedScatter, SeedVariance
@@ -131,7 +131,14 @@ def test_a_setting_whose_seeds_scatter_widely_lends_its_scatter_to_no_other(tmp_
     assert "(norm=pre) to 0." in sentence
     assert "(norm=post) (Bartlett's p = " in sentence
     assert found.differences()["seed_scatter"][0]["alike"] is False
-    assert len(found.differences()["seed_scatter"][0]["variances"]) == 4
+    (kept,) = found.differences()["seed_scatter"]
+    assert (len(kept["variances"]), kept["tokens_near"]) == (4, 2**20)
+    assert "or so" not in sentence
+    larger = replace(scatter, pool=replace(scatter.pool, doublings=21))
+    several = replace(found, comparisons=replace(found.comparisons, seed_scatter=(scatter, larger)))
+    sentence = next(line for line in undecided(several) if "scatters" in line)
+    assert "at 1.0M tokens (1.05M tokens or so) 0.0" in sentence
+    assert "; at 1.0M tokens (2.1M tokens or so) 0.0" in sentence
 
 
 def test_what_would_decide_is_reckoned_with_each_cells_own_seeds(tmp_path: Path) -> None:
@@ -558,6 +565,9 @@ def test_fronts_and_steps_say_what_chance_and_the_rate_may_have_done(tmp_path: P
     chance, rate, _ = undecided(evidence_of(folder))
     assert "chance between seeds" in chance
     assert "in all cells" in rate
+    alone = evidence_of(depth_or_width(tmp_path / "a", budgets=(1e6,), seeds=1, rates=(4e-3, 8e-3), shapes=((1, 64),)))
+    (rate,) = [line for line in undecided(alone) if "rate" in line]
+    assert rate.endswith(" in L1-H64-A2-F256 at 1.0M tokens.")
     tuned = evidence_of(depth_or_width(tmp_path / "t", shapes=((1, 64), (1, 128))))
     assert not [line for line in undecided(tuned) if "rate" in line]
 
@@ -776,6 +786,15 @@ def test_cells_of_one_size_stand_in_the_order_of_their_heads_and_open_pairs_by_w
     open_pairs = [pair for pair in found.comparisons.pairs if pair.status == "undecided"]
     assert all(f"{pair.first} minus {pair.second}" in line for pair in open_pairs)
     assert line.count("(") == len({(pair.seeds_that_would_decide, pair.sequences_that_would_decide) for pair in open_pairs})
+    for seeds, sequences, remedy in (
+        (7, None, "7 seeds a cell"),
+        (None, 900, "900 validation sequences"),
+        (7, 900, "7 seeds a cell or 900 validation sequences"),
+        (None, None, f"neither up to {MOST_SEEDS} seeds a cell nor up to {MOST_SEQUENCES} times the sequences alone"),
+    ):
+        pair = replace(open_pairs[0], seeds_that_would_decide=seeds, sequences_that_would_decide=sequences)
+        told = undecided(replace(found, comparisons=replace(found.comparisons, pairs=(pair,))))
+        assert f"{pair.family}: {pair.first} minus {pair.second} ({remedy})." in told
 
 
 def test_width_is_weighed_against_ffn_at_one_depth(tmp_path: Path) -> None:
