@@ -111,7 +111,7 @@ def test_report_prints_the_headline_and_where_the_answer_is(study: Any, tmp_path
 
 def test_a_multiverse_of_shape_refuses_what_only_a_table_has(study: Any, tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 92)))
-    study("report", folder.path)
+    folder.write_ledger()
     status, out, err = study("multiverse", folder.path, "--where", "loss < 3", "--any-units")
     assert (status, out) == (2, "")
     assert "error: --where, --any-units: is for tables" in err
@@ -124,7 +124,7 @@ def test_a_multiverse_of_shape_refuses_what_only_a_table_has(study: Any, tmp_pat
 
 def test_a_multiverse_of_a_sweep_that_no_question_fits_says_why(study: Any, tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 128)))
-    study("report", folder.path)
+    folder.write_ledger()
     status, out, err = study("multiverse", folder.path)
     assert (status, out) == (2, "")
     shape, compute = err.splitlines()
