@@ -39,19 +39,24 @@ def _law_sentence(found: LawFit) -> str:
     law = found.fit.law
     status = found.fit.status.replace("_", " ") + (f" ({'; '.join(found.fit.reasons)})" if found.fit.reasons else "")
     columns = ", ".join(found.fit.observations.roles.get(name, name) for name in law.variables)
-    exponents = ", ".join(_exponent(found, name) for name in law.exponents)
     runs = found.fit.observations.runs
     n = f"n = {found.fit.n}" if runs == found.fit.n else f"n = {found.fit.n} of {plural(runs, 'independent training')}"
     if found.fit.status == "failed":
         return f"{found.name}, {law.formula}, over {columns}: {status}, {n}."
-    return f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {exponents}; {_forecast_words(found.forecast)}."
+    return (
+        f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {_exponents(found)}; {_forecast_words(found.forecast)}."
+    )
 
 
-def _exponent(found: LawFit, name: str) -> str:
-    interval = found.fit.intervals.get(name)
-    unknown = "no interval" + (", since others fit as well" if found.fit.status == "weakly_identified" else "")
-    bounds = unknown if interval is None else f"95% interval {interval[0]:.3g} to {interval[1]:.3g}"
-    return f"{name} {found.fit.estimates[name]:.3g} ({bounds})"
+def _exponents(found: LawFit) -> str:
+    """The exponents with their intervals; without these others fit as well, and which were found tells nothing."""
+    names = found.fit.law.exponents
+    if not found.fit.intervals:
+        return f"{' and '.join(names)} unknown, since others fit as well"
+    intervals = ((name, *found.fit.intervals[name]) for name in names)
+    return ", ".join(
+        f"{name} {found.fit.estimates[name]:.3g} (95% interval {low:.3g} to {high:.3g})" for name, low, high in intervals
+    )
 
 
 def _forecast_words(told: Forecast | str) -> str:

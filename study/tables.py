@@ -137,7 +137,7 @@ def _token_gain_rows(evidence: Evidence) -> Iterator[list[object]]:
 
 
 def laws(evidence: Evidence) -> str:
-    """Every law's parameters with their intervals, and its status; empty where there is no law."""
+    """Every law's parameters that have intervals, and its status; empty where there is no law."""
     if not evidence.laws.fits:
         return ""
     header = ["law", "status", "parameter", "estimate", "95% interval", "n"]
@@ -147,13 +147,12 @@ def laws(evidence: Evidence) -> str:
 def _law_rows(evidence: Evidence) -> Iterator[list[object]]:
     for law in evidence.laws.fits:
         found = law.fit
-        if found.status == "failed":
-            yield [law.name, "failed", None, None, None, found.n]
+        status = found.status.replace("_", " ")
+        if found.status == "failed" or not found.intervals:
+            yield [law.name, status, None, None, None, found.n]
             continue
-        for name, value in found.estimates.items():
-            interval = found.intervals.get(name)
-            bounds = None if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
-            yield [law.name, found.status.replace("_", " "), name, f"{value:.4g}", bounds, found.n]
+        for name, (low, high) in found.intervals.items():
+            yield [law.name, status, name, f"{found.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}", found.n]
 
 
 def cells(evidence: Evidence) -> str:
