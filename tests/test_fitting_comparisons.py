@@ -560,6 +560,19 @@ def test_where_rates_keep_cells_from_comparisons_the_answer_says_what_lets_them_
         assert f"cells are left out for the learning rate: {remedy}, or give study report --include-unbracketed" in none
 
 
+def test_figures_have_a_panel_a_family_and_where_these_would_be_many_one_a_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6, 2e6), seeds=1, rates=(4e-3,)))
+    monkeypatch.setattr("study.fitting.evidence.MOST_PANELS", len(found.families))
+    assert found.panels() == {family.label: family.cells for family in found.families}
+    monkeypatch.setattr("study.fitting.evidence.MOST_PANELS", len(found.families) - 1)
+    assert [*found.panels()] == ["1.0M tokens", "2.0M tokens"]
+    assert {cell.name: cell.tokens for cells in found.panels().values() for cell in cells} == {
+        cell.name: cell.tokens for cell in found.cells
+    }
+
+
 def test_fronts_and_steps_say_what_chance_and_the_rate_may_have_done(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, rates=(4e-3, 8e-3), shapes=((1, 64), (1, 128)))
     chance, rate, _ = undecided(evidence_of(folder))
