@@ -14,12 +14,14 @@ from study.config import RunConfig
 from study.fitting import sweep_laws
 from study.fitting.evidence import gather, save_fits
 from study.fitting.law_fits import fit_table
+from study.fitting.ledgers import usable
 from study.fitting.reading import Source, Table
+from study.fitting.sweep_laws import SweepLaws, _candidates
 from study.folders import SweepFolder
 from study.law_findings import law_findings
 from study.records import counts_of
 from study.wording import file_name
-from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
+from tests.synthetic import SWEEP, Law, add_run, in_setting, reshaped, run_config, sweep_folder
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,50 @@ def of_two_dropouts(path: Path) -> SweepFolder:
         add_run(folder, in_setting(run_config(1, width, seed=seed, tokens=tokens), dropout=dropout), law)
     folder.write_ledger()
     return folder
+
+
+BASE = (1, 64, 2, 256)
+FREE = [BASE, (2, 64, 2, 256), (1, 128, 2, 256), (1, 64, 4, 256), (1, 64, 2, 512)]
+"""Depth, width, heads and FFN, of which none follows from the others."""
+
+
+@pytest.mark.parametrize(
+    ("shapes", "budgets", "laws"),
+    [
+        ([BASE], (1e6,), []),
+        ([BASE], (1e6, 2e6), ["tokens-floor"]),
+        ([BASE, (1, 128, 2, 512)], (1e6,), ["power-floor"]),
+        ([BASE, (1, 128, 2, 512)], (1e6, 2e6), ["chinchilla"]),
+        ([BASE, (2, 64, 2, 256)], (1e6, 2e6), ["chinchilla"]),
+        ([BASE, (2, 128, 2, 512)], (1e6, 2e6), ["chinchilla", "width-depth-tokens"]),
+        (FREE, (1e6,), ["power-floor", "shape"]),
+        (FREE[:-1], (1e6,), ["power-floor"]),
+        ([(depth, 32 * depth, depth, 128 * depth) for depth in (1, 2, 3, 4, 6)], (1e6,), ["power-floor"]),
+    ],
+)
+def test_the_laws_of_a_sweep_are_those_whose_variables_it_varies(
+    tmp_path: Path, shapes: list[tuple[int, ...]], budgets: tuple[float, ...], laws: list[str]
+) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for (depth, width, heads, ffn), tokens in product(shapes, budgets):
+        add_run(folder, reshaped(run_config(depth, width, tokens=tokens), heads=heads, ffn=ffn))
+    assert _candidates(usable(folder.ledger())) == laws
+
+
+def test_why_no_law_is_fitted_is_told_with_the_settings_of_which_it_is_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.dropout": [0.1, 0]}})
+    for dropout in (0.1, 0.0):
+        add_run(folder, in_setting(run_config(1, 64), dropout=dropout))
+    folder.write_ledger()
+    where = "recipe.dropout == 0.1"
+
+    def refused(source: Source, _: object) -> SweepLaws:
+        return SweepLaws((), ("too few", "too flat") if source.where == where else ("too few",))
+
+    monkeypatch.setattr(sweep_laws, "_laws", refused)
+    assert gather(folder).laws.reasons == ("too few", f"too flat (where {where})")
 
 
 def test_each_setting_has_its_law(tmp_path: Path) -> None:

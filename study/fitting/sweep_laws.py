@@ -37,7 +37,7 @@ class SweepLaws:
         return next((found for found in fits if found.fit.status == "converged"), next(iter(fits), None))
 
 
-def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str] = (), searched: bool = False) -> SweepLaws:
+def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], searched: bool) -> SweepLaws:
     """Fit the laws whose variables a sweep varies, to its usable runs at the best knobs of their cells.
 
     Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
