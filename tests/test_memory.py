@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from study.architecture import Architecture
 from study.config import RunConfig
 from study.counting import parameters
 from study.errors import InputError
-from study.memory import Step, inference_memory, memory_of, training_memory
+from study.memory import Step, activation_bytes, inference_memory, memory_of, training_memory
 from study.model.encoder import Encoder
 from study.sweeping.room import run_memory
 from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
@@ -200,6 +201,26 @@ def test_the_parts_add_up_and_workspace_is_never_negative() -> None:
             assert memory.workspace >= 0
             assert memory.total == sum(memory.parts.values())
             assert memory.weights + memory.gradients + memory.optimiser == 16 * parameters(bert_base()).parameters
+
+
+def test_heads_keep_their_log_sum_exps_and_masked_positions_their_head_and_labels() -> None:
+    """Parts too small for a live run to tell: 4AN in each block, and M(4aH + 8) + 16M."""
+    depth, width, batch, length, predictions = 3, 64, 8, 32, 5
+    sizes = {"depth": depth, "width": width, "ffn": 256, "vocabulary": 300}
+    two, eight = (Architecture.parse(sizes | {"heads": heads}) for heads in (2, 8))
+    step = Step(batch, length, predictions)
+    of_heads = activation_bytes(eight, step) - activation_bytes(two, step)
+    assert of_heads == depth * 4 * (8 - 2) * batch * length
+    masked = batch * predictions
+    of_masked = activation_bytes(two, step) - activation_bytes(two, replace(step, predictions=0))
+    assert of_masked == masked * (4 * 4 * width + 8) + 16 * masked
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_accounts_are_of_berts_masking_without_dropout(precision: Any) -> None:
+    found = memory_of(bert_base(), 32, 128, precision)
+    assert found["training"] == training_memory(bert_base(), Step(32, 128, 19, precision, dropout=0.0, device="cpu"))
+    assert found["inference"] == inference_memory(bert_base(), 32, 128, precision)
 
 
 def test_ddp_holds_the_gradients_once_more() -> None:
