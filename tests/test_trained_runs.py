@@ -481,14 +481,13 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
         half = stats.t.isf(0.025, found["n_sequences"] - 1) * found["standard_error_sequences_nats"]
         assert found["high_nats"] - found["estimate_nats"] == pytest.approx(half, rel=1e-5)
     losses = {f"{cell['shape']} ({cell['setting']})": cell["loss_nats"] for cell in answer["cells"]}
-    whole = losses.pop(f"L4-H16-A2-F32 (start={donor.run_id}:first)")
+    name = f"L4-H16-A2-F32 (start={donor.run_id}:first)"
+    whole = losses.pop(name)
     cuts = answer["comparisons"]["cuts"]
-    assert [(each["whole"], each["layers"]) for each in cuts] == [("L4-H16-A2-F32", layers) for layers in (1, 1, 2, 2)]
+    assert [(each["whole"], each["layers"]) for each in cuts] == [(name, layers) for layers in (1, 1, 2, 2)]
     costs = {each["cut"]: each["difference"]["estimate_nats"] for each in cuts}
-    assert costs == pytest.approx({name: loss - whole for name, loss in losses.items()})
-    (line,) = (
-        line for line in answer["findings"]["loss"] if line.startswith("Of L4-H16-A2-F32 at 0 steps, cutting off 1 layer")
-    )
+    assert costs == pytest.approx({cell: loss - whole for cell, loss in losses.items()})
+    (line,) = (line for line in answer["findings"]["loss"] if line.startswith(f"Of {name} at 0 steps, cutting off 1 layer"))
     assert "; cutting off 2 layers costs +" in line
     for layers in (1, 2):
         least = min((each for each in cuts if each["layers"] == layers), key=lambda each: costs[each["cut"]])

@@ -40,17 +40,18 @@ def cuts_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[Cut, ...]:
 
 def under_every_start(shown: Sequence[Cell], cells: Sequence[Cell]) -> Iterator[Cell]:
     """The cells that are shown, those with all layers of a donor under the name of each start from it among all `cells`."""
-    begun = grouped((cell for cell in cells if cell.layers_cut is not None and START in cell.settings), _lineage)
+    begun = grouped((cell for cell in cells if cell.layers_cut is not None), _lineage)
     for cell in shown:
-        starts = dict.fromkeys(other.settings[START] for other in begun.get(_lineage(cell), ()) if cell.layers_cut == 0)
-        yield from (replace(cell, settings={**cell.settings, START: start}) for start in starts)
-        if not starts:
+        if cell.layers_cut != 0 or START not in cell.settings:
             yield cell
+            continue
+        for start in dict.fromkeys(other.settings[START] for other in begun[_lineage(cell)]):
+            yield replace(cell, settings={**cell.settings, START: start})
 
 
 def _cut(whole: Cell, cell: Cell, seeds: SeedVariances) -> Cut:
     return Cut(
-        whole=whole.architecture.shape_name,
+        whole=whole.words,
         cut=cell.words,
         budget=budget_words(cell.budget),
         layers=cell.layers_cut or 0,
