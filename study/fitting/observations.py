@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,7 @@ class Observations:
             columns={name: values[kept] for name, values in self.columns.items()},
             response=self.response[kept],
             clusters=np.unique(self.clusters[kept], return_inverse=True)[1],
-            labels=tuple(label for label, keep in zip(self.labels, kept, strict=True) if keep),
+            labels=tuple(compress(self.labels, kept.tolist())),
             budget=self.budget[kept],
         )
 

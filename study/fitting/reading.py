@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
         labels=labels,
         budget=values[order[0]] if order else budget_of(columns),
         roles=reading.found,
-        excluded={labels[row]: reading.gone[row] for row in np.flatnonzero(~used).tolist()},
+        excluded=dict(zip(compress(labels, (~used).tolist()), reading.gone[~used], strict=True)),
         warnings=tuple(reading.warnings),
         alike=reading.alike(),
     )
