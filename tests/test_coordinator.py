@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from study import durable_files
 from study.config import RunConfig
 from study.errors import OOM_EXIT, InputError
 from study.folders import RunFolder, SweepFolder
@@ -341,3 +342,20 @@ def test_a_results_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> No
     (tmp_path / "results").write_text("a file")
     with pytest.raises(InputError, match="give another folder with --results"), held(SweepFolder(tmp_path / "results" / "toy")):
         pytest.fail("held a file")
+
+
+def test_who_sees_a_launch_begin_can_stop_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order that was left for one that was killed is gone by then, and no other is taken for it."""
+    folder = sweep_folder(tmp_path / "s")
+    folder.stop_file.write_text("left")
+    write = durable_files.write_atomically
+
+    def seen(path: Path, content: bytes) -> None:
+        write(path, content)
+        assert not folder.stop_file.exists()
+        folder.stop_file.write_text("now")
+
+    monkeypatch.setattr("study.sweeping.coordinator.write_atomically", seen)
+    with held(folder):
+        assert folder.stop_file.read_text() == "now"
+    assert not folder.stop_file.exists()

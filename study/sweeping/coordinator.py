@@ -103,9 +103,9 @@ def held(folder: SweepFolder) -> Iterator[None]:
         remedy = "give another folder with --results"
         raise InputError.at(str(folder.path), f"cannot be written: {error.strerror}; {remedy}") from None
     try:
+        folder.stop_file.unlink(missing_ok=True)  # left for a holder that was killed; who sees this one may order it to stop
         holder = {"pid": os.getpid(), "hostname": platform.node(), "since": timestamp()}
         write_atomically(folder.holder_file, json.dumps(holder).encode())
-        folder.stop_file.unlink(missing_ok=True)  # left for a holder that was killed
         yield
     finally:
         for file in (folder.holder_file, folder.stop_file):
