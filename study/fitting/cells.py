@@ -71,6 +71,10 @@ class Cell:
         """The settings in words, empty where only shapes and budgets differ."""
         return setting_words(self.settings)
 
+    def setting_but_for(self, column: str) -> str:
+        """The settings in words without that of a column."""
+        return setting_words({name: value for name, value in self.settings.items() if name != column})
+
     @property
     def words(self) -> str:
         """Shape and setting."""
@@ -247,8 +251,7 @@ def families_of_settings(cells: Iterable[Cell]) -> Iterator[tuple[str, Family]]:
     found: dict[tuple[object, ...], tuple[str, str, dict[str, Cell]]] = {}
     for cell in cells:
         for column in cell.settings:
-            others = setting_words({name: value for name, value in cell.settings.items() if name != column})
-            name = ", ".join(filter(None, (cell.architecture.shape_name, others)))
+            name = ", ".join(filter(None, (cell.architecture.shape_name, cell.setting_but_for(column))))
             same = (column, name, cell.budget, cell.validation)
             _, _, members = found.setdefault(same, (column, name, {}))
             members.setdefault(setting_words({column: cell.settings[column]}), cell)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from study.config import Budget, setting_words
+from study.config import Budget
 from study.fitting.cells import Cell, difference_between, grouped, measured
 from study.fitting.paired import Difference
 from study.fitting.seed_scatter import SeedVariances
+from study.named_runs import donor_of
 from study.wording import budget_words
 
 START = "recipe.start"
@@ -60,8 +62,7 @@ def _cut(whole: Cell, cell: Cell, seeds: SeedVariances) -> Cut:
     )
 
 
-def _lineage(cell: Cell) -> tuple[str, str, Budget, str]:
+def _lineage(cell: Cell) -> tuple[Path | None, str, Budget, str]:
     """What cells share that begin with layers of one donor and differ in nothing else."""
-    donor = str(cell.settings.get(START, "")).partition(":")[0]
-    others = setting_words({name: value for name, value in cell.settings.items() if name != START})
-    return donor, others, cell.budget, cell.validation
+    donor = donor_of(str(cell.settings.get(START)))
+    return None if donor is None else donor.folder, cell.setting_but_for(START), cell.budget, cell.validation

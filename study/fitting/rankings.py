@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from math import inf
 
-from study.config import setting_words
 from study.fitting.cells import Cell, difference_between, grouped, measured
 from study.fitting.paired import Difference
 from study.fitting.seed_scatter import SeedVariances
@@ -77,8 +76,7 @@ def flops_fronts_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
     """
 
     def but_for_the_teacher(cell: Cell) -> tuple[object, ...]:
-        others = {name: value for name, value in cell.settings.items() if name != "recipe.teacher"}
-        return cell.architecture, cell.validation, setting_words(others)
+        return cell.architecture, cell.validation, cell.setting_but_for("recipe.teacher")
 
     return tuple(
         tuple(_falling(alike, lambda cell: cell.train_flops))
