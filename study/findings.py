@@ -11,6 +11,7 @@ from study.fitting.cells import grouped
 from study.fitting.comparisons import SIZES, Comparison, why_left_out
 from study.fitting.evidence import Evidence
 from study.fitting.ledgers import reasons_told
+from study.fitting.paired import Judged
 from study.fitting.rankings import Gain, flops_fronts_of
 from study.fitting.token_gains import TokenGain
 from study.plotting.what_doubling_adds import shapes_shown
@@ -104,10 +105,8 @@ def verdict(pairs: Sequence[Comparison]) -> str:
     """How many pairs, all of shapes or all of settings, are decided, and for which side."""
     of_shapes = pairs[0].of_shapes
     n, equal = plural(len(pairs), "pair"), "equal parameters" if of_shapes else "equal shape"
-    if all(pair.status == "no_seed_replicates" for pair in pairs):
-        alone = all(max(pair.difference.n_seeds) < 2 for pair in pairs)
-        why = "no cell has two usable seeds" if alone else "each has a cell of one seed, beside others that scatter unevenly"
-        return f"Not decided: {n} at {equal}, but {why}, so chance between seeds is unknown."
+    if why := _why_unknown(pairs):
+        return f"Not decided: {n} at {equal}, but {why}."
     if not any(pair.status == "decided" for pair in pairs):
         return f"Not decided: none of {n} at {equal} differs beyond chance (Holm, 5%)."
     counts = "; ".join(_counts_of_shapes(pairs) if of_shapes else _counts_of_settings(pairs))
@@ -115,6 +114,15 @@ def verdict(pairs: Sequence[Comparison]) -> str:
     words = f"at {equal} and {units.pop() if len(units) == 1 else 'budget'}, {counts} (Holm, 5%)."
     winner = _winner(pairs)
     return f"{winner} in every pair: {words}" if winner else words[0].upper() + words[1:]
+
+
+def _why_unknown(found: Sequence[Judged]) -> str:
+    """Why chance between seeds is known of none of these differences; empty where it is of any."""
+    if any(one.status != "no_seed_replicates" for one in found):
+        return ""
+    alone = all(max(one.difference.n_seeds) < 2 for one in found)
+    why = "no cell has two usable seeds" if alone else "each has a cell of one seed, beside others that scatter unevenly"
+    return f"{why}, so chance between seeds is unknown"
 
 
 def _counts_of_shapes(pairs: Sequence[Comparison]) -> Iterator[str]:
@@ -283,7 +291,7 @@ def _cut_sentences(evidence: Evidence) -> Iterator[str]:
 
 
 def _best(evidence: Evidence) -> Iterator[str]:
-    """The front of each budget and validation set, and the steps that bought most loss for their parameters, beyond chance."""
+    """The front of each budget and validation set, and what steps to a larger size bought."""
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
         *smaller, best = cells
         words = f"{best.words}, {best.loss_nats:.4f} nats ({compact(best.parameters)} parameters)"
@@ -296,9 +304,28 @@ def _best(evidence: Evidence) -> Iterator[str]:
         )
         name = front[0].architecture.shape_name
         yield f"Front of loss (nats) against train_flops, a teacher's among them, of {name}: {shown}."
-    lowering = [gain for gain in evidence.gains if gain.difference.estimate_nats <= 0 and not gain.difference.holds_zero]
-    yield from (_gain_sentence(gain) for gain in lowering[:GAINS_TOLD])
-    yield from _raising(evidence.gains)
+    if evidence.gains:
+        yield from _steps(evidence.gains)
+
+
+def _steps(gains: Sequence[Gain]) -> Iterator[str]:
+    """How many steps to a larger size lower the loss and how many raise it; those in full that buy or cost most."""
+    steps = f"{plural(len(gains), 'step')} to a larger size"
+    if why := _why_unknown(gains):
+        yield f"Not decided: {steps}, but {why}."
+        return
+    decided = [gain for gain in gains if gain.status == "decided"]
+    if not decided:
+        yield f"Not decided: none of {steps} changes the loss beyond chance (Holm, 5%)."
+        return
+    lowering = [gain for gain in decided if gain.difference.estimate_nats < 0]
+    raising = sorted((gain for gain in decided if gain not in lowering), key=lambda gain: -gain.difference.estimate_nats)
+    counts = f"{len(lowering)} {'lowers' if len(lowering) == 1 else 'lower'} the loss, {len(raising)} raise"
+    yield f"Of {steps} {counts}{'s' if len(raising) == 1 else ''} it, undecided {len(gains) - len(decided)} (Holm, 5%)."
+    yield from map(_gain_sentence, lowering[:GAINS_TOLD])
+    if raising:
+        told = "; ".join(f"{gain.step} {gain.difference.to_text()}" for gain in raising[:GAINS_TOLD])
+        yield f"{'The widest that raise it' if len(raising) > GAINS_TOLD else 'Raising it'}: {told}."
 
 
 def _gain_sentence(gain: Gain) -> str:
@@ -306,17 +333,6 @@ def _gain_sentence(gain: Gain) -> str:
         f"{gain.step}: {gain.difference.to_text()} for {compact(gain.parameters_added)} more parameters_encoder, "
         f"{gain.nats_lowered_per_million:+.3f} nats lowered per million."
     )
-
-
-def _raising(gains: Sequence[Gain]) -> Iterator[str]:
-    """The steps to a larger size that raise the loss, each by its own interval; the widest in full."""
-    raising = [gain for gain in gains if gain.difference.low_nats is not None and gain.difference.low_nats > 0]
-    if not raising:
-        return
-    widest = sorted(raising, key=lambda gain: -gain.difference.estimate_nats)[:GAINS_TOLD]
-    told = "; ".join(f"{gain.step} {gain.difference.to_text()}" for gain in widest)
-    count = f"{len(raising)} of {plural(len(gains), 'step')} to a larger size"
-    yield f"{count} {'raises' if len(raising) == 1 else 'raise'} the loss, by intervals of one step at a time: {told}."
 
 
 def _longest(evidence: Evidence) -> Iterator[str]:

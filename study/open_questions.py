@@ -14,6 +14,8 @@ from study.fitting.expressions import evaluate
 from study.fitting.learning_rates import RATE, searches
 from study.fitting.ledgers import LEDGER_COLUMNS
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES
+from study.fitting.rankings import Gain
+from study.fitting.token_gains import TokenGain
 from study.named_runs import NO_RUN
 from study.quantities import count_text, plural
 from study.wording import budget_words, compact, signed, span
@@ -106,14 +108,13 @@ def _open_pairs(evidence: Evidence) -> Iterator[str]:
 
 def _open_steps(evidence: Evidence) -> Iterator[str]:
     """Steps to more tokens, and where no pairs say it to a larger size, that may change nothing: few by name, many counted."""
-    steps = [(gain.step, gain.difference) for gain in evidence.token_gains]
-    if not evidence.comparisons.weigh_depth_or_width:
-        steps = [*((gain.step, gain.difference) for gain in evidence.gains), *steps]
-    if names := [name for name, difference in steps if difference.holds_zero]:
+    of_sizes = () if evidence.comparisons.weigh_depth_or_width else evidence.gains
+    steps: list[Gain | TokenGain] = [*of_sizes, *evidence.token_gains]
+    if names := [gain.step for gain in steps if gain.status == "undecided"]:
         which = "these" if len(names) <= GAINS_TOLD else f"{len(names)} of {len(steps)}"
         more = f"; and {len(names) - GAINS_TOLD} more, see their tables" if len(names) > GAINS_TOLD else ""
         told = f"{'; '.join(names[:GAINS_TOLD])}{more}"
-        yield f"Whether {which} steps change the loss at all, since their intervals hold zero: {told}."
+        yield f"Whether {which} steps change the loss at all, since chance may do as much (Holm, 5%): {told}."
 
 
 def _remedy(pair: Comparison) -> str:

@@ -10,6 +10,7 @@ from study.fitting.averages import Average
 from study.fitting.cells import Cell, in_words, setting_columns
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
+from study.fitting.paired import Judged
 from study.quantities import plural
 from study.wording import signed, table
 
@@ -26,14 +27,18 @@ def _difference_row(pair: Comparison | Average) -> list[object]:
     found = pair.difference
     return [
         pair.sides,
-        signed(found.estimate_nats),
-        found.bounds,
-        None if pair.p_value_holm is None else f"{pair.p_value_holm:.2g}",
+        *_judged_difference(pair),
         pair.status.replace("_", " "),
         found.n_sequences,
         f"{found.n_seeds[0]} and {found.n_seeds[1]}",
         None if found.degrees_of_freedom is None else f"{found.degrees_of_freedom:.1f}",
     ]
+
+
+def _judged_difference(found: Judged) -> list[object]:
+    """A difference, its interval and Holm's adjusted p."""
+    p_value = None if found.p_value_holm is None else f"{found.p_value_holm:.2g}"
+    return [signed(found.difference.estimate_nats), found.difference.bounds, p_value]
 
 
 def averages(evidence: Evidence) -> str:
@@ -63,9 +68,9 @@ def gains(evidence: Evidence) -> str:
         return ""
     intro = (
         "Neighbouring cells that differ in one size, by loss lowered per parameter added. Each interval is for its pair alone, "
-        "and cells whose rate is not bracketed take part (see the table of cells)."
+        "Holm's p is adjusted for all of them, and cells whose rate is not bracketed take part (see the table of cells)."
     )
-    header = ["axis", "from", "to", "budget", "setting", "nats", "95% interval"]
+    header = ["axis", "from", "to", "budget", "setting", "nats", "95% interval", "Holm p"]
     header += ["parameters_encoder added", "nats lowered per million"]
     return f"{intro}\n\n{table(header, _gain_rows(evidence))}"
 
@@ -78,8 +83,7 @@ def _gain_rows(evidence: Evidence) -> Iterator[list[object]]:
             gain.larger,
             gain.budget,
             gain.setting or None,
-            signed(gain.difference.estimate_nats),
-            gain.difference.bounds,
+            *_judged_difference(gain),
             f"{gain.parameters_added:,}",
             f"{gain.nats_lowered_per_million:+.3f}",
         ]
@@ -116,10 +120,10 @@ def token_gains(evidence: Evidence) -> str:
         return ""
     intro = (
         "One shape at neighbouring budgets, each with a training of its own length. Each interval is for its pair alone and "
-        "takes seeds as independent, which is cautious where budgets share a trunk. Cells whose learning rate is not bracketed "
-        "take part."
+        "takes seeds as independent, which is cautious where budgets share a trunk; Holm's p is adjusted for all of them. "
+        "Cells whose learning rate is not bracketed take part."
     )
-    header = ["shape", "setting", "from tokens", "to tokens", "nats", "95% interval", "nats lowered per doubling"]
+    header = ["shape", "setting", "from tokens", "to tokens", "nats", "95% interval", "Holm p", "nats lowered per doubling"]
     return f"{intro}\n\n{table(header, _token_gain_rows(evidence))}"
 
 
@@ -130,8 +134,7 @@ def _token_gain_rows(evidence: Evidence) -> Iterator[list[object]]:
             gain.setting or None,
             f"{gain.fewer_tokens:,}",
             f"{gain.more_tokens:,}",
-            signed(gain.difference.estimate_nats),
-            gain.difference.bounds,
+            *_judged_difference(gain),
             f"{gain.nats_lowered_per_doubling:+.3f}",
         ]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from study.config import RunConfig
 from study.errors import InputError
 from study.findings import loss_findings, verdict
 from study.fitting.cells import cells_of, setting_columns
@@ -288,7 +289,7 @@ def test_of_two_settings_a_pair_holds_one(tmp_path: Path) -> None:
         ("dropout=0.1", "dropout=0.02"),
     ]
     assert len(pairs) == len(of_norm) + len(of_dropout) == 9
-    decided = [replace(pair, status="decided", difference=replace(pair.difference, estimate_nats=1.0)) for pair in of_dropout]
+    decided = [replace(pair, p_value_holm=0.0, difference=replace(pair.difference, estimate_nats=1.0)) for pair in of_dropout]
     assert verdict([*of_norm[1:], *decided]).endswith(
         "of 6 pairs 6 are decided: dropout=0 is lower than dropout=0.02 in 2 of 2 and dropout=0.1 in 2 of 2, "
         "dropout=0.02 is lower than dropout=0.1 in 2 of 2 (Holm, 5%)."
@@ -511,16 +512,46 @@ def test_steps_that_raise_the_loss_are_told_and_not_as_what_lowers_it(tmp_path: 
     """Depth is made to raise the loss by 0.5 nats a doubling, and width lowers it."""
     shapes = ((1, 64), (2, 64), (1, 128), (2, 128))
     told = loss_findings(evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,), shapes=shapes)))
-    (raising,) = [line for line in told if "raise the loss" in line]
-    assert raising.startswith(
-        "2 of 4 steps to a larger size raise the loss, by intervals of one step at a time: depth from L1-"
-    )
+    counts, *_, raising = [line for line in told if "step" in line or "rais" in line.lower() or "lowered per million" in line]
+    assert counts == "Of 4 steps to a larger size 2 lower the loss, 2 raise it, undecided 0 (Holm, 5%)."
+    assert raising.startswith("Raising it: depth from L1-")
+    assert raising.count("depth from L1-") == 2
     assert "lowered per million" not in raising
     lowering = [line for line in told if "lowered per million" in line]
     assert len(lowering) == 2
     assert all(line.startswith("width from") for line in lowering)
     fine = loss_findings(evidence_of(depth_or_width(tmp_path / "t", budgets=(1e6,), shapes=((1, 64), (1, 128)))))
-    assert not [line for line in fine if "raise" in line]
+    assert "Of 1 step to a larger size 1 lowers the loss, 0 raise it, undecided 0 (Holm, 5%)." in fine
+    assert not [line for line in fine if "Raising" in line]
+
+
+class NoEffect(Law):
+    """A law by which nothing changes the loss."""
+
+    def loss(self, config: RunConfig) -> float:
+        """4 nats, whatever the run."""
+        return 4.0
+
+
+def test_of_many_steps_the_least_likely_of_chance_is_judged_among_all(tmp_path: Path) -> None:
+    """Sixteen shapes of one true loss: some steps' own intervals leave out zero, and none is told to change the loss."""
+    shapes = tuple((depth, width) for depth in (1, 2, 3, 4) for width in (32, 48, 64, 96))
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for (depth, width), seed in product(shapes, range(3)):
+        add_run(folder, run_config(depth, width, seed=seed), NoEffect(seed_deviation=0.02))
+    found = evidence_of(folder)
+    bounds = [(gain.difference.low_nats, gain.difference.high_nats) for gain in found.gains]
+    assert any(low * high > 0 for low, high in bounds if low is not None and high is not None)
+    (steps,) = [line for line in loss_findings(found) if "steps to a larger size" in line]
+    assert steps == "Not decided: none of 24 steps to a larger size changes the loss beyond chance (Holm, 5%)."
+
+
+def test_steps_without_seed_replicates_are_not_told_as_findings(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, rates=(4e-3, 8e-3), shapes=((1, 64), (1, 128)))
+    (steps,) = [line for line in loss_findings(evidence_of(folder)) if "to a larger size" in line]
+    assert steps == (
+        "Not decided: 1 step to a larger size, but no cell has two usable seeds, so chance between seeds is unknown."
+    )
 
 
 def test_shapes_of_one_target_that_are_no_size_are_said_not_to_be_compared(tmp_path: Path) -> None:
@@ -587,27 +618,25 @@ def test_fronts_and_steps_say_what_chance_and_the_rate_may_have_done(tmp_path: P
 
 def test_steps_that_may_change_nothing_and_cells_without_a_usable_run_are_left_open(tmp_path: Path) -> None:
     shapes = ((1, 64), (2, 64), (1, 128))
-    folder = depth_or_width(tmp_path / "s", Law(depth_effect=0.08, seed_deviation=0.05), budgets=(1e6,), shapes=shapes)
+    folder = depth_or_width(tmp_path / "s", Law(depth_effect=0.08, seed_deviation=0.03), budgets=(1e6,), shapes=shapes)
     add_run(folder, run_config(1, 256), stuck=True)
     found = evidence_of(folder)
     told = undecided(found)
     (cells,) = [line for line in told if "none of whose runs" in line]
     assert cells.endswith(": L1-H256-A2-F1024 at 1.0M tokens.")
-    (steps,) = [line for line in told if "hold zero" in line]
+    (steps,) = [line for line in told if "chance may do as much" in line]
+    assert {gain.status for gain in found.gains} == {"decided", "undecided"}
     for gain in found.gains:
-        low, high = gain.difference.low_nats, gain.difference.high_nats
-        assert low is not None
-        assert high is not None
-        assert (f"{gain.axis} from {gain.smaller} to {gain.larger}" in steps) == (low <= 0 <= high)
+        assert (f"{gain.axis} from {gain.smaller} to {gain.larger}" in steps) == (gain.status == "undecided")
 
 
 def test_of_many_steps_that_may_change_nothing_a_few_are_named_and_none_is_said_to_lower_the_loss(tmp_path: Path) -> None:
     shapes = tuple((1, width) for width in (64, 72, 80, 88, 96, 104, 512))
     folder = depth_or_width(tmp_path / "s", Law(depth_effect=0, seed_deviation=0.12), budgets=(1e6,), shapes=shapes)
     found = evidence_of(folder)
-    holding = [gain for gain in found.gains if gain.difference.holds_zero]
+    holding = [gain for gain in found.gains if gain.status == "undecided"]
     assert (len(holding), len(found.gains)) == (5, 6)
-    (steps,) = [line for line in undecided(found) if "hold zero" in line]
+    (steps,) = [line for line in undecided(found) if "chance may do as much" in line]
     assert steps.startswith("Whether 5 of 6 steps change the loss at all")
     assert steps.endswith("; and 2 more, see their tables.")
     assert sum(gain.step in steps for gain in holding) == 3

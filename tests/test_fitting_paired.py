@@ -11,8 +11,10 @@ from scipy import stats
 
 from study.fitting.paired import (
     Difference,
+    Judged,
     half_width,
     holm,
+    judged,
     paired_difference,
     seeds_that_would_decide,
     sequences_that_would_decide,
@@ -88,10 +90,19 @@ def test_each_source_of_noise_has_its_error() -> None:
     assert alone.n_seeds == (2, 3)
 
 
-@pytest.mark.parametrize(("low", "high", "holds"), [(-1, 1, True), (0, 1, True), (-1, 0, True), (1, 2, False), (-2, -1, False)])
-def test_an_interval_holds_zero_with_its_ends(low: float, high: float, holds: bool) -> None:
-    assert Difference(0.0, 0.1, 9, (2, 2), low_nats=low, high_nats=high).holds_zero is holds
-    assert not Difference(0.0, 0.1, 9, (2, 2)).holds_zero
+@pytest.mark.parametrize(
+    ("p_values", "statuses"),
+    [
+        ((0.049,), ["decided"]),
+        ((0.051,), ["undecided"]),
+        ((0.026, 0.9), ["undecided", "undecided"]),  # 0.052 among two
+        ((0.024, 0.9, None), ["decided", "undecided", "no_seed_replicates"]),  # what has no p-value counts for nothing
+    ],
+)
+def test_differences_are_judged_among_their_kind(p_values: tuple[float | None, ...], statuses: list[str]) -> None:
+    found = judged([Judged(difference=Difference(0.1, 0.01, 9, (2, 2), p_value=p_value)) for p_value in p_values])
+    assert [one.status for one in found] == statuses
+    assert [one.to_dict()["status"] for one in found] == statuses
 
 
 def test_without_replicates_there_is_no_interval() -> None:

@@ -85,7 +85,15 @@ def test_cells_off_their_best_rate_say_nothing_of_laws(tmp_path: Path) -> None:
 
 
 def gain(fewer: int, more: int, nats: float) -> TokenGain:
-    return TokenGain("L1-H64-A1-F256", "", "few", "many", fewer, more, Difference(nats, 0.01, 100, (3, 3)))
+    return TokenGain(
+        shape="L1-H64-A1-F256",
+        setting="",
+        shorter="few",
+        longer="many",
+        fewer_tokens=fewer,
+        more_tokens=more,
+        difference=Difference(nats, 0.01, 100, (3, 3)),
+    )
 
 
 def test_what_tokens_buy_is_told_for_each_doubling() -> None:

@@ -8,10 +8,9 @@ from itertools import chain
 
 import numpy as np
 
-from study.behrens_fisher import CONFIDENCE
 from study.fitting.cells import Cell, common_seeds, grouped, over_places
-from study.fitting.comparisons import Comparison, Pair, Verdict
-from study.fitting.paired import Difference, holm, paired_difference
+from study.fitting.comparisons import Comparison, Pair
+from study.fitting.paired import judged, paired_difference
 from study.fitting.seed_scatter import seed_scatter
 
 METHOD = (
@@ -22,26 +21,19 @@ METHOD = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Average(Pair):
     """The mean difference of a pair over `places`, the families in which it was compared; see METHOD.
 
-    `weighs`, `first` and `second` are those of its pairs (study.fitting.comparisons), and `status` is of the same kind;
     `least_nats` and `most_nats` are the ends of their estimates, at the seeds that the average is over. `opposed` says that
     of its pairs some are decided for the first and some for the second, so that the average is of things that are not
     alike.
     """
 
-    weighs: str
-    first: str
-    second: str
     places: tuple[str, ...]
-    difference: Difference
     least_nats: float
     most_nats: float
     opposed: bool
-    status: Verdict = "no_seed_replicates"
-    p_value_holm: float | None = None
 
     @property
     def reversed(self) -> Average:
@@ -65,9 +57,7 @@ def averages_of(pairs: Iterable[Comparison], cells: Iterable[Cell]) -> tuple[Ave
     named = {cell.name: cell for cell in cells}
     groups = grouped(pairs, lambda pair: (pair.weighs, pair.first, pair.second))
     several = [group for group in groups.values() if len(group) > 1]
-    found = [average for group in several if (average := _average(group, named)) is not None]
-    adjusted = holm([average.difference.p_value for average in found])
-    return tuple(_judged(average, p_value) for average, p_value in zip(found, adjusted, strict=True))
+    return judged([average for group in several if (average := _average(group, named)) is not None])
 
 
 def _average(pairs: Sequence[Comparison], cells: Mapping[str, Cell]) -> Average | None:
@@ -93,10 +83,3 @@ def _average(pairs: Sequence[Comparison], cells: Mapping[str, Cell]) -> Average 
         most_nats=max(estimates),
         opposed=len({pair.first_is_lower for pair in pairs if pair.status == "decided"}) > 1,
     )
-
-
-def _judged(average: Average, p_value: float | None) -> Average:
-    if p_value is None:
-        return average
-    status: Verdict = "decided" if p_value < 1 - CONFIDENCE else "undecided"
-    return replace(average, status=status, p_value_holm=p_value)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
-from study.behrens_fisher import CONFIDENCE
 from study.config import Budget, setting_words
 from study.fitting.cells import (
     EQUAL_WITHIN,
@@ -18,10 +17,9 @@ from study.fitting.cells import (
     scatter_over_seeds,
     seed_variances,
 )
-from study.fitting.paired import Difference, holm, seeds_that_would_decide, sequences_that_would_decide
-from study.fitting.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariance, SeedVariances
+from study.fitting.paired import Judged, judged, seeds_that_would_decide, sequences_that_would_decide
+from study.fitting.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariances
 
-Verdict = Literal["decided", "undecided", "no_seed_replicates"]
 Size = Literal["depth", "width", "ffn", "heads"]
 
 SIZES: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
@@ -33,7 +31,7 @@ EQUAL_BUDGETS_WITHIN = 0.01
 METHOD = (
     "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
     f"other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size; or of one shape, at equal "
-    "budgets, that of a setting minus that of the one before it in the sweep file. A budget pays for whole steps; what "
+    "budgets, that of a setting minus that of one before it in the sweep file. A budget pays for whole steps; what "
     f"they spend is equal within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
     "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, plus over "
     "seeds. That over seeds is one for all cells of a budget and about as many tokens, where they scatter alike (Bartlett's p "
@@ -44,13 +42,17 @@ METHOD = (
 )
 
 
-class Pair:
-    """Two shapes, or two settings, and the loss of the first minus that of the second."""
+@dataclass(frozen=True, kw_only=True)
+class Pair(Judged):
+    """Two shapes, or two settings, and the loss of the first minus that of the second.
+
+    `weighs` is of shapes the first of SIZES in which they differ, of which the first shape has more; of settings the column in
+    which they differ.
+    """
 
     weighs: str
     first: str
     second: str
-    difference: Difference
 
     @property
     def of_shapes(self) -> bool:
@@ -73,28 +75,20 @@ class Pair:
         return f"{self.first} − {self.second}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison(Pair):
-    """One pair of shapes, or of settings of a shape: the first minus the second, and whether its sign is settled.
+    """One pair of shapes, or of settings of a shape, of one family and `budget`.
 
-    `decided` needs Holm's adjusted p-value below 5%, so a single interval that leaves out zero may still be undecided. `weighs`
-    is of shapes the first of SIZES in which they differ, of which the first shape has more; `against` is the first in which the
-    second has more, None where it has more of nothing. Of settings `weighs` is the column in which they differ, and nothing
-    stands against it. Both are of one `budget`. The last two fields say what would decide an undecided pair if its
-    estimate were the truth; None where that alone would not.
+    `against` is the first of SIZES of which the second shape has more, None where it has more of nothing; nothing stands
+    against a setting. The last two fields say what would decide an undecided pair if its estimate were the truth; None where
+    that alone would not.
     """
 
     family: str
-    first: str
-    second: str
     first_cell: str
     second_cell: str
-    weighs: str
     against: Size | None
     budget: Budget
-    difference: Difference
-    status: Verdict
-    p_value_holm: float | None = None
     seeds_that_would_decide: int | None = None
     sequences_that_would_decide: int | None = None
 
@@ -166,8 +160,10 @@ def compare(
             else:
                 of_shapes.append(_of_shapes(family.label, *_larger_first(one, other), seeds))
     reason = None if of_shapes else _why_none(equal, tuple(left_out.values()))
-    pairs = _judged([*of_shapes, *of_settings], seeds)
-    return Comparisons(tuple(pairs), tuple(left_out.values()), scatter, reason)
+    pairs = judged([*of_shapes, *of_settings])
+    known = sum(pair.p_value_holm is not None for pair in pairs)
+    pairs = tuple(_with_remedies(pair, seeds, known) if pair.status == "undecided" else pair for pair in pairs)
+    return Comparisons(pairs, tuple(left_out.values()), scatter, reason)
 
 
 def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
@@ -217,7 +213,6 @@ def _of_settings(family: str, column: str, first: Cell, second: Cell, seeds: See
         against=None,
         budget=first.budget,
         difference=difference_between(first, second, seeds),
-        status="no_seed_replicates",
     )
 
 
@@ -234,27 +229,16 @@ def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariances) -> 
         against=fewer[0] if fewer else None,
         budget=first.budget,
         difference=difference_between(first, second, seeds),
-        status="no_seed_replicates",
     )
 
 
-def _judged(pairs: Sequence[Comparison], seeds: SeedVariances) -> Iterator[Comparison]:
-    """The pairs with their verdicts, corrected for the number of those whose cells' seed variances are known."""
-    adjusted = holm([pair.difference.p_value for pair in pairs])
-    known = sum(p_value is not None for p_value in adjusted)
-    for pair, p_value in zip(pairs, adjusted, strict=True):
-        yield pair if p_value is None else _judge(pair, p_value, [seeds[pair.first_cell], seeds[pair.second_cell]], known)
-
-
-def _judge(pair: Comparison, p_value: float, seeds: Sequence[SeedVariance], comparisons: int) -> Comparison:
-    if p_value < 1 - CONFIDENCE:
-        return replace(pair, status="decided", p_value_holm=p_value)
+def _with_remedies(pair: Comparison, seeds: SeedVariances, comparisons: int) -> Comparison:
+    """An undecided pair, of so many comparisons, with what would decide it."""
+    of_cells = [seeds[pair.first_cell], seeds[pair.second_cell]]
     return replace(
         pair,
-        status="undecided",
-        p_value_holm=p_value,
-        seeds_that_would_decide=seeds_that_would_decide(pair.difference, seeds, comparisons),
-        sequences_that_would_decide=sequences_that_would_decide(pair.difference, seeds, comparisons),
+        seeds_that_would_decide=seeds_that_would_decide(pair.difference, of_cells, comparisons),
+        sequences_that_would_decide=sequences_that_would_decide(pair.difference, of_cells, comparisons),
     )
 
 

@@ -104,16 +104,16 @@ class Evidence:
         """What `fits/paired_differences.json` holds: comparisons, cuts, gains, their rises, and the cells on the front."""
         found = self.comparisons
         return {
-            "pairs": [asdict(pair) | {"budget": budget_words(pair.budget)} for pair in found.pairs],
-            "averages": [asdict(average) for average in self.averages],
+            "pairs": [pair.to_dict() | {"budget": budget_words(pair.budget)} for pair in found.pairs],
+            "averages": [average.to_dict() for average in self.averages],
             "left_out": [asdict(cell) for cell in found.left_out],
             "seed_scatter": [_scatter(scatter) for scatter in found.seed_scatter],
             "reason": found.reason,
             "method": found.method,
-            "gains": [asdict(gain) | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains],
+            "gains": [gain.to_dict() | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains],
             "cuts": [asdict(cut) for cut in self.cuts],
             "token_gains": [
-                asdict(gain) | {"nats_lowered_per_doubling": gain.nats_lowered_per_doubling} for gain in self.token_gains
+                gain.to_dict() | {"nats_lowered_per_doubling": gain.nats_lowered_per_doubling} for gain in self.token_gains
             ],
             "rises": [asdict(rise) for rise in self.rises],
             "front": [cell.name for cell in self.front],

@@ -1,10 +1,11 @@
-"""Paired differences of validation loss, with the noise of the validation sequences and of the seeds in one interval."""
+"""Paired differences of validation loss: the noise of sequences and seeds in one interval, and verdicts over many of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from study.behrens_fisher import CONFIDENCE, Both, chance_beyond, half_interval,
 from study.fitting.seed_scatter import SeedVariance
 from study.quantities import plural
 from study.wording import signed
+
+Verdict = Literal["decided", "undecided", "no_seed_replicates"]
 
 MOST_SEEDS = 64
 """Beyond so many seeds a cell, more of them are no plan."""
@@ -44,11 +47,6 @@ class Difference:
     p_value: float | None = None
 
     @property
-    def holds_zero(self) -> bool:
-        """Whether there is an interval and zero lies in it."""
-        return self.low_nats is not None and self.high_nats is not None and self.low_nats <= 0 <= self.high_nats
-
-    @property
     def bounds(self) -> str | None:
         """The ends of the interval in words, None where there is none."""
         if self.low_nats is None or self.high_nats is None:
@@ -67,6 +65,37 @@ class Difference:
         low, high = (None if end is None else -end for end in (self.high_nats, self.low_nats))
         estimate, seeds = -self.estimate_nats, (self.n_seeds[1], self.n_seeds[0])
         return replace(self, estimate_nats=estimate, low_nats=low, high_nats=high, n_seeds=seeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A difference among others of its kind: `decided` where Holm's p-value, adjusted for all of them, is below 5%.
+
+    So a single interval that leaves out zero may still be undecided. Without seed replicates there is no p-value.
+    """
+
+    difference: Difference
+    p_value_holm: float | None = None
+
+    @property
+    def status(self) -> Verdict:
+        """Whether the sign of the difference is settled."""
+        if self.p_value_holm is None:
+            return "no_seed_replicates"
+        return "decided" if self.p_value_holm < 1 - CONFIDENCE else "undecided"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return asdict(self) | {"status": self.status}
+
+
+_J = TypeVar("_J", bound=Judged)
+
+
+def judged(found: Sequence[_J]) -> tuple[_J, ...]:
+    """These, which are all of their kind, with their p-values adjusted for each other."""
+    adjusted = holm([one.difference.p_value for one in found])
+    return tuple(replace(one, p_value_holm=p_value) for one, p_value in zip(found, adjusted, strict=True))
 
 
 def paired_difference(

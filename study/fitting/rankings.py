@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 from math import inf
 
 from study.fitting.cells import Cell, difference_between, grouped, measured
-from study.fitting.paired import Difference
+from study.fitting.paired import Judged, judged
 from study.fitting.seed_scatter import SeedVariances
 from study.wording import budget_words, shape_and_setting
 
@@ -20,12 +20,9 @@ _HELD: dict[str, Callable[[Cell], tuple[float, ...]]] = {
 """What two cells share that differ in one size only; the FFN keeps its ratio to the width, and of heads see gains_of."""
 
 
-@dataclass(frozen=True)
-class Gain:
-    """Two neighbouring cells that differ in one size: the larger minus the smaller in loss and in `parameters_encoder`.
-
-    The interval in `difference` is for this pair alone, not corrected for the number of pairs.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Gain(Judged):
+    """Two neighbouring cells that differ in one size: the larger minus the smaller in loss and in `parameters_encoder`."""
 
     axis: str
     smaller: str
@@ -33,7 +30,6 @@ class Gain:
     budget: str
     setting: str
     parameters_added: int
-    difference: Difference
 
     @property
     def step(self) -> str:
@@ -56,7 +52,7 @@ def gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[Gain, ...]:
     told = measured(cells)
     gains = [_gain(axis, *step, seeds) for axis in _HELD for step in _steps(axis, told)]
     gains = [gain for gain in gains if gain.parameters_added > 0]
-    return tuple(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
+    return judged(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
 
 
 def front_of(cells: Sequence[Cell]) -> tuple[Cell, ...]:

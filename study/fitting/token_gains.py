@@ -13,17 +13,16 @@ from study.architecture import Architecture
 from study.behrens_fisher import CONFIDENCE
 from study.fitting.cells import Cell, difference_between, measured, variances_over_seeds
 from study.fitting.contrasts import Contrast, contrast
-from study.fitting.paired import Difference, holm
+from study.fitting.paired import Judged, holm, judged
 from study.fitting.seed_scatter import SeedVariances
 from study.wording import budget_words, shape_and_setting
 
 
-@dataclass(frozen=True)
-class TokenGain:
+@dataclass(frozen=True, kw_only=True)
+class TokenGain(Judged):
     """One shape at two neighbouring budgets, `shorter` and `longer` as they were given: the longer minus the shorter in loss.
 
-    The interval in `difference` is for this pair alone, not corrected for the number of pairs. It takes seeds as independent,
-    which is cautious where one trunk serves both budgets.
+    Seeds are taken as independent, which is cautious where one trunk serves both budgets.
     """
 
     shape: str
@@ -32,7 +31,6 @@ class TokenGain:
     longer: str
     fewer_tokens: int
     more_tokens: int
-    difference: Difference
 
     @property
     def step(self) -> str:
@@ -67,7 +65,7 @@ class Rise:
 
 def token_gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[TokenGain, ...]:
     """Every step of a shape to the next larger budget of tokens, all else equal, in the order of the cells."""
-    return tuple(gain for ladder in _ladders(cells) for gain in _gains(ladder, seeds))
+    return judged([gain for ladder in _ladders(cells) for gain in _gains(ladder, seeds)])
 
 
 def rises_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[Rise, ...]:
