@@ -49,11 +49,8 @@ def _law_sentence(found: LawFit) -> str:
 
 
 def _exponents(found: LawFit) -> str:
-    """The exponents with their intervals; without these others fit as well, and which were found tells nothing."""
-    names = found.fit.law.exponents
-    if not found.fit.intervals:
-        return f"{' and '.join(names)} unknown, since others fit as well"
-    intervals = ((name, *found.fit.intervals[name]) for name in names)
+    """The exponents with their intervals."""
+    intervals = ((name, *found.fit.intervals[name]) for name in found.fit.law.exponents)
     return ", ".join(
         f"{name} {found.fit.estimates[name]:.3g} (95% interval {low:.3g} to {high:.3g})" for name, low, high in intervals
     )
@@ -65,8 +62,7 @@ def _forecast_words(told: Forecast | str) -> str:
         return f"forecast {told}"
     if told.status == "failed":
         return "forecast none: the fit to the smaller runs failed"
-    rows = plural(len(told.labels), "row")
     return (
-        f"forecast of the largest {rows}, up to {told.extrapolation:.3g} times the budget fitted "
-        f"({told.status.replace('_', ' ')}): held-out error {told.mean_error}, {told.coverage}"
+        f"forecast of {plural(len(told.labels), 'row')} beyond the budgets fitted, up to {told.extrapolation:.3g} times the "
+        f"largest ({told.status.replace('_', ' ')}): held-out error {told.mean_error}, {told.coverage}"
     )

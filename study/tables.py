@@ -140,7 +140,7 @@ def _token_gain_rows(evidence: Evidence) -> Iterator[list[object]]:
 
 
 def laws(evidence: Evidence) -> str:
-    """Every law's parameters that have intervals, and its status; empty where there is no law."""
+    """Every law's parameters with their intervals, and its status; empty where there is no law."""
     if not evidence.laws.fits:
         return ""
     header = ["law", "status", "parameter", "estimate", "95% interval", "n"]
@@ -151,7 +151,7 @@ def _law_rows(evidence: Evidence) -> Iterator[list[object]]:
     for law in evidence.laws.fits:
         found = law.fit
         status = found.status.replace("_", " ")
-        if found.status == "failed" or not found.intervals:
+        if found.status == "failed":
             yield [law.name, status, None, None, None, found.n]
             continue
         for name, (low, high) in found.intervals.items():

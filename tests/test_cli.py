@@ -151,11 +151,11 @@ def test_fit_prints_json_with_its_status_and_forecast(study: Any, tmp_path: Path
     assert found["n"] + len(found["excluded"]) == 60
     assert {"row": "row 8", "reason": "loss is missing"} in found["excluded"]
     assert found["estimates"].keys() == found["intervals"].keys() == {"E", "A", "B", "alpha", "beta"}
-    assert found["forecast"]["n_held_out"] == round(0.1 * found["n"])
+    assert found["forecast"]["n_forecast"] == round(0.1 * found["n"])
     status, out, _ = study(*arguments, *options)
     assert status == 0
     assert "status: converged" in out
-    assert "forecast (converged): the largest " in out
+    assert " beyond the budgets fitted, up to " in out
 
 
 def test_a_folder_that_cannot_be_written_is_named(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from study.errors import InputError
 from study.fitting import uncertainty
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.forecasting import Forecast, forecast, interval_of, largest_runs
+from study.fitting.forecasting import Forecast, forecast, forecast_text, interval_of, largest_runs
 from study.fitting.minimising import Minima, Objective, Space, minimise
 from study.fitting.observations import Observations
 from study.fitting.uncertainty import replicate_noise
@@ -250,6 +250,21 @@ def test_nothing_is_forecast_where_every_run_reaches_the_largest_budget() -> Non
     assert told == "none: every run reaches the largest budget, so no smaller one is left to forecast from"
     few = forecast(CHINCHILLA, replace(points, clusters=every, budget=np.where(every < 4, budget, 1.0)).where(every != 5))
     assert isinstance(few, Forecast)
+
+
+def test_runs_are_held_out_whole_and_the_forecast_is_of_what_lies_beyond_the_others() -> None:
+    """Two of twenty runs go on to twice the budget of all others; their rows up to there are neither fitted nor forecast."""
+    random = np.random.default_rng(0)
+    runs, steps = np.repeat(np.arange(20), 4), np.tile([1, 2, 4, 8], 20)
+    columns = {"parameters": 10 ** random.uniform(6, 8, 20)[runs], "tokens": 1e7 * steps * np.where(runs < 2, 2, 1)}
+    loss = CHINCHILLA.predict(TRUTHS["chinchilla"], columns) * np.exp(random.normal(0, 0.005, 80))
+    points = replace(Observations.of(columns, loss, runs), budget=columns["tokens"])
+    told = forecast(CHINCHILLA, points)
+    assert isinstance(told, Forecast)
+    assert told.n_fitted == 72
+    assert told.labels == ("row 3", "row 7")
+    assert told.extrapolation == 2
+    assert "2 rows beyond the budgets fitted, up to 2 times the largest: mean |error|" in forecast_text(told)
 
 
 def test_residuals_of_a_forecast_are_widened_by_what_the_parameters_took() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from study.answering import report
-from study.config import RunConfig
+from study.config import Budget, RunConfig
 from study.fitting import sweep_laws
 from study.fitting.evidence import gather, save_fits
 from study.fitting.law_fits import fit_table
@@ -76,6 +76,30 @@ def test_the_laws_of_a_sweep_are_those_whose_variables_it_varies(
     for (depth, width, heads, ffn), tokens in product(shapes, budgets):
         add_run(folder, reshaped(run_config(depth, width, tokens=tokens), heads=heads, ffn=ffn))
     assert _candidates(usable(folder.ledger())) == laws
+
+
+def test_tokens_that_follow_from_the_shape_tell_no_law_of_tokens(tmp_path: Path) -> None:
+    """By one budget of FLOPs deeper shapes of one size train on fewer tokens, since attention costs them more."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "budgets": {"flops": [1e12]}})
+    for depth, width, seed in ((1, 130, 0), (2, 92, 0), (4, 64, 0), (8, 46, 0), (12, 38, 0), (16, 32, 0)):
+        plain = run_config(depth, width, seed=seed)
+        add_run(folder, plain.model_copy(update={"recipe": plain.recipe.model_copy(update={"budget": Budget(flops=1e12)})}))
+    folder.write_ledger()
+    assert folder.read_ledger()["tokens"].nunique() > 3
+    laws = gather(folder).laws
+    assert (laws.fits, laws.reasons) == (
+        (),
+        ("No law is fitted: the usable runs are of one size, and no shape has two budgets",),
+    )
+
+
+def test_laws_come_in_the_order_of_the_settings_in_the_sweep_file(tmp_path: Path) -> None:
+    folder = of_two_dropouts(tmp_path / "s")
+    turned = folder.sweep_file.read_text().replace("- 0\n", "- 0.2\n").replace("- 0.1\n", "- 0\n").replace("- 0.2\n", "- 0.1\n")
+    folder.sweep_file.write_text(turned)
+    assert "- 0.1\n  - 0\n" in turned
+    names = [found.name for found in gather(folder, include_unbracketed=True).laws.fits]
+    assert names == [f"chinchilla where recipe.dropout == {dropout}" for dropout in (0.1, 0.0)]
 
 
 def test_why_no_law_is_fitted_is_told_with_the_settings_of_which_it_is_so(

@@ -74,7 +74,7 @@ def test_a_score_of_zero_is_fitted_as_it_is_and_refused_in_logarithms(table: Pat
     source = Source(Table(table), {"score": "`accuracy %`/100"})
     found = fit_score(source, Settings(bootstrap=20))
     assert found.two_steps.score.n == 120
-    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["two_steps"]["forecast"]["n_held_out"] == 12
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["two_steps"]["forecast"]["n_forecast"] == 12
     told = r"score: is zero or below in 2 rows \(row 5, row 8\), which has no logarithm; give --space linear"
     with pytest.raises(InputError, match=told):
         fit(LAWS["score-of-loss"], read_observations(source, LAWS["score-of-loss"]), Settings(bootstrap=0))

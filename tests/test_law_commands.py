@@ -301,4 +301,4 @@ def test_a_law_of_the_loss_holds_out_the_lowest_losses(study: Any, runs: Path) -
     assert "relative_error" not in told
     table = pd.read_csv(runs)
     held = [int(row["row"].removeprefix("row ")) - 1 for row in told["rows"]]
-    assert set(held) <= set(table["loss"].nsmallest(told["n_held_out"]).index)
+    assert set(held) <= set(table["loss"].nsmallest(told["n_forecast"]).index)

@@ -49,7 +49,13 @@ class Evidence:
     def laws(self) -> SweepLaws:
         """The laws that the ledger can tell, fitted when first asked for."""
         settings = list(self.cells[0].settings) if self.cells else []
-        return sweep_laws(self.folder.path, self.ledger, settings, searched="search" in self.sweep)
+        return sweep_laws(self.folder.path, self._in_order, settings, searched="search" in self.sweep)
+
+    @property
+    def _in_order(self) -> pd.DataFrame:
+        """The ledger in the order of the cells."""
+        places = {cell.name: place for place, cell in enumerate(self.cells)}
+        return self.ledger.sort_values("cell", key=lambda names: names.map(places), kind="stable") if places else self.ledger
 
     @cached_property
     def downstream(self) -> Downstream | None:

@@ -33,11 +33,11 @@ _CELLS = 5_000_000
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a law fitted to the smaller runs says about the largest.
+    """What a law fitted to the smaller runs says about rows of larger budgets than any of theirs.
 
     Errors of a loss are relative, (predicted − measured)/measured; those of a score or an error rate, which may be zero, are
     differences, predicted − measured. The interval of a prediction holds the estimates of the resamples and the residuals of
-    the fit: 95% of runs should fall within it; `covered` says which did. `extrapolation` is the largest budget over the largest
+    the fit: 95% of rows should fall within it; `covered` says which did. `extrapolation` is the largest budget over the largest
     one fitted.
     """
 
@@ -91,7 +91,7 @@ class Forecast:
         return {
             "status": self.status,
             "n_fitted": self.n_fitted,
-            "n_held_out": len(self.labels),
+            "n_forecast": len(self.labels),
             "extrapolation": self.extrapolation,
             error: float(np.mean(np.abs(errors))),
             "bias": float(np.mean(errors)),
@@ -111,21 +111,21 @@ class Forecast:
 
 
 def forecast(law: Law, observations: Observations, settings: Settings = USUAL, share: float = HELD_OUT) -> Forecast | str:
-    """Hold out the runs of the largest budgets and predict them; in words, why not, where the others are too few."""
+    """Hold out the runs of the largest budgets and predict what lies beyond the others; in words, why not, if these are few."""
     known, unseen = without_largest(observations, share)
     try:
         fitted = fit(law, known, as_forecast(settings))
     except InputError as error:
         why = f"the law cannot be fitted ({'; '.join(map(str, error.problems))})"
-        return no_forecast(known, unseen, why)
+        return no_forecast(known, why)
     return predicted(fitted, unseen)
 
 
-def no_forecast(known: Observations, unseen: Observations, why: str) -> str:
+def no_forecast(known: Observations, why: str) -> str:
     """That nothing is forecast, in words: all runs are as large as those held out, or `why` the others do not serve."""
     if not len(known):
         return "none: every run reaches the largest budget, so no smaller one is left to forecast from"
-    return f"none: without the largest {plural(len(unseen), 'row')} {why}"
+    return f"none: without the runs of the largest budgets {why}"
 
 
 def as_forecast(settings: Settings) -> Settings:
@@ -177,15 +177,19 @@ def forecast_text(told: Forecast | str) -> str:
         return f"forecast: {told}"
     covered = f"interval covered {np.mean(told.covered):.0%}" if told.has_interval else "no interval"
     return (
-        f"forecast ({told.status}): the largest {plural(len(told.labels), 'row')}, up to {told.extrapolation:.3g} times "
-        f"the budget fitted: mean |error| {told.mean_error}, bias {told.bias}, {covered}"
+        f"forecast ({told.status}): {plural(len(told.labels), 'row')} beyond the budgets fitted, up to "
+        f"{told.extrapolation:.3g} times the largest: mean |error| {told.mean_error}, bias {told.bias}, {covered}"
     )
 
 
 def without_largest(observations: Observations, share: float) -> tuple[Observations, Observations]:
-    """The rows that a forecast is made from, which say nothing of what was left out before, and the largest, held out."""
+    """The rows that a forecast is made from, which say nothing of what was left out before, and those that it is of.
+
+    The largest runs are held out whole; a forecast is of their rows of larger budgets than any that is left.
+    """
     held = largest_runs(observations, share)
-    return replace(observations.where(~held), excluded={}), observations.where(held)
+    largest = observations.budget[~held].max(initial=0)
+    return replace(observations.where(~held), excluded={}), observations.where(held & (observations.budget > largest))
 
 
 def largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:

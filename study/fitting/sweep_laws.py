@@ -15,6 +15,7 @@ from study.fitting.estimation import Settings
 from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.ledgers import LEDGER_COLUMNS, columns_apart, usable, why_apart, why_incomparable
 from study.fitting.reading import Source, Table
+from study.quantities import plural
 
 _SHAPE = ("depth", "width", "heads", "ffn")
 _SETTINGS = Settings(bootstrap=400)
@@ -42,9 +43,10 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
 
     Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
     at one budget the law in the sizes of the shape, where these are not tied to each other. Shapes of equal non-embedding
-    parameters are of one size, and tell what shape does, not size. Runs that differ in columns of `settings` have laws of their
-    own, up to MOST_SETTINGS of them. None is fitted to runs whose losses are of different validation sets or masks, nor to
-    those of a search, which gives few shapes a good rate and prunes others.
+    parameters are of one size, and tell what shape does, not size; where no shape has two budgets, tokens that follow from the
+    shape tell nothing of tokens. Runs that differ in columns of `settings` have laws of their own, up to MOST_SETTINGS of them.
+    None is fitted to runs whose losses are of different validation sets or masks, nor to those of a search, which gives few
+    shapes a good rate and prunes others; one that other constants fit as well is no law.
     """
     if ledger.empty:
         return SweepLaws((), ("No law is fitted: no run has ended",))
@@ -83,14 +85,20 @@ def _laws(source: Source, used: pd.DataFrame) -> SweepLaws:
     """The laws of runs that may be pooled."""
     names = _candidates(used)
     if not names:
-        return SweepLaws((), ("No law is fitted: the usable runs are of one size and one number of tokens",))
+        return SweepLaws((), ("No law is fitted: the usable runs are of one size, and no shape has two budgets",))
     fits, reasons = [], []
     for name in names:
         try:
-            fits.append(fit_table(source, name, _SETTINGS))
+            found = fit_table(source, name, _SETTINGS)
         except InputError as error:
             problems = (problem if problem.place == name else f"{name}: {problem}" for problem in error.problems)
             reasons += [f"No fit of {problem}" for problem in problems]
+            continue
+        if found.fit.intervals:
+            fits.append(found)
+        else:
+            points = plural(found.fit.observations.settings(found.fit.law), "different point")
+            reasons.append(f"No fit of {name}: other constants than those found go through the {points} as well")
     return SweepLaws(tuple(fits), tuple(reasons))
 
 
@@ -102,7 +110,8 @@ def _candidates(used: pd.DataFrame) -> list[str]:
         return ["chinchilla", *(["width-depth-tokens"] if varies["depth"] and varies["width"] else [])]
     if varies["parameters"]:
         return ["power-floor", *(["shape"] if _free(used) else [])]
-    return ["tokens-floor"] if varies["tokens"] else []
+    of_one_shape = used.groupby([LEDGER_COLUMNS[size] for size in _SHAPE])["tokens"].nunique()
+    return ["tokens-floor"] if of_one_shape.max() > 1 else []
 
 
 def _free(used: pd.DataFrame) -> bool:

@@ -122,7 +122,7 @@ def two_step_forecast(
     try:
         found = two_steps(known, as_forecast(settings), laws)
     except InputError as error:
-        return no_forecast(known, unseen, f"a step cannot be fitted ({error.problems[0]})")
+        return no_forecast(known, f"a step cannot be fitted ({error.problems[0]})")
     residuals = found.predict(known.columns) - known.response
     parameters = len(found.loss.law.parameters) + len(found.score.law.parameters)
     low, high = interval_of(found.predictions(unseen.columns), residuals, parameters, "linear", settings.seed)

@@ -1,8 +1,6 @@
-"""What a law fitted to the smaller runs said about the largest, against what was measured."""
+"""What a law fitted to the smaller runs said about larger budgets, against what was measured."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +9,7 @@ from matplotlib.figure import Figure
 
 from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
-from study.plotting.style import MANY, halo, panels, theme, title_above
+from study.plotting.style import MANY, panels, theme, title_above
 
 COVERS, MISSES, NO_INTERVAL = "interval covers", "interval misses", "no interval"
 
@@ -38,14 +36,14 @@ def frame(found: LawFit) -> pd.DataFrame:
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """Predictions with their 95% intervals over measured values; on a line that says so they agree."""
+    """Predictions with their 95% intervals over measured values, on axes of one scale: on a line that says so they agree."""
     kind, law, told = data.loc[0, ["predicts", "law", "told"]]
     with theme():
-        figure, (axes,) = panels([""], f"measured {kind}", f"predicted {kind}", size=(8.0, 5.0))
-        ends = [data[["measured", "predicted"]].min().min(), data[["measured", "predicted"]].max().max()]
-        axes.plot(ends, ends, color="black", linewidth=1)
-        beside: dict[str, Any] = {"textcoords": "offset points", "fontsize": "small", "path_effects": halo(), "zorder": 4}
-        axes.annotate("predicted = measured", (ends[0], ends[0]), (8, -14), **beside)
+        figure, (axes,) = panels([""], f"measured {kind}", f"predicted {kind}", size=(6.5, 6.5))
+        drawn = data[["measured", "predicted", "low", "high"]].to_numpy(dtype=float)
+        ends = (np.nanmin(drawn), np.nanmax(drawn))
+        axes.plot(ends, ends, color="black", linewidth=1, label="predicted = measured")
+        axes.set_aspect("equal", adjustable="box")
         for part, colour in zip((COVERS, MISSES, NO_INTERVAL), sns.color_palette("colorblind", 3).as_hex(), strict=True):
             rows = data[data["interval"] == part]
             if rows.empty:
@@ -53,5 +51,5 @@ def draw(data: pd.DataFrame) -> Figure:
             away = [(rows["predicted"] - rows["low"]).clip(lower=0), (rows["high"] - rows["predicted"]).clip(lower=0)]
             axes.errorbar(rows["measured"], rows["predicted"], away, fmt="o", color=colour, markersize=5, capsize=3, label=part)
         axes.legend()
-        title_above(figure, f"{law}: forecast of the largest runs ({told})")
+        title_above(figure, f"{law}: forecast beyond the budgets fitted\n({told})")
     return figure

@@ -1,36 +1,32 @@
-"""Loss against every variable of a law, and its residuals: measured rows, held-out rows, and what the law says there."""
+"""Loss against every variable of a law, and its residuals: measured rows, those that are forecast, and what the law says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from study.fitting.forecasting import Forecast, largest_runs, predicted
+from study.fitting.forecasting import Forecast, predicted
 from study.fitting.law_fits import LawFit
 from study.fitting.observations import budget_name
 from study.plotting.style import MANY, legend_below, log_ticks, theme, title_above
 
-BUDGET, HELD = "budget", "held out"
+BUDGET = "budget"
 
 
 def frame(found: LawFit) -> pd.DataFrame:
     """One row a row of the table (at most MANY) and a variable: the size, the measured value, the law's and its 95% interval.
 
-    `held_out` marks the rows that the forecast holds out; the law drawn here was fitted to all. `residual` is in the fit's
+    `forecast` marks the rows that the forecast is of; the law drawn here was fitted to all. `residual` is in the fit's
     space. `title` and the names of the axes stand in every row.
     """
-    held = np.zeros(found.fit.n, dtype=bool)
-    if isinstance(found.forecast, Forecast):
-        held = largest_runs(found.fit.observations, found.held_out)
-    title = f"{found.name}: {found.fit.law.formula} ({found.fit.status}, n = {found.fit.n})"
+    forecast = found.forecast.labels if isinstance(found.forecast, Forecast) else ()
+    title = f"{found.name}: {found.fit.law.formula} ({found.fit.status.replace('_', ' ')}, n = {found.fit.n})"
     roles = found.fit.observations.roles
-    everything = replace(found.fit.observations, columns={**found.fit.observations.columns, HELD: held.astype(float)})
-    points = everything.thinned(MANY)
+    points = found.fit.observations.thinned(MANY)
     told = predicted(found.fit, points)
     axes = {name: points.columns[name] for name in found.fit.law.variables} | {BUDGET: points.budget}
     return pd.concat(
@@ -44,7 +40,7 @@ def frame(found: LawFit) -> pd.DataFrame:
                 "low": told.low,
                 "high": told.high,
                 "residual": found.fit.residual(told.predicted, points.response),
-                "held_out": points.columns[HELD] > 0,
+                "forecast": np.isin(points.labels, forecast),
                 "predicts": found.fit.law.predicts,
                 "space": found.fit.settings.space,
                 "title": title,
@@ -69,7 +65,7 @@ def draw(data: pd.DataFrame) -> Figure:
     """
     names = list(dict.fromkeys(data["variable"]))
     fitted, held, law = sns.color_palette("colorblind", 3).as_hex()
-    parts = {False: (fitted, "measured"), True: (held, "measured, held out by the forecast")}
+    parts = {False: (fitted, "measured"), True: (held, "measured, forecast from smaller runs")}
     bottom, top = _limits(data)
     is_cut = (data["low"] < bottom).any() or (data["high"] > top).any()
     interval = ", with its 95% interval" if data["low"].notna().any() else ""
@@ -84,7 +80,7 @@ def draw(data: pd.DataFrame) -> Figure:
             above.scatter(rows["size"], rows["law"], marker="_", s=50, color=law, label=told)
             below.axhline(0, color="black", linewidth=1)
             for part, (colour, label) in parts.items():
-                some = rows[rows["held_out"] == part]
+                some = rows[rows["forecast"] == part]
                 if some.empty:
                     continue
                 above.scatter(some["size"], some["measured"], s=14, color=colour, zorder=3, label=label)
