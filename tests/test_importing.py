@@ -82,13 +82,15 @@ def saved(place: Path, into: Path, cls: type = BertForMaskedLM, **changes: Any) 
 
 def imported(place: Path, source: Path, into: Path) -> RunFolder:
     data = config(place / "text.txt").data
-    return import_encoder(str(source), SweepFolder(into), data, Execution(kernels="eager"), "fp32")
+    return import_encoder(str(source), SweepFolder(into), data, Execution(), "fp32")
 
 
 def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp_path: Path) -> None:
     run = imported(place, saved(place, tmp_path / "bert"), tmp_path / "results" / "bert")
     record = run.record()
     assert record is not None
+    assert record.environment is not None
+    assert record.environment.kernels == "eager", "by which it was validated"
     told = to_text(run, record).splitlines()
     assert any("Answers leave it out, stuck near the unigram entropy or above" in line for line in told)
     assert "  base: {architecture: {positions: 24}}" in told, "what is as usual a sweep file need not say"
@@ -128,9 +130,7 @@ def test_an_encoder_of_the_hub_keeps_its_name(place: Path, tmp_path: Path, monke
         return str(source)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetched)
-    run = import_encoder(
-        "hub:them/tiny", SweepFolder(tmp_path / "into"), config(place / "text.txt").data, Execution(kernels="eager"), "fp32"
-    )
+    run = import_encoder("hub:them/tiny", SweepFolder(tmp_path / "into"), config(place / "text.txt").data, Execution(), "fp32")
     assert asked == ["them/tiny"]
     assert run.config().recipe.start.startswith("them/tiny/")
 

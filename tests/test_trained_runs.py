@@ -472,6 +472,8 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     launched = Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
     assert "Warning" not in launched.stderr
     assert study("status", folder)[1].count("100%") == 5
+    environments = [record.environment for record in SweepFolder(folder).records()]
+    assert {each.kernels for each in environments if each is not None} == {"eager"}, "by which they were validated"
     answer = json.loads(study("report", folder, "--json")[1])
     assert [(cell["rate_status"], cell["tokens"], cell["seeds"]) for cell in answer["cells"]] == [("untrained", 0, 1)] * 5
     pairs = answer["comparisons"]["pairs"]

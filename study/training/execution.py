@@ -11,7 +11,7 @@ import platform
 import shutil
 import socket
 import sysconfig
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -46,6 +46,10 @@ class Execution:
     hang_seconds: float = field(default_factory=hang_seconds)
     nodes: int = 1
     sharing: int = 1
+
+    def of(self, config: RunConfig) -> Execution:
+        """How a run is executed: what trains nothing is validated alone, on one device and by torch's own kernels."""
+        return self if config.steps else replace(self, kernels="eager", devices=1, nodes=1)
 
     def check(self, config: RunConfig) -> None:
         """Raise InputError where this machine has not what is asked for, or a batch cannot be shared out evenly."""

@@ -85,9 +85,10 @@ def import_encoder(
         run.write_config(config)
         attempt = Attempt.begin(run, locked)
         with attempt.renewed():
-            trained = validated(config, prepared, weights, run, execution)
-            used = resolve_precision(precision, execution.device)
-            filing = Filing(config, prepared, run, into.name, execution, used, attempt)
+            alone = execution.of(config)
+            trained = validated(config, prepared, weights, run, alone)
+            used = resolve_precision(precision, alone.device)
+            filing = Filing(config, prepared, run, into.name, alone, used, attempt)
             filing.file(Outcome("COMPLETED", trained=trained))
     return run
 

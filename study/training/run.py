@@ -48,6 +48,7 @@ def train(
     With several devices every rank calls this, under torchrun's variables (RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
     """
     execution.check(config)
+    execution = execution.of(config)
     prepared = prepare(config.data)
     if rank() > 0:
         return _follow(config, prepared, folder, execution, stop)

@@ -124,14 +124,16 @@ def validated(
     execution: Execution,
     callbacks: Sequence[pl.Callback] = (),
 ) -> Trained:
-    """Weights that were trained elsewhere, validated as a run is at its end, on one device and by torch's own kernels."""
+    """Weights that were trained elsewhere, validated as a run is at its end; see Execution.of."""
     quiet()
     torch.set_num_threads(execution.threads)
     started, masker = time.perf_counter(), masker_of(config, prepared)
     module = MaskedLanguageModelling(config, masker)
     module.model.load_state_dict(weights)
     precision = resolve_precision(config.recipe.precision, execution.device)
-    trainer = lightning_trainer(execution.device, precision, folder.path, devices=1, logger=False, callbacks=[*callbacks])
+    trainer = lightning_trainer(
+        execution.device, precision, folder.path, devices=execution.devices, logger=False, callbacks=[*callbacks]
+    )
     trainer.validate(module, PackedBatches(config, prepared, masker), verbose=False)
     assert module.validation is not None
     return Trained(module, module.validation, time.perf_counter() - started)
