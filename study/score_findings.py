@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -32,11 +32,11 @@ NOISE = (
 
 
 def score_findings(evidence: Evidence) -> list[str]:
-    """Which tasks follow the loss, where pre-training shows, and the best on average; none where nothing was scored."""
+    """Which tasks follow the loss, what needs no pre-training, and the best on average; none where nothing was scored."""
     found = evidence.downstream
     if found is None:
         return []
-    return [*_verdicts(found), *_above_untrained(found), *_average(found), *_unusual(found), *_truncated(found)]
+    return [*_verdicts(found), *_beside_baselines(found), *_average(found), *_unusual(found), *_truncated(found)]
 
 
 def _verdicts(found: Downstream) -> Iterator[str]:
@@ -60,21 +60,29 @@ def _hopeless(found: Downstream, undecided: Sequence[str]) -> str:
     return f"; {most} at most{which} cannot decide one of {plural(len(encoders), 'task')} in whatever order, more of them might"
 
 
-def _above_untrained(found: Downstream) -> Iterator[str]:
-    compared = [task for task in found.tasks if task.above_untrained[1]]
-    if not compared:
-        return
-    some = ", ".join(f"{task.task} {_above(task)}" for task in compared if task.above_untrained[0])
-    none = ", ".join(task.task for task in compared if not task.above_untrained[0])
-    rest = f"; none on {none}" if some and none else ""
-    baselines = "the same encoders untrained and above the commonest answer"
-    yield f"Encoders above {baselines}, beyond noise, each at 5% by itself: {some or 'none on any task'}{rest}."
+def _beside_baselines(found: Downstream) -> Iterator[str]:
+    """Where pre-training shows, where it hurts, and where a bag of words does better than an encoder."""
+    if compared := {task.task: task.above_untrained for task in found.tasks if task.beside_untrained.of}:
+        none = ", ".join(name for name, (encoders, _) in compared.items() if not encoders)
+        rest = f"; none on {none}" if none and any(encoders for encoders, _ in compared.values()) else ""
+        baselines = "the same encoders untrained and above the commonest answer"
+        yield f"Encoders above {baselines}, beyond noise, each at 5% by itself: {_where(compared)}{rest}."
+        below = _where({task.task: (task.beside_untrained.below, task.beside_untrained.of) for task in found.tasks})
+        yield f"Encoders below the same encoders untrained, beyond noise likewise: {below}."
+    if words := {task.task: task.beside_words for task in found.tasks if task.beside_words.of}:
+        above = _where({name: (beside.above, beside.of) for name, beside in words.items()})
+        below = _where({name: (beside.below, beside.of) for name, beside in words.items()})
+        yield f"Beside a bag of words, beyond noise likewise, encoders above: {above}; below: {below}."
 
 
-def _above(task: TaskScores) -> str | None:
-    """How many encoders are above their untrained weights and the commonest answer beyond noise, of how many."""
-    above, compared = task.above_untrained
-    return f"{above} of {compared}" if compared else None
+def _where(counts: Mapping[str, tuple[int, int]]) -> str:
+    """On which tasks there are such encoders, how many and of how many."""
+    return ", ".join(f"{task} {_of(count)}" for task, count in counts.items() if count[0]) or "none on any task"
+
+
+def _of(count: tuple[int, int]) -> str | None:
+    """How many encoders of how many, None where none was compared."""
+    return f"{count[0]} of {count[1]}" if count[1] else None
 
 
 def _unusual(found: Downstream) -> Iterator[str]:
@@ -157,7 +165,7 @@ def _trend_row(task: TaskScores) -> list[object]:
             told.n,
             len(told.reversals),
         ]
-    return [task.task, task.metric, f"{best:.4f}", _number(half), row["name"], *beside, _above(task), *correlation]
+    return [task.task, task.metric, f"{best:.4f}", _number(half), row["name"], *beside, _of(task.above_untrained), *correlation]
 
 
 def law_table(evidence: Evidence) -> str:

@@ -189,6 +189,26 @@ def test_where_pre_training_shows_is_told_with_the_tasks_where_it_does_not(
     assert "0 of 0" not in trend_table(changed)
 
 
+def test_where_pre_training_hurts_and_where_a_bag_of_words_is_better_is_told(evidence: Evidence) -> None:
+    """0.05 beyond half intervals of 0.03 and 0.04 is noise beside untrained weights, but not beside a bag of words."""
+    found = evidence.downstream
+    assert found is not None
+    (sst2,) = (task for task in found.tasks if task.task == "sst2")
+    points = sst2.points.head(3).assign(score=0.7, half=0.03, random_half=0.04)
+    hurt = replace(sst2, points=points.assign(random=[0.749, 0.751, 0.6], bag_of_words=[0.731, 0.729, 0.669]))
+    alone = replace(sst2, task="alone", points=points.assign(random=np.nan, bag_of_words=np.nan))
+    told = score_findings(_with_downstream(evidence, replace(found, tasks=(hurt, alone))))
+    assert "Encoders below the same encoders untrained, beyond noise likewise: sst2 1 of 3." in told
+    assert "Beside a bag of words, beyond noise likewise, encoders above: sst2 1 of 3; below: sst2 1 of 3." in told
+    counts = hurt.to_dict()
+    assert counts["beside_untrained"] == {"above": 1, "below": 1, "of": 3}
+    assert counts["beside_bag_of_words"] == {"above": 1, "below": 1, "of": 3}
+    nothing = score_findings(_with_downstream(evidence, replace(found, tasks=(alone,))))
+    assert not any("beyond noise likewise" in sentence for sentence in nothing)
+    usual = score_findings(evidence)
+    assert "Encoders below the same encoders untrained, beyond noise likewise: none on any task." in usual
+
+
 def _with_downstream(evidence: Evidence, found: Downstream) -> Evidence:
     """The evidence with other scores."""
     changed = replace(evidence)

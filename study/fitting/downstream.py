@@ -34,9 +34,26 @@ FREE_FROM = 12
 FLOOR_FROM = 5
 """So many shapes tell the floor of the loss too."""
 
+_SAME = 1e-12
+"""Scores that differ by no more are the same."""
+
 _SETTINGS = Settings(space="linear", bootstrap=200, starts=32)
 _LOSS_SETTINGS = Settings(bootstrap=200, starts=32)
 _VARIABLES = {"loss": "loss_nats", "parameters": "parameters", "tokens": "tokens"}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """How many encoders score above what needs no pre-training, and how many below it, beyond noise, of how many compared."""
+
+    above: int
+    below: int
+    of: int
+
+    @classmethod
+    def of_sides(cls, sides: pd.Series[float]) -> Beside:
+        """From 1 for an encoder above, −1 for one below, 0 for one within noise, and no number for one not compared."""
+        return cls(int((sides > 0).sum()), int((sides < 0).sum()), int(sides.count()))
 
 
 @dataclass(frozen=True)
@@ -61,21 +78,41 @@ class TaskScores:
 
     @property
     def above_untrained(self) -> tuple[int, int]:
-        """How many encoders score above the same architecture untrained and above chance, beyond noise, of how many compared.
-
-        Noise is half the 95% interval, and with the untrained the root of both halves' squares.
-        """
-        known = self.points.dropna(subset=["random"])
-        noise = np.hypot(known["half"], known["random_half"])
-        above = known["score"] - known["random"] > np.maximum(noise, 1e-12)
+        """How many encoders score above the same architecture untrained and chance, beyond noise, of how many compared."""
+        untrained = self._sides_of_untrained
+        above = untrained > 0
         if self.chance is not None:
-            above &= known["score"] - self.chance > known["half"]
-        return int(above.sum()), len(known)
+            above &= self._sides(self.chance) > 0
+        return int(above.sum()), int(untrained.count())
+
+    @property
+    def beside_untrained(self) -> Beside:
+        """The encoders beside the same architectures untrained."""
+        return Beside.of_sides(self._sides_of_untrained)
+
+    @property
+    def beside_words(self) -> Beside:
+        """The encoders beside a bag of words, whose score is taken as known."""
+        return Beside.of_sides(self._sides(self.points["bag_of_words"]))
+
+    @property
+    def _sides_of_untrained(self) -> pd.Series[float]:
+        return self._sides(self.points["random"], self.points["random_half"])
+
+    def _sides(self, other: pd.Series[float] | float, half: pd.Series[float] | float = 0.0) -> pd.Series[float]:
+        """Of each encoder 1 where it scores above another score beyond noise, −1 below, else 0; no number without the other.
+
+        Noise is the root of the squares of half its 95% interval and of `half`, that of the other.
+        """
+        over = self.points["score"] - other
+        noise = np.maximum(np.hypot(self.points["half"], half), _SAME)
+        sides = (over > noise).astype(float) - (over < -noise).astype(float)
+        return sides.where(over.notna())
 
     @property
     def best_row(self) -> pd.Series[Any]:
         """The encoder of the highest score."""
-        return self.points.iloc[int(self.points["score"].to_numpy(dtype=float).argmax())]
+        return self.points.iloc[self._place_of_best]
 
     @property
     def best(self) -> tuple[float, float]:
@@ -84,14 +121,20 @@ class TaskScores:
         return float(row["score"]), float(row["half"])
 
     @property
+    def _place_of_best(self) -> int:
+        return int(self.points["score"].to_numpy(dtype=float).argmax())
+
+    @property
     def tells(self) -> bool:
         """Whether the best encoder is above chance and, where untrained ones were scored, some above both, beyond noise.
 
         Only then can scores be put between chance and the best: else its distance from chance is noise, and every score is
         divided by it.
         """
-        (score, half), (above, compared) = self.best, self.above_untrained
-        return self.chance is not None and score - self.chance > half and (above > 0 or not compared)
+        if self.chance is None or self._sides(self.chance).iloc[self._place_of_best] <= 0:
+            return False
+        above, compared = self.above_untrained
+        return above > 0 or not compared
 
     @property
     def normalised(self) -> pd.DataFrame:
@@ -114,6 +157,8 @@ class TaskScores:
             "chance": self.chance,
             "trend": told,
             "above_untrained": {"encoders": above, "of": compared},
+            "beside_untrained": asdict(self.beside_untrained),
+            "beside_bag_of_words": asdict(self.beside_words),
             "law": law,
             "forecast": forecast_dict(self.forecast),
             "forecast_from_sizes": forecast_dict(self.forecast_from_sizes),
