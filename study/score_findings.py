@@ -12,7 +12,7 @@ from study.fitting.cells import grouped
 from study.fitting.downstream import AVERAGE, FREE_FROM, Downstream, TaskScores
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
-from study.fitting.score_trends import Verdict
+from study.fitting.score_trends import Trend, Verdict
 from study.quantities import plural
 from study.wording import table
 
@@ -45,13 +45,21 @@ def _verdicts(found: Downstream) -> Iterator[str]:
     for verdict, words in _WORDS.items():
         if names := by_verdict.get(verdict):
             yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(found, names) if verdict == 'undecided' else ''}."
+    if "untested" in by_verdict:
+        told = ", ".join(
+            f"{task.task} {task.trend.correlation:+.2f}"
+            for task in found.tasks
+            if task.trend is not None and task.trend.verdict == "untested"
+        )
+        why = "no interval or p is told, since encoders that begin with layers of one trained encoder are not drawn apart"
+        yield f"Rank correlation with the falling loss: {told}; {why}."
     if too_few := by_verdict.get(None):
         yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."
 
 
 def _hopeless(found: Downstream, undecided: Sequence[str]) -> str:
     """Of which undecided tasks no order of so few encoders has a p that so many tasks leave below 5%, in words."""
-    encoders = {task.task: task.trend.n for task in found.tasks if task.trend is not None}
+    encoders = {task.task: task.trend.n for task in found.tasks if task.trend and task.trend.p_value is not None}
     few = {name: encoders[name] for name in undecided if 2 / math.factorial(encoders[name]) * len(encoders) >= 1 - CONFIDENCE}
     if not few:
         return ""
@@ -126,10 +134,18 @@ def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
 
 def _trend_of_average(average: TaskScores) -> Iterator[str]:
     """Whether the average follows the loss, one test by itself beside those of the tasks."""
-    if (trend := average.trend) is not None:
-        interval = f"95% interval {trend.low:+.2f} to {trend.high:+.2f}, p = {trend.p_value:.2g}, {plural(trend.n, 'encoder')}"
-        told = f"The average's rank correlation with the falling loss is {trend.correlation:+.2f} ({interval})"
-        yield f"{told}: {trend.verdict}."
+    if (trend := average.trend) is None:
+        return
+    told = f"The average's rank correlation with the falling loss is {trend.correlation:+.2f}"
+    encoders = plural(trend.n, "encoder")
+    if trend.p_value is None:
+        yield f"{told} ({encoders}, not drawn apart)."
+    else:
+        yield f"{told} (95% interval {_interval(trend)}, p = {trend.p_value:.2g}, {encoders}): {trend.verdict}."
+
+
+def _interval(trend: Trend) -> str | None:
+    return None if trend.low is None else f"{trend.low:+.2f} to {trend.high:+.2f}"
 
 
 def trend_table(evidence: Evidence) -> str:
@@ -156,11 +172,10 @@ def _trend_row(task: TaskScores) -> list[object]:
     beside = [None if task.task == AVERAGE else _number(row[name]) for name in ("random", "majority", "bag_of_words")]
     correlation: list[object] = [None] * 6
     if told is not None:
-        interval = f"{told.low:+.2f} to {told.high:+.2f}"
         correlation = [
             f"{told.correlation:+.2f}",
-            interval,
-            f"{told.p_value:.2g}",
+            _interval(told),
+            None if told.p_value is None else f"{told.p_value:.2g}",
             None if told.p_value_holm is None else f"{told.p_value_holm:.2g}",
             told.n,
             len(told.reversals),

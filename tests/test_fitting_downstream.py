@@ -129,10 +129,11 @@ def test_trends_are_corrected_for_the_number_of_tasks(evidence: Evidence) -> Non
     """By Holm, the least p first; what no order of so few encoders could decide is said."""
     found = evidence.downstream
     assert found is not None
-    trends = [task.trend for task in found.tasks if task.trend is not None]
-    least = min(trends, key=lambda told: told.p_value)
-    assert least.p_value_holm == pytest.approx(len(trends) * least.p_value)
-    assert all(told.p_value_holm is not None and told.p_value_holm >= told.p_value for told in trends)
+    trends = [task.trend for task in found.tasks]
+    pairs = [(told.p_value, told.p_value_holm) for told in trends if told and told.p_value and told.p_value_holm]
+    assert len(pairs) == len(trends) == 4
+    assert min(pairs)[1] == pytest.approx(4 * min(pairs)[0])
+    assert all(adjusted >= p_value for p_value, adjusted in pairs)
     assert not any("cannot decide" in sentence for sentence in score_findings(evidence))
     many = replace(found, tasks=tuple(replace(found.tasks[0], task=f"task {number}") for number in range(20)))
     few = [replace(task, trend=replace(task.trend, n=4, p_value_holm=1.0)) for task in many.tasks if task.trend is not None]
@@ -284,6 +285,36 @@ def test_settings_of_one_shape_are_encoders_apart_and_untrained_alike_where_they
     assert {name for name, row in points.iterrows() if row["random"] > 0} == {
         f"L1-H64-A2-F256 (norm={first}, dropout={dropout})" for dropout in ("0", "0.1")
     }
+
+
+def test_encoders_that_begin_with_layers_of_one_are_not_drawn_apart(tmp_path: Path) -> None:
+    """Of two donors each encoder's order is its own; of one there is a correlation, but nothing that says how sure it is."""
+    one, other = "0123456789abcdef", "fedcba9876543210"
+    tasks = {"sst2": TASKS["sst2"], "blimp": TASKS["blimp"]}
+    shapes = ((1, 128), (2, 128), (4, 128))
+    for starts, tested in (((f"a/{one}:last", f"b/{one}", "fresh"), False), ((f"a/{one}", f"b/{other}", "fresh"), True)):
+        folder = sweep_folder(tmp_path / str(tested))
+        for (depth, width), start in zip(shapes, starts, strict=True):
+            add_run(folder, run_config(depth, width, start=start))
+        folder.write_ledger()
+        add_scores(folder, tasks)
+        evidence = gather(folder)
+        found = evidence.downstream
+        assert found is not None
+        assert found.average is not None
+        trends = [task.trend for task in found.all if task.trend is not None]
+        assert len(trends) == 3
+        assert all((trend.p_value is not None) == (trend.low is not None) == tested for trend in trends)
+        assert all((trend.verdict != "untested") == tested for trend in trends)
+        told = " ".join(score_findings(evidence))
+        blimp, sst2, average = (f"{trend.correlation:+.2f}" for trend in trends)
+        why = "no interval or p is told, since encoders that begin with layers of one trained encoder are not drawn apart."
+        assert (f"Rank correlation with the falling loss: blimp {blimp}, sst2 {sst2}; {why}" in told) != tested
+        assert (
+            f"The average's rank correlation with the falling loss is {average} (3 encoders, not drawn apart)." in told
+        ) != tested
+        assert ("decided relation" in told) == tested
+        assert (f"| {blimp} | – | – | – | 3 | 0 |" in trend_table(evidence)) != tested
 
 
 def test_budgets_of_one_shape_are_encoders_of_their_own_names(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ class TaskScores:
         """All of it as plain values that JSON can hold."""
         told = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
-        shown = self.points.drop(columns="noise")
+        shown = self.points.drop(columns=["noise", "donor"])
         rows = shown.astype(object).where(shown.notna(), None).to_dict("records")
         above, compared = self.above_untrained
         return {
@@ -226,11 +226,17 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
         chance=chance,
         points=points,
         held_out=tuple(held.tolist()),
-        trend=trend(points["loss_nats"].to_numpy(dtype=float), points["score"].to_numpy(dtype=float), list(points["noise"])),
+        trend=_trend(points),
         law=told,
         forecast=forecast(law, over_loss, _SETTINGS, HELD_OUT),
         forecast_from_sizes=_forecast_from_sizes(points, observations, held, law),
     )
+
+
+def _trend(points: pd.DataFrame) -> Trend | None:
+    """The trend over the loss, untested where several encoders began with the weights of one."""
+    found = trend(points["loss_nats"].to_numpy(dtype=float), points["score"].to_numpy(dtype=float), list(points["noise"]))
+    return found.untested if found is not None and points["donor"].dropna().duplicated().any() else found
 
 
 def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, held: NDArray[np.bool_], law: Law) -> Forecast | str:

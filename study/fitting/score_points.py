@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 
 from study.fitting.cells import budgets_in_words, in_words, setting_columns
+from study.fitting.cuts import START
 from study.fitting.ledgers import usable
 from study.folders import SweepFolder
+from study.named_runs import donor_of
 from study.score_noise import UNKNOWN, ScoreNoise, noise_of_seeds
 from study.score_records import BaselineRecord, baseline
 from study.wording import at_budget, shape_and_setting
@@ -15,7 +17,7 @@ from study.wording import at_budget, shape_and_setting
 FROZEN = " (frozen)"
 """What the name of a task ends with where only a head was trained, on features that stay as they are."""
 
-_OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens"]
+_OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens", "donor"]
 """What is known of a cell from any of its runs."""
 
 _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "encoder", "protocol", "update", "seed"]
@@ -29,7 +31,8 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
 
     Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, the `knobs` that were not as
     usual and not tuned, in words, `truncated_examples`, the most of any of its scores, of how many `examples`, and its facts,
-    of which `name` is the shape with its setting and its budget where these differ; `loss_nats`, their mean; `score`, the mean
+    of which `name` is the shape with its setting and its budget where these differ, and `donor` the run whose weights it began
+    with, None where it began afresh; `loss_nats`, their mean; `score`, the mean
     over the runs of each one's mean over `seeds` of the metric on the split reported on, its `noise`, of which `error` is the
     standard error and `half` half the 95% interval; `random` and `random_half`, the same of the architecture with weights that
     were never trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
@@ -50,6 +53,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         setting=settings,
         name=list(map(at_budget, _named(ledger, settings), budgets_in_words(ledger))),
         architecture=_named(ledger, in_words(ledger, built)),
+        donor=_donors(ledger),
     )
     runs = runs.set_index("run_id")[[*_OF_CELL, "architecture", "cell", "loss_nats"]]
     scores = scores[_OF_SCORE].assign(series=series(scores)).join(runs, on="run_id", how="inner")
@@ -107,6 +111,12 @@ def noise_columns(noise: ScoreNoise) -> dict[str, object]:
 def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
     """The shape of each run with its setting."""
     return list(map(shape_and_setting, ledger["shape"], settings))
+
+
+def _donors(ledger: pd.DataFrame) -> pd.Series[str]:
+    """The id of the run that each run began with the weights of, None where it began afresh."""
+    donors = map(donor_of, ledger[START].astype(str)) if START in ledger else [None] * len(ledger)
+    return pd.Series([None if donor is None else donor.folder.name for donor in donors], ledger.index, dtype=object)
 
 
 def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
 from typing import Literal
@@ -16,8 +16,8 @@ from study.behrens_fisher import CONFIDENCE
 from study.fitting.laws import Floats
 from study.score_noise import ScoreNoise
 
-Verdict = Literal["monotone", "rises", "falls", "undecided"]
-"""`monotone`: it rises and no pair of encoders goes the other way beyond noise; `rises`: some do."""
+Verdict = Literal["monotone", "rises", "falls", "undecided", "untested"]
+"""`monotone`: it rises and no pair of encoders goes the other way beyond noise; `rises`: some do; `untested`: it has no p."""
 
 _EXACT = 8
 _DRAWS = 10_000
@@ -31,26 +31,34 @@ class Trend:
 
     The interval is that of `rank_interval`. `p_value` is the chance of so high a correlation in either direction if all orders
     were alike. `reversals` are pairs of rows, the first with the lower loss and, beyond noise (Bonferroni's 5% over all
-    pairs), with the lower score. `p_value_holm` is adjusted for the other tasks, None where there are none.
+    pairs), with the lower score. `p_value_holm` is adjusted for the other tasks, None where there are none. Interval and p are
+    None where the encoders are not drawn apart.
     """
 
     n: int
     correlation: float
-    low: float
-    high: float
-    p_value: float
+    low: float | None
+    high: float | None
+    p_value: float | None
     reversals: tuple[tuple[int, int], ...]
     p_value_holm: float | None = None
 
     @property
     def verdict(self) -> Verdict:
         """What can be said at 95%: both the interval and the permutations must agree."""
+        if self.low is None or self.high is None or self.p_value is None:
+            return "untested"
         p_value = self.p_value if self.p_value_holm is None else self.p_value_holm
         if p_value >= 1 - CONFIDENCE or self.low <= 0 <= self.high:
             return "undecided"
         if self.correlation < 0:
             return "falls"
         return "rises" if self.reversals else "monotone"
+
+    @property
+    def untested(self) -> Trend:
+        """The trend among encoders that are not drawn apart, as those cut from one: what its chance would be is not known."""
+        return replace(self, low=None, high=None, p_value=None)
 
 
 def trend(loss: Floats, score: Floats, noises: Sequence[ScoreNoise]) -> Trend | None:
