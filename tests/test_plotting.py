@@ -388,6 +388,17 @@ def test_doubling_shows_the_only_shape_of_a_sweep_once(tmp_path: Path) -> None:
     assert [axes.get_title().partition("\n")[0] for axes in what_doubling_adds.draw(data).axes] == [base, only]
 
 
+def test_doubling_shows_shapes_of_one_size_once(tmp_path: Path) -> None:
+    """Heads change no parameters: of 1, 2 and 16 none is smaller or larger than another."""
+    folder = sweep_folder(tmp_path / "s")
+    for heads in (1, 2, 16):
+        add_run(folder, reshaped(run_config(1, 64), heads=heads))
+    folder.write_ledger()
+    base, only = what_doubling_adds.frame(gather(folder))["shape"].unique()
+    assert base.startswith("BERT-Base, ")
+    assert only == "smallest and largest, L1-H64-A1-F256"
+
+
 def test_flops_and_front_are_those_of_the_cells(evidence: Evidence) -> None:
     flops = loss_against_flops.frame(evidence)
     assert sorted(flops["train_flops"]) == sorted(cell.train_flops for cell in evidence.cells)

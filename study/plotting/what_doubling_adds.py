@@ -26,11 +26,14 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 
 def shapes_shown(evidence: Evidence) -> dict[str, Architecture]:
-    """BERT-Base and the sweep's smallest and largest shapes, by what they are called; one that is both comes once."""
-    by_size = sorted(evidence.cells, key=lambda cell: (cell.parameters_encoder, cell.architecture.shape_name))
+    """BERT-Base and the sweep's smallest and largest shapes, by what they are called; one that is both comes once.
+
+    Of shapes of one size, as those that differ in heads alone, it is the first, so that where all are of one size it is both.
+    """
     shown = {"BERT-Base": named("BERT-Base")}
-    if by_size:
-        shown |= {"smallest": by_size[0].architecture, "largest": by_size[-1].architecture}
+    if evidence.cells:
+        smallest, largest = (end(evidence.cells, key=lambda cell: cell.parameters_encoder) for end in (min, max))
+        shown |= {"smallest": smallest.architecture, "largest": largest.architecture}
     return {f"{' and '.join(names)}, {one.shape_name}": one for one, names in grouped(shown, shown.__getitem__).items()}
 
 
