@@ -165,9 +165,9 @@ def _losses(law: Law, config: RunConfig, run_id: str, stuck: bool) -> np.ndarray
 
 
 def _write_metrics(file: Path, config: RunConfig, steps: int, loss: float) -> None:
-    """A loss curve that leaves the unigram plateau and ends at the run's loss."""
+    """A loss curve that leaves the unigram plateau and ends at the run's loss; no rows of no steps."""
     rows: list[dict[str, float]] = []
-    for step in np.unique(np.linspace(1, steps, 20).astype(int)).tolist():
+    for step in np.unique(np.linspace(1, steps, 20).astype(int)).tolist() if steps else ():
         tokens = step * BATCH_TOKENS
         progress = {"trainer/step": step, "trainer/tokens": tokens}
         progress["trainer/flops"] = config.flops_per_token["train_flops"] * tokens

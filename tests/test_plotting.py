@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from study.answering import FIGURES, report
+from study.config import RunConfig
 from study.fitting.evidence import Evidence, gather
 from study.plotting import (
     learning_rate,
@@ -26,7 +27,7 @@ from study.plotting import (
 from study.plotting.lines import line_styles, lines
 from study.plotting.loss_by_size import LossBySize
 from study.plotting.style import FLOPS, LOSS, panels
-from tests.synthetic import SWEEP, UNIGRAM, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
+from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")
 
@@ -305,6 +306,20 @@ def test_a_single_cell_stands_in_the_middle_of_a_factor_of_two(figure: ModuleTyp
     place = cell.train_flops if figure is loss_against_flops else cell.parameters
     assert np.sqrt(low * high) == pytest.approx(place, rel=0.01)
     assert drawn.get_suptitle().endswith("(1 cell, 1 run; no seed replicates, so no intervals)")
+
+
+@pytest.mark.parametrize("figure", [BY_DEPTH, loss_against_parameters])
+def test_figures_of_what_was_not_trained_do_not_ask_for_seeds(figure: LossBySize | ModuleType, tmp_path: Path) -> None:
+    class AsItIs(Law):
+        def loss(self, config: RunConfig) -> float:
+            return 5.0 - 0.1 * config.architecture.depth
+
+    folder = sweep_folder(tmp_path / "s")
+    for depth in (1, 2):
+        add_run(folder, run_config(depth, 64, start="a/0123456789abcdef", budget={"steps": 0}), AsItIs())
+    folder.write_ledger()
+    drawn = figure.draw(figure.frame(gather(folder)))
+    assert drawn.get_suptitle().endswith("2 runs; nothing was trained, so seeds do not scatter)")
 
 
 def test_settings_of_a_budget_come_as_the_sweep_lists_them(tmp_path: Path) -> None:

@@ -89,11 +89,12 @@ class Evidence:
         return half_width(variance, len(cell.runs)) if variance is not None and cell.tokens else None
 
     def losses(self, cell: Cell) -> dict[str, Any]:
-        """What every figure of cells shows of one: its mean loss over seeds, half the 95% interval, n, and the plateau."""
+        """What every figure of cells shows of one: mean loss over seeds, half its 95% interval, n, tokens, and plateau."""
         return {
             "loss_nats": cell.loss_nats,
             "half_nats": self.half_width(cell),
             "seeds": len(cell.runs),
+            "tokens": cell.tokens,
             "unigram_entropy_nats": cell.unigram_entropy_nats,
         }
 

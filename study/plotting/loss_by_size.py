@@ -67,6 +67,7 @@ class LossBySize:
             "high_nats": None if half is None else mean + half,
             "top_nats": max(mean + (half or 0.0), cell.losses.mean(axis=1).max()),
             "bracketed": cell.rates.bracketed,
+            "tokens": cell.tokens,
             "unigram_entropy_nats": cell.unigram_entropy_nats,
         }
         losses = zip(cell.runs, cell.losses.mean(axis=1), strict=True)
@@ -142,4 +143,4 @@ def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
 def _title(data: pd.DataFrame, size: str) -> str:
     unbracketed = "" if data["bracketed"].all() else "; ? = learning rate not bracketed"
     runs = plural(data["run_id"].nunique(), "run")
-    return f"Final validation loss by {size}\n({runs}; {what_bars_show(data['low_nats'])}{unbracketed})"
+    return f"Final validation loss by {size}\n({runs}; {what_bars_show(data['low_nats'], data['tokens'])}{unbracketed})"

@@ -196,12 +196,17 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
     for panel in axes:
         mark_plateau(panel, data["unigram_entropy_nats"])
     counted = f"{plural(len(data), 'cell')}, {plural(int(data['seeds'].sum()), 'run')}"
-    figure.suptitle(f"{title}\n({counted}; {what_bars_show(data['half_nats'])})")
+    figure.suptitle(f"{title}\n({counted}; {what_bars_show(data['half_nats'], data['tokens'])})")
 
 
-def what_bars_show(intervals: pd.Series) -> str:
-    """What the bars of a figure show, for its title, from the intervals of its means over seeds, missing where unknown."""
-    return "bars: 95% over seeds" if intervals.notna().any() else "no seed replicates, so no intervals"
+def what_bars_show(intervals: pd.Series, tokens: pd.Series) -> str:
+    """What the bars of a figure show, for its title, from the intervals of means over seeds, missing where unknown or nought.
+
+    What was trained on no tokens has no scatter between seeds.
+    """
+    if intervals.notna().any():
+        return "bars: 95% over seeds"
+    return "no seed replicates, so no intervals" if tokens.any() else "nothing was trained, so seeds do not scatter"
 
 
 def halo(linewidth: float = 3) -> list[withStroke]:
