@@ -42,7 +42,7 @@ def _power(words: str) -> str:
 
 
 def budget_words(budget: Budget) -> str:
-    """A budget in its own unit: 1.0M tokens, 20 tokens_per_parameter."""
+    """A budget in its own unit: 1.0M tokens, 20 tokens per parameter."""
     return f"{(compact_flops if of_flops(budget.unit) else compact)(budget.amount)} {budget.unit}"
 
 

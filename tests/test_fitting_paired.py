@@ -91,6 +91,14 @@ def test_each_source_of_noise_has_its_error() -> None:
 
 
 @pytest.mark.parametrize(
+    ("seeds", "told"), [((1, 1), "1 seed each"), ((3, 3), "3 seeds each"), ((1, 3), "1 and 3 seeds"), ((3, 1), "3 and 1 seeds")]
+)
+def test_a_difference_tells_its_seeds(seeds: tuple[int, int], told: str) -> None:
+    found = Difference(estimate_nats=-0.25, standard_error_sequences_nats=0.01, n_sequences=1024, n_seeds=seeds)
+    assert found.to_text() == f"-0.2500 nats (no interval; n = 1024 sequences, {told})"
+
+
+@pytest.mark.parametrize(
     ("p_values", "statuses"),
     [
         ((0.049,), ["decided"]),

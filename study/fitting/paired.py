@@ -55,9 +55,10 @@ class Difference:
 
     def to_text(self) -> str:
         """The difference with its interval and n."""
-        n = f"n = {plural(self.n_sequences, 'sequence')}, {self.n_seeds[0]} and {self.n_seeds[1]} seeds"
+        first, second = self.n_seeds
+        seeds = f"{plural(first, 'seed')} each" if first == second else f"{first} and {second} seeds"
         interval = "no interval" if self.bounds is None else f"95% interval {self.bounds}"
-        return f"{signed(self.estimate_nats)} nats ({interval}; {n})"
+        return f"{signed(self.estimate_nats)} nats ({interval}; n = {plural(self.n_sequences, 'sequence')}, {seeds})"
 
     @property
     def reversed(self) -> Difference:
