@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from study.counting import parameters, what_doubling_adds
 from study.fitting.averages import Average
 from study.fitting.cells import grouped
-from study.fitting.comparisons import SIZES, Comparison, why_left_out
+from study.fitting.comparisons import WEIGHED, Comparison, why_left_out
 from study.fitting.evidence import Evidence
 from study.fitting.ledgers import reasons_told
 from study.fitting.paired import Judged
@@ -127,7 +127,7 @@ def _why_unknown(found: Sequence[Judged]) -> str:
 
 def _counts_of_shapes(pairs: Sequence[Comparison]) -> Iterator[str]:
     """Of the pairs that weigh each size, in how many more of it is better."""
-    weighed = {size: among for size in SIZES if (among := [pair for pair in pairs if pair.weighs == size])}
+    weighed = {size: among for size in WEIGHED if (among := [pair for pair in pairs if pair.weighs == size])}
     for size, among in weighed.items():
         more, less = _SIDES[size]
         against = {pair.against for pair in among if pair.status == "decided"}

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from study.architecture import Architecture
+from study.architecture import SIZES, Architecture
 from study.config import RunConfig
 from study.durable_files import content_of, sync_folder, write_atomically, write_once
 from study.errors import InputError
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-SHAPE = ("architecture.depth", "architecture.width", "architecture.heads", "architecture.ffn")
+SHAPE = tuple(f"architecture.{size}" for size in SIZES)
 """The four sizes of a shape, as knobs and as ledger columns."""
 
 LEAST_OF_ID = 4

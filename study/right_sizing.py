@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from study.aligned import aligned
-from study.architecture import Architecture
+from study.architecture import SIZES, Architecture
 from study.counting import MASKING_RATE, TOTALS, flops_per_token, masked_positions, parameters
 from study.errors import InputError
 from study.fitting.law_files import FittedLaw, read_law
@@ -57,9 +57,8 @@ class Solved:
 
     def to_dict(self) -> dict[str, Any]:
         """The question, the shapes with every quantity, and how latency was predicted, as plain values."""
-        sizes = ("depth", "width", "heads", "ffn")
         rows = [
-            {"shape": shape.shape_name, **{size: getattr(shape, size) for size in sizes}, **self._values(shape)}
+            {"shape": shape.shape_name, **{size: getattr(shape, size) for size in SIZES}, **self._values(shape)}
             for shape in self.shapes
         ]
         goals = {goal.quantity: goal.amount for goal in self.goals}

@@ -422,7 +422,7 @@ def test_rotary_positions_are_compared_with_learned_ones(tmp_path: Path) -> None
     assert sorted(folder.read_ledger()["architecture.position_encoding"]) == ["learned"] * 2 + ["rotary"] * 2
     (pair,) = found.comparisons.pairs
     assert (pair.first, pair.second) == ("position_encoding=learned", "position_encoding=rotary")
-    assert found.laws.reasons == ("No law is fitted: the usable runs are of one size and one number of tokens",)
+    assert found.laws.reasons == ("No law is fitted: the usable runs are of one size, and no shape has two budgets",)
 
 
 def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Path) -> None:

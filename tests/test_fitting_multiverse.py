@@ -197,7 +197,7 @@ def test_a_ledger_brings_its_conventions(tmp_path: Path, monkeypatch: pytest.Mon
 def test_universes_of_the_same_rows_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbracketed: bool
 ) -> None:
-    for module, names in ((compute_multiverse, ("LEDGER_PARAMETERS", "LEDGER_FLOPS")), (shape_multiverse, ("SIZES",))):
+    for module, names in ((compute_multiverse, ("LEDGER_PARAMETERS", "LEDGER_FLOPS")), (shape_multiverse, ("HELD_EQUAL",))):
         for name in (*names, "_SPACES"):
             monkeypatch.setattr(module, name, getattr(module, name)[:1])
         monkeypatch.setattr(module, "LOSSES", {"huber": 1e-3})
@@ -227,7 +227,7 @@ def test_the_smallest_tenth_of_the_budgets_is_left_out(budgets: int, gone: int) 
 
 
 def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_multiverse, "SIZES", ("parameters_non_embedding", "train_flops"))
+    monkeypatch.setattr(shape_multiverse, "HELD_EQUAL", ("parameters_non_embedding", "train_flops"))
     monkeypatch.setattr(shape_multiverse, "_FLOORS", ("without floor",))
     folder = depth_or_width(tmp_path / "made_up", Law(depth_effect=0.05))
     folder.write_ledger()
@@ -247,7 +247,7 @@ def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path,
 
 
 def test_each_validation_set_is_asked_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_multiverse, "SIZES", ("parameters_non_embedding",))
+    monkeypatch.setattr(shape_multiverse, "HELD_EQUAL", ("parameters_non_embedding",))
     monkeypatch.setattr(shape_multiverse, "_FLOORS", ("without floor",))
     values = []
     for sequences, effect in ((200, 0.05), (300, 0.02)):
@@ -268,7 +268,7 @@ def test_each_validation_set_is_asked_apart(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_no_law_is_asked_across_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_multiverse, "SIZES", ("parameters_non_embedding",))
+    monkeypatch.setattr(shape_multiverse, "HELD_EQUAL", ("parameters_non_embedding",))
     folder = sweep_folder(tmp_path / "made_up")
     for rate, (depth, width) in product((0.15, 0.3), SHAPES):
         for learning_rate, tokens in product((2e-3, 4e-3, 8e-3), (1e6, 2e6)):

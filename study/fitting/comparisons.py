@@ -22,7 +22,7 @@ from study.fitting.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariances
 
 Size = Literal["depth", "width", "ffn", "heads"]
 
-SIZES: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
+WEIGHED: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
 """The sizes of a shape, those first that name what a pair weighs: of a pair that differs in depth, the depth."""
 
 EQUAL_BUDGETS_WITHIN = 0.01
@@ -46,8 +46,8 @@ METHOD = (
 class Pair(Judged):
     """Two shapes, or two settings, and the loss of the first minus that of the second.
 
-    `weighs` is of shapes the first of SIZES in which they differ, of which the first shape has more; of settings the column in
-    which they differ.
+    `weighs` is of shapes the first of WEIGHED in which they differ, of which the first shape has more; of settings the column
+    in which they differ.
     """
 
     weighs: str
@@ -57,7 +57,7 @@ class Pair(Judged):
     @property
     def of_shapes(self) -> bool:
         """Whether two shapes are compared, and not two settings of one."""
-        return self.weighs in SIZES
+        return self.weighs in WEIGHED
 
     @property
     def first_is_lower(self) -> bool:
@@ -79,7 +79,7 @@ class Pair(Judged):
 class Comparison(Pair):
     """One pair of shapes, or of settings of a shape, of one family and `budget`.
 
-    `against` is the first of SIZES of which the second shape has more, None where it has more of nothing; nothing stands
+    `against` is the first of WEIGHED of which the second shape has more, None where it has more of nothing; nothing stands
     against a setting. The last two fields say what would decide an undecided pair if its estimate were the truth; None where
     that alone would not.
     """
@@ -199,7 +199,7 @@ def _larger_first(one: Cell, other: Cell) -> tuple[Cell, Cell]:
 
 
 def _sizes(cell: Cell) -> tuple[int, ...]:
-    return tuple(getattr(cell.architecture, size) for size in SIZES)
+    return tuple(getattr(cell.architecture, size) for size in WEIGHED)
 
 
 def _of_settings(family: str, column: str, first: Cell, second: Cell, seeds: SeedVariances) -> Comparison:
@@ -217,8 +217,8 @@ def _of_settings(family: str, column: str, first: Cell, second: Cell, seeds: See
 
 
 def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariances) -> Comparison:
-    more = [size for size, one, other in zip(SIZES, _sizes(first), _sizes(second), strict=True) if one > other]
-    fewer = [size for size, one, other in zip(SIZES, _sizes(first), _sizes(second), strict=True) if one < other]
+    more = [size for size, one, other in zip(WEIGHED, _sizes(first), _sizes(second), strict=True) if one > other]
+    fewer = [size for size, one, other in zip(WEIGHED, _sizes(first), _sizes(second), strict=True) if one < other]
     return Comparison(
         family=family,
         first=first.architecture.shape_name,

@@ -25,7 +25,7 @@ from study.score_noise import noise_of_mean
 
 AVERAGE = "average"
 
-HELD_OUT = 0.2
+SHAPES_HELD_OUT = 0.2
 """The share of shapes whose scores are held out and forecast: the largest, at least one."""
 
 FREE_FROM = 12
@@ -214,7 +214,7 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
     law = LAWS["score-of-loss"] if points["shape"].nunique() >= FREE_FROM else between(chance or 0.0)
     observations = observed(points)
     over_loss = replace(observations, columns={"loss": observations.columns["loss"]})
-    held = largest_runs(observations, HELD_OUT)
+    held = largest_runs(observations, SHAPES_HELD_OUT)
     told: Fit | str
     try:
         told = fit(law, over_loss, _SETTINGS)
@@ -228,7 +228,7 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
         held_out=tuple(held.tolist()),
         trend=_trend(points),
         law=told,
-        forecast=forecast(law, over_loss, _SETTINGS, HELD_OUT),
+        forecast=forecast(law, over_loss, _SETTINGS, SHAPES_HELD_OUT),
         forecast_from_sizes=_forecast_from_sizes(points, observations, held, law),
     )
 
@@ -243,7 +243,7 @@ def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, held:
     """The two-step forecast, or why there is none: encoders of several settings follow no one law of the sizes."""
     if len(points[["shape", "setting"]].drop_duplicates()) > points["shape"].nunique():
         return "none: encoders differ in settings, each of which has a law of the sizes of its own"
-    return two_step_forecast(observations, HELD_OUT, _LOSS_SETTINGS, (_law_of_loss(points[~held]), law))
+    return two_step_forecast(observations, SHAPES_HELD_OUT, _LOSS_SETTINGS, (_law_of_loss(points[~held]), law))
 
 
 def _law_of_loss(points: pd.DataFrame) -> Law:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from study.architecture import Architecture
+from study.architecture import SIZES, Architecture
 from study.counting import TOTALS, parameters
 from study.errors import InputError, Problem, option_name
 from study.fitting.catalogue import law_named
@@ -20,9 +20,6 @@ from study.fitting.laws import Law
 from study.fitting.minimising import Space
 from study.fitting.verdicts import UNTOLD
 from study.schema import Count, Index, Positive, Strict, Text, shown
-
-SIZES = ("depth", "width", "heads", "ffn")
-"""The variables of laws that a shape has by the same name."""
 
 
 @dataclass(frozen=True)

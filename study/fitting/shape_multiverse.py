@@ -49,7 +49,7 @@ QUESTION = Question(
     above="Width",
     below="Depth",
 )
-SIZES = ("parameters_non_embedding", *(name for name in LEDGER_PARAMETERS if name != "parameters_non_embedding"), *LEDGER_FLOPS)
+HELD_EQUAL = tuple(dict.fromkeys(("parameters_non_embedding", *LEDGER_PARAMETERS, *LEDGER_FLOPS)))
 """What may be held equal; the first is what sweeps hold equal."""
 
 _RATES = ("bracketed only", "all cells")
@@ -84,14 +84,14 @@ def explore_shapes(folder: Path) -> Multiverse:
         raise InputError.at(str(folder), "is no sweep's folder, which the question of shape needs; of a table --ask compute")
     evidence = gather(SweepFolder(folder))
     runs = evidence.ledger["run_id"].astype(str)
-    sizes = {name: dict(zip(runs, evidence.ledger[name].astype(float), strict=True)) for name in SIZES}
+    sizes = {name: dict(zip(runs, evidence.ledger[name].astype(float), strict=True)) for name in HELD_EQUAL}
     tokens = evidence.ledger["tokens"].dropna().nunique() > 1
     budgets = _BUDGETS if tokens else _BUDGETS[:1]
     universes: list[Universe] = []
-    for size, (about, cells) in product(SIZES, _by_validation(evidence)):
+    for size, (about, cells) in product(HELD_EQUAL, _by_validation(evidence)):
         universes += _compared(cells, {"size held equal": size, **about}, sizes[size], budgets)
     table = Table(folder)
-    for size in SIZES:
+    for size in HELD_EQUAL:
         universes += _fitted(table, size, tokens)
     return Multiverse(QUESTION, tuple(universes))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from study.architecture import SIZES
 from study.errors import InputError
 from study.fitting.cells import of_equal_size
 from study.fitting.estimation import Settings
@@ -17,7 +18,6 @@ from study.fitting.ledgers import LEDGER_COLUMNS, columns_apart, usable, why_apa
 from study.fitting.reading import Source, Table
 from study.quantities import plural
 
-_SHAPE = ("depth", "width", "heads", "ffn")
 _SETTINGS = Settings(bootstrap=400)
 
 MOST_SETTINGS = 6
@@ -110,11 +110,11 @@ def _candidates(used: pd.DataFrame) -> list[str]:
         return ["chinchilla", *(["width-depth-tokens"] if varies["depth"] and varies["width"] else [])]
     if varies["parameters"]:
         return ["power-floor", *(["shape"] if _free(used) else [])]
-    of_one_shape = used.groupby([LEDGER_COLUMNS[size] for size in _SHAPE])["tokens"].nunique()
+    of_one_shape = used.groupby([LEDGER_COLUMNS[size] for size in SIZES])["tokens"].nunique()
     return ["tokens-floor"] if of_one_shape.max() > 1 else []
 
 
 def _free(used: pd.DataFrame) -> bool:
     """Whether no size of the shape follows from the others, as a power of them."""
-    sizes = np.log(used[[LEDGER_COLUMNS[size] for size in _SHAPE]].to_numpy(dtype=float))
-    return bool(np.linalg.matrix_rank(np.column_stack([np.ones(len(sizes)), sizes]), tol=1e-6) == 1 + len(_SHAPE))
+    sizes = np.log(used[[LEDGER_COLUMNS[size] for size in SIZES]].to_numpy(dtype=float))
+    return bool(np.linalg.matrix_rank(np.column_stack([np.ones(len(sizes)), sizes]), tol=1e-6) == 1 + len(SIZES))

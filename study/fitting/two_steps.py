@@ -26,7 +26,8 @@ from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_columns
 from study.quantities import plural
 
-SIZES = ("parameters", "tokens")
+SCALE = ("parameters", "tokens")
+"""The variables of laws that say how much is spent."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class ScoreFit:
         steps = {"step 1": self.two_steps.loss, "step 2": self.two_steps.score, "single step": self.single_step}
         points = self.two_steps.score.observations
         roles = points.roles
-        lines = ["columns: " + ", ".join(f"{role} = {roles[role]}" for role in (*SIZES, "loss", "score"))]
+        lines = ["columns: " + ", ".join(f"{role} = {roles[role]}" for role in (*SCALE, "loss", "score"))]
         lines += [f"{plural(len(points), 'row')} of {plural(points.runs, 'run')}", ""]
         for name, found in steps.items():
             reasons = f" ({'; '.join(found.reasons)})" if found.reasons else ""
@@ -91,8 +92,8 @@ def fit_score(source: Source, settings: Settings = USUAL, held_out: float = HELD
     The loss is fitted in the space of `settings`, scores in the space linear. Raises InputError where the table, its columns
     or their values cannot serve, or its rows are too few.
     """
-    points = read_columns(source, (*SIZES, "loss"), "score")
-    by_sizes = _only(points, SIZES)
+    points = read_columns(source, (*SCALE, "loss"), "score")
+    by_sizes = _only(points, SCALE)
     return ScoreFit(
         two_steps=two_steps(points, settings),
         single_step=fit(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear")),

@@ -31,7 +31,7 @@ REGAIN = 1e-8
 WIDEST = 10.0
 """An exponent, or a worth of repeats, whose 95% interval spans more than this factor is hardly told by the rows."""
 
-FEWEST_RUNS = 6
+FEWEST_RUNS_OF_ROWS = 6
 """Resamples of fewer runs with many rows each scatter too little: of 4 runs intervals of 95% covered 0.78, of 6 0.93."""
 
 WORST_CONDITION = 1e8
@@ -71,7 +71,7 @@ def weaknesses(
         elif name in law.watched and lowest >= 0 and low * WIDEST < high:
             span = "reaches 0" if low < 1e-3 * high else f"spans a factor of {high / low:.0f}"
             reasons.append(f"the interval of {name} {span}")
-    if points.runs < FEWEST_RUNS and points.runs < len(points):
+    if points.runs < FEWEST_RUNS_OF_ROWS and points.runs < len(points):
         reasons.append(f"the rows are of {plural(points.runs, 'run')}, too few to tell how runs scatter")
     drawn = resamples.failed + len(resamples.theta)
     if resamples.failed > 0.05 * drawn:

@@ -8,13 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.lines import Line2D
 
+from study.architecture import SIZES
 from study.fitting.cells import Cell
 from study.plotting.style import MARKERS, series_styles, size_styles
 
 STROKES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 """Of the lines of one colour, in order of width, heads and FFN, settings as they come."""
-
-SIZES = ["depth", "width", "heads", "ffn"]
 
 
 def of_cell(cell: Cell) -> dict[str, object]:
@@ -39,7 +38,7 @@ def line_styles(data: pd.DataFrame) -> dict[str, dict[str, Any]]:
     Of the lines of one colour the first has that colour's marker, the second the same with a white face, the third the next
     marker, and so on; their strokes go round, too.
     """
-    shown = data.drop_duplicates("line").sort_values(SIZES, kind="stable")
+    shown = data.drop_duplicates("line").sort_values([*SIZES], kind="stable")
     size = next((size for size in SIZES if data[size].nunique() > 1), None)
     shade = "setting" if size is None else size
     colours: Mapping[Any, tuple[str, str]] = series_styles(shown[shade]) if size is None else size_styles(shown[shade])
