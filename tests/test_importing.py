@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+import transformers
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
+from study.model.in_transformers import our_architecture, our_weights
+from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
@@ -100,6 +103,21 @@ def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp
     (tmp_path / "texts.txt").write_text("kame gila\nnome\n")
     status, out, err = study("features", run.path, tmp_path / "texts.txt", "--layer", 1)
     assert (status, "2 embeddings of width 16" in out) == (0, True), err
+
+
+@pytest.mark.parametrize("name", ["Bert", "MegatronBert", "RoFormer"])
+def test_a_decoder_of_its_own_brings_its_own_bias(name: str) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 200}
+    more = {"embedding_size": 16} if name == "RoFormer" else {}
+    settings = getattr(transformers, f"{name}Config")(**sizes, **more, max_position_embeddings=16, tie_word_embeddings=False)
+    theirs = getattr(transformers, f"{name}ForMaskedLM")(settings).eval()
+    torch.nn.init.normal_(theirs.cls.predictions.bias)
+    torch.nn.init.normal_(theirs.cls.predictions.decoder.bias)
+    ours = MaskedLanguageModel(our_architecture(settings.to_dict(), "theirs")).eval()
+    ours.load_state_dict(our_weights(theirs.state_dict(), ours.architecture, "theirs"))
+    tokens = torch.randint(0, 200, (3, 16))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=0)
 
 
 def test_a_vocab_txt_is_kept_as_the_tokeniser_that_it_makes(place: Path, tmp_path: Path) -> None:

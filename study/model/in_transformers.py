@@ -187,11 +187,15 @@ def _unusual(config: Mapping[str, Any], position_encoding: str, place: str) -> I
 def our_weights(theirs: Mapping[str, Tensor], architecture: Architecture, place: str) -> dict[str, Tensor]:
     """The weights of a MaskedLanguageModel of this architecture in fp32, from those of `kin_of` it.
 
-    Others, as a pooler's, are left out; norms may have the names of TensorFlow. Raises InputError, at `place`, where one is
-    missing or of another size.
+    Others, as a pooler's, are left out; norms may have the names of TensorFlow. The head's bias is that of a decoder of its own
+    where it has one, which BERT adds in place of the other. Raises InputError, at `place`, where one is missing or of another
+    size.
     """
     kin = kin_of(architecture)
     there = {name.replace(".gamma", ".weight").replace(".beta", ".bias"): tensor.float() for name, tensor in theirs.items()}
+    bias, decoders_bias = (_their_name(name, kin) for name in ("head.bias", "head.decoder.bias"))
+    if not architecture.tied_decoder and decoders_bias in there:
+        there[bias] = there[decoders_bias]
     with torch.device("meta"):
         wanted = MaskedLanguageModel(architecture).state_dict()
     found: dict[str, Tensor] = {}
