@@ -25,7 +25,7 @@ def undecided(evidence: Evidence) -> list[str]:
     """What the evidence leaves open, each with what would settle it."""
     of_cells = (_open_runs, _open_cells, _open_sizes, _open_seeds, _open_scatter)
     of_pairs = (_open_pairs, _open_steps, _open_rates, _open_knobs, _open_vertices)
-    parts = (*of_cells, *of_pairs, _open_tasks, _mixed_precision, _trained_runs, _limits)
+    parts = (*of_cells, *of_pairs, _open_tasks, _mixed_precision, _unread_text, _trained_runs, _limits)
     return [line for part in parts for line in part(evidence)]
 
 
@@ -195,6 +195,16 @@ def _mixed_precision(evidence: Evidence) -> Iterator[str]:
             f"Whether precision plays a part: auto meant {counts}; base.recipe.precision in the sweep file would train all "
             "anew in one."
         )
+
+
+def _unread_text(evidence: Evidence) -> Iterator[str]:
+    """How much of the text is [UNK], by the run that tells the most of it."""
+    if evidence.ledger.empty or "unknown_share" not in evidence.ledger:
+        return
+    row = evidence.ledger.sort_values("unknown_share", ascending=False).iloc[0]
+    tokenizer = evidence.folder.run(str(row["run_id"])).config().data.tokenizer
+    if unread := tokenizer.unread(row["unknown_share"]):
+        yield f"What a tokeniser that knows more of this text would do: {unread}."
 
 
 def _repeated_text(evidence: Evidence) -> Iterator[str]:

@@ -58,7 +58,8 @@ class RunRecord(Strict):
     sequences. `train_flops` and its namesakes are totals over the steps done, by the conventions of
     study.counting, the forward passes of a teacher among them. `train_loss_nats` is the mean of what the last steps minimised,
     where a teacher has its share. `weights_sha256` is that of the file of weights, by which damage is
-    known. `wall_seconds` sums the attempts' training time, validation included.
+    known. `unknown_share` is that of [UNK] among the tokens of the train split; records of earlier versions do not tell it.
+    `wall_seconds` sums the attempts' training time, validation included.
 
     A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
     what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
@@ -84,6 +85,7 @@ class RunRecord(Strict):
     accuracy: float | None = None
     validation_masked_tokens: int | None = None
     unigram_entropy_nats: float | None = None
+    unknown_share: float | None = None
     stuck_at_unigram: bool | None = None
     train_loss_nats: float | None = None
     parameters: int
@@ -139,17 +141,20 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
 
     `cell` is shared by the runs that differ only in the `tuned` knobs and the seed; `exclusion` says why fits leave a row
     out and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is FOREIGN whatever became of
-    it. What the runs spent themselves is told where any of them has a trunk, and layers cut where any has a donor. Rows are
-    ordered by size, budget, learning rate and seed, so that the same records give the same bytes.
+    it. What the runs spent themselves is told where any of them has a trunk, layers cut where any has a donor, and the share of
+    [UNK] where any record does. Rows are ordered by size, budget, learning rate and seed, so that the same records give the
+    same bytes.
     """
     import pandas as pd
 
     rows = []
+    told = any(record.unknown_share is not None for record in records)
     branched = any(record.trunk is not None for record in records)
     cut = any(record.layers_cut is not None for record in records)
     for record in sorted(records, key=lambda record: record.run_id):
         unshown = {*NO_COLUMNS} | (set() if branched else {"spent_tokens", "trunk", "trunk_step"})
         unshown |= set() if cut else {"layers_cut"}
+        unshown |= set() if told else {"unknown_share"}
         values = record.model_dump(mode="json", exclude=unshown)
         environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
         cell = cell_of(record.config, tuned, record.data_fingerprint)

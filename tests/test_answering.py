@@ -213,6 +213,16 @@ def test_text_that_runs_saw_again_is_told(tmp_path: Path) -> None:
     assert line.startswith("What new text would do in place of repeated: runs passed up to 15.5 times over the 129.0k tokens")
 
 
+def test_text_that_the_tokeniser_does_not_know_is_told(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", shapes=SMALL)
+    for run, share in zip(folder.runs(), (None, 0.04, 0.2), strict=False):
+        assert not any("[UNK]" in line for line in undrawn(folder).to_dict()["findings"]["undecided"]), share
+        record = json.loads(run.record_file.read_bytes())
+        run.record_file.write_text(json.dumps(record | {"unknown_share": share}))
+    (line,) = [line for line in undrawn(folder).to_dict()["findings"]["undecided"] if "[UNK]" in line]
+    assert line.startswith("What a tokeniser that knows more of this text would do: 20% of the text's tokens are [UNK],")
+
+
 def test_all_stuck(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     for depth, width in SMALL:

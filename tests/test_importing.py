@@ -97,6 +97,7 @@ def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp
     told = to_text(run, record).splitlines()
     assert any("Answers leave it out, stuck near the unigram entropy or above" in line for line in told)
     assert "  base: {architecture: {positions: 24}}" in told, "what is as usual a sweep file need not say"
+    assert "30% of the text's tokens are [UNK]" in to_text(run, record.model_copy(update={"unknown_share": 0.3}))
     theirs = BertForMaskedLM.from_pretrained(tmp_path / "bert").eval()
     tokens = torch.randint(0, 200, (3, 12))
     torch.testing.assert_close(Pretrained(run).masked_language_model()(tokens), theirs(tokens).logits, atol=1e-5, rtol=0)

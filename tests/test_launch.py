@@ -17,6 +17,7 @@ from filelock import FileLock
 
 from study.data.cache import cache_root
 from study.data.prepared import stream_fingerprint
+from study.data.tokenizing import SPECIAL_PIECES
 from study.folders import RunFolder, SweepFolder, checkpoints_in
 from study.sweeping.sweep_files import read_sweep
 from tests.launching import Place, has_rows, numbers, until_in, written
@@ -76,6 +77,7 @@ def test_a_sweep_runs_to_its_answer(finished: tuple[Place, str]) -> None:
     pd.testing.assert_frame_equal(ledger[columns], as_text[columns])
     assert set(ledger["run_id"]) == {run.run_id for run in folder.runs()}
     assert ledger["exclusion"].isna().all()
+    assert (ledger["unknown_share"] == 0).all()
     assert json.loads((folder.fits / "learning_rate.json").read_text())["cells"]
     drawn = {path.stem for path in folder.figures.glob("*.svg")}
     assert drawn == {path.stem for path in folder.figures.glob("*.png")}
@@ -224,6 +226,20 @@ def test_a_launch_tells_every_problem_at_once(corpus: Path, tmp_path: Path, stud
     assert status == 2
     assert [line.partition(": ")[2].partition(":")[0] for line in told.splitlines()] == ["data.corpus", "downstream.tasks[0]"]
     assert told == study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])[2]
+
+
+def test_text_that_its_vocabulary_cannot_read_is_planned_with_a_warning_and_refused_before_anything_is_trained(
+    corpus: Path, tmp_path: Path, study: Any
+) -> None:
+    pieces = [*SPECIAL_PIECES, *(f"unused{number}" for number in range(95))]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    tokenizer = {"kind": "file", "path": str(tmp_path / "vocab.txt"), "vocabulary": 100}
+    sweep = write_sweep(tmp_path / "toy.yaml", corpus, data={"tokenizer": tokenizer})
+    status, told, _ = study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])
+    assert (status, "100% of the text's tokens are [UNK]" in told) == (0, True)
+    status, _, refused = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
+    assert (status, "data.tokenizer: " in refused) == (2, True)
+    assert not (tmp_path / "results" / "toy" / "runs").exists()
 
 
 def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(

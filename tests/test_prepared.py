@@ -12,12 +12,13 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import Whitespace
 
-from study.config import DataConfig
+from study.config import DataConfig, TokenizerConfig, fingerprint_of
 from study.data import packing
 from study.data.cache import sha256_of
 from study.data.corpora import Split, split_of
 from study.data.packing import entropy_nats, token_dtype
-from study.data.prepared import data_fingerprint, prepare
+from study.data.prepared import data_fingerprint, prepare, unread_at_first
+from study.data.tokenizing import SPECIAL_PIECES
 from study.errors import InputError
 
 
@@ -37,6 +38,21 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def config(corpus: Path, **values: Any) -> DataConfig:
     defaults: dict[str, Any] = {"tokenizer": {"vocabulary": 128}, "sequence_length": 16, "validation_sequences": 8}
     return DataConfig.parse({"corpus": str(corpus)} | defaults | values)
+
+
+def vocabulary_of(letters: str, folder: Path) -> dict[str, Any]:
+    """A tokeniser's file of the special pieces and of these letters, each a piece."""
+    pieces = [*SPECIAL_PIECES, *letters, *(f"##{letter}" for letter in letters)]
+    pieces += [f"unused{number}" for number in range(64 - len(pieces))]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    return {"kind": "file", "vocabulary": 64, "path": str(folder / "vocab.txt")}
+
+
+def share_without(letter: str, texts: list[str]) -> float:
+    """The share of [UNK] where words of this letter are not known, and of all others each letter is a token."""
+    words = [word for text in texts for word in text.split()]
+    known = [len(word) for word in words if letter not in word]
+    return (len(words) - len(known)) / (len(words) - len(known) + sum(known))
 
 
 def texts_of(corpus: Path) -> list[str]:
@@ -101,6 +117,53 @@ def test_facts_count_what_was_kept_and_left_out(corpus: Path) -> None:
     assert facts.text_bytes == sum(map(len, texts_of(corpus)))
     assert (facts.vocabulary, facts.dtype) == (128, "uint16")
     assert facts.tokenizer_sha256 == sha256_of(prepared.folder / "tokenizer.json")
+
+
+def test_what_the_vocabulary_does_not_know_is_counted_and_told_above_a_share(corpus: Path, tmp_path: Path) -> None:
+    prepared = prepare(config(corpus))
+    assert prepared.facts.unknown_share == 0
+    data = config(corpus, tokenizer=vocabulary_of("abcdefg", tmp_path))
+    share = prepare(data).facts.unknown_share
+    assert share == pytest.approx(share_without("h", [text for text in texts_of(corpus) if split_of(text) == "train"]))
+    told = data.tokenizer.unread(share)
+    assert told is not None
+    assert told.startswith(f"{share:.0%} of the text's tokens are [UNK], ")
+    assert told.endswith("train a tokeniser on this text (kind: wordpiece), or give one of its language")
+    assert data.tokenizer.unread(0.05) is data.tokenizer.unread(None) is None
+    assert "a larger vocabulary" in str(TokenizerConfig().unread(0.06))
+
+
+def test_how_a_text_begins_tells_before_anything_is_built_what_is_unknown(corpus: Path, tmp_path: Path) -> None:
+    told = {
+        letters: unread_at_first(config(corpus, tokenizer=vocabulary_of(letters, tmp_path))) for letters in ("abcdefg", "xyz")
+    }
+    beginning = [*texts_of(corpus), texts_of(corpus)[0]]
+    assert str(told["abcdefg"]).startswith(f"{share_without('h', beginning):.0%} of the text's tokens are [UNK]")
+    assert str(told["xyz"]).startswith("100% of the text's tokens are [UNK]")
+    assert unread_at_first(config(corpus, tokenizer=vocabulary_of("abcdefgh", tmp_path))) is None
+    assert unread_at_first(config(corpus)) is None, "its vocabulary is yet to be made"
+    assert not (tmp_path / "cache").exists()
+
+
+def test_text_of_which_the_vocabulary_knows_nothing_is_refused_with_corpus_tokeniser_and_remedy(
+    corpus: Path, tmp_path: Path
+) -> None:
+    data = config(corpus, tokenizer=vocabulary_of("xyz", tmp_path))
+    with pytest.raises(InputError) as refused:
+        prepare(data)
+    (problem,) = refused.value.problems
+    assert problem.place == "data.tokenizer"
+    assert problem.message.startswith(f"{data.tokenizer.path} cannot read {corpus}: ")
+    assert problem.message.endswith("train a tokeniser on this text (kind: wordpiece), or give one of its language")
+
+
+def test_an_entry_of_an_earlier_version_opens_without_the_share_of_unknown_words(corpus: Path) -> None:
+    prepared = prepare(config(corpus))
+    manifest = json.loads((prepared.folder / "manifest.json").read_text())
+    del manifest["facts"]["unknown_share"]
+    manifest["seal"] = fingerprint_of([manifest["facts"], manifest["files"]])
+    (prepared.folder / "manifest.json").write_text(json.dumps(manifest))
+    assert prepare(config(corpus)).facts == prepared.facts.model_copy(update={"unknown_share": None})
 
 
 def test_the_second_use_opens_what_the_first_built(corpus: Path) -> None:

@@ -232,6 +232,12 @@ def test_what_was_not_reached_is_missing_and_never_zero(tmp_path: Path) -> None:
     assert folder.read_ledger().equals(table)
 
 
+def test_the_share_of_unknown_words_is_a_column_where_any_record_tells_it(tmp_path: Path) -> None:
+    earlier, later = record(), record(unknown_share=0.25)
+    assert "unknown_share" not in ledger([earlier])
+    assert ledger([earlier, later])["unknown_share"].dropna().tolist() == [0.25]
+
+
 def test_an_empty_sweep_has_an_empty_ledger(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "sweep")
     with pytest.raises(InputError, match="does not exist"):

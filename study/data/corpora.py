@@ -52,6 +52,11 @@ def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Documen
             yield Document(piece.encode("utf-8", "replace").decode().strip(), source)
 
 
+def lies_in_files(corpus: str) -> bool:
+    """Whether a corpus is a local file or a folder of them."""
+    return corpus != _DOCSTRINGS and not corpus.startswith(PREFIX)
+
+
 def check_corpus(data: DataConfig) -> None:
     """Raise InputError where a local corpus is missing or of no known kind, or a file does not begin as it should.
 
@@ -59,7 +64,7 @@ def check_corpus(data: DataConfig) -> None:
     """
     if data.corpus.startswith(PREFIX):
         hub_name(data.corpus)
-    elif data.corpus != _DOCSTRINGS:
+    elif lies_in_files(data.corpus):
         for file in corpus_files(data.corpus):
             next(read_file(file, data.text_column), None)
 

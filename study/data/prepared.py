@@ -16,9 +16,17 @@ from tokenizers import Tokenizer
 
 from study.config import DataConfig, TokenizerConfig, fingerprint_of
 from study.data.cache import cache_root, check_cache, open_entry, sha256_of
-from study.data.corpora import Split, Tally, check_corpus, corpus_identity, read_corpus, split_documents
+from study.data.corpora import Split, Tally, check_corpus, corpus_identity, lies_in_files, read_corpus, split_documents
 from study.data.packing import PackedSequences, entropy_nats, token_dtype, token_file, write_tokens
-from study.data.tokenizing import SpecialTokens, load_tokenizer, open_tokenizer, tokenizer_file, train_tokenizer
+from study.data.tokenizing import (
+    SpecialTokens,
+    as_trained_on,
+    first_characters,
+    load_tokenizer,
+    open_tokenizer,
+    tokenizer_file,
+    train_tokenizer,
+)
 from study.errors import InputError, told_together
 from study.schema import Strict
 
@@ -27,12 +35,14 @@ PACKING_VERSION = 1
 
 _TOKENIZER_FILE = "tokenizer.json"
 _VALIDATION_SEED = 0
+_LOOKED_AT_CHARACTERS = 200_000
 
 
 class Facts(Strict):
     """What is known of a corpus and its tokens; `unigram_entropy_nats` is that of the train split without special tokens.
 
-    `text_bytes` are the UTF-8 bytes of the documents kept; empty and repeated documents are left out and counted.
+    `unknown_share` is that of [UNK] among its tokens without the other special ones; entries of an earlier version do not tell
+    it. `text_bytes` are the UTF-8 bytes of the documents kept; empty and repeated documents are left out and counted.
     """
 
     vocabulary: int
@@ -43,6 +53,7 @@ class Facts(Strict):
     empty_documents: int
     duplicate_documents: int
     unigram_entropy_nats: float
+    unknown_share: float | None = None
     tokenizer_sha256: str
 
 
@@ -137,7 +148,22 @@ def prepare(data: DataConfig, *, progress: bool = False) -> PreparedData:
         facts=facts,
     )
     _check_sizes(prepared)
+    _check_read(prepared, data)
     return prepared
+
+
+def unread_at_first(data: DataConfig) -> str | None:
+    """What to tell of how a text begins where the file of its tokeniser does not know much of it; None where all is well.
+
+    Also where the tokeniser is yet to be trained, and of texts that are no local files, which would take long to get.
+    """
+    if data.tokenizer.kind != "file" or not lies_in_files(data.corpus):
+        return None
+    tokenizer = as_trained_on(load_tokenizer(data.tokenizer))
+    texts = first_characters((document.text for document in read_corpus(data)), _LOOKED_AT_CHARACTERS)
+    encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    counts = np.bincount([token for encoding in encodings for token in encoding.ids], minlength=data.tokenizer.vocabulary)
+    return data.tokenizer.unread(_unknown_share(counts, SpecialTokens.of(tokenizer)))
 
 
 def stream_fingerprint(data: DataConfig) -> str:
@@ -169,8 +195,9 @@ def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
 
     tally = Tally()
     counts = write_tokens(_documents(data, progress, tally, "Tokenizing"), tokenizer, folder)
+    special = SpecialTokens.of(tokenizer)
     words = counts["train"].copy()
-    words[list(SpecialTokens.of(tokenizer).all)] = 0
+    words[list(special.all)] = 0
     facts = Facts(
         vocabulary=data.tokenizer.vocabulary,
         dtype=token_dtype(data.tokenizer.vocabulary).name,
@@ -180,9 +207,16 @@ def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
         empty_documents=tally.empty,
         duplicate_documents=tally.duplicates,
         unigram_entropy_nats=entropy_nats(words),
+        unknown_share=_unknown_share(counts["train"], special),
         tokenizer_sha256=sha256_of(folder / _TOKENIZER_FILE),
     )
     return facts.model_dump(mode="json")
+
+
+def _unknown_share(counts: NDArray[np.int64], special: SpecialTokens) -> float:
+    """The share of [UNK] among tokens that were counted, without the other special ones."""
+    known = counts.sum() - counts[list(special.all)].sum()
+    return float(counts[special.unk] / max(1, counts[special.unk] + known))
 
 
 def _documents(data: DataConfig, progress: bool, tally: Tally, title: str) -> Iterator[tuple[Split, str]]:
@@ -209,3 +243,11 @@ def _check_sizes(prepared: PreparedData) -> None:
             "data.validation_sequences",
             f"{prepared.validation_sequences:,} are asked for, but {holds} {validation:,} of length {length}; {remedy}",
         )
+
+
+def _check_read(prepared: PreparedData, data: DataConfig) -> None:
+    """Raise InputError where the text is next to nothing but [UNK], of which nothing can be learned."""
+    if prepared.unigram_entropy_nats == 0:
+        name = data.tokenizer.path or "the tokeniser trained on it"
+        nothing = f"{name} cannot read {data.corpus}: but for [UNK] its train split holds one kind of piece at most"
+        raise InputError.at("data.tokenizer", f"{nothing}; {data.tokenizer.remedy}")

@@ -128,8 +128,12 @@ def tokenizer_file(config: TokenizerConfig) -> Path:
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
-    """A `tokenizer.json` as training uses it: nothing cut or padded, and `[SEP]` in a text is text, not the special piece."""
-    tokenizer = Tokenizer.from_file(str(path))
+    """A `tokenizer.json` as training uses it."""
+    return as_trained_on(Tokenizer.from_file(str(path)))
+
+
+def as_trained_on(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokeniser as training uses it: nothing cut or padded, and `[SEP]` in a text is text, not the special piece."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True

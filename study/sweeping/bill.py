@@ -54,7 +54,8 @@ class Bill:
     """What a sweep will cost, cell by cell, but for what tuning adds to its combinations; `at_most` where it may need less.
 
     Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate. `cells` are
-    those of the rows; a search has a row, that of the largest run it may try, and no cell.
+    those of the rows; a search has a row, that of the largest run it may try, and no cell. `unread` tells where the tokeniser
+    does not know much of the text.
     """
 
     rows: tuple[BillRow, ...]
@@ -63,6 +64,7 @@ class Bill:
     sharing: Sharing | None = None
     at_most: bool = False
     cells: tuple[Cell, ...] = ()
+    unread: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The bill as plain values."""
@@ -71,6 +73,7 @@ class Bill:
         sharing = {} if self.sharing is None else {"sharing": asdict(self.sharing)}
         return (
             {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis, "at_most": self.at_most}
+            | {"unread": self.unread}
             | totals
             | sharing
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from study.config import RunConfig
 from study.data.hub import PREFIX
-from study.data.prepared import PreparedData, check_files, data_fingerprint, prepare
+from study.data.prepared import PreparedData, check_files, data_fingerprint, prepare, unread_at_first
 from study.durable_files import takes_files
 from study.errors import InputError, told_together
 from study.folders import SweepFolder, checkpoints_in
@@ -45,7 +46,8 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
 
     Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
     """
-    return _bill(spec, folder_of(spec, results), resources, slots_of(resources))
+    billed = _bill(spec, folder_of(spec, results), resources, slots_of(resources))
+    return replace(billed, unread=unread_at_first(spec.data))
 
 
 def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: list[Slot], *checks: Callable[[], object]) -> Bill:
@@ -164,7 +166,7 @@ def launched(
         with preparing(folder.stop_file):
             data = prepare(spec.data, progress=True)
             _check_trained_runs(spec, folder, data)
-        if note := _passes(spec, data):
+        for note in filter(None, (_passes(spec, data), spec.data.tokenizer.unread(data.facts.unknown_share))):
             console.print(note, markup=False, soft_wrap=True)
         coordinator = Coordinator(spec, values, folder, data.fingerprint)
         mirror = MirrorProcess(folder)

@@ -44,6 +44,7 @@ def bill_summary(bill: Bill) -> str:
             *_heads_line(bill),
             *_extension_line(bill),
             *_scores_line(bill),
+            *_unread_line(bill),
         ]
     )
 
@@ -96,6 +97,12 @@ def _scores_line(bill: Bill) -> Iterator[str]:
     downstream = next((cell.spec.downstream for cell in bill.cells), None)
     if downstream is not None:
         yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, which are made when the runs have ended."
+
+
+def _unread_line(bill: Bill) -> Iterator[str]:
+    """How much of the text its tokeniser does not know."""
+    if bill.unread is not None:
+        yield f"As far as the text begins, {bill.unread}."
 
 
 def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:

@@ -168,6 +168,7 @@ def _surroundings(prepared: PreparedData, execution: Execution, precision: Preci
         "data_fingerprint": prepared.fingerprint,
         "train_tokens": prepared.train_tokens,
         "unigram_entropy_nats": prepared.unigram_entropy_nats,
+        "unknown_share": prepared.facts.unknown_share,
         "peak_memory_bytes": peak_memory_bytes(execution),
         "environment": environment(execution, precision),
     }

@@ -103,6 +103,7 @@ def to_text(run: RunFolder, record: RunRecord) -> str:
         [
             f"{architecture.shape_name}, {record.parameters:,} parameters: {run.path}",
             f"{record.loss_nats:.4f} nats per masked token on {of_text}; of its unigrams {record.unigram_entropy_nats:.4f}",
+            *([f"Of {data.corpus}: {unread}"] if (unread := data.tokenizer.unread(record.unknown_share)) else []),
             *([f"Answers leave it out, {record.exclusion}: name its folder to score it"] if record.exclusion else []),
             "A sweep that begins with it or learns from it says:",
             f"  data: {{tokenizer: {_in_a_line(data.tokenizer.model_dump())}}}",
