@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pandas as pd
 import pytest
 import yaml
@@ -188,6 +189,38 @@ def test_a_dataset_of_the_hub_is_read_by_name(tmp_path: Path) -> None:
     assert len(task.test) == len(TEXTS)
     source["splits"] = {"train": "train", "test": "tset"}
     assert "has no split 'tset'; did you mean 'test'?" in refused(made(tmp_path, SINGLE | {"source": source}))
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "told"),
+    [
+        (["1", "2", "3"], None, ["1", "2", "3"]),
+        (["1", "0", "2"], None, ["1", "0", "2"]),
+        (["1", "2", "3"], [3, 2, 1], ["3", "2", "1"]),
+        (["1", "2", "3"], ["low", "middle", "high"], ["low", "middle", "high"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["single", "tokens"])
+def test_a_class_of_the_hub_is_an_index_whatever_its_name(
+    kind: str, classes: list[str], labels: list[Any] | None, told: list[str], tmp_path: Path
+) -> None:
+    """The classes of a dataset are in its Parquet files' metadata; labels that the task gives name them in their order."""
+    tokens = kind == "tokens"
+    classes_of = datasets.ClassLabel(names=classes)
+    features = {"text": datasets.Value("string"), "label": classes_of}
+    if tokens:
+        features = {"tokens": datasets.List(datasets.Value("string")), "tags": datasets.List(classes_of)}
+    rows = [{"tokens": ["a"], "tags": [place]} if tokens else {"text": "a", "label": place} for place in (2, 0, 1)]
+    for split in ("train", "dev", "test"):
+        data = datasets.Dataset.from_list(rows, features=datasets.Features(features))
+        data.to_parquet(str(tmp_path / f"{split}.parquet"))
+    files = {"train": "train", "dev": "validation", "test": "test"}
+    spec: dict[str, Any] = {"kind": kind, "metrics": ["accuracy"]} | ({} if labels is None else {"labels": labels})
+    task = load_task(made(tmp_path, spec | {"source": {"files": None, "hub": str(tmp_path), "splits": files}}))
+    assert list(task.labels) == told
+    texts = [example.label for example in task.test if isinstance(example, TextExample)]
+    tags = [label for example in task.test if isinstance(example, TokensExample) for label in example.labels]
+    assert (tags if tokens else texts) == [2, 0, 1]
 
 
 @pytest.mark.parametrize(

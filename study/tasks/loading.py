@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +107,17 @@ def _tables(spec: TaskSpec, source: Source, pattern: Path | None) -> dict[str, T
     return {role: _table(spec, source, pattern, split) for role, split in _named_splits(spec, source).items()}
 
 
+def _label_column(spec: TaskSpec, source: Source) -> str | None:
+    """The column that holds classes, None of a task that has none."""
+    if spec.regression or spec.kind in ("spans", "minimal_pairs"):
+        return None
+    return spec.columns(source)["labels" if spec.kind == "tokens" else "label"]
+
+
 def _table(spec: TaskSpec, source: Source, pattern: Path | None, split: str) -> Table:
     wanted = list(spec.columns(source).values())
     if pattern is None:
-        return pick(read_hub_split(source, split), wanted)
+        return _with_names(pick(read_hub_split(source, split), wanted), _label_column(spec, source), spec.labels)
     file = split_file(pattern, split)
     if file is None:
         there = splits_there(pattern)
@@ -117,11 +125,24 @@ def _table(spec: TaskSpec, source: Source, pattern: Path | None, split: str) -> 
     return read_table(file, wanted)
 
 
+def _with_names(table: Table, column: str | None, labels: Sequence[str]) -> Table:
+    """A table of the hub with the names of its classes in place of their indices: those that the task gives, or the hub's."""
+    if column is None or column not in table.classes:
+        return table
+    names: dict[Any, str] = dict(enumerate(table.classes[column])) | dict(enumerate(labels))
+    values = [
+        [names.get(each, each) for each in value] if isinstance(value, list) else names.get(value, value)
+        for value in table.columns[column]
+    ]
+    return replace(table, columns={**table.columns, column: values})
+
+
 def _labels(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> tuple[str, ...]:
     """The names of the classes: as specified, as the hub knows them, or those of the train split, sorted."""
-    if spec.labels or spec.regression or spec.kind in ("spans", "minimal_pairs"):
+    column = _label_column(spec, source)
+    if spec.labels or column is None:
         return spec.labels
-    table, column = tables["train"], spec.columns(source)["labels" if spec.kind == "tokens" else "label"]
+    table = tables["train"]
     if column in table.classes:
         return tuple(map(label_name, table.classes[column]))
     values: list[Any] = list(table.columns[column])

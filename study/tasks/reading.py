@@ -22,7 +22,7 @@ class Table:
     """Columns of one split as lists of plain values, and where each row stands for error messages.
 
     `lines` are line numbers from 1 of the rows of a text file; a Parquet file or hub split has none and counts rows from 0.
-    `classes` are the class names of columns that the hub knows as such; their values are indices.
+    `classes` are the class names of columns that the hub knows as such, where their values are indices.
     """
 
     place: str
