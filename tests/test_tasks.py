@@ -380,6 +380,16 @@ def test_a_file_that_is_not_what_its_suffix_says_is_refused(tmp_path: Path, name
     assert message in found
 
 
+def test_files_in_the_folder_that_is_given_go_before_those_beside_the_task(tmp_path: Path) -> None:
+    path = made(tmp_path, SINGLE, train=TEXTS, dev=TEXTS, test=TEXTS)
+    given = tmp_path / "given"
+    given.mkdir()
+    assert len(load_task(path, given).test) == len(TEXTS)
+    for split in ("train", "dev", "test"):
+        write(given / f"{split}.jsonl", TEXTS[:4])
+    assert len(load_task(path, given).test) == 4
+
+
 def test_data_that_are_not_there_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"trec: it is read from local files, trec/{split}; give .*--data"):
         load_task("trec")

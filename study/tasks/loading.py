@@ -21,14 +21,14 @@ from study.tasks.spec import Source, TaskSpec, label_name, read_spec
 def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskData:
     """The task of a name that comes with the package or of a YAML file, all its splits read and checked.
 
-    The sources of the task are looked at in order: files in `data` (or beside the YAML), else the hub or the docstrings.
+    The sources of the task are looked at in order: files in `data`, else beside the YAML, else the hub or the docstrings.
     Raises InputError with file, row and remedy where anything in them cannot be used, and with the place that asks for the
     task where there is none of that name.
     """
     spec, folder = read_spec(name, place)
     if data is not None and not data.is_dir():
         raise InputError.at(str(data), "is not a folder; give the one that holds the files of the tasks")
-    source, pattern = _source(spec, [root for root in (folder, data) if root is not None])
+    source, pattern = _source(spec, [root for root in (data, folder) if root is not None])
     tables = _tables(spec, source, pattern)
     _refuse_repeated_ids(spec, source, tables)
     labels = _labels(spec, source, tables)
