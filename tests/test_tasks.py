@@ -99,6 +99,15 @@ def test_a_task_is_the_same_from_every_format(tmp_path: Path, suffix: str) -> No
     assert task.test[0] == TokensExample(0, ("Ann", "is", "here"), (0, 1, 1))
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_a_delimited_file_may_hold_a_long_text(suffix: str, tmp_path: Path) -> None:
+    csv.field_size_limit(131_072)  # as a process begins
+    texts = ["word " * 30_000 + "end", "short"]
+    rows = [{"text": text, "label": label} for text, label in zip(texts, ("good", "bad"), strict=True)]
+    task = load_task(made(tmp_path, SINGLE, suffix, train=rows, dev=rows, test=rows))
+    assert [example.text for example in task.test if isinstance(example, TextExample)] == texts
+
+
 def test_conll_files_are_read_as_they_are(tmp_path: Path) -> None:
     text = "-DOCSTART- -X- O O\n\nAnn NNP I-NP B-PER\nis VBZ O O\n\nHere RB O O\n"
     for split in ("train", "dev", "test"):

@@ -21,7 +21,9 @@ from study.schema import nearest, shown
 MAX_CHARACTERS = 1_000_000
 """The longest document; a longer one is cut at white space into several."""
 
-_MAX_ROW_BYTES = 64 * 2**20
+MAX_ROW_BYTES = 64 * 2**20
+"""The longest row of a text file that is read into memory as a whole."""
+
 _BLOCK_BYTES = 2**20
 _ROWS = 256
 
@@ -119,10 +121,10 @@ def _is_text(kind: Any) -> bool:
 def _read_jsonl(path: Path, column: str) -> Iterator[str]:
     offset, number = 0, 0
     with path.open("rb") as file:
-        while line := file.readline(_MAX_ROW_BYTES):
+        while line := file.readline(MAX_ROW_BYTES):
             number += 1
-            if len(line) == _MAX_ROW_BYTES:
-                raise InputError.at(f"{path}:{number}", f"is longer than {_MAX_ROW_BYTES:,} bytes; put one object on each line")
+            if len(line) == MAX_ROW_BYTES:
+                raise InputError.at(f"{path}:{number}", f"is longer than {MAX_ROW_BYTES:,} bytes; put one object on each line")
             if not line.isspace():
                 yield _text_of_row(path, number, offset, line, column)
             offset += len(line)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from study.data.files import first_bad_byte
+from study.data.files import MAX_ROW_BYTES, first_bad_byte
 from study.errors import InputError
 from study.schema import nearest, shown
 
@@ -146,6 +146,7 @@ def _read_delimited(path: Path, delimiter: str) -> Table:
     quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     rows: list[list[str]] = []
     lines: list[int] = []
+    csv.field_size_limit(MAX_ROW_BYTES)  # a module's, of 131,072 characters otherwise, which a long document has
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
