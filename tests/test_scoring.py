@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -101,7 +102,7 @@ def job(run: RunFolder, task: str = "first", **changes: Any) -> Job:
     values = {"encoder": run.run_id, "task": task, "task_fingerprint": loaded.fingerprint, "metric": loaded.spec.headline}
     protocol = {"protocol": "zero_shot" if task == "order" else "fine_tune", "update": update}
     knobs = {"learning_rate": 1e-3, "batch_examples": 8, "precision": "fp32"}
-    return Job(ScoreConfig.parse(values | protocol | {"knobs": knobs} | changes), run.path, "toy", name, None)
+    return Job(ScoreConfig.parse(values | protocol | {"knobs": knobs} | changes), run.path, "toy", loaded.spec.kind, name, None)
 
 
 def made(asked: Job, stop: StopSignal | None = None) -> ScoreRecord:
@@ -346,6 +347,35 @@ def test_an_encoder_is_not_scored_by_the_pieces_of_other_text(tmp_path: Path) ->
     write_corpus(corpus, seed=1)
     with pytest.raises(InputError, match=f"data.corpus: {corpus} is other text than run {run.run_id} was trained on"):
         Pretrained(run).tokenizer  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("other", "has other examples than when it was planned; bring them back, or score what is there anew"),
+        ("gone", "does not exist"),
+        ("one label", "a task needs at least two"),
+    ],
+)
+def test_a_score_whose_task_can_no_more_be_read_as_planned_ends_in_a_record_with_the_reason(
+    change: str, reason: str, run: RunFolder, tmp_path: Path
+) -> None:
+    tasks = Path(shutil.copytree(data_of(run), tmp_path / "tasks"))
+    planned = job(run, seed=900 + len(change))
+    asked = replace(planned, task=str(tasks / "first.yaml"))
+    train = tasks / "first-train.jsonl"
+    match change:
+        case "other":
+            train.write_text("".join(reversed(train.read_text().splitlines(keepends=True))))
+        case "gone":
+            (tasks / "first.yaml").unlink()
+        case _:
+            train.write_text("".join(line for line in train.read_text().splitlines(keepends=True) if "late" in line))
+    assert score(asked, Execution(), StopSignal()) == "FAILED"
+    record = asked.folder.score()
+    assert record is not None
+    assert (record.state, record.kind, record.test) == ("FAILED", "single", None)
+    assert reason in str(record.reason)
 
 
 def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:

@@ -142,13 +142,12 @@ class Coordinator:
         """The record of a score whose worker died, as often as it was tried, before it could file one."""
         how = how_ended(exit_status)
         now = timestamp()
-        kind = next(subject.task.spec.kind for subject in self.subjects if subject.task.spec.name == job.config.task)
         return ScoreRecord(
             score_id=job.score_id,
             run_id=job.run.name,
             sweep=job.sweep,
             config=job.config,
-            kind=kind,
+            kind=job.kind,
             state="FAILED",
             reason=f"its worker ended without a record {ATTEMPTS} times, the last time with {how}; see log.txt",
             reported_on="test",

@@ -26,6 +26,7 @@ from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.task_inputs import loaded_task, subset, task_inputs
 from study.scoring.training import fine_tune, prepare_process
 from study.tasks.examples import TaskData
+from study.tasks.spec import Kind
 from study.training.checkpoints import newest_whole_checkpoint, precision_of
 from study.training.execution import Execution, environment, peak_memory_bytes
 from study.training.filing import failure_of, tidy
@@ -36,11 +37,12 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """A score to make: which, of the run in which folder, on the task of which name or file, read from which data."""
+    """A score to make: which, of the run in which folder, on the task of which kind and name or file, read from which data."""
 
     config: ScoreConfig
     run: Path
     sweep: str
+    kind: Kind
     task: str
     data: Path | None
 
@@ -85,7 +87,7 @@ class BaselineJob:
 
 def make_baselines(job: BaselineJob) -> None:
     """Make the baselines of a task and file them, beside other metrics of the same examples that were measured before."""
-    sweep, task = SweepFolder(job.sweep), subset(loaded_task(job.task, job.data), job.knobs)
+    sweep, task = SweepFolder(job.sweep), _planned_task(job.task, job.data, job.knobs, job.fingerprint)
     found = baselines(task, lambda: train_text(pretrained(job.run)))
     before = baseline(sweep, job.name, job.fingerprint)
     known = {} if before is None else before.scores
@@ -99,11 +101,19 @@ def make_baselines(job: BaselineJob) -> None:
     file_baseline(sweep, record)
 
 
+def _planned_task(name: str, data: Path | None, knobs: Knobs, fingerprint: str) -> TaskData:
+    """A task with the examples that a score was planned on; raises InputError where they are others by now."""
+    task = subset(loaded_task(name, data), knobs)
+    if task.fingerprint != fingerprint:
+        raise InputError.at(name, "has other examples than when it was planned; bring them back, or score what is there anew")
+    return task
+
+
 def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["PREEMPTED"]:
     """Make a score and file its record; returns how it ended.
 
-    A score that has its record is not made again, a half-done fine-tuning resumes. Whatever goes wrong ends in a record with
-    the reason, but for PREEMPTED, which leaves none.
+    A score that has its record is not made again, a half-done fine-tuning resumes. Whatever goes wrong, also with reading the
+    task or the encoder, ends in a record with the reason, but for PREEMPTED, which leaves none.
     """
     folder, run = job.folder, pretrained(job.run)
     if (record := folder.score()) is not None:
@@ -114,10 +124,9 @@ def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["
     folder.write_settings(job.config)
     started = timestamp()
     folder.claim_attempt({"pid": os.getpid(), "hostname": platform.node(), "started_at": started})
-    task = subset(loaded_task(job.task, job.data), job.config.knobs)
     checkpoint = newest_whole_checkpoint(folder.checkpoints)
     precision = precision_of(job.config.knobs.precision, checkpoint, execution.device)
-    state, reason, facts = _attempt(lambda: _found(job, run, task, execution, precision, checkpoint, stop))
+    state, reason, facts = _attempt(lambda: _found(job, run, execution, precision, checkpoint, stop))
     if state == "PREEMPTED":
         return state
     folder.file_score(
@@ -126,17 +135,15 @@ def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["
             run_id=run.run_id,
             sweep=job.sweep,
             config=job.config,
-            kind=task.spec.kind,
+            kind=job.kind,
             state=state,
             reason=reason,
-            chosen_on="dev" if "dev" in task.splits else None,
             reported_on="test",
             attempts=folder.attempts(),
             started_at=started,
             finished_at=timestamp(),
             environment=environment(execution, precision),
             peak_memory_bytes=peak_memory_bytes(execution),
-            **{f"{split}_examples": len(examples) for split, examples in task.splits.items()},
             **facts,
         )
     )
@@ -160,18 +167,20 @@ def _attempt(found: Callable[[], Facts]) -> tuple[State | Literal["PREEMPTED"], 
 def _found(
     job: Job,
     run: Pretrained,
-    task: TaskData,
     execution: Execution,
     precision: Precision,
     checkpoint: Path | None,
     stop: StopSignal,
 ) -> Facts:
-    """What the protocol of a score finds."""
+    """What the protocol of a score finds, and what it finds it on."""
     config = job.config
+    task = _planned_task(job.task, job.data, config.knobs, config.task_fingerprint)
+    shared: Facts = {f"{split}_examples": len(examples) for split, examples in task.splits.items()}
+    shared |= {"chosen_on": "dev" if "dev" in task.splits else None}
     if config.update == "none":
-        return score_pairs(config, run, task, execution.device, precision, stop)
+        return shared | score_pairs(config, run, task, execution.device, precision, stop)
     data = task_inputs(task, run, config.knobs)
-    shared: Facts = {"segments": data.segments, "truncated_examples": data.truncated}
+    shared |= {"segments": data.segments, "truncated_examples": data.truncated}
     if config.update == "head" and task.spec.kind != "spans":
         return shared | probe(config, run, data, execution.device, precision, stop)
     tuned = fine_tune(config, run, data, job.folder, execution, precision, checkpoint, stop)

@@ -68,7 +68,7 @@ class Subject:
             knobs=knobs,
             seed=seed,
         )
-        return Job(config, self.run.folder.path, self.sweep, self.name, self.data)
+        return Job(config, self.run.folder.path, self.sweep, self.task.spec.kind, self.name, self.data)
 
 
 def missing_baselines(sweep: SweepFolder, found: list[Subject], knobs: Knobs) -> list[BaselineJob]:
