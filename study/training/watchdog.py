@@ -23,8 +23,10 @@ STDERR = 2
 class Watchdog(pl.Callback):
     """Calls `hung` with the reason, in a thread of its own, where no batch has ended for `seconds`.
 
-    The time that the whole process was stopped does not count. Where the interpreter itself is stuck, so that no thread of it
-    runs, the process ends with status 1 after twice as long, all stacks in its log.
+    The time that the whole process was stopped does not count, up to twice `seconds`. Where the interpreter itself is stuck, so
+    that no thread of it runs, the process ends with status 1 after twice as long, all stacks in its log. No timer that runs
+    without the interpreter tells that from a process that was stopped for longer, which may end so when it goes on; as any that
+    ended without a record it is tried again, from its last checkpoint.
     """
 
     def __init__(self, seconds: float, hung: Callable[[str], None]) -> None:
