@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ class Ragged:
     def __getitem__(self, row: int) -> NDArray[np.int64]:
         return self.values[self.starts[row] : self.starts[row + 1]]
 
-    @property
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """The length of every row."""
         return np.diff(self.starts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -70,16 +71,12 @@ def _raise_all(problems: Iterable[Problem]) -> None:
 
 
 def _problems_of_donor(config: RunConfig, donor: Donor, prepared: PreparedData | None) -> Iterator[Problem]:
-    def unfit(given: Architecture) -> str | None:
-        return _unfit_donor(given, config.architecture)
-
+    unfit = partial(_unfit_donor, wanted=config.architecture)
     return _problems(f"recipe.start {donor.folder}", RunFolder(donor.folder), unfit, config, prepared)
 
 
 def _problems_of_teacher(config: RunConfig, path: Path, prepared: PreparedData | None) -> Iterator[Problem]:
-    def unfit(given: Architecture) -> str | None:
-        return _unfit_teacher(given, config)
-
+    unfit = partial(_unfit_teacher, config=config)
     return _problems(f"recipe.teacher {path}", RunFolder(path), unfit, config, prepared)
 
 
