@@ -25,7 +25,7 @@ from study.scoring.baselines import FEW_EXAMPLES
 from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
-from study.scoring.job import Job, score
+from study.scoring.job import BaselineJob, Job, make_baselines, score
 from study.scoring.launch import at_best_knobs, held, names_of, slots_for, target
 from study.scoring.planning import Subject, subjects
 from study.scoring.pretrained import Pretrained, pretrained
@@ -376,6 +376,14 @@ def test_a_score_whose_task_can_no_more_be_read_as_planned_ends_in_a_record_with
     assert record is not None
     assert (record.state, record.kind, record.test) == ("FAILED", "single", None)
     assert reason in str(record.reason)
+
+
+def test_baselines_are_of_the_examples_that_were_planned_or_not_made(run: RunFolder) -> None:
+    asked, sweep = job(run), SweepFolder(run.path.parents[1])
+    other = BaselineJob(sweep.path, run.path, asked.task, "first", "0" * 16, None, asked.config.knobs)
+    with pytest.raises(InputError, match="has other examples than when it was planned"):
+        make_baselines(other)
+    assert baseline(sweep, "first", "0" * 16) is None
 
 
 def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:
