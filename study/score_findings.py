@@ -184,17 +184,18 @@ def _trend_row(task: TaskScores) -> list[object]:
 
 
 def law_table(evidence: Evidence) -> str:
-    """The law from loss to score of each task, and what it forecast of the encoders that were held out."""
+    """The law from loss to score of each task, and what it forecast of the largest encoders from the others."""
     found = evidence.downstream
     if found is None:
         return ""
     intro = (
-        "Forecasts are of the largest shapes, by the law fitted to the others: at their measured loss, and at the loss that a "
-        "law of the sizes gives them; an error is the mean of |predicted − measured|. Constants of a law that its data do "
-        f"not pin down are not shown. Of fewer than {FREE_FROM} shapes chance is taken as measured and the ceiling as 1; where "
-        "scores level off below that, the law and its intervals are wrong, whatever its status."
+        "Forecasts are of the largest shapes at budgets beyond those of the others, by the law fitted to these: at their "
+        "measured loss, and at the loss that a law of the sizes gives them; an error is the mean of |predicted − measured|. "
+        "Constants of a law that its data do not pin down are not shown. Of fewer than "
+        f"{FREE_FROM} shapes chance is taken as measured and the ceiling as 1; where scores level off below that, the law and "
+        "its intervals are wrong, whatever its status."
     )
-    header = ["task", "law", "status", "constants", "held out", "error at the measured loss", "error from the sizes alone"]
+    header = ["task", "law", "status", "constants", "forecast", "error at the measured loss", "error from the sizes alone"]
     return f"{intro}\n\n{table(header, (_law_row(task) for task in found.all))}"
 
 
@@ -203,9 +204,9 @@ def _law_row(task: TaskScores) -> list[object]:
         return [task.task, None, f"none: {task.law}", None, None, None, None]
     constants = ", ".join(f"{name} {value:.3g}" for name, value in task.law.estimates.items())
     status, forecasts = task.law.status, (task.forecast, task.forecast_from_sizes)
-    held_out = sum(task.held_out) if isinstance(task.forecast, Forecast) else None
+    count = int(task.is_forecast.sum()) or None
     shown = constants if task.law.told else None
-    return [task.task, task.law.law.formula, status.replace("_", " "), shown, held_out, *map(_forecast, forecasts)]
+    return [task.task, task.law.law.formula, status.replace("_", " "), shown, count, *map(_forecast, forecasts)]
 
 
 def _forecast(told: Forecast | str) -> str:

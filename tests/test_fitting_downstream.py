@@ -404,8 +404,7 @@ def test_the_largest_size_is_held_out_and_forecast(evidence: Evidence) -> None:
     found = evidence.downstream
     assert found is not None
     (sst2,) = [task for task in found.tasks if task.task == "sst2"]
-    held = sst2.points[list(sst2.held_out)]
-    assert held["train_flops"].min() > sst2.points[[not one for one in sst2.held_out]]["train_flops"].max()
+    assert sst2.points[sst2.is_forecast]["train_flops"].min() > sst2.points[~sst2.is_forecast]["train_flops"].max()
     assert isinstance(sst2.forecast, Forecast)
     assert np.abs(sst2.forecast.errors).max() < 0.03
     assert isinstance(sst2.forecast_from_sizes, Forecast)
@@ -497,7 +496,7 @@ def test_what_a_forecast_holds_out_has_a_ring_whatever_its_face(evidence: Eviden
     data = score_against_flops.frame(evidence)
     one = data[data["task"] == "sst2"]
     (panel,) = score_against_flops.draw(one).axes
-    held = one[one["held_out"].astype(bool)]
+    held = one[one["forecast"].astype(bool)]
     assert len(held)
     (rings,) = [line for line in panel.get_lines() if line.get_markersize() > 10]
     assert set(np.asarray(rings.get_ydata()).tolist()) == set(held["score"])
@@ -509,7 +508,7 @@ def test_the_title_and_legend_of_one_task_fit_the_figure(tmp_path: Path, figure:
     folder.write_ledger()
     add_scores(folder, {"sst2": TASKS["sst2"]}, seeds=1)
     data = figure.frame(gather(folder))
-    assert not data["held_out"].eq(True).any(), "two shapes are too few for a forecast"
+    assert not data["forecast"].eq(True).any(), "two shapes are too few for a forecast"
     canvas = FigureCanvasAgg(drawn := figure.draw(data))
     canvas.draw()  # type: ignore[no-untyped-call]
     assert drawn.get_suptitle().replace("\n", " ").endswith("bars: 95% over examples")
@@ -556,7 +555,7 @@ def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> 
     seeded = data[data["task"] != "blimp"]
     drawn = score_against_flops.draw(seeded)
     assert drawn.get_suptitle().endswith("bars: 95% over seeds and examples")
-    assert any("held out" in text.get_text() for text in drawn.legends[0].get_texts())
+    assert any("forecast" in text.get_text() for text in drawn.legends[0].get_texts())
 
 
 def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,7 @@ def compare(
                 of_settings.append(_of_settings(family.label, column, other, one, seeds))
             else:
                 of_shapes.append(_of_shapes(family.label, *_larger_first(one, other), seeds))
-    reason = None if of_shapes else _why_none(equal, tuple(left_out.values()))
+    reason = None if of_shapes else _why_none(equal)
     pairs = judged([*of_shapes, *of_settings])
     known = sum(pair.p_value_holm is not None for pair in pairs)
     pairs = tuple(_with_remedies(pair, seeds, known) if pair.status == "undecided" else pair for pair in pairs)
@@ -242,9 +242,9 @@ def _with_remedies(pair: Comparison, seeds: SeedVariances, comparisons: int) -> 
     )
 
 
-def _why_none(equal: list[Family], left_out: tuple[LeftOut, ...]) -> str:
+def _why_none(equal: list[Family]) -> str:
     if not equal:
         return (
             f"no two shapes have equal non-embedding parameters (within {EQUAL_WITHIN:.0%} of one size), budgets and settings"
         )
-    return f"no group of equal parameters has two cells to compare; {len(left_out)} left out"
+    return "no group of equal parameters has two cells to compare"

@@ -60,7 +60,7 @@ class Beside:
 class TaskScores:
     """One task, or the average over tasks, over the encoders of a sweep: its cells, of one run a seed of pre-training.
 
-    `points` are rows of study.fitting.score_points by falling loss; `held_out` says of each whether the forecast holds it out.
+    `points` are rows of study.fitting.score_points by falling loss.
     `chance` is the score of the commonest answer, None where nobody has measured it. `law` gives the score at a loss.
     `forecast` is of the largest shapes at their measured loss, `forecast_from_sizes` at the loss that a law of the sizes gives
     them. Where there is no law or no forecast, the words say why.
@@ -70,11 +70,16 @@ class TaskScores:
     metric: str
     chance: float | None
     points: pd.DataFrame = field(repr=False)
-    held_out: tuple[bool, ...]
     trend: Trend | None
     law: Fit | str
     forecast: Forecast | str
     forecast_from_sizes: Forecast | str
+
+    @property
+    def is_forecast(self) -> NDArray[np.bool_]:
+        """Of each encoder whether it is one of those that were forecast."""
+        labels = [told.labels for told in (self.forecast, self.forecast_from_sizes) if isinstance(told, Forecast)]
+        return np.isin(observed(self.points).labels, labels)
 
     @property
     def above_untrained(self) -> tuple[int, int]:
@@ -214,7 +219,6 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
     law = LAWS["score-of-loss"] if points["shape"].nunique() >= FREE_FROM else between(chance or 0.0)
     observations = observed(points)
     over_loss = replace(observations, columns={"loss": observations.columns["loss"]})
-    held = largest_runs(observations, SHAPES_HELD_OUT)
     told: Fit | str
     try:
         told = fit(law, over_loss, _SETTINGS)
@@ -225,11 +229,10 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
         metric=metric,
         chance=chance,
         points=points,
-        held_out=tuple(held.tolist()),
         trend=_trend(points),
         law=told,
         forecast=forecast(law, over_loss, _SETTINGS, SHAPES_HELD_OUT),
-        forecast_from_sizes=_forecast_from_sizes(points, observations, held, law),
+        forecast_from_sizes=_forecast_from_sizes(points, observations, law),
     )
 
 
@@ -239,11 +242,12 @@ def _trend(points: pd.DataFrame) -> Trend | None:
     return found.untested if found is not None and points["donor"].dropna().duplicated().any() else found
 
 
-def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, held: NDArray[np.bool_], law: Law) -> Forecast | str:
+def _forecast_from_sizes(points: pd.DataFrame, observations: Observations, law: Law) -> Forecast | str:
     """The two-step forecast, or why there is none: encoders of several settings follow no one law of the sizes."""
     if len(points[["shape", "setting"]].drop_duplicates()) > points["shape"].nunique():
         return "none: encoders differ in settings, each of which has a law of the sizes of its own"
-    return two_step_forecast(observations, SHAPES_HELD_OUT, _LOSS_SETTINGS, (_law_of_loss(points[~held]), law))
+    of_loss = _law_of_loss(points[~largest_runs(observations, SHAPES_HELD_OUT)])
+    return two_step_forecast(observations, SHAPES_HELD_OUT, _LOSS_SETTINGS, (of_loss, law))
 
 
 def _law_of_loss(points: pd.DataFrame) -> Law:

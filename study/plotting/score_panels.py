@@ -13,7 +13,6 @@ from matplotlib.lines import Line2D
 
 from study.fitting.downstream import AVERAGE, TaskScores
 from study.fitting.evidence import Evidence
-from study.fitting.forecasting import Forecast
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import legend_below, panels, theme, title_above
 from study.wording import budget_words
@@ -27,15 +26,15 @@ _BUDGET = "dimgray"
 _POINT: dict[str, Any] = {"linestyle": "none", "markersize": 6}
 _SMALLEST, _LARGEST = 4, 8
 """The sizes of points of the smallest and of the largest of several budgets."""
-_HELD_OUT: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 13, "mfc": "none", "mec": "black", "mew": 1}
+_FORECAST: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 13, "mfc": "none", "mec": "black", "mew": 1}
 
 
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
     """One row an encoder and task, the average last: the score against the column `x`, and what it is worth.
 
     `half` is half the 95% interval of the score `over` seeds, of pre-training or fine-tuning, and examples, over examples
-    alone where no encoder has two; `held_out` marks encoders that a forecast holds out, `line` names what an encoder is
-    (study.plotting.lines), and `budget` what it was trained on, whose least number of tokens puts budgets in order.
+    alone where no encoder has two; `forecast` marks encoders that were forecast from the others, `line` names what an encoder
+    is (study.plotting.lines), and `budget` what it was trained on, whose least number of tokens puts budgets in order.
     """
     if evidence.downstream is None:
         return pd.DataFrame()
@@ -58,7 +57,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
                 "half": task.points["half"],
                 "label": task.points["name"],
                 "over": "seeds and examples" if _has_seeds(task) else "examples",
-                "held_out": [held and _is_forecast(task) for held in task.held_out],
+                "forecast": task.is_forecast,
                 **{name: task.points[name] for name in ("random", "majority", "bag_of_words")},
             }
         )
@@ -70,10 +69,6 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
 def _has_seeds(task: TaskScores) -> bool:
     """Whether an encoder has several seeds, of pre-training or of fine-tuning."""
     return bool((task.points["seeds"] > 1).any() or (task.points["runs"].map(len) > 1).any())
-
-
-def _is_forecast(task: TaskScores) -> bool:
-    return isinstance(task.forecast, Forecast) or isinstance(task.forecast_from_sizes, Forecast)
 
 
 def drawn(
@@ -98,8 +93,8 @@ def drawn(
             for (line, budget), some in rows.groupby(["line", "budget"]):
                 style = styles[str(line)] | _POINT | {"markersize": sizes[budget]}
                 panel.errorbar(some["x"], some["score"], some["half"].fillna(0), **style, capsize=3, zorder=4)
-            held = rows[rows["held_out"].astype(bool)]
-            panel.plot(held["x"], held["score"], zorder=5, **_HELD_OUT)
+            held = rows[rows["forecast"].astype(bool)]
+            panel.plot(held["x"], held["score"], zorder=5, **_FORECAST)
             panel.margins(y=0.15)
             finish(panel, data[data["task"] == task])
         legend_below(figure, [*line_key(styles, **_POINT), *_key(points, sizes), *entries])
@@ -142,7 +137,7 @@ def _key(points: pd.DataFrame, sizes: dict[str, float]) -> list[Line2D]:
     ]
     if points["random"].notna().any():
         entries.append(Line2D([], [], marker="x", color=_UNTRAINED, linestyle="", label="untrained weights"))
-    if points["held_out"].any():
-        label = "largest, held out by the forecast"
-        entries.append(Line2D([], [], label=label, **_HELD_OUT))
+    if points["forecast"].any():
+        label = "largest, forecast from the others"
+        entries.append(Line2D([], [], label=label, **_FORECAST))
     return entries
