@@ -50,7 +50,7 @@ FIGURES: dict[str, tuple[ModuleType | OfLaw | LossBySize, str]] = {
     "loss_against_flops": (loss_against_flops, "Final loss against training FLOPs"),
     "loss_against_parameters": (loss_against_parameters, "Final loss against all parameters, with the front"),
     "loss_by_shape": (loss_by_shape, "Loss over depth and width, with contours of equal parameters"),
-    "law_fit": (OfLaw(law_fit.frame, law_fit.draw), "The law of the loss, its interval, held-out runs and residuals"),
+    "law_fit": (OfLaw(law_fit.frame, law_fit.draw), "The law of the loss, its interval, what was forecast, and residuals"),
     "forecast_against_truth": (
         OfLaw(forecast_against_truth.frame, forecast_against_truth.draw),
         "What the law, fitted to the smaller runs, says of the largest",
