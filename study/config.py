@@ -355,9 +355,15 @@ class RunConfig(Strict):
         return values
 
     def without_paths(self) -> dict[str, Any]:
-        """The tree without where corpus, tokeniser and trained runs lie: what tells the runs on one text apart."""
+        """The tree without where corpus, tokeniser and trained runs lie: what tells the runs on one text apart.
+
+        It holds no more than the fingerprint does. The column that the text stands in is left at its default: the text's own
+        fingerprint covers it where it is read.
+        """
         values = self.to_dict()
+        values["architecture"] = {name: value for name, value in values["architecture"].items() if name not in NOT_IN_MLM}
         values["data"].pop("corpus")
+        values["data"]["text_column"] = DataConfig.model_fields["text_column"].default
         values["data"]["tokenizer"].pop("path", None)
         values["recipe"] |= self.recipe.trained_runs
         return values

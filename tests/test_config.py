@@ -248,6 +248,22 @@ def test_where_a_vocabulary_lies_tells_no_runs_apart(tmp_path: Path) -> None:
     assert validation_of(one, "data") == validation_of(other, "data")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": {"corpus": "elsewhere/corpus.txt", "text_column": "body"}},
+        {"architecture": {"pooler": False, "second_output_bias": False}},
+    ],
+)
+def test_what_renames_no_run_tells_none_apart(changes: dict[str, Any]) -> None:
+    one, other = config(CORPUS), config(CORPUS, **changes)
+    assert one != other
+    assert one.fingerprint("data") == other.fingerprint("data")
+    assert one.key == other.key
+    assert cell_of(one, (), "data") == cell_of(other, (), "data")
+    assert validation_of(one, "data") == validation_of(other, "data")
+
+
 @pytest.mark.parametrize(("tokens", "steps"), [(700, 1), (800, 2), (511, 1), (255, 0)])
 def test_a_warmup_in_tokens_is_rounded_to_steps(tokens: int, steps: int) -> None:
     recipe = Recipe.parse({"budget": {"steps": 100}, "batch_tokens": 512, "warmup_tokens": tokens})

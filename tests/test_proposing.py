@@ -34,9 +34,17 @@ def test_a_record_asks_only_the_cell_that_asked_for_its_run(monkeypatch: pytest.
     (first,) = proposer.wanted(records, (), 1)
     assert set(asked.values()) == {1}
     records[first.key] = record(first)
-    proposer.tell(records[first.key])
+    proposer.tell(first.key, records[first.key])
     proposer.wanted(records, (), 1)
     assert {shape: count for shape, count in asked.items() if count > 1} == {first.architecture.shape_name: 2}
+
+
+def test_a_run_is_not_asked_for_again_whatever_its_record_says_of_it() -> None:
+    proposer = CellProposer(cells(sweep()))
+    first, second = proposer.wanted({}, (), 2)
+    ended = {first.key: record(second)}
+    proposer.tell(first.key, ended[first.key])
+    assert proposer.wanted(ended, (), 2) == [second]
 
 
 def test_a_restart_and_a_bill_look_at_each_search_once_however_many_cells_are_in_front_of_it(
@@ -81,7 +89,7 @@ def test_a_sweep_of_cells_ends_with_what_each_cell_asked_for() -> None:
         for config in given:
             assert config.key not in records
             records[config.key] = record(config, 2 + abs(config.recipe.learning_rate - 0.04))
-            proposer.tell(records[config.key])
+            proposer.tell(config.key, records[config.key])
     assert len(records) == 10 * 4
     assert proposer.waiting == 0
     assert not any(cell.wanted(records) for cell in cells(SPEC))
@@ -96,7 +104,7 @@ def test_cells_further_along_are_asked_where_a_record_in_front_of_them_comes_bac
         proposer = CellProposer(planned)
         while given := proposer.wanted(records, (), 1):
             records[given[0].key] = record(given[0], 2 + abs(given[0].recipe.learning_rate - 0.04))
-            proposer.tell(records[given[0].key])
+            proposer.tell(given[0].key, records[given[0].key])
         return records
 
     whole = ended({})

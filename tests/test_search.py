@@ -44,7 +44,7 @@ def run_to_the_end(search: OptunaSearch, records: dict[str, RunRecord], slots: i
             return asked
         key = draw.choice(sorted(running))
         records[key] = ended(running.pop(key), len(records))
-        search.tell(records[key])
+        search.tell(key, records[key])
 
 
 def trials_of(search: OptunaSearch) -> set[tuple[Any, ...]]:
@@ -73,7 +73,7 @@ def test_after_a_restart_only_what_is_missing_is_asked_and_begun_runs_first() ->
     first = before.wanted(records, {}, 6)
     for number, config in enumerate(first[:4]):
         records[config.key] = ended(config, number)
-        before.tell(records[config.key])
+        before.tell(config.key, records[config.key])
     after = OptunaSearch(spec)
     after.restore(records.values(), begun=first[4:])
     wanted = after.wanted(records, {}, 3)
@@ -119,9 +119,9 @@ def test_a_small_space_is_not_run_twice_and_the_search_ends(sampler: str) -> Non
 def test_failed_runs_and_those_that_learned_nothing_are_told_as_failed() -> None:
     search = OptunaSearch(search_sweep(objectives=["loss_nats", "parameters"]))
     diverged, stuck, good = search.wanted({}, {}, 3)
-    search.tell(record(diverged, None, "DIVERGED", reason="training loss is nan"))
-    search.tell(record(stuck, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15))
-    search.tell(ended(good))
+    search.tell(diverged.key, record(diverged, None, "DIVERGED", reason="training loss is nan"))
+    search.tell(stuck.key, record(stuck, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15))
+    search.tell(good.key, ended(good))
     assert [trial.state for trial in search.study.trials] == [TrialState.FAIL, TrialState.FAIL, TrialState.COMPLETE]
     assert search.study.trials[2].values == [ended(good).loss_nats, ended(good).parameters]
 
@@ -129,9 +129,9 @@ def test_failed_runs_and_those_that_learned_nothing_are_told_as_failed() -> None
 def test_a_search_for_the_lowest_loss_learns_where_runs_are_left_on_the_plateau() -> None:
     search = OptunaSearch(search_sweep())
     diverged, stuck, by_hand = search.wanted({}, {}, 3)
-    search.tell(record(diverged, None, "DIVERGED", reason="training loss is nan"))
-    search.tell(record(stuck, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15))
-    search.tell(record(by_hand, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15, excluded="a bad disk"))
+    search.tell(diverged.key, record(diverged, None, "DIVERGED", reason="training loss is nan"))
+    search.tell(stuck.key, record(stuck, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15))
+    search.tell(by_hand.key, record(by_hand, 4.1, stuck_at_unigram=True, unigram_entropy_nats=4.15, excluded="a bad disk"))
     assert [trial.state for trial in search.study.trials] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.FAIL]
     assert search.study.trials[1].values == [4.1]
 

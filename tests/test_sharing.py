@@ -67,6 +67,14 @@ def test_what_another_sweep_has_trained_is_taken_over_as_the_same_file(tmp_path:
     assert len(again.submitted) == 1
 
 
+def test_sweeps_that_name_other_columns_of_a_text_without_any_share_its_runs(tmp_path: Path) -> None:
+    launched(tmp_path, "one", FakeExecutor(), **THREE)
+    again = FakeExecutor()
+    progress = launched(tmp_path, "two", again, **THREE, data={"text_column": "body"})
+    assert (len(progress.ended), again.submitted) == (3, [])
+    assert SweepFolder(tmp_path / "results" / "two").write_ledger()["exclusion"].isna().all()
+
+
 def test_a_run_that_another_sweep_trains_is_waited_for_and_who_trains_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

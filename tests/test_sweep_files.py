@@ -80,6 +80,7 @@ def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> 
         ("seeds.more=1", "seeds.more", "seeds is 2, nothing can be set below it"),
         ("sedes=3", "sedes", "did you mean 'seeds'?"),
         ("base.recipe.lerning_rate=1", "base.recipe.lerning_rate", "did you mean 'learning_rate'?"),
+        ("vary.architecture.pooler=[true, false]", "vary.architecture.pooler", "changes no run"),
         ("tune.recipe.lr={low: 1, high: 2, trials: 2}", "tune.recipe.lr", "is not a knob of a run"),
         ("vary={data.sequence_length: [64, 128]}", "vary.data.sequence_length", "make a sweep of each"),
     ],

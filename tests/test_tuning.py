@@ -192,7 +192,7 @@ def test_a_sweep_finds_the_bracketed_best_of_every_cell_with_three_or_four_trial
             break
         config = running.pop(draw.choice(sorted(running)))
         records[config.key] = record(config, loss_of(config, falling))
-        proposer.tell(records[config.key])
+        proposer.tell(config.key, records[config.key])
     for cell in planned:
         (best,) = [tuning.best for tuning in [cell.tuning(records)] if tuning.best is not None]
         assert best.recipe.learning_rate == pytest.approx(falling(cell.config))

@@ -70,8 +70,8 @@ class Proposer(Protocol):
     def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
         """At most `free` runs to start now, by their key neither ended nor running, those to start first first."""
 
-    def tell(self, record: RunRecord) -> None:
-        """A run has ended."""
+    def tell(self, key: str, record: RunRecord) -> None:
+        """A run has ended; by the key of what was asked for, whatever its record says."""
 
 
 @dataclass
@@ -268,7 +268,7 @@ class Coordinator:
 
     def _take(self, key: str, record: RunRecord) -> None:
         self.progress.ended[key] = record
-        self.proposer.tell(record)
+        self.proposer.tell(key, record)
         self.trunks.ended(record.config, self.progress.ended)
 
     def _ended(self, config: RunConfig, exit_status: int) -> None:

@@ -58,9 +58,8 @@ class CellProposer:
             configs.append(config)
         return configs
 
-    def tell(self, record: RunRecord) -> None:
+    def tell(self, key: str, record: RunRecord) -> None:
         """A run has ended: the cells that asked for it may want others now."""
-        key = record.config.key
         self._given.pop(key, None)
         self._stale.update(dict.fromkeys(sorted(self._askers.pop(key, ()))))
 

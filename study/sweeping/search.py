@@ -56,7 +56,7 @@ class OptunaSearch:
         for record in sorted(ended, key=lambda record: (record.finished_at, record.run_id)):
             if genetic or self.search.prune is not None:
                 self._replay(record, checked(record.config))
-            self.tell(record)
+            self.tell(record.config.key, record)
         for config in begun:
             if config.key not in self._known:
                 self.study.enqueue_trial(self._point(config))
@@ -115,9 +115,8 @@ class OptunaSearch:
                 configs.append(config)
         return configs[:free]
 
-    def tell(self, record: RunRecord) -> None:
+    def tell(self, key: str, record: RunRecord) -> None:
         """Report an ended run; one that failed is told as failed."""
-        key = record.config.key
         if key in self._known:
             return
         self._known.add(key)

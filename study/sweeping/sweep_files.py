@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from study.architecture import Architecture
+from study.architecture import NOT_IN_MLM, Architecture
 from study.config import Masking, Recipe
 from study.errors import InputError, Problem
 from study.named_runs import NO_RUN
@@ -21,7 +21,7 @@ from study.sweeping.spec import Budgets, SweepSpec
 from study.yaml_files import KeyLoader, read_yaml
 
 KNOBS = (
-    *(f"architecture.{name}" for name in Architecture.model_fields),
+    *(f"architecture.{name}" for name in Architecture.model_fields if name not in NOT_IN_MLM),
     *(f"recipe.{name}" for name in Recipe.model_fields if name != "budget"),
     *(f"masking.{name}" for name in Masking.model_fields),
 )
@@ -124,6 +124,8 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
             if str(path).startswith("data."):
                 message = "is one for all runs of a sweep, since losses on other text or other pieces do not compare"
                 yield Problem(f"{place}.{path}", f"{message}; make a sweep of each")
+            elif str(path).removeprefix("architecture.") in NOT_IN_MLM:
+                yield Problem(f"{place}.{path}", "changes no run: a masked language model is built alike at any value")
             elif path not in KNOBS:
                 yield Problem(f"{place}.{path}", f"is not a knob of a run; {nearest(str(path), list(KNOBS))}")
             elif path in TRAINED_RUNS and place != "vary":
