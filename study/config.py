@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -331,12 +331,16 @@ class RunConfig(Strict):
         decay = self.recipe.decay_steps(self.steps)
         return self.steps - decay if 0 < decay < self.steps else None
 
-    def setting(self, knobs: Sequence[str]) -> str:
-        """What some knobs are set to, in words."""
+    def values_of(self, knobs: Collection[str]) -> dict[str, Any]:
+        """What some knobs are set to, by their dotted keys, those among them that `to_dict` leaves out."""
         values = flatten(_plain(self.model_dump(mode="json"))) if knobs else {}
-        return setting_words({knob: as_told(knob, values.get(knob)) for knob in knobs})
+        return {knob: values.get(knob) for knob in knobs}
 
-    def words(self, knobs: Sequence[str]) -> str:
+    def setting(self, knobs: Collection[str]) -> str:
+        """What some knobs are set to, in words."""
+        return setting_words({knob: as_told(knob, value) for knob, value in self.values_of(knobs).items()})
+
+    def words(self, knobs: Collection[str]) -> str:
         """The run in a few words: its shape, what some knobs are set to, its learning rate and its seed."""
         return run_words(self.architecture.shape_name, self.setting(knobs), self.recipe.learning_rate, self.seed)
 

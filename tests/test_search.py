@@ -10,6 +10,7 @@ from optuna.trial import TrialState
 
 from study.config import RunConfig
 from study.records import RunRecord
+from study.sweeping.plan import belonging
 from study.sweeping.search import OptunaSearch
 from study.sweeping.spec import SweepSpec
 from tests.sweeps import record, sweep
@@ -82,6 +83,19 @@ def test_after_a_restart_only_what_is_missing_is_asked_and_begun_runs_first() ->
     rest = run_to_the_end(after, records, slots=20)
     assert len(records) == 12
     assert wanted == rest[:3]
+
+
+def test_a_restart_knows_the_trials_at_values_that_configurations_leave_out() -> None:
+    space = SMALL | {"architecture.position_encoding": {"choices": ["learned", "rotary"]}}
+    spec, records = search_sweep(space, trials=30), dict[str, RunRecord]()
+    search = OptunaSearch(spec)
+    run_to_the_end(search, records)
+    assert {record.config.architecture.position_encoding for record in records.values()} == {"learned", "rotary"}
+    belongs = belonging(spec, [])
+    again = OptunaSearch(spec)
+    again.restore([record for record in records.values() if belongs(record.config)], begun=[])
+    assert trials_of(again) >= {trial for trial in trials_of(search) if trial[-1] == TrialState.COMPLETE}
+    assert len(again.study.trials) == len(records)
 
 
 def test_a_genetic_search_goes_on_with_its_generations_after_a_restart() -> None:

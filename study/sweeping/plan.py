@@ -146,8 +146,7 @@ def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
 def point_of(spec: SweepSpec, config: RunConfig) -> dict[str, Any] | None:
     """Where a run lies in the space of a search, None where it does not."""
     assert spec.search is not None
-    flat = flatten(config.to_dict())
-    point = {path: flat.get(path) for path in spec.search.space}
+    point = config.values_of(spec.search.space)
     inside = all(dimension.holds(point[path]) for path, dimension in spec.search.space.items())
     return point if inside and searched_config(spec, point).key == config.key else None
 
