@@ -263,13 +263,18 @@ class RunFolder:
         excluded = self.excluded()
         return record if excluded is None else record.model_copy(update={"excluded": excluded})
 
+    def aside(self, name: str) -> Path:
+        """Where something lies that is put aside with the record: beside the latest attempt that has no record there yet."""
+        attempts, number = self.path / "attempts", max(1, self.attempts())
+        while (attempts / f"{number:04d}.record.json").exists():
+            number += 1
+        return attempts / f"{number:04d}.{name}"
+
     def put_record_aside(self, note: dict[str, str]) -> Path:
         """Make the record that of a past attempt, with a note of why, so that the run is trained whole; where it is then."""
-        number = 1
-        while (kept := self.path / "attempts" / f"{number:04d}.record.json").exists() or number < self.attempts():
-            number += 1
+        kept = self.aside("record.json")
         kept.parent.mkdir(exist_ok=True)
-        write_atomically(kept.with_name(f"{number:04d}.note.json"), json.dumps(note, indent=1).encode() + b"\n")
+        write_atomically(self.aside("note.json"), json.dumps(note, indent=1).encode() + b"\n")
         os.link(self.record_file, kept)
         sync_folder(kept.parent)
         self.prune_file.unlink(missing_ok=True)

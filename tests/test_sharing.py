@@ -264,6 +264,21 @@ def test_an_excluded_run_that_another_sweep_uses_is_not_trained_anew(tmp_path: P
     assert not two.records()
 
 
+def test_a_shared_run_is_excluded_and_trained_anew_as_often_as_it_takes(tmp_path: Path) -> None:
+    for number in (1, 2):
+        for name in ("one", "two"):
+            launched(tmp_path, name, FakeExecutor(), **ONLY)
+        two = SweepFolder(tmp_path / "results" / "two")
+        (run,) = two.runs()
+        (run.scores / "abc").mkdir(parents=True)
+        (run.scores / "abc" / "record.json").write_text(f"score {number}")
+        exclude(run.run_id, tmp_path / "results", "broken GPU")
+        (retried,) = retry(two, [run.run_id])
+        kept = Path(retried.kept)
+        assert kept.name == f"{number:04d}.record.json"
+        assert (kept.parent / f"{number:04d}.scores" / "abc" / "record.json").read_text() == f"score {number}"
+
+
 def test_a_run_that_died_on_another_machine_is_taken_up_once_its_lease_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

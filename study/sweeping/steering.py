@@ -131,7 +131,7 @@ def _aside(run: RunFolder, note: dict[str, str]) -> Path:
     """Move a run's record among the past attempts; what is trained anew is not excluded, and why it was stands in the note."""
     excluded = run.excluded()
     if excluded is not None and run.scores.exists():  # they are of the weights that are trained anew
-        kept_scores = run.path / "attempts" / f"{run.attempts():04d}.scores"
+        kept_scores = run.aside("scores")
         kept_scores.parent.mkdir(exist_ok=True)
         run.scores.rename(kept_scores)
     kept = run.put_record_aside(note if excluded is None else note | {"excluded": excluded})
