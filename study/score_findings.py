@@ -125,11 +125,12 @@ def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
     ranked = average.points.sort_values("score", ascending=False)
     if len(ranked) < 2:
         return
-    (best, half, name), (second, half_of_second, other) = ranked[["score", "half", "name"]].head(2).to_numpy().tolist()
-    beyond = best - second > math.hypot(half, half_of_second)
-    told = f"beyond noise above {other}" if beyond else f"not beyond noise above {other}"
+    best, second = ranked.iloc[0], ranked.iloc[1]
+    chance = best["noise"].of_difference(second["noise"]).chance_beyond(best["score"] - second["score"])
+    told = f"{'' if chance < 1 - CONFIDENCE else 'not '}beyond noise above {second['name']}"
     of = f", of the {len(ranked)} of {encoders} encoders that met all of them" if len(ranked) < encoders else ""
-    yield f"On average ({average.metric}) {name} scores highest{of}, {best:.3f} ± {half:.3f}, {told}, {second:.3f}."
+    highest = f"{best['name']} scores highest{of}, {best['score']:.3f} ± {best['half']:.3f}"
+    yield f"On average ({average.metric}) {highest}, {told}, {second['score']:.3f}."
 
 
 def _trend_of_average(average: TaskScores) -> Iterator[str]:
