@@ -149,6 +149,21 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
+            f"iso_parameters: [1.0e5], depth: [1], head_width: {10**30}",
+            f"shapes.head_width[0]: {10**30} is above the most allowed, 1000000",
+        ),
+        (
+            "grid: {depth: [1], width: [16], heads: [2]}",
+            "iso_parameters: [1.0e5], depth: [1], width_multiple: 10000000",
+            "shapes.width_multiple: 10000000 is above the most allowed, 1000000",
+        ),
+        (
+            "grid: {depth: [1], width: [16], heads: [2]}",
+            "iso_parameters: [1.0e5], depth: [1], ffn_ratio: 1.0e+300",
+            "shapes.ffn_ratio[0]: 1e+300 is above the most allowed, 1000",
+        ),
+        (
+            "grid: {depth: [1], width: [16], heads: [2]}",
             "depth: [1]",
             "shapes: needs exactly one of iso_parameters, grid, list",
         ),
@@ -176,6 +191,19 @@ def test_a_sweep_file_with_one_thing_wrong(
         (
             WITHOUT_SHAPES + "search: {trials: 2, space: {architecture.width: {low: 1, high: 1e12}}}\n",
             "width reaches 1e+12, above",
+        ),
+        (
+            WITHOUT_SHAPES + "search: {trials: 2, space: {architecture.width: {low: 0, high: 128, step: 64}}}\n",
+            "width reaches 0, below the least allowed, 1",
+        ),
+        (
+            WITHOUT_SHAPES + "search: {trials: 2, space: {architecture.width: {choices: [64, -64]}}}\n",
+            "width reaches -64, below the least allowed, 1",
+        ),
+        (
+            WITHOUT_SHAPES.replace("base: {", "base: {architecture: {width: 0}, ")
+            + "search: {trials: 2, space: {architecture.depth: {choices: [1, 2]}}}\n",
+            "base.architecture.width: 0 is below the least allowed, 1",
         ),
         (WITHOUT_SHAPES + "search: {trials: 2, space: {}}\n", "search.space: is empty"),
     ],

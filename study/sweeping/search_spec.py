@@ -9,9 +9,9 @@ from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model
 
 from study.architecture import Architecture
 from study.config import Recipe
-from study.schema import Count, Distinct, Index, Positive, Several, Share, Strict, number_in
+from study.schema import Count, Distinct, Index, Several, Share, Strict, number_in
 from study.solving import HEAD_WIDTH, ShapeRules
-from study.sweeping.shape_spec import LARGEST
+from study.sweeping.shape_spec import LARGEST, FfnRatio, Width
 
 Value = Annotated[int | float | str | bool, BeforeValidator(number_in)]
 """A value of any knob; PyYAML reads 1e-3 as a string."""
@@ -120,8 +120,8 @@ class Search(Strict):
     sampler: Literal["tpe", "random", "nsga2"] = "tpe"
     objectives: Several[Literal["loss_nats", "parameters", "parameters_non_embedding", "train_flops"]] = ("loss_nats",)
     space: Annotated[dict[str, Dimension], Field(min_length=1)]
-    head_width: Count = HEAD_WIDTH
-    ffn_ratio: Positive = 4.0
+    head_width: Width = HEAD_WIDTH
+    ffn_ratio: FfnRatio = 4.0
 
     @property
     def rules(self) -> ShapeRules:
@@ -132,7 +132,7 @@ class Search(Strict):
     @classmethod
     def _sizes_are_sensible(cls, space: dict[str, Dimension]) -> dict[str, Dimension]:
         for path, dimension in space.items():
-            for value in dimension.choices if dimension.choices is not None else (dimension.high,):
+            for value in dimension.choices if dimension.choices is not None else dimension.ends:
                 _check_size(path, value)
         return {path: dimension.of(path) for path, dimension in space.items()}
 
@@ -144,7 +144,11 @@ class Search(Strict):
 
 
 def _check_size(path: str, value: object) -> None:
-    """Raise ValueError where a knob that is a size exceeds what a sweep takes."""
+    """Raise ValueError where a knob that is a size is beyond what a sweep takes."""
     largest = LARGEST.get(path.removeprefix("architecture."))
-    if largest is not None and isinstance(value, int | float) and value > largest:
+    if largest is None or not isinstance(value, int | float):
+        return
+    if value > largest:
         raise ValueError(f"{path} reaches {value:g}, above the most allowed, {largest:,}")
+    if value < 1:
+        raise ValueError(f"{path} reaches {value:g}, below the least allowed, 1")

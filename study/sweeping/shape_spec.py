@@ -21,6 +21,7 @@ Depth = Annotated[Count, Field(le=LARGEST["depth"])]
 Width = Annotated[Count, Field(le=LARGEST["width"])]
 Heads = Annotated[Count, Field(le=LARGEST["heads"])]
 Ffn = Annotated[Count, Field(le=LARGEST["ffn"])]
+FfnRatio = Annotated[Positive, Field(le=1000)]
 
 
 class Grid(Strict):
@@ -79,9 +80,9 @@ class Shapes(Strict):
     tolerance: Annotated[Positive, Field(lt=1)] = 0.05
     grid: Grid | None = None
     listed: Several[Shape] | None = Field(default=None, alias="list")
-    head_width: OneOrSeveral[Count] = (HEAD_WIDTH,)
-    ffn_ratio: OneOrSeveral[Positive] = (4.0,)
-    width_multiple: Count | None = None
+    head_width: OneOrSeveral[Width] = (HEAD_WIDTH,)
+    ffn_ratio: OneOrSeveral[FfnRatio] = (4.0,)
+    width_multiple: Width | None = None
 
     @model_validator(mode="after")
     def _exactly_one_way(self) -> Self:

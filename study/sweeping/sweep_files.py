@@ -172,6 +172,8 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
             yield Problem(f"{place}.{size}", "is what shapes give; leave it out here")
         elif isinstance(value := number_in(given[size]), int | float) and value > LARGEST[size]:
             yield Problem(f"{place}.{size}", f"{value:g} is above the most allowed, {LARGEST[size]:,}")
+        elif isinstance(value, int | float) and value < 1:
+            yield Problem(f"{place}.{size}", f"{value:g} is below the least allowed, 1")
     sensible = {key: value for key, value in given.items() if key not in LARGEST}
     try:
         Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | sensible, place)
