@@ -17,8 +17,14 @@ from study.sweep_commands import SWEEP_COMMANDS
 from study.tracker_commands import TRACKER_COMMANDS
 
 INTERRUPTED_EXIT = 130
-FOLDER_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR)
-"""What a folder answers that cannot be written to, is full or is a file; any other error of the system is shown whole."""
+FOLDER_ERRORS = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
+    *(errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP),
+)
+"""What a folder answers that cannot be written to, is full or is a file, or a name that leads nowhere.
+
+Any other error of the system is shown whole.
+"""
 
 
 def main() -> None:

@@ -529,6 +529,12 @@ def test_a_file_is_no_folder_to_write_into(arguments: list[object], option: str,
     assert f"'{option}': Directory 'file' is a file" in one(refusal.of(*arguments, option, "file", prefix="Error: "))
 
 
+@pytest.mark.parametrize("arguments", [["status"], ["stop"], ["frontier"], ["params"], ["exclude", "--reason", "why"]])
+def test_a_name_that_no_file_can_have_is_told(arguments: list[str], here: Path, refusal: Refusal) -> None:
+    command, *options = arguments
+    assert one(refusal.of(command, "x" * 300, *options)).endswith(": File name too long")
+
+
 def test_a_folder_under_a_file_is_told(here: Path, refusal: Refusal) -> None:
     Path("file").write_text("not a folder")
     told = one(refusal.of("figures", "file/figures", prefix="Error: "))
