@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+
+from study.errors import InputError
 
 T = TypeVar("T")
 
@@ -41,6 +44,22 @@ def content_of(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+
+
+def json_of(path: Path, kind: type[T], remedy: str) -> T | None:
+    """What a JSON file of lists or of keys and values holds, None where there is none.
+
+    Raises InputError with the remedy where it is damaged, or holds another kind of value.
+    """
+    if (content := content_of(path)) is None:
+        return None
+    try:
+        values = json.loads(content)
+    except ValueError as error:
+        raise InputError.at(str(path), f"is damaged: {error}; {remedy}") from None
+    if not isinstance(values, kind):
+        raise InputError.at(str(path), f"is damaged: it holds no {kind.__name__}; {remedy}")
+    return values
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -41,11 +41,11 @@ import numpy as np
 
 from study.architecture import SIZES, Architecture
 from study.config import RunConfig
-from study.durable_files import content_of, sync_folder, write_atomically, write_once
+from study.durable_files import json_of, sync_folder, write_atomically, write_once
 from study.errors import InputError
 from study.named_runs import Donor, Teacher
 from study.records import RunRecord, ledger
-from study.schema import Count, Strict
+from study.schema import Count, ModelT, Strict
 from study.yaml_files import read_yaml
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ class RunFolder:
 
     def orders(self) -> Orders:
         """What the sweep asks of the run."""
-        content = content_of(self.orders_file)
-        return Orders() if content is None else Orders.parse(json.loads(content))
+        return read_as(self.orders_file, Orders, "remove it; the next launch writes it anew") or Orders()
 
     def write_prune(self, reason: str) -> None:
         """Tell the run to stop before its end."""
@@ -172,8 +171,7 @@ class RunFolder:
 
     def prune(self) -> str | None:
         """Why the run is to stop before its end, None where it is not."""
-        content = content_of(self.prune_file)
-        return None if content is None else str(json.loads(content)["reason"])
+        return _reason_in(self.prune_file, "remove it; the search judges the run anew")
 
     def write_trunk(self, trunk: Trunk | None) -> None:
         """Say which run trained the first steps, None where none did."""
@@ -184,8 +182,7 @@ class RunFolder:
 
     def trunk(self) -> Trunk | None:
         """Which run trained the first steps, None where none did."""
-        content = content_of(self.trunk_file)
-        return None if content is None else Trunk.parse(json.loads(content))
+        return read_as(self.trunk_file, Trunk, "remove the run's folder to train the run again")
 
     def spent(self, tokens: int, batch_tokens: int) -> dict[str, Any]:
         """What a record says of a trunk: of `tokens` those that the run trained on itself, and where it branched if it did."""
@@ -220,8 +217,7 @@ class RunFolder:
 
     def attempt(self, number: int) -> dict[str, Any]:
         """What the file of an attempt says."""
-        details: dict[str, Any] = json.loads(self.attempt_file(number).read_bytes())
-        return details
+        return json_of(self.attempt_file(number), dict, "remove it once nobody trains the run") or {}
 
     def attempts(self) -> int:
         """How many processes have started this run: the number of its latest attempt."""
@@ -248,18 +244,12 @@ class RunFolder:
 
     def file_record(self, record: RunRecord) -> bool:
         """Link the record into place; False where the run already had one, which then stands."""
-        return write_once(self.record_file, record.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
+        return file_once(self.record_file, record)
 
     def record(self) -> RunRecord | None:
         """The record, None while the run has not ended."""
-        if (text := content_of(self.record_file)) is None:
+        if (record := read_as(self.record_file, RunRecord, "move it away to train the run again")) is None:
             return None
-        try:
-            record = RunRecord.parse(json.loads(text), place=str(self.record_file))
-        except ValueError as error:
-            raise InputError.at(
-                str(self.record_file), f"is not a record: {error}; move it away to train the run again"
-            ) from None
         excluded = self.excluded()
         return record if excluded is None else record.model_copy(update={"excluded": excluded})
 
@@ -284,11 +274,7 @@ class RunFolder:
 
     def excluded(self) -> str | None:
         """Why a person leaves this run out, None where nobody does."""
-        content = content_of(self.exclusion_file)
-        try:
-            return None if content is None else str(json.loads(content)["reason"])
-        except (ValueError, LookupError, TypeError):
-            raise InputError.at(str(self.exclusion_file), "is damaged; `study exclude` writes it anew") from None
+        return _reason_in(self.exclusion_file, "`study exclude` writes it anew")
 
     def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
         """Keep the summed nats of each validation sequence, for paired differences between runs."""
@@ -414,13 +400,11 @@ class SweepFolder:
 
     def cells(self) -> frozenset[str]:
         """The ids of the cells of the sweep as launched."""
-        content = content_of(self.cells_file)
-        return frozenset() if content is None else frozenset(json.loads(content))
+        return frozenset(map(str, json_of(self.cells_file, list, "the next `study launch` writes it anew") or ()))
 
     def holder(self) -> dict[str, Any] | None:
         """Who has the lock, None where whoever has it has not said so yet, or does not any more."""
-        content = content_of(self.holder_file)
-        return None if content is None else dict(json.loads(content))
+        return json_of(self.holder_file, dict, "remove it; it only says who runs the sweep")
 
     def read_ledger(self) -> pd.DataFrame:
         """The ledger as last written."""
@@ -455,6 +439,25 @@ def expected_flops(config: RunConfig, steps: int) -> float:
     """The `train_flops` of so many steps, with the forward passes of a teacher that is here."""
     per_token = config.flops_per_token_with(teacher_architecture(config))["train_flops"]
     return per_token * (steps * config.recipe.batch_tokens)
+
+
+def read_as(file: Path, model: type[ModelT], remedy: str) -> ModelT | None:
+    """The values that a file of JSON holds, None where there is none; raises InputError with the remedy where damaged."""
+    values = json_of(file, dict, remedy)
+    return None if values is None else model.parse(values, place=str(file))
+
+
+def file_once(file: Path, record: Strict) -> bool:
+    """Link a record into place; False where there was one already, which then stands."""
+    return write_once(file, record.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
+
+
+def _reason_in(file: Path, remedy: str) -> str | None:
+    """The reason that a file gives, None where there is no file; raises InputError with the remedy where it is damaged."""
+    values = json_of(file, dict, remedy)
+    if values is not None and "reason" not in values:
+        raise InputError.at(str(file), f"is damaged: it gives no reason; {remedy}")
+    return None if values is None else str(values["reason"])
 
 
 def write_table(file: Path, table: pd.DataFrame) -> None:

@@ -12,18 +12,16 @@ results/<sweep>/
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from study.config import setting_words
-from study.durable_files import content_of, write_atomically, write_once
-from study.errors import InputError
-from study.folders import RunFolder, SweepFolder, write_table
+from study.durable_files import write_atomically
+from study.folders import RunFolder, SweepFolder, file_once, read_as, write_table
 from study.records import Environment, State
 from study.schema import Strict, Text
 from study.score_config import TUNED, ScoreConfig
@@ -31,7 +29,7 @@ from study.score_config import TUNED, ScoreConfig
 if TYPE_CHECKING:
     import pandas as pd
 
-RecordT = TypeVar("RecordT", bound=Strict)
+_SCORE_AGAIN = "move it away to score again"
 
 
 class Probe(Strict):
@@ -130,11 +128,11 @@ class ScoreFolder(RunFolder):
 
     def file_score(self, record: ScoreRecord) -> bool:
         """Link the record into place; False where the score already had one, which then stands."""
-        return write_once(self.record_file, record.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
+        return file_once(self.record_file, record)
 
     def score(self) -> ScoreRecord | None:
         """The record, None while the score has not ended."""
-        return _read(self.record_file, ScoreRecord)
+        return read_as(self.record_file, ScoreRecord, _SCORE_AGAIN)
 
 
 def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:
@@ -145,7 +143,7 @@ def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:
 def scores_of(run: RunFolder) -> list[ScoreRecord]:
     """The records of all ended scores of a run, by id."""
     files = sorted(run.scores.glob("*/record.json"))
-    return [record for file in files if (record := _read(file, ScoreRecord)) is not None]
+    return [record for file in files if (record := read_as(file, ScoreRecord, _SCORE_AGAIN)) is not None]
 
 
 def file_baseline(folder: SweepFolder, record: BaselineRecord) -> None:
@@ -155,7 +153,7 @@ def file_baseline(folder: SweepFolder, record: BaselineRecord) -> None:
 
 def baseline(folder: SweepFolder, task: str, task_fingerprint: str) -> BaselineRecord | None:
     """The baselines of a task, None where nobody has made them."""
-    return _read(_baseline_file(folder, task, task_fingerprint), BaselineRecord)
+    return read_as(_baseline_file(folder, task, task_fingerprint), BaselineRecord, _SCORE_AGAIN)
 
 
 def scores_in(folder: SweepFolder) -> pd.DataFrame:
@@ -232,13 +230,3 @@ def _row(record: ScoreRecord) -> dict[str, Any]:
 
 def _baseline_file(folder: SweepFolder, task: str, task_fingerprint: str) -> Path:
     return folder.baselines / f"{task}-{task_fingerprint}.json"
-
-
-def _read(file: Path, model: type[RecordT]) -> RecordT | None:
-    if (content := content_of(file)) is None:
-        return None
-    try:
-        values: Mapping[str, Any] = json.loads(content)
-    except ValueError as error:
-        raise InputError.at(str(file), f"is not a record: {error}; move it away to score again") from None
-    return model.parse(values, place=str(file))

@@ -91,6 +91,9 @@ def test_rows_stay_unless_measured_again_and_an_environment_has_its_own_folder(t
     assert json.loads((path.parent / "environment.json").read_bytes()) == environment
     with pytest.raises(InputError, match=r"another environment \(torch was"):
         write_table(rows, environment | {"torch": "0.1"}, tmp_path)
+    (path.parent / "environment.json").write_text("{")
+    with pytest.raises(InputError, match=r"environment\.json: is damaged: .*; give another --out"):
+        write_table(rows, environment, tmp_path)
 
 
 def test_a_table_that_follows_the_model_is_predicted_exactly() -> None:

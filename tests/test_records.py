@@ -17,6 +17,7 @@ from study.config import RunConfig
 from study.durable_files import write_atomically, write_once
 from study.errors import InputError
 from study.folders import RunFolder, SweepFolder
+from study.ownership import pulse_of
 from study.records import RunRecord, cell_of, counts_of, ledger
 from study.schema import set_path
 from study.sweeping.status import newest_rows
@@ -315,3 +316,30 @@ def test_a_cell_stays_the_same_where_its_corpus_moves() -> None:
     here, moved = (config(Path(path)) for path in ("corpus.txt", "/elsewhere/corpus.txt"))
     assert cell_of(here, ("recipe.learning_rate",), "data") == cell_of(moved, ("recipe.learning_rate",), "data")
     assert cell_of(here, (), "data") != cell_of(here, (), "other data")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"7", b"\xff", b'"text"'])
+@pytest.mark.parametrize(
+    ("name", "read", "remedy"),
+    [
+        ("runs/r/orders.json", lambda sweep: sweep.run("r").orders(), "the next launch writes it anew"),
+        ("runs/r/prune.json", lambda sweep: sweep.run("r").prune(), "the search judges the run anew"),
+        ("runs/r/trunk.json", lambda sweep: sweep.run("r").trunk(), "to train the run again"),
+        ("runs/r/record.json", lambda sweep: sweep.run("r").record(), "move it away to train the run again"),
+        ("runs/r/attempts/0001.json", lambda sweep: pulse_of(sweep.run("r")), "once nobody trains the run"),
+        ("cells.json", lambda sweep: sweep.cells(), "`study launch` writes it anew"),
+        (".coordinator.json", lambda sweep: sweep.holder(), "it only says who runs the sweep"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_to_do(
+    name: str, read: Callable[[SweepFolder], object], remedy: str, content: bytes, tmp_path: Path
+) -> None:
+    file = tmp_path / "results" / "toy" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read(SweepFolder(tmp_path / "results" / "toy"))
+    (problem,) = caught.value.problems
+    assert problem.place == str(file)
+    assert problem.message.startswith("is damaged: ")
+    assert problem.message.endswith(remedy)

@@ -110,7 +110,7 @@ def test_a_record_is_written_once_and_read_back(tmp_path: Path) -> None:
         folder.write_settings(of)
     assert ScoreConfig.parse(json.loads(folder.settings_file.read_bytes())) == filed.config
     folder.record_file.write_text("{")
-    with pytest.raises(InputError, match="is not a record"):
+    with pytest.raises(InputError, match=r"record\.json: is damaged: .*; move it away to score again"):
         scores_of(run)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study.durable_files import write_atomically
+from study.durable_files import json_of, write_atomically
 from study.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def check_environment(environment: Mapping[str, Any], root: Path) -> Path:
     """
     folder = root / hardware_name(environment)
     facts = folder / "environment.json"
-    if facts.exists() and (before := json.loads(facts.read_bytes())) != dict(environment):
+    before = json_of(facts, dict, "give another --out")
+    if before is not None and before != dict(environment):
         changed = [name for name in environment if before.get(name) != environment[name]]
         told = "; ".join(f"{name} was {before.get(name)!r}, is {environment[name]!r}" for name in changed)
         raise InputError.at(str(folder), f"holds times of another environment ({told}); give another --out")
