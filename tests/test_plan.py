@@ -576,8 +576,19 @@ def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_paramet
     assert paid.at_most
 
 
-def test_a_bill_names_the_scores_that_it_does_not_count() -> None:
-    told = bill_summary(bill(sweep(downstream=["docstring-package", "docstring-pairs"]), [CORE]))
+@pytest.mark.parametrize(
+    "runs",
+    [
+        {},
+        {
+            "shapes": None,
+            "search": {"trials": 2, "space": {"architecture.depth": {"low": 1, "high": 4}}},
+            "base": {"architecture": {"width": 16, "heads": 2, "ffn": 32}},
+        },
+    ],
+)
+def test_a_bill_names_the_scores_that_it_does_not_count(runs: dict[str, Any]) -> None:
+    told = bill_summary(bill(sweep(downstream=["docstring-package", "docstring-pairs"], **runs), [CORE]))
     assert told.splitlines()[-1] == "Not counted: the scores on 2 tasks, which are made when the runs have ended."
 
 

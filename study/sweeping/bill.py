@@ -58,6 +58,7 @@ class Bill:
     does not know much of the text.
     """
 
+    spec: SweepSpec
     rows: tuple[BillRow, ...]
     slots: int
     basis: str
@@ -147,7 +148,7 @@ def bill(
         tried = sum(_stands(record) and point_of(spec, record.config) is not None for record in own)
         trials = int(min(spec.search.trials, points_of(spec)))
         row = _row(spec, example, example.steps, (trials, max(0, trials - tried)), times)
-        return Bill((row,), len(slots), times.basis, at_most=True)
+        return Bill(spec, (row,), len(slots), times.basis, at_most=True)
     planned = cells(spec)
     trunks = families(planned)
     branches = branching(trunks)
@@ -163,7 +164,7 @@ def bill(
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
     at_most = searched or any(dearest[cell.config.key] != cell.config for cell in planned)
     sharing = _sharing(trunks, dearest, spent) if branches else None
-    return Bill(tuple(rows), len(slots), times.basis, sharing, at_most, tuple(planned))
+    return Bill(spec, tuple(rows), len(slots), times.basis, sharing, at_most, tuple(planned))
 
 
 def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], spent_steps: Mapping[str, int]) -> Sharing:

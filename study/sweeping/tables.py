@@ -61,7 +61,7 @@ def _left_line(bill: Bill) -> Iterator[str]:
 
 def _heads_line(bill: Bill) -> Iterator[str]:
     """Which shapes have other heads than were asked for, where widths are solved for in multiples that leave them open."""
-    asked = next((cell.spec.shapes for cell in bill.cells), None)
+    asked = bill.spec.shapes
     if asked is None or asked.iso_parameters is None or not asked.says_head_width:
         return
     found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in bill.cells}
@@ -74,7 +74,7 @@ def _heads_line(bill: Bill) -> Iterator[str]:
 
 def _extension_line(bill: Bill) -> Iterator[str]:
     """Which runs a sweep that tunes may add."""
-    tuned = max((len(cell.spec.tune) for cell in bill.cells), default=0)
+    tuned = len(bill.spec.tune)
     if tuned == 1:
         yield "Not counted: the run more that each cell takes whose best tuned value is an end of its range."
     elif tuned:
@@ -94,8 +94,7 @@ def _sharing_line(bill: Bill) -> Iterator[str]:
 
 def _scores_line(bill: Bill) -> Iterator[str]:
     """What a sweep is scored on behind its runs."""
-    downstream = next((cell.spec.downstream for cell in bill.cells), None)
-    if downstream is not None:
+    if (downstream := bill.spec.downstream) is not None:
         yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, which are made when the runs have ended."
 
 
