@@ -229,7 +229,7 @@ def test_the_best_on_average_is_told_beside_the_second_and_of_how_many(evidence:
     (told,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("The average's rank correlation")]
     assert f" is {found.average.trend.correlation:+.2f} (95% interval " in told
     assert told.endswith(f", 6 encoders): {found.average.trend.verdict}.")
-    loud = found.average.points.head(2).assign(noise=[ScoreNoise(9.0, 2, 9.0)] * 2)
+    loud = found.average.points.head(2).assign(noise=pd.Series([ScoreNoise(9.0, 2, 9.0)] * 2, dtype=object))
     fewer = replace(found.average, points=loud)
     (told,) = [
         one for one in score_findings(_with_downstream(evidence, replace(found, average=fewer))) if one.startswith("On av")
