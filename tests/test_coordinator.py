@@ -151,6 +151,12 @@ def test_runs_of_other_data_are_not_taken_for_this_sweeps(tmp_path: Path) -> Non
             "FAILED",
             "ended without a record 3 times without getting past step 0, the last time with signal SIGSEGV",
         ),
+        (
+            -35,
+            CRASHES,
+            "FAILED",
+            "ended without a record 3 times without getting past step 0, the last time with signal 35",
+        ),
         (0, CRASHES, "FAILED", "ended without a record 3 times without getting past step 0, the last time with exit status 0"),
     ],
 )

@@ -57,5 +57,8 @@ class Deaths:
 
 
 def how_ended(exit_status: int) -> str:
-    """How a process ended, by its exit status, negative where a signal killed it."""
-    return f"signal {signal.Signals(-exit_status).name}" if exit_status < 0 else f"exit status {exit_status}"
+    """How a process ended, by its exit status, negative where a signal killed it; those of real time have numbers alone."""
+    if exit_status >= 0:
+        return f"exit status {exit_status}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"signal {names.get(-exit_status, -exit_status)}"
