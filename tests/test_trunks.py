@@ -91,6 +91,13 @@ def test_several_budgets_under_wsd_share_the_warmup_of_the_smallest() -> None:
     assert families(cells(sweep(**WSD | {"tune": {"recipe.warmup_fraction": {"low": 0.1, "high": 0.2, "trials": 2}}}))) == []
 
 
+def test_a_warmup_leaves_room_for_the_longest_decay_that_is_tried() -> None:
+    """At 0.9 of 15 steps the decay takes 14 of them, and a tenth for the warmup 2."""
+    decay = {"recipe.decay_fraction": {"low": 0.1, "high": 0.9, "trials": 3}}
+    planned = cells(sweep(base={"recipe": {"schedule": "wsd"}}, budgets={"steps": [15, 30]}, tune=decay))
+    assert {run.recipe.warmup_steps(run.steps) for cell in planned for run in cell.trials()} == {1}
+
+
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.3])
 @pytest.mark.parametrize("decay", [0.2, 0.7])
 @pytest.mark.parametrize("smallest", [1, 5, 15])

@@ -85,7 +85,8 @@ def _by_first_layers(config: RunConfig) -> RunConfig:
 def _on_one_way(configs: list[RunConfig], spec: SweepSpec) -> list[RunConfig]:
     """The budgets of one shape with the warmup of the smallest where the schedule is wsd, so that one trunk serves them all.
 
-    Where schedules or warmups are compared or tuned, each keeps its own.
+    The warmup leaves room for the longest decay that is tried. Where schedules or warmups are compared or tuned, each keeps
+    its own.
     """
     recipes = [config.recipe for config in configs]
     alone = {"recipe.warmup_fraction", "recipe.schedule"} & {*spec.tune, *spec.vary}
@@ -94,7 +95,9 @@ def _on_one_way(configs: list[RunConfig], spec: SweepSpec) -> list[RunConfig]:
     if any(recipe.schedule != "wsd" or recipe.warmup_tokens is not None for recipe in recipes):
         return configs
     smallest = min(configs, key=lambda config: config.steps)
-    warmup = min(smallest.recipe.warmup_steps(smallest.steps), smallest.steps - smallest.recipe.decay_steps(smallest.steps))
+    tuned = spec.tune.get("recipe.decay_fraction")
+    longest = smallest.recipe if tuned is None else smallest.recipe.model_copy(update={"decay_fraction": tuned.high})
+    warmup = min(smallest.recipe.warmup_steps(smallest.steps), smallest.steps - longest.decay_steps(smallest.steps))
     changed = []
     for config in configs:
         values = config.to_dict()
