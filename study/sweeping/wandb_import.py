@@ -33,6 +33,8 @@ BLOCK_BYTES = 32768
 HEADER_BYTES = 7
 OURS = ("architecture", "recipe", "data", "masking", "seed")
 """What a configuration of this project begins with."""
+OUR_COLUMNS = ("run_id", "name", "group", "state", "history_rows", "exclusion", "cell")
+"""The columns that an import gives every run, whatever the run itself calls so."""
 
 
 @dataclass
@@ -88,15 +90,20 @@ def ledger_of(runs: Iterable[WandbHistory], tuned: tuple[str, ...]) -> pd.DataFr
 
 def _row(run: WandbHistory, tuned: tuple[str, ...]) -> dict[str, Any]:
     facts = {"run_id": run.run_id, "name": run.name, "group": run.group, "state": run.state, "history_rows": len(run.rows)}
-    config = {f"config.{key}" if key in facts else key: value for key, value in flatten(run.config).items()}
-    last = {key: value for row in run.rows for key, value in row.items() if not key.startswith("_")}
+    config = _beside_ours("config", flatten(run.config))
+    last = _beside_ours("history", {key: value for row in run.rows for key, value in row.items() if not key.startswith("_")})
     summary = {key: value for key, value in flatten(run.summary).items() if not key.startswith("_")}
     ended = None if run.state == "finished" else f"W&B says {run.state}"
-    row = facts | last | config | summary  # a mirrored run tells its own state
-    return row | {
-        "exclusion": row.get("exclusion", None if "data_fingerprint" in row else ended),
-        "cell": _cell(row, config, tuned),
-    }
+    if "data_fingerprint" in summary:  # a mirrored run, which tells its own state
+        row = facts | last | config | {"exclusion": None} | summary
+    else:
+        row = facts | last | config | _beside_ours("summary", summary) | {"exclusion": ended}
+    return row | {"cell": _cell(row, config, tuned)}
+
+
+def _beside_ours(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a part of a run, under the part's name where they are called as a column of ours is."""
+    return {f"{part}.{key}" if key in OUR_COLUMNS else key: value for key, value in values.items()}
 
 
 def _cell(row: Mapping[str, Any], config: Mapping[str, Any], tuned: tuple[str, ...]) -> str:
