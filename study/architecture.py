@@ -12,7 +12,7 @@ from study.schema import Count, Index, Strict
 SIZES = ("depth", "width", "heads", "ffn")
 """The sizes of a shape, by which shapes are ordered."""
 
-BUILT = ("depth", "width", "heads", "ffn", "vocabulary", "positions", "segments", "norm", "tied_decoder")
+BUILT = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_decoder")
 """The fields that study.model builds at any value; the others it builds as BERT has them, or as ALSO_BUILT says."""
 
 ALSO_BUILT = {"position_encoding": ("rotary",)}

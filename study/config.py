@@ -365,7 +365,8 @@ class RunConfig(Strict):
         fingerprint covers it where it is read.
         """
         values = self.to_dict()
-        values["architecture"] = {name: value for name, value in values["architecture"].items() if name not in NOT_IN_MLM}
+        for name in NOT_IN_MLM:
+            values["architecture"].pop(name, None)
         values["data"].pop("corpus")
         values["data"]["text_column"] = DataConfig.model_fields["text_column"].default
         values["data"]["tokenizer"].pop("path", None)

@@ -17,7 +17,7 @@ from study.fitting.laws import Law
 from study.fitting.observations import Observations
 from study.fitting.paired import holm
 from study.fitting.score_points import noise_columns, score_points
-from study.fitting.score_trends import Trend, trend
+from study.fitting.score_trends import SAME, Trend, trend
 from study.fitting.scores import ScoreBetween
 from study.fitting.two_steps import two_step_forecast
 from study.folders import SweepFolder
@@ -33,9 +33,6 @@ FREE_FROM = 12
 
 FLOOR_FROM = 5
 """So many shapes tell the floor of the loss too."""
-
-_SAME = 1e-12
-"""Scores that differ by no more are the same."""
 
 _SETTINGS = Settings(space="linear", bootstrap=200, starts=32)
 _LOSS_SETTINGS = Settings(bootstrap=200, starts=32)
@@ -110,7 +107,7 @@ class TaskScores:
         Noise is the root of the squares of half its 95% interval and of `half`, that of the other.
         """
         over = self.points["score"] - other
-        noise = np.maximum(np.hypot(self.points["half"], half), _SAME)
+        noise = np.maximum(np.hypot(self.points["half"], half), SAME)
         sides = (over > noise).astype(float) - (over < -noise).astype(float)
         return sides.where(over.notna())
 

@@ -32,10 +32,10 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, the `knobs` that were not as
     usual and not tuned, in words, `truncated_examples`, the most of any of its scores, of how many `examples`, and its facts,
     of which `name` is the shape with its setting and its budget where these differ, and `donor` the run whose weights it began
-    with, None where it began afresh; `loss_nats`, their mean; `score`, the mean
-    over the runs of each one's mean over `seeds` of the metric on the split reported on, its `noise`, of which `error` is the
-    standard error and `half` half the 95% interval; `random` and `random_half`, the same of the architecture with weights that
-    were never trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
+    with, None where it began afresh; `loss_nats`, their mean; `score`, the mean over the runs of each one's mean over `seeds`
+    of the metric on the split reported on, its `noise`, of which `error` is the standard error and `half` half the 95%
+    interval; `random` and `random_half`, the same of the architecture with weights that were never trained; and the baselines
+    `majority` and `bag_of_words`, not a number where there is none.
     The noise (see study.score_noise) is that over examples and, where any cell has two runs, between them, else
     where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
     encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.

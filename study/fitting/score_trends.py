@@ -21,7 +21,7 @@ Verdict = Literal["monotone", "rises", "falls", "undecided", "untested"]
 
 _EXACT = 8
 _DRAWS = 10_000
-_SAME = 1e-12
+SAME = 1e-12
 """Scores that differ by no more are the same."""
 
 
@@ -131,6 +131,6 @@ def _reversals(loss: Floats, score: Floats, noises: Sequence[ScoreNoise]) -> tup
     def beyond_noise(one: int, two: int) -> bool:
         fall = float(score[two] - score[one])
         chance = noises[one].of_difference(noises[two]).chance_beyond(fall)
-        return fall > _SAME and chance < (1 - CONFIDENCE) / len(pairs)
+        return fall > SAME and chance < (1 - CONFIDENCE) / len(pairs)
 
     return tuple(pair for pair in pairs if beyond_noise(*pair))

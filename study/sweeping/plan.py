@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from study.architecture import Architecture
+from study.architecture import SIZES, Architecture
 from study.config import Budget, RunConfig
 from study.counting import parameters
 from study.errors import InputError, Problem
@@ -137,9 +137,7 @@ def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
     """The run that a point of the search space describes; heads and ffn follow the width by the rules unless given."""
     assert spec.search is not None
     given = {f"architecture.{key}": value for key, value in spec.base.get("architecture", {}).items()} | dict(values)
-    sizes = {
-        name: given[f"architecture.{name}"] for name in ("depth", "width", "heads", "ffn") if f"architecture.{name}" in given
-    }
+    sizes = {name: given[f"architecture.{name}"] for name in SIZES if f"architecture.{name}" in given}
     if isinstance(sizes.get("width"), int):
         sizes = spec.search.rules.completed(sizes)
     (budget,) = spec.budgets.each()

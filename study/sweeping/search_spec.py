@@ -11,7 +11,7 @@ from study.architecture import Architecture
 from study.config import Recipe
 from study.schema import Count, Distinct, Index, Several, Share, Strict, number_in
 from study.solving import HEAD_WIDTH, ShapeRules
-from study.sweeping.shape_spec import LARGEST, FfnRatio, Width
+from study.sweeping.shape_spec import LARGEST, FfnRatio, Width, why_beyond
 
 Value = Annotated[int | float | str | bool, BeforeValidator(number_in)]
 """A value of any knob; PyYAML reads 1e-3 as a string."""
@@ -145,10 +145,6 @@ class Search(Strict):
 
 def _check_size(path: str, value: object) -> None:
     """Raise ValueError where a knob that is a size is beyond what a sweep takes."""
-    largest = LARGEST.get(path.removeprefix("architecture."))
-    if largest is None or not isinstance(value, int | float):
-        return
-    if value > largest:
-        raise ValueError(f"{path} reaches {value:g}, above the most allowed, {largest:,}")
-    if value < 1:
-        raise ValueError(f"{path} reaches {value:g}, below the least allowed, 1")
+    size = path.removeprefix("architecture.")
+    if size in LARGEST and isinstance(value, int | float) and (why := why_beyond(size, value)):
+        raise ValueError(f"{path} reaches {value:g}, {why}")

@@ -24,6 +24,13 @@ Ffn = Annotated[Count, Field(le=LARGEST["ffn"])]
 FfnRatio = Annotated[Positive, Field(le=1000)]
 
 
+def why_beyond(size: str, value: float) -> str | None:
+    """Why a sweep does not take a size of LARGEST at this value, None where it does."""
+    if value > LARGEST[size]:
+        return f"above the most allowed, {LARGEST[size]:,}"
+    return "below the least allowed, 1" if value < 1 else None
+
+
 class Grid(Strict):
     """Every combination of the sizes given; heads and ffn follow the width by the rules where they are not."""
 

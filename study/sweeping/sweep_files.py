@@ -16,7 +16,7 @@ from study.errors import InputError, Problem
 from study.named_runs import NO_RUN
 from study.schema import flatten, nearest, number_in, shown
 from study.sweeping.plan import solved
-from study.sweeping.shape_spec import LARGEST, Shapes
+from study.sweeping.shape_spec import LARGEST, Shapes, why_beyond
 from study.sweeping.spec import Budgets, SweepSpec
 from study.yaml_files import KeyLoader, read_yaml
 
@@ -170,10 +170,8 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
     for size in [size for size in LARGEST if size in given]:
         if has_shapes:
             yield Problem(f"{place}.{size}", "is what shapes give; leave it out here")
-        elif isinstance(value := number_in(given[size]), int | float) and value > LARGEST[size]:
-            yield Problem(f"{place}.{size}", f"{value:g} is above the most allowed, {LARGEST[size]:,}")
-        elif isinstance(value, int | float) and value < 1:
-            yield Problem(f"{place}.{size}", f"{value:g} is below the least allowed, 1")
+        elif isinstance(value := number_in(given[size]), int | float) and (why := why_beyond(size, value)):
+            yield Problem(f"{place}.{size}", f"{value:g} is {why}")
     sensible = {key: value for key, value in given.items() if key not in LARGEST}
     try:
         Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | sensible, place)
