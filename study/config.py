@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from study.architecture import ALSO_BUILT, BUILT, NOT_IN_MLM, Architecture, unbuildable, unlike_bert
 from study.counting import flops_per_token, masked_positions, parameters
 from study.named_runs import NO_RUN, Donor, Teacher, as_told, donor_of, teacher_of
-from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, flatten, whole
+from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, flatten, set_path, whole
 from study.yaml_files import read_yaml
 
 NUMERICS_VERSION = 1
@@ -375,8 +375,20 @@ class RunConfig(Strict):
 
     @functools.cached_property
     def key(self) -> str:
-        """What tells this run from others on the same data: its tree without paths, as canonical JSON."""
-        return json.dumps(self.without_paths(), sort_keys=True)
+        """What tells this run from others on the same data (see `identity`)."""
+        return self.identity()
+
+    def identity(self, but: Iterable[str] = ()) -> str:
+        """What tells this run, some knobs aside, from others on the same data, as JSON.
+
+        It tells what `without_paths` does, in a fraction of the time, for as long as a process lives: a field that is added
+        changes it.
+        """
+        unused: dict[str, Any] = {"recipe": dict.fromkeys(NO_RUN, True), "architecture": dict.fromkeys(NOT_IN_MLM, True)}
+        unused["data"] = {"corpus": True, "text_column": True, "tokenizer": {"path": True}}
+        for knob in but:
+            set_path(unused, knob, True)
+        return self.model_dump_json(exclude=unused) + json.dumps(self.recipe.trained_runs)
 
     def to_yaml(self) -> str:
         """The resolved tree as YAML that reads back to the same configuration."""

@@ -25,19 +25,19 @@ def _refuse_booleans(value: object) -> object:
 
 _Number = BeforeValidator(_refuse_booleans)
 
-Count = Annotated[int, _Number, Field(ge=1)]
+Count = Annotated[int, Field(ge=1), _Number]
 """A whole number of things, at least one; 2e5 is accepted for 200000."""
 
-Index = Annotated[int, _Number, Field(ge=0)]
+Index = Annotated[int, Field(ge=0), _Number]
 """A whole number from zero on."""
 
-Positive = Annotated[float, _Number, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0), _Number]
 """A finite number above zero; PyYAML reads 1e-3 as a string, which is accepted."""
 
-NonNegative = Annotated[float, _Number, Field(ge=0)]
+NonNegative = Annotated[float, Field(ge=0), _Number]
 """A finite number, zero or above."""
 
-Share = Annotated[float, _Number, Field(ge=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1), _Number]
 """A share of a whole, between 0 and 1."""
 
 Text = Annotated[str, Field(min_length=1)]
@@ -172,13 +172,13 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
         case "value_error":
             return str(context["error"]) if isinstance(detail["input"], Mapping | BaseModel) else f"{value} {context['error']}"
         case "greater_than_equal":
-            return f"{value} is below the least allowed, {context['ge']}"
+            return f"{value} is below the least allowed, {whole(context['ge']):,}"
         case "greater_than":
-            return f"{value} must be above {context['gt']}"
+            return f"{value} must be above {whole(context['gt']):,}"
         case "less_than_equal":
-            return f"{value} is above the most allowed, {context['le']}"
+            return f"{value} is above the most allowed, {whole(context['le']):,}"
         case "less_than":
-            return f"{value} must be below {context['lt']}"
+            return f"{value} must be below {whole(context['lt']):,}"
         case "literal_error":
             known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
             return f"{value} is not one of {', '.join(known)}; {nearest(str(detail['input']), known)}"
@@ -257,8 +257,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one, with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        path = join_path(prefix, key)
-        if isinstance(value, Mapping) and value:
+        path = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, dict) and value:
             flat.update(flatten(value, path))
         else:
             flat[path] = value

@@ -89,7 +89,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ("depth: [1]", "depth: [0]", "shapes.grid.depth[0]: 0 is below the least allowed, 1"),
         ("depth: [1]", "depth: []", "shapes.grid.depth: [] is empty"),
         ("depth: [1]", "depth: 1", "shapes.grid.depth: 1"),
-        ("width: [16]", "width: [1000000000000]", "shapes.grid.width[0]: 1000000000000 is above the most allowed, 1000000"),
+        ("width: [16]", "width: [1000000000000]", "shapes.grid.width[0]: 1000000000000 is above the most allowed, 1,000,000"),
         ("width: [16]", "width: [true]", "shapes.grid.width[0]: True is true or false where a number is needed"),
         ("batch_tokens: 256", "learning_rate: -1e-3", "base.recipe.learning_rate: '-1e-3' must be above 0"),
         ("batch_tokens: 256", "learning_rate: .nan", "base.recipe.learning_rate: nan must be a finite number"),
@@ -135,7 +135,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "question: Why?",
             "question: Why?\ntune: {recipe.learning_rate: {low: 1e-3, high: 1e-2, trials: 1000000000}}",
-            "tune.recipe.learning_rate.trials: 1000000000 is above the most allowed, 1000",
+            "tune.recipe.learning_rate.trials: 1000000000 is above the most allowed, 1,000",
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
@@ -145,22 +145,22 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
             "iso_parameters: [1e30], depth: [1]",
-            "is above the most allowed, 1000000000000.0",
+            "is above the most allowed, 1,000,000,000,000",
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
             f"iso_parameters: [1.0e5], depth: [1], head_width: {10**30}",
-            f"shapes.head_width[0]: {10**30} is above the most allowed, 1000000",
+            f"shapes.head_width[0]: {10**30} is above the most allowed, 1,000,000",
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
             "iso_parameters: [1.0e5], depth: [1], width_multiple: 10000000",
-            "shapes.width_multiple: 10000000 is above the most allowed, 1000000",
+            "shapes.width_multiple: 10000000 is above the most allowed, 1,000,000",
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
             "iso_parameters: [1.0e5], depth: [1], ffn_ratio: 1.0e+300",
-            "shapes.ffn_ratio[0]: 1e+300 is above the most allowed, 1000",
+            "shapes.ffn_ratio[0]: 1e+300 is above the most allowed, 1,000",
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",

@@ -264,6 +264,33 @@ def test_what_renames_no_run_tells_none_apart(changes: dict[str, Any]) -> None:
     assert validation_of(one, "data") == validation_of(other, "data")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"architecture": {"norm": "pre"}},
+        {"architecture": {"position_encoding": "rotary"}},
+        {"data": {"validation_sequences": 7}},
+        {"recipe": {"start": "x/runs/0123456789abcdef"}},
+        {"recipe": {"teacher": "x/runs/0123456789abcdef"}},
+        {"recipe": {"warmup_tokens": 1024}},
+        {"masking": {"rate": 0.2}},
+        {"seed": 7},
+    ],
+)
+def test_what_renames_a_run_tells_it_apart(changes: dict[str, Any]) -> None:
+    one, other = config(CORPUS), config(CORPUS, **changes)
+    assert one.fingerprint("data") != other.fingerprint("data")
+    assert one.key != other.key
+
+
+def test_runs_are_told_apart_by_all_knobs_but_some() -> None:
+    one, other = config(CORPUS), config(CORPUS, recipe={"learning_rate": 1.0, "budget": {"steps": 7}}, seed=7)
+    aside = ("recipe.learning_rate", "recipe.budget", "seed")
+    assert one.identity(but=aside) == other.identity(but=aside)
+    for knob in aside:
+        assert one.identity(but={*aside} - {knob}) != other.identity(but={*aside} - {knob})
+
+
 @pytest.mark.parametrize(("tokens", "steps"), [(700, 1), (800, 2), (511, 1), (255, 0)])
 def test_a_warmup_in_tokens_is_rounded_to_steps(tokens: int, steps: int) -> None:
     recipe = Recipe.parse({"budget": {"steps": 100}, "batch_tokens": 512, "warmup_tokens": tokens})

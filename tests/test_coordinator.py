@@ -24,6 +24,7 @@ from study.ownership import is_locked
 from study.records import counts_of
 from study.sweeping.coordinator import Coordinator, Progress, held
 from study.sweeping.deaths import CRASHES, KILLS
+from study.sweeping.plan import Plan
 from study.sweeping.status import newest_values, status
 from study.sweeping.stopping import SAVE_SECONDS
 from tests.sweeps import RATES, record, sweep, sweep_values
@@ -91,7 +92,7 @@ class Stubborn(FakeExecutor):
 
 def coordinator(tmp_path: Path, **changes: Any) -> Coordinator:
     folder = SweepFolder(tmp_path / "results" / "toy")
-    return Coordinator(sweep(CORPUS, **changes), sweep_values(CORPUS, **changes), folder, "data")
+    return Coordinator(Plan(sweep(CORPUS, **changes)), sweep_values(CORPUS, **changes), folder, "data")
 
 
 def run(tmp_path: Path, executor: FakeExecutor, **changes: Any) -> Progress:
@@ -132,7 +133,7 @@ def test_more_seeds_run_only_what_is_new(tmp_path: Path) -> None:
 def test_runs_of_other_data_are_not_taken_for_this_sweeps(tmp_path: Path) -> None:
     run(tmp_path, FakeExecutor())
     folder = SweepFolder(tmp_path / "results" / "toy")
-    other = Coordinator(sweep(CORPUS), sweep_values(CORPUS), folder, "other data")
+    other = Coordinator(Plan(sweep(CORPUS)), sweep_values(CORPUS), folder, "other data")
     executor = FakeExecutor()
     other.run(executor, lambda _: None)
     assert len(executor.submitted) == 2

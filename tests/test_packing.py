@@ -19,6 +19,7 @@ from study.sweeping.coordinator import Coordinator
 from study.sweeping.executors import local, slots
 from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot, local_slots, mps_is_running, sharing_note
+from study.sweeping.plan import Plan
 from study.sweeping.resources import Resources, minutes_of
 from study.training.execution import Execution
 from tests.sweeps import record, sweep, sweep_values
@@ -119,7 +120,7 @@ def test_a_coordinated_sweep_fills_the_slots_and_never_overfills_a_gpu(
     folder = SweepFolder(tmp_path_factory.mktemp("packing") / "results" / "toy")
     changes: dict[str, Any] = {"shapes": {"grid": {"depth": list(range(1, 13))}}, "seeds": 2}
     corpus = Path("corpus.txt")
-    coordinator = Coordinator(sweep(corpus, **changes), sweep_values(corpus, **changes), folder, "data")
+    coordinator = Coordinator(Plan(sweep(corpus, **changes)), sweep_values(corpus, **changes), folder, "data")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         patch.setattr(local, "RunProcesses", fake)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,11 +16,11 @@ from study.counting import parameters
 from study.errors import InputError
 from study.folders import SweepFolder
 from study.records import RunRecord
-from study.sweeping.bill import bill, check_runs, search_example
+from study.sweeping.bill import bill
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
 from study.sweeping.launch import plan
-from study.sweeping.plan import cells, check_space, searched_config
+from study.sweeping.plan import Plan, cells, check_space, search_example, searched_config
 from study.sweeping.resources import Resources
 from study.sweeping.step_times import step_times
 from study.sweeping.tables import bill_summary, bill_table
@@ -39,8 +40,15 @@ def rate(config: RunConfig) -> float:
 def told(**changes: Any) -> dict[str, str]:
     spec = sweep(**changes)
     with pytest.raises(InputError) as caught:
-        check_runs(spec)
+        Plan(spec).check()
     return {problem.place: problem.message for problem in caught.value.problems}
+
+
+def test_the_cells_of_a_plan_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Mock(side_effect=cells)
+    monkeypatch.setattr("study.sweeping.plan.cells", made)
+    plan(sweep(write_corpus(tmp_path / "corpus.txt")), tmp_path, Resources(device="cpu"))
+    made.assert_called_once()
 
 
 def run_all(cell: Cell, loss: Loss) -> list[list[tuple[float, int]]]:
@@ -77,7 +85,7 @@ def test_each_setting_has_every_shape_and_a_search_of_its_own() -> None:
     assert [cell.config.architecture.depth for cell in planned] == [1, 2] * 4
     for one, two in zip(planned[::2], planned[1::2], strict=True):
         assert (one.neighbour, two.neighbour) == (None, one)
-    table = bill_table("?", bill(sweep(vary=vary, tune=tune), [CORE]))
+    table = bill_table("?", bill(Plan(sweep(vary=vary, tune=tune)), [CORE]))
     assert [column.header for column in table.columns][:2] == ["shape", "setting"]
     assert list(table.columns[1].cells) == settings
 
@@ -123,7 +131,7 @@ def test_widths_are_solved_for_in_multiples_of_a_head_width_that_is_asked_for() 
         assert [shape.head_width for shape in solved] == [head_width] * 2
         assert all(shape.width % 8 == 0 for shape in solved)
     free, usual = {"head_width": 32, "width_multiple": 4}, {"width_multiple": 4}
-    told = [bill_summary(bill(sweep(shapes=shapes | given), [CORE])) for given in ({"head_width": 32}, free, usual)]
+    told = [bill_summary(bill(Plan(sweep(shapes=shapes | given)), [CORE])) for given in ({"head_width": 32}, free, usual)]
     assert ["The width of a head is " in lines for lines in told] == [False, True, False]
     assert "The width of a head is 23 in L2-H92-A4-F368, nearest to the head_width asked for" in told[1]
 
@@ -135,10 +143,10 @@ def test_a_search_is_refused_widths_that_its_head_width_does_not_divide() -> Non
     assert problems == {
         "search": "head_width 16 does not divide width 24, 40, 56; give one that does, or heads, or other widths"
     }
-    check_runs(sweep(shapes=None, search=search))
-    check_runs(sweep(shapes=None, search=search | {"head_width": 8}))
+    Plan(sweep(shapes=None, search=search)).check()
+    Plan(sweep(shapes=None, search=search | {"head_width": 8})).check()
     of_heads = search | {"head_width": 16, "space": space | {"architecture.heads": {"choices": [1, 2]}}}
-    check_runs(sweep(shapes=None, search=of_heads))
+    Plan(sweep(shapes=None, search=of_heads)).check()
     check_space(sweep(shapes=None, search=search | {"head_width": 16}))  # what an older launch asked for can still be read
 
 
@@ -330,7 +338,7 @@ def test_a_huge_space_is_checked_in_bounded_time() -> None:
 
 def test_a_bill_adds_up_before_anything_is_spent() -> None:
     spec = sweep(tune=RATES, seeds=2, budgets={"steps": [100]})
-    paid = bill(spec, [CORE] * 2)
+    paid = bill(Plan(spec), [CORE] * 2)
     assert [row.shape for row in paid.rows] == ["L1-H16-A2-F32", "L2-H16-A2-F32"]
     assert [row.runs for row in paid.rows] == [4, 4]
     assert paid.tokens == 8 * 100 * 256
@@ -349,7 +357,7 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     first = cells(spec)[0]
     losses = dict(zip([run.key for run in first.trials()], (5.0, 4.0, 5.0), strict=True))
     tried = [ended(run, loss_nats=losses[run.key]) for run in first.trials()]
-    some = bill(spec, [CORE] * 2, tried[:2])
+    some = bill(Plan(spec), [CORE] * 2, tried[:2])
     assert ([row.runs_left for row in some.rows], some.runs) == ([2, 4], 8)
     assert some.train_flops_left == pytest.approx(2 * some.rows[0].train_flops + 4 * some.rows[1].train_flops)
     assert some.expected_seconds_left == pytest.approx(
@@ -359,18 +367,20 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     assert some.to_dict()["runs_left"] == 6
     best = [first.variant({"recipe.learning_rate": first.trials()[1].recipe.learning_rate}, seed=1)]
     done_with = [*tried, *map(ended, best)]
-    assert [row.runs_left for row in bill(spec, [CORE], done_with).rows] == [0, 4]
+    assert [row.runs_left for row in bill(Plan(spec), [CORE], done_with).rows] == [0, 4]
     stale = [old.model_copy(update={"run_id": "0" * 16}) for old in done_with]
-    assert bill(spec, [CORE], stale).runs_left == 8, "of the text or the numerics of another day"
+    assert bill(Plan(spec), [CORE], stale).runs_left == 8, "of the text or the numerics of another day"
     pruned = [old.model_copy(update={"state": "PRUNED"}) for old in done_with]
-    assert bill(spec, [CORE], pruned).runs_left == 8, "stopped early by a search"
+    assert bill(Plan(spec), [CORE], pruned).runs_left == 8, "stopped early by a search"
     otherwise = [old.model_copy(update={"loss_nats": 9 - (old.loss_nats or 0)}) for old in tried]
-    assert bill(spec, [CORE], done_with, others=otherwise, text="data").rows[0].runs_left == 0, "its own records come first"
+    assert bill(Plan(spec), [CORE], done_with, others=otherwise, text="data").rows[0].runs_left == 0, (
+        "its own records come first"
+    )
     untuned = sweep(seeds=2, budgets={"steps": [100]})
-    done = bill(untuned, [CORE], [ended(run) for cell in cells(untuned) for run in cell.trials()])
+    done = bill(Plan(untuned), [CORE], [ended(run) for cell in cells(untuned) for run in cell.trials()])
     assert (done.runs_left, done.expected_seconds_left) == (0, 0)
     assert "Nothing of it is left to do" in bill_summary(done)
-    assert "left" not in bill_summary(bill(untuned, [CORE]))
+    assert "left" not in bill_summary(bill(Plan(untuned), [CORE]))
 
 
 def ended(config: RunConfig, **changes: Any) -> RunRecord:
@@ -388,7 +398,7 @@ def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device() -> None:
     spec = sweep()
     one, two = (cell.config for cell in cells(spec))
     records = [timed(one, 1e6), timed(one, 2e6), timed(one, 9e6), timed(one, 1e12, device="NVIDIA H200"), record(two)]
-    paid = bill(spec, [CORE], records)
+    paid = bill(Plan(spec), [CORE], records)
     assert paid.expected_seconds == pytest.approx(paid.train_flops / 2e6)
     assert paid.basis == "2e+06 FLOP/s a slot, by 3 earlier runs of this sweep"
 
@@ -404,12 +414,12 @@ def test_a_model_is_billed_by_its_own_runs_and_another_by_what_a_step_costs_besi
     def seconds(config: RunConfig) -> float:
         return 0.01 + config.flops_per_token["train_flops"] * config.recipe.batch_tokens / 1e9
 
-    paid = bill(spec, [CORE], [after(small, seconds(small)), after(large, seconds(large))])
+    paid = bill(Plan(spec), [CORE], [after(small, seconds(small)), after(large, seconds(large))])
     assert [row.expected_seconds for row in paid.rows] == pytest.approx(
         [run.steps * seconds(run) for run in (small, middle, large)]
     )
     assert paid.basis == "1e+09 FLOP/s a slot and 10 ms a step, by 2 earlier runs of this sweep"
-    slow = bill(spec, [CORE], [after(small, seconds(small)), after(large, seconds(large)), after(middle, 7.0)])
+    slow = bill(Plan(spec), [CORE], [after(small, seconds(small)), after(large, seconds(large)), after(middle, 7.0)])
     assert slow.rows[1].expected_seconds == pytest.approx(7.0 * middle.steps)
 
 
@@ -417,21 +427,21 @@ def test_a_bill_knows_what_other_sweeps_of_the_folder_have_trained() -> None:
     spec = sweep(seeds=2)
     first, second = cells(spec)
     others = [ended(run, environment=environment().model_dump(), wall_seconds=30.0) for run in first.trials()]
-    paid = bill(spec, [CORE], others=others, text="data")
+    paid = bill(Plan(spec), [CORE], others=others, text="data")
     assert [row.runs_left for row in paid.rows] == [0, 2]
-    assert [row.runs_left for row in bill(spec, [CORE], others=others, text="another").rows] == [2, 2]
-    assert bill(spec, [CORE], others=others).runs_left == 4, "of text that nobody looked at"
+    assert [row.runs_left for row in bill(Plan(spec), [CORE], others=others, text="another").rows] == [2, 2]
+    assert bill(Plan(spec), [CORE], others=others).runs_left == 4, "of text that nobody looked at"
     assert paid.rows[0].expected_seconds == pytest.approx(30.0)
     assert "by 2 earlier runs of other sweeps here" in paid.basis
     own = timed(second.config, 1e6)
-    assert bill(spec, [CORE], [own], others=others).basis == "1e+06 FLOP/s a slot, by 1 earlier run of this sweep"
+    assert bill(Plan(spec), [CORE], [own], others=others).basis == "1e+06 FLOP/s a slot, by 1 earlier run of this sweep"
 
 
 def test_a_branch_times_a_bill_by_what_it_trained_itself() -> None:
     config = cells(sweep())[0].config
     whole = timed(config, 8e6)
     branch = whole.model_copy(update={"spent_tokens": config.tokens // 4})
-    assert bill(sweep(), [CORE], [branch]).basis == "2e+06 FLOP/s a slot, by 1 earlier run of this sweep"
+    assert bill(Plan(sweep()), [CORE], [branch]).basis == "2e+06 FLOP/s a slot, by 1 earlier run of this sweep"
 
 
 def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
@@ -447,14 +457,14 @@ def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
         Slot("cuda", (0,), 1, sharing=2): f"4e+12 FLOP/s a slot, {scaled} (now 2 runs to one)",
         Slot("cuda", (0, 1, 2, 3), 1): f"3.2e+13 FLOP/s a slot, {scaled} (now 4 devices to a run)",
     }
-    assert {slot: bill(spec, [slot], [alone, shared, parallel]).basis for slot in by_slot} == by_slot
+    assert {slot: bill(Plan(spec), [slot], [alone, shared, parallel]).basis for slot in by_slot} == by_slot
 
 
 def test_a_bill_says_which_runs_it_does_not_count() -> None:
     slots = [Slot("cpu", (0,), 1)]
     told = "Not counted: the run more that each cell takes whose best tuned value is an end of its range."
-    assert bill_summary(bill(sweep(tune=RATES), slots)).splitlines()[-1] == told
-    assert told not in bill_summary(bill(sweep(), slots))
+    assert bill_summary(bill(Plan(sweep(tune=RATES)), slots)).splitlines()[-1] == told
+    assert told not in bill_summary(bill(Plan(sweep()), slots))
 
 
 def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:
@@ -469,23 +479,25 @@ def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:
         Slot("cpu", (0, 1), 2): f"1.4e+11 FLOP/s a slot, {scaled} (now 2 devices of 2 threads to a run)",
         Slot("cpu", (0,), 1, sharing=4): f"8.6e+09 FLOP/s a slot, {scaled} (now 4 runs to one)",
     }
-    assert {slot: bill(spec, [slot], [one, many]).basis for slot in by_slot} == by_slot
-    assert bill(spec, [Slot("cpu", (0,), 8)]).basis == "3.2e+11 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
+    assert {slot: bill(Plan(spec), [slot], [one, many]).basis for slot in by_slot} == by_slot
+    assert (
+        bill(Plan(spec), [Slot("cpu", (0,), 8)]).basis == "3.2e+11 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
+    )
     gpu = timed(config, 8e12, device="H200", threads=4)
-    assert "by 1 earlier run" in bill(spec, [Slot("cuda", (0,), 2)], [gpu]).basis
+    assert "by 1 earlier run" in bill(Plan(spec), [Slot("cuda", (0,), 2)], [gpu]).basis
 
 
 def test_runs_in_the_precision_that_comes_time_a_bill_before_others_and_others_are_told() -> None:
     spec = sweep()
     config = cells(spec)[0].config
     fp32, bf16 = timed(config, 1e10, threads=4), timed(config, 9e10, precision="bf16")
-    basis = [bill(spec, [CORE], records, "fp32").basis for records in ([fp32, bf16], [bf16])]
+    basis = [bill(Plan(spec), [CORE], records, "fp32").basis for records in ([fp32, bf16], [bf16])]
     scaled = "scaled from 1 earlier run of this sweep that had another share of a device (now 1 thread to a run)"
     assert basis == [
         f"2.5e+09 FLOP/s a slot, {scaled}",
         "9e+10 FLOP/s a slot, by 1 earlier run of this sweep, in bf16 for want of any in fp32",
     ]
-    assert bill(spec, [Slot("cpu", (0,), 2)], [fp32], "bf16").basis == (
+    assert bill(Plan(spec), [Slot("cpu", (0,), 2)], [fp32], "bf16").basis == (
         f"5e+09 FLOP/s a slot, {scaled.replace('1 thread', '2 threads')}, in fp32 for want of any in bf16"
     )
 
@@ -508,33 +520,33 @@ def test_a_plan_is_timed_in_the_precision_that_its_runs_will_have(tmp_path: Path
 
 def test_without_earlier_runs_those_that_share_a_gpu_are_billed_a_share_of_it() -> None:
     spec = sweep()
-    alone, shared = (bill(spec, [Slot("cuda", (0,), 1, sharing)] * sharing).rows[0] for sharing in (1, 8))
+    alone, shared = (bill(Plan(spec), [Slot("cuda", (0,), 1, sharing)] * sharing).rows[0] for sharing in (1, 8))
     beyond_overhead = shared.expected_seconds - alone.expected_seconds
     assert beyond_overhead == pytest.approx(7 * alone.train_flops / 1e14)
 
 
 def test_more_slots_than_runs_do_not_make_the_longest_run_shorter() -> None:
-    paid = bill(sweep(seeds=2), [CORE] * 64)
+    paid = bill(Plan(sweep(seeds=2)), [CORE] * 64)
     assert paid.expected_seconds == max(row.expected_seconds for row in paid.rows)
 
 
 def test_a_bill_says_where_it_is_the_most_that_may_be_spent() -> None:
     def tuned(trials: int) -> bool:
-        return bill(sweep(tune={"recipe.learning_rate": {"low": 1e-3, "high": 1e-2, "trials": trials}}), [CORE]).at_most
+        return bill(Plan(sweep(tune={"recipe.learning_rate": {"low": 1e-3, "high": 1e-2, "trials": trials}})), [CORE]).at_most
 
     assert [tuned(3), tuned(4)] == [False, True]
     decay = {"recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2}}
     rates = {"recipe.learning_rate": {"low": 1e-3, "high": 1e-2, "trials": 4}}
-    assert not bill(sweep(tune=rates | decay), [CORE]).at_most, "of two knobs all combinations are tried"
+    assert not bill(Plan(sweep(tune=rates | decay)), [CORE]).at_most, "of two knobs all combinations are tried"
 
 
 def test_a_search_is_billed_by_its_largest_run() -> None:
     space = {"architecture.depth": {"low": 1, "high": 4}, "architecture.width": {"choices": [16, 32]}}
     spec = sweep(shapes=None, search={"trials": 7, "space": space, "head_width": 16})
-    paid = bill(spec, [CORE])
+    paid = bill(Plan(spec), [CORE])
     assert [(row.shape, row.runs, row.runs_left) for row in paid.rows] == [("L4-H32-A2-F128", 7, 7)]
     outside = searched_config(spec, {"architecture.depth": 6, "architecture.width": 16})
-    assert bill(spec, [CORE], [ended(search_example(spec)), ended(outside)]).runs_left == 6
+    assert bill(Plan(spec), [CORE], [ended(search_example(spec)), ended(outside)]).runs_left == 6
 
 
 def test_a_search_that_has_tried_its_space_has_nothing_left(tmp_path: Path) -> None:
@@ -542,26 +554,28 @@ def test_a_search_that_has_tried_its_space_has_nothing_left(tmp_path: Path) -> N
     choices = {"architecture.depth": {"choices": [2, 1]}, "recipe.dropout": {"choices": [0.0, 0.1]}}
     base = {"architecture": {"width": 16, "heads": 2, "ffn": 32}}
     spec = sweep(shapes=None, base=base, search={"trials": 6, "space": choices})
-    assert (bill(spec, [CORE]).runs, bill(spec, [CORE]).rows[0].shape) == (4, "L2-H16-A2-F32"), "the largest, not the last"
+    assert (bill(Plan(spec), [CORE]).runs, bill(Plan(spec), [CORE]).rows[0].shape) == (4, "L2-H16-A2-F32"), (
+        "the largest, not the last"
+    )
     tried = [
         searched_config(spec, {"architecture.depth": depth, "recipe.dropout": drop}) for depth in (1, 2) for drop in (0.0, 0.1)
     ]
-    assert bill(spec, [CORE], [ended(run) for run in tried]).runs_left == 0
+    assert bill(Plan(spec), [CORE], [ended(run) for run in tried]).runs_left == 0
     endless = sweep(
         shapes=None, base=base, search={"trials": 6, "space": choices | {"recipe.dropout": {"low": 0.0, "high": 0.1}}}
     )
-    assert bill(endless, [CORE]).runs == 6
+    assert bill(Plan(endless), [CORE]).runs == 6
 
 
 def test_tuned_batches_are_priced_at_the_dearest() -> None:
     spec = sweep(tune={"recipe.batch_tokens": {"low": 256, "high": 1024, "trials": 3}}, budgets={"steps": [100]})
-    paid = bill(spec, [CORE])
+    paid = bill(Plan(spec), [CORE])
     assert [row.tokens for row in paid.rows] == [102_400, 102_400]
     assert paid.at_most
-    assert not bill(sweep(tune=RATES, budgets={"steps": [100]}), [CORE]).at_most
+    assert not bill(Plan(sweep(tune=RATES, budgets={"steps": [100]})), [CORE]).at_most
     wsd = {"recipe": {"schedule": "wsd", "learning_rate": 1e-3}}
     knob = {"recipe.batch_tokens": {"low": 832, "high": 2048, "trials": 2}}
-    branched = bill(sweep(base=wsd, tune=knob, budgets={"tokens": [1e6, 2e6]}), [CORE])
+    branched = bill(Plan(sweep(base=wsd, tune=knob, budgets={"tokens": [1e6, 2e6]})), [CORE])
     assert branched.sharing is not None
     assert all(0 < row.spent_tokens <= row.tokens for row in branched.rows)
     assert branched.sharing.train_flops == pytest.approx(branched.train_flops)
@@ -571,7 +585,7 @@ def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_paramet
     """48 positions of width 16 more are 384 tokens more at half a token a parameter, one step and a half."""
     tune = {"architecture.positions": {"low": 16, "high": 64, "trials": 2}}
     spec = sweep(tune=tune, budgets={"tokens_per_parameter": [0.5]})
-    paid = bill(spec, [CORE])
+    paid = bill(Plan(spec), [CORE])
     assert [row.tokens for row in paid.rows] == [max(run.tokens for run in cell.trials()) for cell in cells(spec)]
     assert paid.at_most
 
@@ -588,7 +602,7 @@ def test_tuned_sizes_are_priced_at_the_dearest_where_budgets_go_with_the_paramet
     ],
 )
 def test_a_bill_names_the_scores_that_it_does_not_count(runs: dict[str, Any]) -> None:
-    told = bill_summary(bill(sweep(downstream=["docstring-package", "docstring-pairs"], **runs), [CORE]))
+    told = bill_summary(bill(Plan(sweep(downstream=["docstring-package", "docstring-pairs"], **runs)), [CORE]))
     assert told.splitlines()[-1] == "Not counted: the scores on 2 tasks, which are made when the runs have ended."
 
 
@@ -597,7 +611,7 @@ def test_a_search_that_tried_more_than_its_file_now_asks_for_has_nothing_left() 
     base = {"architecture": {"width": 16, "heads": 2, "ffn": 32}}
     spec = sweep(shapes=None, base=base, search={"trials": 2, "space": space})
     tried = [searched_config(spec, {"architecture.depth": depth}) for depth in (1, 2, 3, 4)]
-    paid = bill(spec, [CORE], [record(c, run_id=c.fingerprint("data")) for c in tried])
+    paid = bill(Plan(spec), [CORE], [record(c, run_id=c.fingerprint("data")) for c in tried])
     assert (paid.runs_left, paid.train_flops_left) == (0, 0)
 
 
@@ -605,7 +619,7 @@ def test_steps_that_take_less_time_for_more_flops_are_timed_without_an_overhead(
     """A line through them would let large steps take no time at all, or less."""
     spec = sweep(shapes={"grid": {"depth": [1, 8, 64, 128]}})
     shallow, between, deep, deepest = (cell.config for cell in cells(spec))
-    expected = bill(spec, [CORE], [timed(shallow, 1e6), timed(between, 3e7), timed(deep, 1e9)])
+    expected = bill(Plan(spec), [CORE], [timed(shallow, 1e6), timed(between, 3e7), timed(deep, 1e9)])
     assert expected.basis.startswith("3e+07 FLOP/s a slot,")
     assert expected.rows[-1].expected_seconds == pytest.approx(deepest.tokens * deepest.flops_per_token["train_flops"] / 3e7)
 
@@ -614,7 +628,7 @@ def test_steps_that_take_longer_than_their_flops_tell_are_timed_without_an_overh
     """A line through them would cross zero before it comes to small steps."""
     spec = sweep(shapes={"grid": {"depth": [8, 64, 128]}})
     shallow, deep = (cell.config for cell in cells(spec)[:2])
-    assert bill(spec, [CORE], [timed(shallow, 4e9), timed(deep, 2e9)]).basis.startswith("3e+09 FLOP/s a slot, by")
+    assert bill(Plan(spec), [CORE], [timed(shallow, 4e9), timed(deep, 2e9)]).basis.startswith("3e+09 FLOP/s a slot, by")
 
 
 @pytest.mark.parametrize(("times", "told"), [(0.9, "e+09 FLOP/s a slot, by"), (1.1, "1e+10 FLOP/s a slot and 1 ms a step, by")])
@@ -640,14 +654,14 @@ def test_runs_without_steps_or_a_time_or_a_machine_time_nothing() -> None:
         record(c, environment=machine, wall_seconds=0.0),
         record(c, environment=None, wall_seconds=9.0),
     ]
-    assert bill(sweep(), [CORE], useless).basis.endswith("assumed: no earlier run here")
+    assert bill(Plan(sweep()), [CORE], useless).basis.endswith("assumed: no earlier run here")
 
 
 def test_a_bill_does_not_time_runs_by_those_of_another_dropout() -> None:
     spec = sweep(shapes={"grid": {"depth": [1]}}, vary={"recipe.dropout": [0.0, 0.1]})
     plain, dropped = (cell.config for cell in cells(spec))
     timings = [record(c, environment=environment().model_dump(), wall_seconds=s) for c, s in ((plain, 10.0), (dropped, 30.0))]
-    assert [row.expected_seconds for row in bill(spec, [CORE], timings).rows] == pytest.approx([10.0, 30.0])
+    assert [row.expected_seconds for row in bill(Plan(spec), [CORE], timings).rows] == pytest.approx([10.0, 30.0])
 
 
 def test_a_run_that_failed_at_its_first_step_has_spent_all_of_nothing() -> None:

@@ -12,7 +12,7 @@ from study.records import RunRecord
 from study.sweeping.bill import bill
 from study.sweeping.cell import Cell, Tuning
 from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import cells
+from study.sweeping.plan import Plan, cells
 from study.sweeping.proposing import CellProposer
 from tests.sweeps import RATES, record, sweep
 
@@ -65,7 +65,7 @@ def test_a_restart_and_a_bill_look_at_each_search_once_however_many_cells_are_in
     monkeypatch.setattr(Cell, "tuning", counted)
     assert CellProposer(planned).wanted(records, (), 1) == []
     assert looked == {cell.config.architecture.shape_name: 1 for cell in planned}
-    assert bill(CHAIN, [Slot("cpu", (0,), threads=1)], records.values()).runs_left == 0
+    assert bill(Plan(CHAIN), [Slot("cpu", (0,), threads=1)], records.values()).runs_left == 0
     assert looked == {cell.config.architecture.shape_name: 2 for cell in planned}
 
 

@@ -21,6 +21,7 @@ from study.sweeping import plan
 from study.sweeping.coordinator import Coordinator, Progress
 from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot
+from study.sweeping.plan import Plan
 from study.sweeping.pruning import Pruning, checks_in
 from study.sweeping.search import OptunaSearch
 from study.sweeping.search_spec import Prune
@@ -112,7 +113,7 @@ def test_worse_runs_are_stopped_and_leave_a_record_that_fits_leave_out(by: str, 
     assert spec.search.prune is not None
     executor = Reporting(spec.search.prune)
     folder = SweepFolder(tmp_path / "toy")
-    Coordinator(spec, sweep_values(Path("corpus.txt"), **changes), folder, "data").run(executor, executor.tick, 0.0)
+    Coordinator(Plan(spec), sweep_values(Path("corpus.txt"), **changes), folder, "data").run(executor, executor.tick, 0.0)
     records = folder.records()
     assert len(records) == 24
     pruned = [ended for ended in records if ended.state == "PRUNED"]
@@ -125,7 +126,7 @@ def test_worse_runs_are_stopped_and_leave_a_record_that_fits_leave_out(by: str, 
     assert best.state == "COMPLETED"
     table = folder.write_ledger()
     assert table["exclusion"].notna().sum() == len(pruned)
-    again = Coordinator(spec, sweep_values(Path("corpus.txt"), **changes), folder, "data")
+    again = Coordinator(Plan(spec), sweep_values(Path("corpus.txt"), **changes), folder, "data")
     assert isinstance(again.proposer, OptunaSearch)
     trials = again.proposer.study.get_trials()
     assert [trial.state for trial in trials].count(TrialState.PRUNED) == len(pruned)
@@ -166,10 +167,10 @@ def test_a_restarted_search_prunes_what_runs_by_what_it_knew(tmp_path: Path) -> 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Coordinator(spec, values, folder, "data").run(executor, interrupted, 0.0)
+        Coordinator(Plan(spec), values, folder, "data").run(executor, interrupted, 0.0)
     known = len(folder.records())
     assert 3 <= known < 12
-    again = Coordinator(spec, values, folder, "data")
+    again = Coordinator(Plan(spec), values, folder, "data")
     assert isinstance(again.proposer, OptunaSearch)
     before = again.proposer.study.get_trials(states=(TrialState.COMPLETE,))
     assert all(len(trial.intermediate_values) == 7 for trial in before)
@@ -191,7 +192,9 @@ def test_a_pruned_run_is_trained_whole_where_a_comparison_wants_it(tmp_path: Pat
         if name == "other":
             os.symlink(os.path.join("..", name, "runs", run.run_id), homes / run.run_id)
     folder, executor = SweepFolder(tmp_path / "toy"), FakeExecutor()
-    Coordinator(sweep(**cells), sweep_values(Path("corpus.txt"), **cells), folder, "data").run(executor, lambda _: None, 0.01)
+    Coordinator(Plan(sweep(**cells)), sweep_values(Path("corpus.txt"), **cells), folder, "data").run(
+        executor, lambda _: None, 0.01
+    )
     assert len(executor.submitted) == 1
     assert [ended.state for ended in folder.records()] == ["COMPLETED"]
     assert [ended.state for ended in SweepFolder(tmp_path / "other").records()] == ["PRUNED"]
@@ -264,7 +267,7 @@ def real_search(root: Path, rates: list[float], trials: int) -> SweepFolder:
     search = {"trials": trials, "space": space, "prune": prune}
     changes: dict[str, Any] = {"shapes": None, "search": search, "base": FIXED, "budgets": {"steps": [600]}}
     spec, folder = sweep(corpus, **changes), SweepFolder(root / "results" / "toy")
-    coordinator = Coordinator(spec, sweep_values(corpus, **changes), folder, data_fingerprint(spec.data))
+    coordinator = Coordinator(Plan(spec), sweep_values(corpus, **changes), folder, data_fingerprint(spec.data))
     coordinator.run(LocalExecutor([Slot("cpu", (0,), 1)], "toy"), lambda _: None, 0.05)
     return folder
 

@@ -15,11 +15,11 @@ from study.quantities import bytes_text
 from study.records import Kernels
 from study.sweeping import room as rooms
 from study.sweeping.executors.slots import Slot
+from study.sweeping.plan import Plan
 from study.sweeping.room import (
     PROCESS_BYTES,
     Room,
     available_memory_bytes,
-    check_room,
     free_gpu_bytes,
     needed_bytes,
     refuse_too_large,
@@ -146,7 +146,7 @@ def test_a_sweep_is_checked_run_by_run(tmp_path: Path, monkeypatch: pytest.Monke
     )
     monkeypatch.setattr(rooms, "available_memory_bytes", lambda: 10_000_000_000)
     with pytest.raises(InputError) as refused:
-        check_room(spec, [Slot("cpu", (0,), 1)])
+        refuse_too_large(Plan(spec).first_runs, room_of([Slot("cpu", (0,), 1)]), Execution())
     places = [problem.place for problem in refused.value.problems]
     assert places == ["shape L24-H4096-A64-F16384", "shape L12-H4096-A64-F16384"]
 

@@ -10,7 +10,7 @@ from optuna.trial import TrialState
 
 from study.config import RunConfig
 from study.records import RunRecord
-from study.sweeping.plan import belonging
+from study.sweeping.plan import Plan
 from study.sweeping.search import OptunaSearch
 from study.sweeping.spec import SweepSpec
 from tests.sweeps import record, sweep
@@ -91,9 +91,8 @@ def test_a_restart_knows_the_trials_at_values_that_configurations_leave_out() ->
     search = OptunaSearch(spec)
     run_to_the_end(search, records)
     assert {record.config.architecture.position_encoding for record in records.values()} == {"learned", "rotary"}
-    belongs = belonging(spec, [])
     again = OptunaSearch(spec)
-    again.restore([record for record in records.values() if belongs(record.config)], begun=[])
+    again.restore([record for record in records.values() if Plan(spec).holds(record.config)], begun=[])
     assert trials_of(again) >= {trial for trial in trials_of(search) if trial[-1] == TrialState.COMPLETE}
     assert len(again.study.trials) == len(records)
 

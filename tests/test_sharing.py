@@ -18,6 +18,7 @@ from study.folders import RunFolder, SweepFolder
 from study.ownership import Attempt, turn
 from study.records import RunRecord
 from study.sweeping.coordinator import Coordinator, Progress
+from study.sweeping.plan import Plan
 from study.sweeping.sharing import SharedRuns
 from study.sweeping.status import status
 from study.sweeping.steering import _failed, exclude, retry
@@ -30,7 +31,7 @@ FOUR: dict[str, Any] = {"shapes": {"grid": {"depth": [2, 3, 4, 5]}}}
 
 def coordinator(tmp_path: Path, name: str, **changes: Any) -> Coordinator:
     folder = SweepFolder(tmp_path / "results" / name)
-    return Coordinator(sweep(CORPUS, name=name, **changes), sweep_values(CORPUS, name=name, **changes), folder, "data")
+    return Coordinator(Plan(sweep(CORPUS, name=name, **changes)), sweep_values(CORPUS, name=name, **changes), folder, "data")
 
 
 def launched(tmp_path: Path, name: str, executor: FakeExecutor, **changes: Any) -> Progress:

@@ -24,7 +24,7 @@ from study.sweeping.executors import slurm, slurm_job
 from study.sweeping.executors.slots import Slot
 from study.sweeping.executors.slurm import SlurmExecutor
 from study.sweeping.executors.slurm_job import exit_file
-from study.sweeping.plan import cells
+from study.sweeping.plan import Plan, cells
 from study.sweeping.resources import SlurmOptions
 from tests.sweeps import sweep, sweep_values
 from tests.waiting import until
@@ -127,7 +127,7 @@ def test_an_error_that_lasts_ends_the_launch_and_says_what_it_is(
     monkeypatch.setattr(slurm, "patiently", functools.partial(patiently, seconds=0.5))
     monkeypatch.setattr(slurm, "write_atomically", failing(write_atomically, number, math.inf))
     folder = SweepFolder(tmp_path / "toy")
-    launched = Coordinator(sweep(), sweep_values(Path("corpus.txt")), folder, "data")
+    launched = Coordinator(Plan(sweep()), sweep_values(Path("corpus.txt")), folder, "data")
     said = f"--on slurm: runs cannot be submitted or followed: .*{os.strerror(number)}.* the same command takes it up"
     with pytest.raises(InputError, match=said):
         launched.run(SlurmExecutor(Slot("cpu", (0,), 1), SlurmOptions(), folder), lambda _: None)

@@ -33,7 +33,7 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"shapes": {"depth": [1]}}, "shapes", "needs depth exactly when iso_parameters are given"),
         ({"shapes": {"grid": {"depth": []}}}, "shapes.grid.depth", "is empty"),
         ({"shapes": {"grid": {"heads": [2, 3]}}}, "shapes.grid.heads", "3, which does not divide width 16"),
-        ({"shapes": {"grid": {"width": [10**12]}}}, "shapes.grid.width[0]", "above the most allowed, 1000000"),
+        ({"shapes": {"grid": {"width": [10**12]}}}, "shapes.grid.width[0]", "above the most allowed, 1,000,000"),
         ({"shapes": {"grid": {"ffn": list(range(1, 9000))}}}, "shapes.grid", "has 17,998 shapes, more than 10,000"),
         ({"shapes": {"head_width": []}}, "shapes.head_width", "is empty"),
         ({"shapes": {"head_width": [8, 0]}}, "shapes.head_width[1]", "below the least allowed, 1"),

@@ -11,6 +11,7 @@ from study.config import Budget
 from study.errors import InputError
 from study.sweeping.bill import bill
 from study.sweeping.executors.slots import Slot
+from study.sweeping.plan import Plan
 from study.sweeping.spec import Budgets
 from study.sweeping.sweep_files import read_sweep
 from tests.sweeps import RATES, write_sweep
@@ -27,7 +28,7 @@ def test_a_sweep_file_is_a_question_with_a_price(file: Path) -> None:
     assert spec.expect is not None
     assert re.search(r"\d (seconds|minutes|hours|days) on ", spec.expect), "expect names no time and machine"
     for slot in (Slot("cpu", (0,), threads=1), Slot("cuda", (0,), threads=1)):
-        estimate = bill(spec, [slot] * 2)
+        estimate = bill(Plan(spec), [slot] * 2)
         assert estimate.runs > 0
         assert estimate.expected_seconds > 0
 

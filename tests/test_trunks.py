@@ -22,7 +22,7 @@ from study.records import RunRecord
 from study.sweeping.bill import bill
 from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import cells
+from study.sweeping.plan import Plan, cells
 from study.sweeping.status import status
 from study.sweeping.trunks import Trunks, adopt, families
 from study.training.execution import Execution
@@ -75,7 +75,7 @@ def launched(
 ) -> SweepFolder:
     folder = SweepFolder(root / "toy")
     spec, values = sweep(corpus, **WSD | changes), sweep_values(corpus, **WSD | changes)
-    Coordinator(spec, values, folder, fingerprint).run(executor, lambda _: None, refresh_seconds=0.01)
+    Coordinator(Plan(spec), values, folder, fingerprint).run(executor, lambda _: None, refresh_seconds=0.01)
     return folder
 
 
@@ -231,7 +231,7 @@ def test_states_of_runs_that_another_running_sweep_shares_are_left_to_it(running
 
 
 def test_the_bill_of_shared_trunks_counts_every_rate_and_seed() -> None:
-    paid = bill(sweep(**WSD, tune=RATES, seeds=2), [Slot("cpu", (0,), threads=1)])
+    paid = bill(Plan(sweep(**WSD, tune=RATES, seeds=2)), [Slot("cpu", (0,), threads=1)])
     assert paid.sharing is not None
     assert paid.sharing.train_flops == pytest.approx(paid.train_flops)
     assert paid.sharing.train_flops_alone == pytest.approx(paid.train_flops / 1.15 * 1.75)
@@ -281,7 +281,7 @@ def test_one_trunk_costs_little_more_than_the_largest_budget_and_its_records_say
     table = shared.write_ledger()
     assert table["spent_tokens"].sum() == spent
     assert set(table["trunk"].dropna()) == {ended.run_id for ended in records if ended.steps == 80}
-    paid = bill(spec, [Slot("cpu", (0,), threads=1)], records)
+    paid = bill(Plan(spec), [Slot("cpu", (0,), threads=1)], records)
     assert paid.spent_tokens == spent
     assert paid.tokens == 140 * 256
     assert paid.sharing is not None

@@ -86,13 +86,13 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
     """Seconds from submission to the first step, and those that a run of one step adds to a sweep."""
     from rich.console import Console
 
-    from study.sweeping.bill import first_runs
     from study.sweeping.launch import launched
+    from study.sweeping.plan import Plan
     from study.sweeping.resources import Resources
     from study.sweeping.sweep_files import read_sweep
 
     spec, values = read_sweep(write_sweep(folder, SWEPT))
-    config = next(iter(first_runs(spec)))
+    config = Plan(spec).first_runs[0]
     first, *later = _starts(config, folder / "single")
     started = perf_counter()
     with launched(spec, values, folder / "results", Resources(device="cpu"), Console(file=io.StringIO()), track=False):

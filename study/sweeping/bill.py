@@ -8,13 +8,12 @@ from typing import Any
 
 from study.config import RunConfig
 from study.counting import parameters
-from study.errors import told_together
 from study.folders import expected_flops
 from study.memory import Precision
 from study.records import RunRecord
 from study.sweeping.cell import Cell, tunings
 from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import cells, check_heads, check_space, point_of, points_of, searched_config
+from study.sweeping.plan import Plan, check_space, points_of, search_example
 from study.sweeping.spec import SweepSpec
 from study.sweeping.step_times import StepTimes, step_times
 from study.sweeping.trunks import branching, families
@@ -53,18 +52,17 @@ class Sharing:
 class Bill:
     """What a sweep will cost, cell by cell, but for what tuning adds to its combinations; `at_most` where it may need less.
 
-    Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate. `cells` are
-    those of the rows; a search has a row, that of the largest run it may try, and no cell. `unread` tells where the tokeniser
+    Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate. The rows
+    are those of the plan's cells; a search has one, that of the largest run it may try. `unread` tells where the tokeniser
     does not know much of the text.
     """
 
-    spec: SweepSpec
+    plan: Plan
     rows: tuple[BillRow, ...]
     slots: int
     basis: str
     sharing: Sharing | None = None
     at_most: bool = False
-    cells: tuple[Cell, ...] = ()
     unread: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,7 +124,7 @@ class Bill:
 
 
 def bill(
-    spec: SweepSpec,
+    plan: Plan,
     slots: Sequence[Slot],
     records: Iterable[RunRecord] = (),
     precision: Precision | None = None,
@@ -140,31 +138,30 @@ def bill(
 
     Raises InputError with every problem of every run that the sweep may want.
     """
-    own, others = list(records), list(others)
+    spec, own, others = plan.spec, list(records), list(others)
     times = step_times(slots[0], own, others, precision)
     if spec.search is not None:
         check_space(spec)
         example = search_example(spec)
-        tried = sum(_stands(record) and point_of(spec, record.config) is not None for record in own)
+        tried = sum(_stands(record) and plan.holds(record.config) for record in own)
         trials = int(min(spec.search.trials, points_of(spec)))
         row = _row(spec, example, example.steps, (trials, max(0, trials - tried)), times)
-        return Bill(spec, (row,), len(slots), times.basis, at_most=True)
-    planned = cells(spec)
-    trunks = families(planned)
+        return Bill(plan, (row,), len(slots), times.basis, at_most=True)
+    trunks = families(plan.cells)
     branches = branching(trunks)
-    dearest = {cell.config.key: _dearest(cell) for cell in planned}
+    dearest = {cell.config.key: _dearest(cell) for cell in plan.cells}
     spent = {key: run.steps - ((run.branch_step or 0) if key in branches else 0) for key, run in dearest.items()}
     shared = [record for record in others if record.data_fingerprint == text]
     ended = {record.config.key: record for record in (*shared, *own) if _stands(record) and record.state != "PRUNED"}
-    rows, searches = [], tunings(planned, ended)
-    for cell in planned:
+    rows, searches = [], tunings(plan.cells, ended)
+    for cell in plan.cells:
         key = cell.config.key
         runs = (cell.planned_runs(), cell.runs_left(ended, searches[key]))
         rows.append(_row(spec, dearest[key], spent[key], runs, times))
     searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
-    at_most = searched or any(dearest[cell.config.key] != cell.config for cell in planned)
+    at_most = searched or any(dearest[cell.config.key] != cell.config for cell in plan.cells)
     sharing = _sharing(trunks, dearest, spent) if branches else None
-    return Bill(spec, tuple(rows), len(slots), times.basis, sharing, at_most, tuple(planned))
+    return Bill(plan, tuple(rows), len(slots), times.basis, sharing, at_most)
 
 
 def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], spent_steps: Mapping[str, int]) -> Sharing:
@@ -180,33 +177,11 @@ def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], s
     return Sharing(spent, alone, largest)
 
 
-def check_runs(spec: SweepSpec) -> None:
-    """Raise InputError with every problem of every run that a sweep may want."""
-    if spec.search is not None:
-        told_together(lambda: check_space(spec), lambda: check_heads(spec))
-    else:
-        cells(spec)
-
-
-def first_runs(spec: SweepSpec) -> list[RunConfig]:
-    """What a sweep starts with, before there are records: every cell's first runs, or the largest that a search may try."""
-    if spec.search is not None:
-        return [search_example(spec)]
-    return [run for cell in cells(spec) for run in cell.trials()]
-
-
 def _dearest(cell: Cell) -> RunConfig:
     """The run of a cell that costs most, where what is tuned has a price; knobs of the recipe but for the batch have none."""
     if not any(path == "recipe.batch_tokens" or path.startswith("architecture.") for path in cell.spec.tune):
         return cell.config
     return max(cell.trials(), key=lambda run: expected_flops(run, run.steps))
-
-
-def search_example(spec: SweepSpec) -> RunConfig:
-    """The largest run that a search may try, by which its bill is made: each dimension at its high end or largest choice."""
-    assert spec.search is not None
-    values = {path: dimension.top() for path, dimension in spec.search.space.items()}
-    return searched_config(spec, values)
 
 
 def _stands(record: RunRecord) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,7 +44,7 @@ class Cell:
     @property
     def family(self) -> str:
         """What the cell shares with those that differ in their budget alone."""
-        return family_name(self.config, tuple(self.spec.tune))
+        return family_of(self.config, self.spec.tune)
 
     def variant(self, tuned: Mapping[str, float], seed: int) -> RunConfig:
         """The run of this cell with these knobs and this seed."""
@@ -188,16 +187,9 @@ def tunings(planned: Iterable[Cell], records: Mapping[str, RunRecord]) -> dict[s
     return found
 
 
-def family_name(config: RunConfig, tuned: tuple[str, ...]) -> str:
-    """What names the runs that differ only in tuned knobs, seed and budget, as canonical JSON."""
-    values = flatten(config.without_paths())
-    return json.dumps(
-        {
-            key: value
-            for key, value in sorted(values.items())
-            if key not in (*tuned, "seed") and not key.startswith("recipe.budget.")
-        }
-    )
+def family_of(config: RunConfig, tuned: Iterable[str]) -> str:
+    """What the runs share that differ only in tuned knobs, seed and budget."""
+    return config.identity(but=(*tuned, "seed", "recipe.budget"))
 
 
 def _best(configs: list[RunConfig], records: Mapping[str, RunRecord]) -> RunConfig | None:

@@ -25,10 +25,9 @@ from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.folders import RunFolder, SweepFolder, teacher_architecture
 from study.records import RunRecord, cell_of, counts_of, timestamp
 from study.sweeping.deaths import Deaths, GivenUp
-from study.sweeping.plan import belonging, cells
+from study.sweeping.plan import Plan
 from study.sweeping.proposing import CellProposer
 from study.sweeping.sharing import SharedRuns
-from study.sweeping.spec import SweepSpec
 from study.sweeping.status import newest_values
 from study.sweeping.stopping import save_and_stop, sigterm_interrupts
 from study.sweeping.trunks import Trunks
@@ -131,12 +130,12 @@ def _acquire(lock: FileLock, folder: SweepFolder) -> None:
 class Coordinator:
     """Drives one sweep to its end; `progress` can be read at any time."""
 
-    def __init__(self, spec: SweepSpec, values: dict[str, Any], folder: SweepFolder, data_fingerprint: str) -> None:
-        self.spec, self.folder, self.data_fingerprint = spec, folder, data_fingerprint
+    def __init__(self, plan: Plan, values: dict[str, Any], folder: SweepFolder, data_fingerprint: str) -> None:
+        self.spec, self.folder, self.data_fingerprint = plan.spec, folder, data_fingerprint
         self.progress = Progress()
         self._deaths = Deaths()
         self._looked = -math.inf
-        planned = [] if spec.search is not None else cells(spec)
+        planned, searched = plan.cells, plan.spec.search is not None
         folder.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
         write_atomically(folder.sweep_file, text.encode())
@@ -144,12 +143,12 @@ class Coordinator:
         self._name_cells(cell.config for cell in planned)
         self._shared = SharedRuns(folder)
         with garbage.paused():  # each collection would walk all records read so far, and none of them is garbage
-            begun = self._load(belonging(spec, planned))
-        if spec.search is not None:
+            begun = self._load(plan.holds)
+        if searched:
             self._name_cells([*begun, *(one.config for one in self.progress.ended.values())])
         self.trunks = Trunks(planned, self._home)
         self.pruning: Pruning | None = None
-        self.proposer = self._search(begun) if spec.search is not None else CellProposer(planned, self.trunks)
+        self.proposer = self._search(begun) if searched else CellProposer(planned, self.trunks)
 
     def _load(self, belongs: Callable[[RunConfig], bool]) -> list[RunConfig]:
         """Read the records of the sweep's runs, and return those that were begun but have none."""

@@ -19,15 +19,15 @@ from study.folders import SweepFolder, checkpoints_in
 from study.memory import Device, Precision
 from study.quantities import count_text
 from study.schema import flatten
-from study.sweeping.bill import Bill, bill, check_runs, first_runs
+from study.sweeping.bill import Bill, bill
 from study.sweeping.coordinator import Coordinator, held
 from study.sweeping.display import LaunchDisplay
 from study.sweeping.executors.choosing import executor_of, slots_of
 from study.sweeping.executors.slots import Slot, sharing_note
 from study.sweeping.mirror_process import MirrorProcess
-from study.sweeping.plan import cells
+from study.sweeping.plan import Plan
 from study.sweeping.resources import Resources
-from study.sweeping.room import check_room
+from study.sweeping.room import refuse_too_large, room_of
 from study.sweeping.spec import SweepSpec
 from study.sweeping.stopping import preparing
 from study.sweeping.sweep_files import TRAINED_RUNS
@@ -46,27 +46,27 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
 
     Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
     """
-    billed = _bill(spec, folder_of(spec, results), resources, slots_of(resources))
+    billed = _bill(Plan(spec), folder_of(spec, results), resources, slots_of(resources))
     return replace(billed, unread=unread_at_first(spec.data))
 
 
-def _bill(spec: SweepSpec, folder: SweepFolder, resources: Resources, slots: list[Slot], *checks: Callable[[], object]) -> Bill:
-    here = resources.on == "local"
+def _bill(planned: Plan, folder: SweepFolder, resources: Resources, slots: list[Slot], *checks: Callable[[], object]) -> Bill:
+    here, data = resources.on == "local", planned.spec.data
     told_together(
-        lambda: check_runs(spec),
-        lambda: check_files(spec.data),
+        planned.check,
+        lambda: check_files(data),
         lambda: _check_results(folder),
-        lambda: _check_trained_runs(spec, folder),
-        lambda: _check_batches(spec, len(slots[0].indices)),
-        lambda: _check_kernels(spec, slots[0], here),
-        *([lambda: check_room(spec, slots)] if here else []),  # of other machines' memory nothing is known here
+        lambda: _check_trained_runs(planned, folder),
+        lambda: _check_batches(planned, len(slots[0].indices)),
+        lambda: _check_kernels(planned, slots[0], here),
+        *([lambda: _check_room(planned, slots)] if here else []),  # of other machines' memory nothing is known here
         *checks,
     )
-    precision = _precision(first_runs(spec)[0].recipe.precision, slots[0].device, here)
+    precision = _precision(planned.first_runs[0].recipe.precision, slots[0].device, here)
     others = folder.others_records()
-    far = spec.data.corpus.startswith(PREFIX)  # a bill asks no hub
-    text = data_fingerprint(spec.data) if others and not far else None
-    return bill(spec, slots, folder.records(), precision, others, text)
+    far = data.corpus.startswith(PREFIX)  # a bill asks no hub
+    text = data_fingerprint(data) if others and not far else None
+    return bill(planned, slots, folder.records(), precision, others, text)
 
 
 def _check_results(folder: SweepFolder) -> None:
@@ -75,30 +75,30 @@ def _check_results(folder: SweepFolder) -> None:
         raise InputError.at(str(folder.path), "cannot be written; give another folder with --results")
 
 
-def _check_trained_runs(spec: SweepSpec, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
+def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
     """Raise InputError where donors or teachers of the runs that a sweep still wants, as its records tell, are of no use."""
-    if not {*TRAINED_RUNS} & {*spec.vary, *flatten(spec.base)}:
+    if not {*TRAINED_RUNS} & {*planned.spec.vary, *flatten(planned.spec.base)}:
         return
     from study.training.trained_runs import check_trained_runs
 
-    wanted = _wanted(spec, folder)
+    wanted = _wanted(planned, folder)
     under_way = [run for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)]
     begun = {run.config().key for run in under_way}
     check_trained_runs(wanted, begun, prepared)
 
 
-def _wanted(spec: SweepSpec, folder: SweepFolder) -> list[RunConfig]:
+def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
     """The runs that a sweep wants yet, as far as records tell, its own and those that it shares; of a search the largest."""
     own = folder.records()
-    if spec.search is not None:
-        return first_runs(spec) if len(own) < spec.search.trials else []
+    if planned.spec.search is not None:
+        return planned.first_runs if len(own) < planned.spec.search.trials else []
     records = {record.config.key: record for record in (*folder.others_records(), *own)}
-    return [run for cell in cells(spec) for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]
+    return [run for cell in planned.cells for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]
 
 
-def _passes(spec: SweepSpec, data: PreparedData) -> str | None:
+def _passes(planned: Plan, data: PreparedData) -> str | None:
     """How often the longest run will see the text, None where it sees it once at most."""
-    longest = max(run.tokens for run in first_runs(spec))
+    longest = max(run.tokens for run in planned.first_runs)
     passes = longest / data.unique_tokens
     if passes <= 1:
         return None
@@ -107,17 +107,22 @@ def _passes(spec: SweepSpec, data: PreparedData) -> str | None:
     )
 
 
-def _check_batches(spec: SweepSpec, devices: int) -> None:
+def _check_room(planned: Plan, slots: list[Slot]) -> None:
+    """Raise InputError with every shape whose training memory is above the room of a slot, and by how much."""
+    refuse_too_large(planned.first_runs, room_of(slots), slots[0].execution())
+
+
+def _check_batches(planned: Plan, devices: int) -> None:
     """Raise InputError where a batch cannot be shared out evenly over the devices of a run."""
     if devices == 1:
         return
-    for batch in sorted({run.batch_sequences for run in first_runs(spec)}):
+    for batch in sorted({run.batch_sequences for run in planned.first_runs}):
         if batch % devices:
             message = f"cannot share out a batch of {batch} sequences evenly; change recipe.batch_tokens"
             raise InputError.at(f"--devices {devices}", message)
 
 
-def _check_kernels(spec: SweepSpec, slot: Slot, here: bool) -> None:
+def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
     """Raise InputError where kernels cannot be built here, or are not those of a precision a run has, of `auto` if here."""
     from study.training.execution import check_compiler
 
@@ -125,7 +130,7 @@ def _check_kernels(spec: SweepSpec, slot: Slot, here: bool) -> None:
         check_compiler(slot.kernels, slot.device, "--kernels")
     if slot.kernels != "onednn":
         return
-    for asked in sorted({run.recipe.precision for run in first_runs(spec)}):
+    for asked in sorted({run.recipe.precision for run in planned.first_runs}):
         if _precision(asked, "cpu", here) == "bf16":
             found = asked if asked == "bf16" else f"{asked}, here bf16"
             remedy = "use base.recipe.precision=fp32, or --kernels eager or auto"
@@ -157,18 +162,18 @@ def launched(
     Raises InputError for bad input before anything is trained, with what `checks` raise, and KeyboardInterrupt when stopped,
     after the runs have saved.
     """
-    folder = folder_of(spec, results)
+    planned, folder = Plan(spec), folder_of(spec, results)
     slots = slots_of(resources)
-    expected = _bill(spec, folder, resources, slots, *checks).runs
+    expected = _bill(planned, folder, resources, slots, *checks).runs
     if note := sharing_note(slots):
         console.print(note, markup=False, soft_wrap=True)
     with held(folder):
         with preparing(folder.stop_file):
             data = prepare(spec.data, progress=True)
-            _check_trained_runs(spec, folder, data)
-        for note in filter(None, (_passes(spec, data), spec.data.tokenizer.unread(data.facts.unknown_share))):
+            _check_trained_runs(planned, folder, data)
+        for note in filter(None, (_passes(planned, data), spec.data.tokenizer.unread(data.facts.unknown_share))):
             console.print(note, markup=False, soft_wrap=True)
-        coordinator = Coordinator(spec, values, folder, data.fingerprint)
+        coordinator = Coordinator(planned, values, folder, data.fingerprint)
         mirror = MirrorProcess(folder)
         if track:
             mirror.start()

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Any
 
 from study.architecture import SIZES, Architecture
 from study.config import Budget, RunConfig
 from study.counting import parameters
-from study.errors import InputError, Problem
+from study.errors import InputError, Problem, told_together
 from study.folders import donor_depth
 from study.named_runs import kept_layers
-from study.records import cell_of
 from study.schema import deep_merge, flatten, set_path
 from study.solving import undivided
 from study.sweeping.cell import Cell
@@ -26,6 +27,50 @@ from study.sweeping.spec import SweepSpec
 
 CHECKED_POINTS = 2000
 """How many points of a space are tried for validity before a search starts."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep holds, worked out once, when it is first asked for, however many ask.
+
+    All but `spec` raise InputError with every problem of every run that the sweep may want.
+    """
+
+    spec: SweepSpec
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """Its cells (see `cells`), none of a search."""
+        return [] if self.spec.search is not None else cells(self.spec)
+
+    @cached_property
+    def first_runs(self) -> list[RunConfig]:
+        """What it starts with, before there are records: every cell's first runs, or the largest that a search may try."""
+        return (
+            [run for cell in self.cells for run in cell.trials()] if self.spec.search is None else [search_example(self.spec)]
+        )
+
+    def check(self) -> None:
+        """Raise what is wrong with any of its runs."""
+        if self.spec.search is None:
+            _ = self.cells
+        else:
+            told_together(lambda: check_space(self.spec), lambda: check_heads(self.spec))
+
+    def holds(self, config: RunConfig) -> bool:
+        """Whether a run is of one of its cells, whatever the text says, or in the space of a search."""
+        if self.spec.search is not None:
+            return point_of(self.spec, config) is not None
+        return config.identity(self._aside) in self._identities
+
+    @cached_property
+    def _identities(self) -> set[str]:
+        return {cell.config.identity(self._aside) for cell in self.cells}
+
+    @property
+    def _aside(self) -> tuple[str, ...]:
+        """What the runs of a cell differ in."""
+        return (*self.spec.tune, "seed")
 
 
 def cells(spec: SweepSpec) -> list[Cell]:
@@ -152,13 +197,11 @@ def point_of(spec: SweepSpec, config: RunConfig) -> dict[str, Any] | None:
     return point if inside and searched_config(spec, point).key == config.key else None
 
 
-def belonging(spec: SweepSpec, planned: Iterable[Cell]) -> Callable[[RunConfig], bool]:
-    """What tells whether a run is of the sweep: of one of its cells, whatever the text says, or in the space of a search."""
-    if spec.search is not None:
-        return lambda config: point_of(spec, config) is not None
-    tuned = tuple(spec.tune)
-    names = {cell_of(cell.config, tuned, "") for cell in planned}
-    return lambda config: cell_of(config, tuned, "") in names
+def search_example(spec: SweepSpec) -> RunConfig:
+    """The largest run that a search may try, by which its bill is made: each dimension at its high end or largest choice."""
+    assert spec.search is not None
+    values = {path: dimension.top() for path, dimension in spec.search.space.items()}
+    return searched_config(spec, values)
 
 
 def points_of(spec: SweepSpec) -> float:

@@ -15,8 +15,6 @@ from study.errors import InputError, Problem
 from study.folders import teacher_architecture
 from study.memory import Device, Memory, Precision, Step, training_memory
 from study.quantities import bytes_text
-from study.sweeping.bill import first_runs
-from study.sweeping.spec import SweepSpec
 
 if TYPE_CHECKING:
     from study.sweeping.executors.slots import Slot
@@ -48,11 +46,6 @@ class Room:
     def share(self) -> str:
         """What a slot's memory is a share of, in words."""
         return f"{bytes_text(self.total)} {self.what}" + (f", shared by {self.slots} slots" if self.slots > 1 else "")
-
-
-def check_room(spec: SweepSpec, slots: Sequence[Slot]) -> None:
-    """Raise InputError with every shape of a sweep whose training memory is above the room of a slot, and by how much."""
-    refuse_too_large(first_runs(spec), room_of(slots), slots[0].execution())
 
 
 def refuse_too_large(runs: Iterable[RunConfig], room: Room, execution: Execution) -> None:

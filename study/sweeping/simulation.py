@@ -20,6 +20,7 @@ from study.machine import peak_resident_bytes
 from study.records import RunRecord, counts_of
 from study.sweeping.coordinator import Coordinator
 from study.sweeping.display import LaunchDisplay
+from study.sweeping.plan import Plan
 from study.sweeping.spec import SweepSpec
 
 DATA = "simulated"
@@ -124,7 +125,7 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Figures:
     values = simulated_values(runs)
     began = time.perf_counter()
     spec = SweepSpec.parse(values)
-    coordinator = Coordinator(spec, values, folder, DATA)
+    coordinator = Coordinator(Plan(spec), values, folder, DATA)
     planned, cpu = time.perf_counter(), time.process_time()
     display = LaunchDisplay(Console(quiet=True), folder, DATA, runs)
     executor = InstantExecutor(slots)
@@ -132,7 +133,7 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Figures:
         coordinator.run(executor, display.refresh)
     executor.kill()
     ended, cpu, cpu_again = time.perf_counter(), time.process_time() - cpu, time.process_time()
-    again = Coordinator(spec, values, folder, DATA)
+    again = Coordinator(Plan(spec), values, folder, DATA)
     wanted = again.proposer.wanted(again.progress.ended, (), slots)
     restarted, cpu_again = time.perf_counter(), time.process_time() - cpu_again
     done = len(coordinator.progress.ended)

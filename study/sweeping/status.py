@@ -14,8 +14,7 @@ from study.records import FOREIGN, RunRecord, State, validation_of
 from study.sweeping.bill import Bill, bill
 from study.sweeping.executors.slots import Slot
 from study.sweeping.liveness import Signs, signs_of
-from study.sweeping.plan import belonging
-from study.sweeping.spec import SweepSpec
+from study.sweeping.plan import Plan
 from study.sweeping.sweep_files import parse_sweep
 
 TAIL_BYTES = 4096
@@ -163,16 +162,14 @@ def status(folder: SweepFolder) -> SweepStatus:
     varied = _varied(folder)
     idle = "waiting" if coordinator is not None else "stopped"
     now = _now(folder, [record for _, record, _ in seen if record is not None])
-    belongs = None if now is None else belonging(now[0], now[1].cells)
     ordered = sorted(begun, key=lambda one: _in_order(one[2], varied))
-    runs = tuple(_run_status(folder, varied, idle, *one, belongs is not None and not belongs(one[2])) for one in ordered)
+    runs = tuple(_run_status(folder, varied, idle, *one, now is not None and not now.plan.holds(one[2])) for one in ordered)
     scored = is_locked(folder.scoring_lock_file)
     if now is None:
         return SweepStatus(folder.name, coordinator, runs, scored=scored)
-    _, planned = now
     begun_flops = sum(run.train_flops for run in runs if run.state not in get_args(State) and run.reason != FOREIGN)
-    left = max(0.0, planned.train_flops_left - begun_flops)
-    return SweepStatus(folder.name, coordinator, runs, planned.runs, left, planned.at_most, scored)
+    left = max(0.0, now.train_flops_left - begun_flops)
+    return SweepStatus(folder.name, coordinator, runs, now.runs, left, now.at_most, scored)
 
 
 def _seen(folder: SweepFolder, run: RunFolder) -> tuple[RunRecord | None, bool]:
@@ -243,11 +240,10 @@ def _run_status(
     )
 
 
-def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> tuple[SweepSpec, Bill] | None:
-    """The sweep as its file says it now, and its bill; None where the file cannot be read."""
+def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> Bill | None:
+    """The bill of the sweep as its file says it now; None where the file cannot be read."""
     try:
-        spec = parse_sweep(folder.sweep())
-        return spec, bill(spec, [ANY_SLOT], records)
+        return bill(Plan(parse_sweep(folder.sweep())), [ANY_SLOT], records)
     except InputError:
         return None
 

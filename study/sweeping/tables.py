@@ -61,10 +61,10 @@ def _left_line(bill: Bill) -> Iterator[str]:
 
 def _heads_line(bill: Bill) -> Iterator[str]:
     """Which shapes have other heads than were asked for, where widths are solved for in multiples that leave them open."""
-    asked = bill.spec.shapes
+    asked = bill.plan.spec.shapes
     if asked is None or asked.iso_parameters is None or not asked.says_head_width:
         return
-    found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in bill.cells}
+    found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in bill.plan.cells}
     if others := [f"{width} in {shape}" for shape, width in found.items() if width not in asked.head_width]:
         yield (
             f"The width of a head is {', '.join(others)}, nearest to the head_width asked for; without width_multiple, widths "
@@ -74,7 +74,7 @@ def _heads_line(bill: Bill) -> Iterator[str]:
 
 def _extension_line(bill: Bill) -> Iterator[str]:
     """Which runs a sweep that tunes may add."""
-    tuned = len(bill.spec.tune)
+    tuned = len(bill.plan.spec.tune)
     if tuned == 1:
         yield "Not counted: the run more that each cell takes whose best tuned value is an end of its range."
     elif tuned:
@@ -94,7 +94,7 @@ def _sharing_line(bill: Bill) -> Iterator[str]:
 
 def _scores_line(bill: Bill) -> Iterator[str]:
     """What a sweep is scored on behind its runs."""
-    if (downstream := bill.spec.downstream) is not None:
+    if (downstream := bill.plan.spec.downstream) is not None:
         yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, which are made when the runs have ended."
 
 

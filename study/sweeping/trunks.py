@@ -18,7 +18,7 @@ from study.durable_files import sync_folder, write_atomically
 from study.folders import Orders, RunFolder, SweepFolder, Trunk, checkpoints_in, step_of
 from study.ownership import is_locked
 from study.records import RunRecord
-from study.sweeping.cell import Cell, family_name
+from study.sweeping.cell import Cell, family_of
 
 
 class Trunks:
@@ -88,7 +88,7 @@ class Trunks:
         if not self._families:
             return ()
         tuned = tuple(next(iter(self._families.values()))[0].spec.tune)
-        return self._families.get(family_name(config, tuned), ())
+        return self._families.get(family_of(config, tuned), ())
 
     def _twins_of(self, config: RunConfig) -> tuple[RunConfig, ...]:
         """The runs that are this one at the other budgets of its family, the longest first."""
