@@ -285,13 +285,13 @@ class _Reading:
     def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]]) -> None:
         """Raise InputError for values that are not positive, and for units that look wrong; a ledger's units are known."""
         present = self.present
-        rows, table = np.flatnonzero(present) + 1, self.table[present]
+        rows = np.flatnonzero(present) + 1
         found = [Values(role, self.found[role], each[present], rows) for role, each in values.items()]
         checks: list[Callable[[Values], list[Problem]]] = [not_positive]
         if not self.source.any_units:
             checks.insert(0, lambda each: odd_shares(each, self.table))
         if not self.source.any_units and not self.is_ledger:
-            checks += [odd_counts, lambda each: odd_losses(each, table)]
+            checks += [odd_counts, lambda each: odd_losses(each, self.table[present])]
         problems = [next((told for check in checks if (told := check(each))), []) for each in found if len(rows)]
         if any(problems):
             raise InputError(problem for told in problems for problem in told)
