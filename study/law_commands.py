@@ -47,7 +47,9 @@ def selection_options(command: Any) -> Any:
     for option in (
         click.option("--any-units", is_flag=True, help="Take counts, losses and scores of odd size as they are."),
         click.option(
-            "--cluster", metavar="COLUMN", help="The run of a row: its checkpoints are resampled and held out together."
+            "--cluster",
+            metavar="COLUMN",
+            help="The run of a row: its checkpoints are resampled and held out together. Of a ledger, shapes are resampled.",
         ),
         click.option("--where", metavar="CONDITION", help="Rows to keep, as in 'loss < 4 and dataset == \"c4\"'."),
     ):

@@ -39,9 +39,9 @@ def _law_sentence(found: LawFit) -> str:
     law = found.fit.law
     status = found.fit.status.replace("_", " ") + (f" ({'; '.join(found.fit.reasons)})" if found.fit.reasons else "")
     columns = ", ".join(found.fit.observations.roles.get(name, name) for name in law.variables)
-    runs = found.fit.observations.runs
-    n = f"n = {found.fit.n}" if runs == found.fit.n else f"n = {found.fit.n} of {plural(runs, 'independent training')}"
-    if found.fit.status == "failed":
+    points = found.fit.observations
+    n = f"n = {found.fit.n}" if points.n_clusters == found.fit.n else f"n = {points.counted}"
+    if not found.fit.told:
         return f"{found.name}, {law.formula}, over {columns}: {status}, {n}."
     return (
         f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {_exponents(found)}; {_forecast_words(found.forecast)}."

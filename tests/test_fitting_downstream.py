@@ -432,7 +432,7 @@ def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> No
 def test_the_key_of_a_law_names_its_interval_where_one_is_drawn(evidence: Evidence) -> None:
     with_interval = score_against_loss.frame(evidence)
     for data, label in (
-        (with_interval, "law of the loss, with its 95% interval"),
+        (with_interval, "law of the loss, with the law's 95% interval"),
         (with_interval.assign(low=np.nan, high=np.nan), "law of the loss"),
     ):
         (legend,) = score_against_loss.draw(data).legends
@@ -651,7 +651,7 @@ def test_runs_of_one_shape_are_held_out_together(evidence: Evidence) -> None:
     assert evidence.downstream is not None
     points = evidence.downstream.tasks[0].points
     twice = points.loc[[*points.index, *points.index]].reset_index(drop=True)
-    assert observed(twice).runs == observed(points).runs == points["shape"].nunique()
+    assert observed(twice).n_clusters == observed(points).n_clusters == points["shape"].nunique()
 
 
 def test_published_scores_are_those_of_the_table(shared_data: Path) -> None:

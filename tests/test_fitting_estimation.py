@@ -246,9 +246,9 @@ def test_nothing_is_forecast_where_every_run_reaches_the_largest_budget() -> Non
     points = observed(CHINCHILLA, rows=48)
     every = np.arange(48) % 8
     budget = np.where(np.arange(48) < 8, 2.0, 1.0)
-    told = forecast(CHINCHILLA, replace(points, clusters=every, budget=budget))
+    told = forecast(CHINCHILLA, replace(points, runs=every, budget=budget))
     assert told == "none: every run reaches the largest budget, so no smaller one is left to forecast from"
-    few = forecast(CHINCHILLA, replace(points, clusters=every, budget=np.where(every < 4, budget, 1.0)).where(every != 5))
+    few = forecast(CHINCHILLA, replace(points, runs=every, budget=np.where(every < 4, budget, 1.0)).where(every != 5))
     assert isinstance(few, Forecast)
 
 
@@ -327,9 +327,30 @@ def of_power(runs: int) -> Observations:
     return replace(observed(LAWS["power"], rows=12), clusters=np.arange(12) % runs)
 
 
+def test_what_the_rows_of_a_cluster_miss_a_law_by_together_is_in_the_intervals() -> None:
+    """Twelve shapes at three budgets, three seeds each, that scatter 0.5% about the law, and their seeds 0.1%."""
+    law, covered, draw = LAWS["power"], {"run": 0, "shape": 0}, np.random.default_rng(0)
+    shape = np.repeat(np.arange(12), 9)
+    sizes = np.geomspace(1e5, 1e8, 12)[shape]
+    for _ in range(20):
+        scatter = draw.normal(0, 0.005, 12)[shape] + draw.normal(0, 0.001, len(shape))
+        points = Observations.of({"parameters": sizes}, 30 * sizes**-0.2 * np.exp(scatter))
+        for cluster, alone in (("run", points), ("shape", replace(points, clusters=shape))):
+            low, high = fit(law, alone, Settings(bootstrap=200, starts=4)).intervals["alpha"]
+            covered[cluster] += low <= 0.2 <= high
+    assert covered["run"] <= 14
+    assert covered["shape"] >= 17
+
+
+def test_rows_that_are_predicted_alike_have_one_interval() -> None:
+    centres = np.random.default_rng(0).normal(3, 0.1, (300, 1)).repeat(3, axis=1)
+    low, high = interval_of(centres, np.array([-0.1, 0.0, 0.1, 0.02]), 2, "linear", 0)
+    assert len({*low.tolist()}) == len({*high.tolist()}) == 1
+
+
 def test_draws_from_the_sandwich_stay_within_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uncertainty, "ROWS_TO_REFIT", 11)
-    monkeypatch.setattr(uncertainty, "RUNS_FOR_SANDWICH", 12)
+    monkeypatch.setattr(uncertainty, "CLUSTERS_FOR_SANDWICH", 12)
     sizes = np.geomspace(1e6, 2e6, 12)
     noise = np.random.default_rng(3).normal(0, 0.02, 12)
     found = fit(LAWS["power"], Observations.of({"parameters": sizes}, 3 * sizes**-0.01 * np.exp(noise)), Settings(starts=8))

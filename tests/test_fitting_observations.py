@@ -37,7 +37,7 @@ def test_rows_are_ordered_by_the_dearest_thing_that_is_known(columns: dict[str, 
 
 def test_what_is_kept_stays_together_and_its_runs_are_numbered_anew() -> None:
     kept = points().where(np.array([True, False, True, False, True]))
-    assert (points().runs, kept.runs, len(kept)) == (3, 2, 3)
+    assert (points().n_runs, kept.n_runs, len(kept)) == (3, 2, 3)
     assert sorted(set(points().clusters.tolist())) == [0, 1, 2]
     assert kept.clusters.tolist() == [0, 1, 1]
     assert kept.labels == ("row 0", "row 2", "row 4")

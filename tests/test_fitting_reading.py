@@ -19,7 +19,7 @@ from study.fitting.estimation import Settings
 from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast, forecast
 from study.fitting.learning_rates import searches
-from study.fitting.ledgers import columns_apart, runs_of, settings_of, unusable, validation_columns
+from study.fitting.ledgers import columns_apart, runs_of, settings_of, shapes_of, unusable, validation_columns
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, Table, read_columns, read_observations
 from study.fitting.table_files import read_table
@@ -207,8 +207,8 @@ def test_a_budget_that_is_no_column_is_refused(tmp_path: Path) -> None:
 
 
 def test_clusters_follow_their_column(tmp_path: Path) -> None:
-    assert read(tmp_path, table(), cluster="run").runs == 10
-    assert read(tmp_path, table()).runs == 20
+    assert read(tmp_path, table(), cluster="run").n_runs == 10
+    assert read(tmp_path, table()).n_runs == 20
 
 
 @pytest.mark.parametrize(
@@ -399,6 +399,24 @@ def test_branches_of_one_trunk_are_one_run() -> None:
 def test_trunks_in_a_circle_are_read() -> None:
     ledger = pd.DataFrame({"run_id": ["one", "other", "own"], "trunk": ["other", "one", "own"]})
     assert runs_of(ledger).isin(["one", "other"]).tolist() == [True, True, False]
+
+
+def test_a_ledger_s_rows_are_drawn_by_shape_and_held_out_by_run(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6, 2e6))
+    folder.write_ledger()
+    table = Table(folder.path)
+    points = read_observations(Source(table), CHINCHILLA)
+    shapes = pd.read_parquet(folder.ledger_file)["shape"].nunique()
+    assert (points.n_clusters, points.n_runs, points.cluster) == (shapes, len(points), "shape")
+    assert points.counted == f"{len(points)} rows of {len(points)} runs of {shapes} shapes"
+    named = read_observations(Source(table, cluster="cell"), CHINCHILLA)
+    assert (named.n_clusters, named.n_runs, named.cluster) == (2 * shapes, 2 * shapes, "run")
+
+
+def test_a_ledger_without_architectures_is_drawn_by_cell() -> None:
+    ledger = pd.DataFrame({"cell": ["a", "b", "a"], "architecture.depth": [1, None, None]})
+    assert shapes_of(ledger).tolist() == [0, 1, 0]
+    assert shapes_of(ledger.assign(**{"architecture.width": [8, 8, 9]})).tolist() == [0, 0, 1]
 
 
 def test_a_ledger_brings_its_columns_and_leaves_out_worse_rates(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_f
 from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
-from study.fitting.uncertainty import FEWEST_RUNS, drawn_runs, percentile_interval
+from study.fitting.uncertainty import FEWEST_CLUSTERS, percentile_interval, times_drawn
 
 Approaches = dict[str, Frontier | str]
 
@@ -103,21 +103,20 @@ def _only_flops(source: Source) -> bool:
 def over_runs(points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier]) -> Frontier:
     """The frontier by an approach through best runs; where rows share runs, with a 95% interval that takes the runs as drawn.
 
-    Runs are drawn with replacement, all rows of a run together (Efron 1979), as study.fitting.uncertainty.bootstrap draws them;
-    fewer than three give no interval, nor does a line that has none. Where over 5% of the resamples have no frontier it is
-    weakly identified.
+    Runs are drawn with replacement, all rows of a run together (Efron 1979); fewer than three give no interval, nor does a line
+    that has none. Where over 5% of the resamples have no frontier it is weakly identified.
     """
     rows = np.array([points.columns["parameters"], points.budget, points.response])
     compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
-    found, runs = replace(approach(*rows), compute=compute), points.runs
+    found, runs = replace(approach(*rows), compute=compute), points.n_runs
     if runs == len(points) or found.interval is None:
         return found
-    if runs < FEWEST_RUNS:
+    if runs < FEWEST_CLUSTERS:
         return replace(found, interval=None)
     exponents = []
-    for draw in drawn_runs(runs, RESAMPLES, seed=0):
+    for draw in times_drawn(runs, RESAMPLES, seed=0):
         with suppress(InputError):
-            exponents.append(approach(*rows.repeat(draw[points.clusters], axis=1)).exponent)
+            exponents.append(approach(*rows.repeat(draw[points.runs], axis=1)).exponent)
     low, high = percentile_interval(np.array(exponents))
     found = replace(found, interval=(float(low), float(high)) if exponents else None)
     if (lost := RESAMPLES - len(exponents)) <= 0.05 * RESAMPLES:

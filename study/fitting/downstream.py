@@ -267,7 +267,9 @@ def observed(points: pd.DataFrame) -> Observations:
     return Observations(
         columns={name: points[column].to_numpy(dtype=float) for name, column in _VARIABLES.items()},
         response=points["score"].to_numpy(dtype=float),
+        runs=shapes,
         clusters=shapes,
+        cluster="shape",
         labels=tuple(f"{shape} ({', '.join(runs)})" for shape, runs in zip(points["name"], points["runs"], strict=True)),
         budget=points["train_flops"].to_numpy(dtype=float),
         roles={"loss": "loss_nats", "score": str(points["task"].iloc[0])},

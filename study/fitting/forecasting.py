@@ -157,12 +157,13 @@ def prediction_interval(fitted: Fit, unseen: Observations) -> tuple[Floats, Floa
 
 
 def interval_of(centres: Floats, residuals: Floats, parameters: int, space: Space, seed: int) -> tuple[Floats, Floats]:
-    """The 95% interval of each column of predictions (resamples × rows), a residual drawn for each.
+    """The 95% interval of each column of predictions (resamples × rows), a residual drawn for each resample.
 
-    Residuals are widened by √(n/(n − p)), for the parameters took part of them. Not a number without resamples.
+    So rows that are predicted alike have one interval. Residuals are widened by √(n/(n − p)), for the parameters took part of
+    them. Not a number without resamples.
     """
     widen = np.sqrt(len(residuals) / max(1, len(residuals) - parameters))
-    drawn = widen * np.random.default_rng(seed).choice(residuals, size=centres.shape)
+    drawn = widen * np.random.default_rng(seed).choice(residuals, size=(len(centres), 1))
     return percentile_interval(centres * np.exp(-drawn) if space == "log" else centres - drawn)
 
 
@@ -198,11 +199,11 @@ def largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:
     So neither seeds of one setting nor models of one budget stand on both sides; where that would hold out more than half of
     the runs, only those of exactly the same budget are added.
     """
-    budgets = np.zeros(observations.runs)
-    np.maximum.at(budgets, observations.clusters, observations.budget)
+    budgets = np.zeros(observations.n_runs)
+    np.maximum.at(budgets, observations.runs, observations.budget)
     count = max(1, round(share * len(budgets)))
     least = np.sort(budgets)[-count]
     chosen = budgets >= least * (1 - SAME_BUDGET)
     if 2 * chosen.sum() > len(budgets):
         chosen = budgets >= least
-    return np.asarray(chosen[observations.clusters])
+    return np.asarray(chosen[observations.runs])

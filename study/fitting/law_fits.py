@@ -16,7 +16,7 @@ from study.fitting.uncertainty import ReplicateNoise, replicate_noise
 from study.quantities import plural
 
 PROFILED_ROWS = 5000
-"""Larger tables get no profiles, since their bootstrap says the same; nor do those of runs with many rows, which it counts."""
+"""Larger tables get no profiles, since their bootstrap says the same; nor do those whose rows share errors, which it counts."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class LawFit:
         roles = found.observations.roles
         used = (*found.law.variables, found.law.predicts)
         lines.append("columns: " + ", ".join(f"{role} = {roles[role]}" for role in used if role in roles))
-        lines.append(f"{plural(found.n, 'row')} of {plural(found.observations.runs, 'run')}, {len(found.excluded)} excluded")
+        lines.append(f"{found.observations.counted}, {len(found.excluded)} excluded")
         lines.append(
             f"objective {found.objective:.10g} (Huber, delta {found.settings.huber_delta:g}, {found.settings.space}, summed)"
         )
@@ -96,7 +96,7 @@ def fit_table(source: Source, law_name: str, settings: Settings = USUAL, held_ou
             ", ".join(unread), f"is not read: {law.name} is of the {law.predicts} in {' and '.join(law.variables)}"
         )
     found = fit(law, observations, settings)
-    profiled = found.observations.runs == found.n <= PROFILED_ROWS and bool(found.intervals)
+    profiled = found.observations.n_clusters == found.n <= PROFILED_ROWS and bool(found.intervals)
     profiles = {name: found.profile(name).interval for name in law.exponents if profiled}
     told = forecast(law, observations, settings, held_out)
     return LawFit(source, held_out, found, profiles, replicate_noise(observations), told)

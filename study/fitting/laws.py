@@ -91,6 +91,10 @@ class Law(ABC):
         """The parameters, above zero, of which rows tell little where their interval spans a large factor."""
         return self.exponents
 
+    def fewest_values(self, variable: str) -> int:
+        """How many values of a variable the law needs to tell its effect."""
+        return 2
+
     @abstractmethod
     def at(self, columns: Columns) -> Surface:
         """The law at the rows of a table."""

@@ -25,14 +25,16 @@ BY_CHOICE = "left out by "
 class Observations:
     """Points of a scaling study, one a row.
 
-    `columns` holds the variables of the law, `response` what it predicts, `clusters` numbers the runs (all checkpoints of a
-    run share one), `labels` name the rows as their table does, `budget` orders the rows from small to large, and `roles` says
-    which column or expression of the table each variable is. `excluded` says of rows that no fit uses why not,
-    and `alike` is what else all rows have in common, as far as known.
+    `columns` holds the variables of the law, `response` what it predicts, `runs` numbers the runs (all checkpoints of a run
+    share one), `clusters` what misses a law together, which is of the kind `cluster`: runs, or the shapes of a ledger. `labels`
+    name the rows as their table does, `budget` orders the rows from small to large, and `roles` says which column or expression
+    of the table each variable is. `excluded` says of rows that no fit uses why not, and `alike` is what else all rows have in
+    common, as far as known.
     """
 
     columns: Mapping[str, Floats]
     response: Floats
+    runs: NDArray[np.int64]
     clusters: NDArray[np.int64]
     labels: tuple[str, ...]
     budget: Floats
@@ -40,23 +42,35 @@ class Observations:
     excluded: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=())
     alike: Mapping[str, int] = field(default_factory=dict)
+    cluster: str = "run"
 
     @classmethod
-    def of(cls, columns: Mapping[str, Floats], response: Floats, clusters: NDArray[np.int64] | None = None) -> Observations:
-        """Observations from arrays, every row a run of its own unless `clusters` says otherwise."""
+    def of(cls, columns: Mapping[str, Floats], response: Floats, runs: NDArray[np.int64] | None = None) -> Observations:
+        """Observations from arrays, every row a run of its own unless `runs` says otherwise."""
         plain = {name: np.asarray(values, dtype=float) for name, values in columns.items()}
         rows = np.arange(len(response))
         labels = tuple(f"row {row}" for row in rows)
-        own = rows if clusters is None else np.unique(clusters, return_inverse=True)[1]
-        return cls(plain, np.asarray(response, dtype=float), own, labels, budget_of(plain))
+        own = rows if runs is None else np.unique(runs, return_inverse=True)[1]
+        return cls(plain, np.asarray(response, dtype=float), own, own, labels, budget_of(plain))
 
     def __len__(self) -> int:
         return len(self.response)
 
     @property
-    def runs(self) -> int:
+    def n_runs(self) -> int:
+        """How many runs there are."""
+        return len(np.unique(self.runs))
+
+    @property
+    def n_clusters(self) -> int:
         """How many clusters there are."""
         return len(np.unique(self.clusters))
+
+    @property
+    def counted(self) -> str:
+        """How many rows there are, and of what, in words: 24 rows of 12 runs of 4 shapes."""
+        whole = "" if self.cluster == "run" else f" of {plural(self.n_clusters, self.cluster)}"
+        return f"{plural(len(self), 'row')} of {plural(self.n_runs, 'run')}{whole}"
 
     def where(self, kept: NDArray[np.bool_]) -> Observations:
         """The rows for which `kept` is true."""
@@ -64,6 +78,7 @@ class Observations:
             self,
             columns={name: values[kept] for name, values in self.columns.items()},
             response=self.response[kept],
+            runs=np.unique(self.runs[kept], return_inverse=True)[1],
             clusters=np.unique(self.clusters[kept], return_inverse=True)[1],
             labels=tuple(compress(self.labels, kept.tolist())),
             budget=self.budget[kept],
@@ -116,6 +131,9 @@ class Observations:
                 problems.append(
                     Problem(name, f"is {values[0]:.6g} in all {plural(len(self), 'row')}, so {law.name} cannot tell its effect")
                 )
+            elif settings >= needed and len(values) < (fewest := law.fewest_values(name)):
+                told = f"has {len(values)} values in {plural(len(self), 'row')}, and {law.name} needs {fewest}"
+                problems.append(Problem(name, f"{told}: through fewer, a floor of any height goes with some exponent"))
         if "unique_tokens" in law.variables and len(self) and (self.columns["unique_tokens"] >= self.columns["tokens"]).all():
             told = (
                 f"is no less than tokens in all {plural(len(self), 'row')}: none repeats, and {law.name} asks what repeats give"

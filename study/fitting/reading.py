@@ -25,6 +25,7 @@ from study.fitting.ledgers import (
     is_ledger,
     runs_of,
     settings_of,
+    shapes_of,
     unusable,
     why_apart,
     why_incomparable,
@@ -80,6 +81,11 @@ class Table:
         return _numbered(runs_of(self.frame)) if self.is_ledger else np.arange(len(self.frame))
 
     @cached_property
+    def shapes(self) -> NDArray[np.int64]:
+        """The number of each row's shape in a ledger."""
+        return _numbered(shapes_of(self.frame))
+
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         """Rows as a reader finds them: numbered from 1, without the header."""
         return tuple(f"row {row}" for row in range(1, len(self.frame) + 1))
@@ -133,17 +139,20 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
     if "loss" in wanted:
         reading.refuse_incomparable_losses(columns)
     used = reading.present
-    labels = source.table.labels
+    labels, runs = source.table.labels, reading.runs()
+    of_shapes = reading.is_ledger and source.cluster is None
     everything = Observations(
         columns=columns,
         response=values[response],
-        clusters=reading.clusters(),
+        runs=runs,
+        clusters=source.table.shapes if of_shapes else runs,
         labels=labels,
         budget=values[order[0]] if order else budget_of(columns),
         roles=reading.found,
         excluded=dict(zip(compress(labels, (~used).tolist()), reading.gone[~used], strict=True)),
         warnings=tuple(reading.warnings),
         alike=reading.alike(),
+        cluster="shape" if of_shapes else "run",
     )
     return everything.where(used)
 
@@ -278,7 +287,7 @@ class _Reading:
             return ("budget",)
         return ("flops",) if "flops" in self.roles and "flops" not in variables else ()
 
-    def clusters(self) -> NDArray[np.int64]:
+    def runs(self) -> NDArray[np.int64]:
         """The number of each row's run, by the column of the source where it names one."""
         return self.source.table.runs if self.source.cluster is None else _numbered(self.column(self.source.cluster))
 

@@ -58,6 +58,13 @@ class SumOfTerms(Law):
         """The coefficients, then the exponents."""
         return self.coefficients + self.exponents
 
+    def fewest_values(self, variable: str) -> int:
+        """Three of what stands alone in a term beside a floor: through two, a floor of any height goes with some exponent."""
+        floor = any(not term.falls for term in self.terms)
+        users = [exponent for term in self.terms for exponent, _ in term.falls]
+        alone = any(users.count(term.falls[0][0]) == 1 for term in self.terms if [name for _, name in term.falls] == [variable])
+        return 3 if floor and alone else 2
+
     def features(self, columns: Columns) -> dict[str, Floats]:
         """What the exponents multiply, by variable."""
         if self.feature == "itself":

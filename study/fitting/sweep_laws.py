@@ -33,8 +33,8 @@ class SweepLaws:
 
     @property
     def shown(self) -> LawFit | None:
-        """The one that figures show: the first that converged, else the first that has not failed."""
-        fits = [found for found in self.fits if found.fit.status != "failed"]
+        """The one that figures show: the first that converged, else the first whose constants say something."""
+        fits = [found for found in self.fits if found.fit.told]
         return next((found for found in fits if found.fit.status == "converged"), next(iter(fits), None))
 
 

@@ -24,7 +24,6 @@ from study.fitting.forecasting import (
 from study.fitting.laws import Columns, Floats, Law
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_columns
-from study.quantities import plural
 
 SCALE = ("parameters", "tokens")
 """The variables of laws that say how much is spent."""
@@ -76,7 +75,7 @@ class ScoreFit:
         points = self.two_steps.score.observations
         roles = points.roles
         lines = ["columns: " + ", ".join(f"{role} = {roles[role]}" for role in (*SCALE, "loss", "score"))]
-        lines += [f"{plural(len(points), 'row')} of {plural(points.runs, 'run')}", ""]
+        lines += [points.counted, ""]
         for name, found in steps.items():
             reasons = f" ({'; '.join(found.reasons)})" if found.reasons else ""
             estimates = ", ".join(f"{parameter} {value:.5g}" for parameter, value in found.estimates.items())

@@ -1,4 +1,4 @@
-"""How sure an estimate is: the bootstrap over runs, the covariance of M-estimators, profiles, and noise between replicates."""
+"""How sure an estimate is: a bootstrap over clusters, the covariance of M-estimators, profiles, noise between replicates."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from study.fitting.minimising import Objective, minimise
 from study.fitting.observations import Observations
 
 ROWS_TO_REFIT = 10_000
-"""Beyond so many rows resamples are drawn from the sandwich where runs suffice, else fewer are refitted."""
+"""Beyond so many rows resamples are drawn from the sandwich where clusters suffice, else fewer are refitted."""
 
-RUNS_FOR_SANDWICH = 100
-"""With fewer runs the sandwich of a robust fit is too narrow: with 20 of 600 rows its intervals of 95% covered 0.87."""
+CLUSTERS_FOR_SANDWICH = 100
+"""With fewer clusters the sandwich of a robust fit is too narrow: with 20 of 600 rows its intervals of 95% covered 0.87."""
 
 RESAMPLES_OF_MANY_ROWS = 200
 """So many refits at most of a table of more than ROWS_TO_REFIT rows."""
 
-FEWEST_RUNS = 3
-"""Fewer runs are not resampled."""
+FEWEST_CLUSTERS = 3
+"""Fewer clusters are not resampled."""
 
 _PROFILE_POINTS = 41
 
@@ -33,7 +33,7 @@ _PROFILE_POINTS = 41
 class Bootstrap:
     """The θ of every resample (B × p) and how it was found; `failed` resamples did not converge and are left out.
 
-    `numbers` says which draws the rows of θ are: fits to the same runs with the same seed draw alike.
+    `numbers` says which draws the rows of θ are: fits to the same clusters with the same seed draw alike.
     """
 
     method: Literal["refit", "sandwich", "none"]
@@ -43,29 +43,29 @@ class Bootstrap:
 
 
 def bootstrap(objective: Objective, observations: Observations, theta: Floats, count: int, seed: int) -> Bootstrap:
-    """Refits to `count` resamples of the runs, drawn with replacement, all rows of a run together (Efron 1979).
+    """Refits to `count` resamples of the clusters, drawn with replacement, all rows of one together (Efron 1979).
 
-    Each starts at the estimate. Tables of more than ROWS_TO_REFIT rows and RUNS_FOR_SANDWICH runs draw from the normal
-    distribution of the sandwich covariance, with which refits agree to first order. Fewer than three runs give none.
+    Each starts at the estimate. Tables of more than ROWS_TO_REFIT rows and CLUSTERS_FOR_SANDWICH clusters draw from the normal
+    distribution of the sandwich covariance, with which refits agree to first order. Fewer than three clusters give none.
     """
-    runs = observations.runs
-    if count == 0 or runs < FEWEST_RUNS:
+    clusters = observations.n_clusters
+    if count == 0 or clusters < FEWEST_CLUSTERS:
         return Bootstrap("none", np.empty((0, len(theta))), np.arange(0))
     many = len(observations) > ROWS_TO_REFIT
-    if many and runs >= RUNS_FOR_SANDWICH:
+    if many and clusters >= CLUSTERS_FOR_SANDWICH:
         spread = covariance(objective, observations, theta)
         drawn = np.random.default_rng(seed).multivariate_normal(theta, spread, size=count, method="eigh")
         return Bootstrap("sandwich", np.clip(drawn, *objective.surface.bounds), np.arange(count))
     count = min(count, RESAMPLES_OF_MANY_ROWS) if many else count
-    draws = drawn_runs(runs, count, seed).astype(float)
+    draws = times_drawn(clusters, count, seed).astype(float)
     found = minimise(objective, np.tile(theta, (count, 1)), draws[:, observations.clusters])
     numbers = np.flatnonzero(found.converged)
     return Bootstrap("refit", found.theta[numbers], numbers, count - len(numbers))
 
 
-def drawn_runs(runs: int, count: int, seed: int) -> NDArray[np.int64]:
-    """How often each run is in each resample, count × runs: as many as there are are drawn with replacement."""
-    return np.random.default_rng(seed).multinomial(runs, np.full(runs, 1 / runs), size=count)
+def times_drawn(items: int, count: int, seed: int) -> NDArray[np.int64]:
+    """How often each item is in each resample, count × items: as many as there are are drawn with replacement."""
+    return np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), size=count)
 
 
 def percentile_interval(resampled: Floats) -> tuple[Floats, Floats]:
@@ -79,16 +79,16 @@ def percentile_interval(resampled: Floats) -> tuple[Floats, Floats]:
 
 
 def covariance(objective: Objective, observations: Observations, theta: Floats) -> Floats:
-    """The covariance of θ, p × p: the sandwich B⁻¹·M·B⁻¹ with the scores of a run summed (Huber 1967; Liang and Zeger 1986).
+    """The covariance of θ, p × p: the sandwich B⁻¹·M·B⁻¹ with a cluster's scores summed (Huber 1967; Liang and Zeger 1986).
 
-    B is Σψ′(rᵢ)·∇rᵢ∇rᵢᵀ and M = Σ over G runs of (Σψ(rᵢ)·∇rᵢ)(…)ᵀ·G/(G − 1)·(n − 1)/(n − p), the correction for few runs of
-    Cameron and Miller 2015 (eq. 12).
+    B is Σψ′(rᵢ)·∇rᵢ∇rᵢᵀ and M = Σ over G clusters of (Σψ(rᵢ)·∇rᵢ)(…)ᵀ·G/(G − 1)·(n − 1)/(n − p), the correction for few of
+    them of Cameron and Miller 2015 (eq. 12).
     """
-    scores = np.zeros((observations.runs, len(theta)))
+    clusters, rows = observations.n_clusters, len(observations)
+    scores = np.zeros((clusters, len(theta)))
     np.add.at(scores, observations.clusters, objective.scores(theta))
-    runs, rows = observations.runs, len(observations)
-    inverse = np.linalg.pinv(_bread(objective, theta, runs), hermitian=True)
-    few = runs / max(1, runs - 1) * (rows - 1) / max(1, rows - len(theta))
+    inverse = np.linalg.pinv(_bread(objective, theta, clusters), hermitian=True)
+    few = clusters / max(1, clusters - 1) * (rows - 1) / max(1, rows - len(theta))
     return np.asarray(inverse @ (scores.T @ scores) @ inverse * few)
 
 

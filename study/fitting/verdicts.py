@@ -31,8 +31,8 @@ REGAIN = 1e-8
 WIDEST = 10.0
 """An exponent, or a worth of repeats, whose 95% interval spans more than this factor is hardly told by the rows."""
 
-FEWEST_RUNS_OF_ROWS = 6
-"""Resamples of fewer runs with many rows each scatter too little: of 4 runs intervals of 95% covered 0.78, of 6 0.93."""
+FEWEST_CLUSTERS_OF_ROWS = 6
+"""Resamples of fewer clusters with many rows each scatter too little: of 4 runs intervals of 95% covered 0.78, of 6 0.93."""
 
 WORST_CONDITION = 1e8
 """Beyond this condition number of the scaled normal matrix the rows hardly tell the parameters apart."""
@@ -71,8 +71,9 @@ def weaknesses(
         elif name in law.watched and lowest >= 0 and low * WIDEST < high:
             span = "reaches 0" if low < 1e-3 * high else f"spans a factor of {high / low:.0f}"
             reasons.append(f"the interval of {name} {span}")
-    if points.runs < FEWEST_RUNS_OF_ROWS and points.runs < len(points):
-        reasons.append(f"the rows are of {plural(points.runs, 'run')}, too few to tell how runs scatter")
+    if points.n_clusters < FEWEST_CLUSTERS_OF_ROWS and points.n_clusters < len(points):
+        few = plural(points.n_clusters, points.cluster)
+        reasons.append(f"the rows are of {few}, too few to tell how {points.cluster}s scatter")
     drawn = resamples.failed + len(resamples.theta)
     if resamples.failed > 0.05 * drawn:
         reasons.append(f"{resamples.failed} of {drawn} resamples did not converge")
