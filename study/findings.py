@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from study.counting import parameters, what_doubling_adds
 from study.fitting.averages import Average
-from study.fitting.cells import grouped
+from study.fitting.cells import Cell, grouped
 from study.fitting.comparisons import WEIGHED, Comparison, why_left_out
 from study.fitting.evidence import Evidence
 from study.fitting.ledgers import reasons_told
@@ -89,7 +89,7 @@ def _unbracketed(evidence: Evidence) -> str:
     if not loose:
         return ""
     which = f"{plural(loose, 'cell')} {'is' if loose == 1 else 'are'} left out for the learning rate"
-    remedy = "tune it over a wider range" if evidence.sweep.get("tune") else "let the sweep tune it"
+    remedy = "tune it over more values" if evidence.sweep.get("tune") else "let the sweep tune it"
     return f"; {which}: {remedy}, or give study report --include-unbracketed"
 
 
@@ -113,7 +113,9 @@ def verdict(pairs: Sequence[Comparison]) -> str:
     units = {pair.budget.unit for pair in pairs}
     words = f"at {equal} and {units.pop() if len(units) == 1 else 'budget'}, {counts} (Holm, 5%)."
     winner = _winner(pairs)
-    return f"{winner} in every pair: {words}" if winner else words[0].upper() + words[1:]
+    if winner is None:
+        return words[0].upper() + words[1:]
+    return f"{winner}{' in every pair' if len(pairs) > 1 else ''}: {words}"
 
 
 def _why_unknown(found: Sequence[Judged]) -> str:
@@ -223,7 +225,9 @@ def _family_sentence(name: str, told: Comparison, pairs: Sequence[Comparison]) -
     words = f"{told.first} minus {told.second}: {told.difference.to_text()}"
     if decided:
         return f"{name}: {told.lower} is lower, {words}; {decided} of {plural(len(pairs), 'pair')} decided."
-    return f"{name}: nothing decided; the largest difference is {words}."
+    largest = "the largest difference is " if len(pairs) > 1 else ""
+    chance = "" if told.p_value_holm is None else f"; Holm's p {told.p_value_holm:.2g}"
+    return f"{name}: nothing decided; {largest}{words}{chance}."
 
 
 def _averages(averages: Sequence[Average], of_shapes: bool) -> Iterator[str]:
@@ -294,7 +298,7 @@ def _best(evidence: Evidence) -> Iterator[str]:
     """The front of each budget and validation set, and what steps to a larger size bought."""
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
         *smaller, best = cells
-        words = f"{best.words}, {best.loss_nats:.4f} nats ({compact(best.parameters)} parameters)"
+        words = f"{best.words}, {best.loss_nats:.4f} nats ({compact(best.parameters)} parameters){_like(best, evidence)}"
         shown = "; ".join(f"{cell.words} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in smaller)
         cheaper = f"; the front below that size: {shown}" if smaller else ""
         yield f"Lowest loss at {budget_words(of)}: {words}{cheaper}."
@@ -308,24 +312,37 @@ def _best(evidence: Evidence) -> Iterator[str]:
         yield from _steps(evidence.gains)
 
 
+def _like(cell: Cell, evidence: Evidence) -> str:
+    """How many of the cells that one was compared with are not told apart from it; empty where all are."""
+    pairs = [pair for pair in evidence.comparisons.pairs if cell.name in (pair.first_cell, pair.second_cell)]
+    alike = sum(pair.status != "decided" for pair in pairs)
+    which = "any cell" if alike == len(pairs) else f"{alike} of the {len(pairs)} cells"
+    return f", not told apart from {which} that it was compared with" if alike else ""
+
+
 def _steps(gains: Sequence[Gain]) -> Iterator[str]:
     """How many steps to a larger size lower the loss and how many raise it; those in full that buy or cost most."""
-    steps = f"{plural(len(gains), 'step')} to a larger size"
-    if why := _why_unknown(gains):
-        yield f"Not decided: {steps}, but {why}."
-        return
+    yield _counted_steps(gains, f"{plural(len(gains), 'step')} to a larger size")
     decided = [gain for gain in gains if gain.status == "decided"]
-    if not decided:
-        yield f"Not decided: none of {steps} changes the loss beyond chance (Holm, 5%)."
-        return
-    lowering = [gain for gain in decided if gain.difference.estimate_nats < 0]
-    raising = sorted((gain for gain in decided if gain not in lowering), key=lambda gain: -gain.difference.estimate_nats)
-    counts = f"{len(lowering)} {'lowers' if len(lowering) == 1 else 'lower'} the loss, {len(raising)} raise"
-    yield f"Of {steps} {counts}{'s' if len(raising) == 1 else ''} it, undecided {len(gains) - len(decided)} (Holm, 5%)."
-    yield from map(_gain_sentence, lowering[:GAINS_TOLD])
+    yield from map(_gain_sentence, [gain for gain in decided if gain.difference.estimate_nats < 0][:GAINS_TOLD])
+    raising = [gain for gain in decided if gain.difference.estimate_nats >= 0]
     if raising:
+        raising.sort(key=lambda gain: -gain.difference.estimate_nats)
         told = "; ".join(f"{gain.step} {gain.difference.to_text()}" for gain in raising[:GAINS_TOLD])
         yield f"{'The widest that raise it' if len(raising) > GAINS_TOLD else 'Raising it'}: {told}."
+
+
+def _counted_steps(gains: Sequence[Gain] | Sequence[TokenGain], steps: str) -> str:
+    """How many steps lower the loss and how many raise it, or why that is not known."""
+    if why := _why_unknown(gains):
+        return f"Not decided: {steps}, but {why}."
+    decided = [gain for gain in gains if gain.status == "decided"]
+    if not decided:
+        return f"Not decided: none of {steps} changes the loss beyond chance (Holm, 5%)."
+    lower = sum(gain.difference.estimate_nats < 0 for gain in decided)
+    more = len(decided) - lower
+    counts = f"{lower} {'lowers' if lower == 1 else 'lower'} the loss, {more} {'raises' if more == 1 else 'raise'} it"
+    return f"Of {steps} {counts}, undecided {len(gains) - len(decided)} (Holm, 5%)."
 
 
 def _gain_sentence(gain: Gain) -> str:
@@ -336,15 +353,13 @@ def _gain_sentence(gain: Gain) -> str:
 
 
 def _longest(evidence: Evidence) -> Iterator[str]:
-    """What the step to the largest budget bought the largest shapes, and of many over which range all gained."""
+    """What the step to the largest budget bought the largest shapes, and of many shapes how many gained by it."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
     if len(last) > GAINS_TOLD:
-        gained = [gain.nats_lowered_per_doubling for gain in last]
-        bought = f"lowered by {min(gained):.3f} to {max(gained):.3f} nats per doubling of the tokens"
-        yield f"At the last step to a larger budget the loss of {len(last)} cells is {bought}; the largest {GAINS_TOLD}:"
+        yield f"{_counted_steps(last, f'{len(last)} last steps to a larger budget')[:-1]}; of the {GAINS_TOLD} largest shapes:"
     yield from map(_token_gain_sentence, last[-GAINS_TOLD:])
 
 
 def _token_gain_sentence(gain: TokenGain) -> str:
     lowered = f"{gain.nats_lowered_per_doubling:+.3f} nats lowered per doubling of the tokens"
-    return f"{gain.step}: {gain.difference.to_text()}, {lowered}."
+    return f"{gain.step}: {gain.difference.to_text()}, {'undecided' if gain.status == 'undecided' else lowered}."

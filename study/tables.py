@@ -151,7 +151,7 @@ def _law_rows(evidence: Evidence) -> Iterator[list[object]]:
     for law in evidence.laws.fits:
         found = law.fit
         status = found.status.replace("_", " ")
-        if found.status == "failed":
+        if not found.told:
             yield [law.name, status, None, None, None, found.n]
             continue
         for name, (low, high) in found.intervals.items():

@@ -46,7 +46,7 @@ def undrawn(folder: SweepFolder) -> Answer:
 
 def test_decided(tmp_path: Path) -> None:
     answer = checked(depth_or_width(tmp_path / "depth_or_width"))
-    assert len(answer.figures) == 10
+    assert len(answer.figures) == 8
     assert "Width lowers loss more in every pair" in answer.headline
     assert answer.to_dict()["runs"] == {"started": 60, "ended": 60, "excluded": 0}
     text = answer.to_markdown()
@@ -70,11 +70,12 @@ def test_laws_are_told_with_status_interval_and_forecast(tmp_path: Path) -> None
 
 
 def test_two_budgets_tell_no_exponent_of_the_tokens(tmp_path: Path) -> None:
-    """Any beta serves where B and E may follow it: its resamples stay where the first fit lay, and are no interval."""
-    answer = undrawn(depth_or_width(tmp_path / "s", budgets=(1e6, 4e6), seeds=1))
+    """Any beta serves where B and E may follow it."""
+    answer = undrawn(depth_or_width(tmp_path / "s", budgets=(1e6, 4e6)))
     told = answer.to_dict()
     (first, *_) = told["findings"]["laws"]
-    assert first == "No fit of chinchilla: other constants than those found go through the 12 different points as well."
+    why = "has 2 values in 24 rows, and chinchilla needs 3: through fewer, a floor of any height goes with some exponent"
+    assert first == f"No fit of chinchilla: tokens: {why}."
     assert "chinchilla" not in [law["law"] for law in told["laws"]]
     assert "| chinchilla |" not in answer.to_markdown(), "nor does the table tell any"
 
@@ -113,7 +114,7 @@ def test_runs_that_were_validated_on_different_masks_share_no_law(tmp_path: Path
 
 def test_depth_can_win(tmp_path: Path) -> None:
     answer = undrawn(depth_or_width(tmp_path / "s", Law(depth_effect=-0.08), budgets=(1e6,), shapes=SMALL))
-    assert "Depth lowers loss more in every pair" in answer.headline
+    assert "Depth lowers loss more: at equal parameters and tokens, of 1 pair" in answer.headline
 
 
 def test_undecided_says_what_would_decide(tmp_path: Path) -> None:

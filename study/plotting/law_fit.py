@@ -68,7 +68,7 @@ def draw(data: pd.DataFrame) -> Figure:
     parts = {False: (fitted, "measured"), True: (held, "measured, forecast from smaller runs")}
     bottom, top = _limits(data)
     is_cut = (data["low"] < bottom).any() or (data["high"] > top).any()
-    interval = ", with its 95% interval" if data["low"].notna().any() else ""
+    interval = ", and where 95% of runs lie by it" if data["low"].notna().any() else ""
     told = f"law{interval}{' (cut at the axis)' if is_cut else ''}"
     with theme():
         figure = Figure(figsize=(3.9 * max(2, len(names)), 7.0), layout="constrained")

@@ -39,7 +39,7 @@ def _law(task: TaskScores) -> pd.DataFrame:
 def draw(data: pd.DataFrame) -> Figure:
     """The lower the loss, the further right."""
     laws = data[data["kind"] == "law"]
-    label = "law of the loss, with its 95% interval" if "low" in laws and laws["low"].notna().any() else "law of the loss"
+    label = "law of the loss, with the law's 95% interval" if "low" in laws and laws["low"].notna().any() else "law of the loss"
     entries = [] if laws.empty else [Line2D([], [], color=_LAW, label=label)]
     figure = drawn(data, "validation loss", LOSS, _finish, entries)
     for panel in figure.axes[:1]:
