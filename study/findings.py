@@ -226,8 +226,12 @@ def _family_sentence(name: str, told: Comparison, pairs: Sequence[Comparison]) -
     if decided:
         return f"{name}: {told.lower} is lower, {words}; {decided} of {plural(len(pairs), 'pair')} decided."
     largest = "the largest difference is " if len(pairs) > 1 else ""
-    chance = "" if told.p_value_holm is None else f"; Holm's p {told.p_value_holm:.2g}"
-    return f"{name}: nothing decided; {largest}{words}{chance}."
+    return f"{name}: nothing decided; {largest}{words}{_chance(told)}."
+
+
+def _chance(undecided: Judged) -> str:
+    """The p-value of what Holm's procedure leaves undecided, beside an interval that is for this difference alone."""
+    return "" if undecided.p_value_holm is None else f"; Holm's p {undecided.p_value_holm:.2g}"
 
 
 def _averages(averages: Sequence[Average], of_shapes: bool) -> Iterator[str]:
@@ -361,5 +365,7 @@ def _longest(evidence: Evidence) -> Iterator[str]:
 
 
 def _token_gain_sentence(gain: TokenGain) -> str:
+    if gain.status == "undecided":
+        return f"{gain.step}: undecided, {gain.difference.to_text()}{_chance(gain)}."
     lowered = f"{gain.nats_lowered_per_doubling:+.3f} nats lowered per doubling of the tokens"
-    return f"{gain.step}: {gain.difference.to_text()}, {'undecided' if gain.status == 'undecided' else lowered}."
+    return f"{gain.step}: {gain.difference.to_text()}, {lowered}."
