@@ -145,7 +145,8 @@ def activation_bytes(architecture: Architecture, step: Step) -> int:
       output aNH;
     - attention: query, key, value 3aNH, and a log-sum-exp 4AN where it is fused; otherwise the probabilities a·A·S·N, with
       dropout its mask and its result too, 3a·A·S·N; with rotary positions query and key as they were turned, 2aNH, where it is
-      fused;
+      fused. Where it is not, with one head or one sequence alone, products take key and value as they lie in one tensor, which
+      stays beside the scaled query, aNH, and with rotary positions the turned key, aNH;
     - dropout: 2L + 1 masks of NH, of a byte each on CUDA, of the numbers' own size on CPU;
     - the head on M = B·K positions: M·(4aH + 8); token ids before and after masking, with the positions and labels 16N + 16M.
     """
@@ -154,7 +155,8 @@ def activation_bytes(architecture: Architecture, step: Step) -> int:
     if step.fused_attention:
         attention = n * ((3 + _turned(a)) * item * h + FLOAT * a.heads)
     else:
-        attention = n * item * (3 * h + a.heads * step.sequence_length * (3 if step.dropout else 1))
+        kept = 3 if a.heads > 1 and step.batch > 1 else 5 if a.rotary else 4
+        attention = n * item * (kept * h + a.heads * step.sequence_length * (3 if step.dropout else 1))
     block = attention + n * item * (3 * h + 2 * a.ffn)
     mask, first_mask = (1, 1) if step.device == "cuda" else (item, FLOAT)
     masks = n * h * (2 * a.depth * mask + first_mask) if step.dropout else 0

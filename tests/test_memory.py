@@ -60,6 +60,10 @@ TRAINED = {
         3, 128, 1, 256, vocabulary=100, length=64, batch=2, positions=4096, position_encoding="rotary"
     ),
     "bf16, rotary": config(3, 128, 4, 256, vocabulary=1000, length=64, batch=16, precision="bf16", position_encoding="rotary"),
+    "bf16, one head": config(5, 64, 1, 64, vocabulary=300, length=64, batch=32, precision="bf16"),
+    "dropout, one head, rotary": config(
+        5, 64, 1, 64, vocabulary=300, length=64, batch=32, dropout=0.1, position_encoding="rotary"
+    ),
     "backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
     "gradient of the loss, where it is the peak on a GPU": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
     "validation": config(1, 32, 2, 32, vocabulary=8000, length=16, batch=64),
