@@ -34,11 +34,11 @@ Index = Annotated[int, Field(ge=0), _Number]
 Positive = Annotated[float, Field(gt=0), _Number]
 """A finite number above zero; PyYAML reads 1e-3 as a string, which is accepted."""
 
-NonNegative = Annotated[float, Field(ge=0), _Number]
-"""A finite number, zero or above."""
+NonNegative = Annotated[float, Field(ge=0), _Number, AfterValidator(abs)]
+"""A finite number, zero or above; there is one zero, -0.0 is taken as it."""
 
-Share = Annotated[float, Field(ge=0, le=1), _Number]
-"""A share of a whole, between 0 and 1."""
+Share = Annotated[float, Field(ge=0, le=1), _Number, AfterValidator(abs)]
+"""A share of a whole, between 0 and 1; there is one zero."""
 
 Text = Annotated[str, Field(min_length=1)]
 """A string that says something."""

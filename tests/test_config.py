@@ -283,6 +283,13 @@ def test_what_renames_a_run_tells_it_apart(changes: dict[str, Any]) -> None:
     assert one.key != other.key
 
 
+@pytest.mark.parametrize("knob", ["dropout", "weight_decay", "gradient_clip_norm", "final_learning_rate_fraction"])
+def test_there_is_one_zero(knob: str) -> None:
+    one, other = (config(CORPUS, recipe={knob: zero}) for zero in (0.0, -0.0))
+    assert one.fingerprint("data") == other.fingerprint("data")
+    assert one.key == other.key
+
+
 def test_runs_are_told_apart_by_all_knobs_but_some() -> None:
     one, other = config(CORPUS), config(CORPUS, recipe={"learning_rate": 1.0, "budget": {"steps": 7}}, seed=7)
     aside = ("recipe.learning_rate", "recipe.budget", "seed")
