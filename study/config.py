@@ -27,6 +27,9 @@ LEFT_OUT = {f"recipe.{knob}": none for knob, none in NO_RUN.items()} | {
 }
 """The values that configurations leave out, by knob: no trained run, and BERT's where study.model builds others, too."""
 
+FEWEST_PIECES = 64
+"""The smallest vocabulary: the special pieces and a few characters."""
+
 MOST_UNKNOWN = 0.05
 """The share of [UNK] above which people are told: of the docstrings a vocabulary of 256 leaves 9% unread, one of 512 0.06%."""
 
@@ -39,7 +42,7 @@ class TokenizerConfig(Strict):
     """
 
     kind: Literal["wordpiece", "file"] = "wordpiece"
-    vocabulary: Annotated[Count, Field(ge=64, le=2**32)] = 8192
+    vocabulary: Annotated[Count, Field(ge=FEWEST_PIECES, le=2**32)] = 8192
     path: Text | None = None
 
     @model_validator(mode="after")

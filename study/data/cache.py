@@ -25,6 +25,7 @@ from filelock import FileLock
 from study.config import fingerprint_of
 from study.durable_files import sync_folder, takes_files, write_atomically
 from study.errors import InputError
+from study.paths import path_from
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class DamagedEntryError(Exception):
 def cache_root() -> Path:
     """The folder of the cache: STUDY_CACHE where it is set, else the platform's cache folder for `scaling-study`."""
     override = os.environ.get("STUDY_CACHE")
-    return Path(override).expanduser() if override else platformdirs.user_cache_path("scaling-study")
+    return path_from(override, "STUDY_CACHE") if override else platformdirs.user_cache_path("scaling-study")
 
 
 def check_cache() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import InputError
+from study.paths import path_from
 from study.schema import nearest, shown
 
 MAX_CHARACTERS = 1_000_000
@@ -34,9 +35,9 @@ def corpus_files(corpus: str) -> list[Path]:
     Raises InputError where nothing is there, the suffix is unknown, a file is empty, or a folder holds no known kind.
     """
     try:
-        path = Path(corpus).expanduser()
+        path = path_from(corpus, "data.corpus")
         path.is_file()
-    except (OSError, RuntimeError) as error:  # a name too long, a home that is nobody's
+    except OSError as error:  # a name too long
         raise InputError.at("data.corpus", f"{shown(corpus)} cannot be read: {error}") from error
     kinds = ", ".join(_READERS)
     if path.is_dir():

@@ -15,8 +15,9 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing
 from tokenizers.trainers import WordPieceTrainer
 
-from study.config import TokenizerConfig
+from study.config import FEWEST_PIECES, TokenizerConfig
 from study.errors import InputError
+from study.paths import path_from
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The pieces that stand for no text; ids 0 to 4 where the vocabulary is trained here."""
@@ -86,7 +87,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     learning.train_from_iterator(sample, trainer)
     pieces = learning.get_vocab()
     if len(pieces) != vocabulary:
-        found = f"this corpus yields only {len(pieces):,}, and fewer where fewer are asked for; ask for half, or give more text"
+        remedy = "ask for half, or give more text" if vocabulary >= 2 * FEWEST_PIECES else "give more text"
+        found = f"this corpus yields only {len(pieces):,}, and fewer where fewer are asked for; {remedy}"
         raise InputError.at(f"{_PLACE}.vocabulary", f"{vocabulary:,} pieces are asked for, but {found}")
     return bert_tokenizer(pieces)
 
@@ -118,7 +120,7 @@ def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
 
 def tokenizer_file(config: TokenizerConfig) -> Path:
     """The path of a tokeniser's file; raises InputError where there is none or its suffix is unknown."""
-    path = Path(config.path or "").expanduser()
+    path = path_from(config.path or "", f"{_PLACE}.path")
     if not path.is_file():
         remedy = f"give a vocab.txt or a tokenizer.json (looked at {path.absolute()})"
         raise InputError.at(f"{_PLACE}.path", f"{config.path!r} is not a file; {remedy}")

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from study.errors import InputError, Problem, told_together
 from study.folders import RunFolder, SweepFolder
+from study.paths import path_from
 from study.records import RunRecord, cell_of
 from study.schema import flatten
 from study.score_config import GRID, Downstream
@@ -155,7 +156,7 @@ def _check_grid(downstream: Downstream, found: Sequence[Subject]) -> None:
 
 def data_folder(downstream: Downstream) -> Path | None:
     """The folder that holds the tasks' files, if there is one."""
-    return None if downstream.data is None else Path(downstream.data).expanduser().resolve()
+    return None if downstream.data is None else path_from(downstream.data, "downstream.data").resolve()
 
 
 def score_all(path: Path, downstream: Downstream, resources: Resources, console: Console) -> Scored:

@@ -20,6 +20,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from study.errors import InputError
+from study.paths import path_from
 from study.schema import Distinct, Share, Strict, Text, nearest
 from study.yaml_files import read_yaml
 
@@ -168,7 +169,7 @@ def read_spec(name: str, place: str = "task") -> tuple[TaskSpec, Path | None]:
 
     Raises InputError with the nearest known name, at the place that asks for it, or with all that is wrong in the file.
     """
-    path = Path(name).expanduser()
+    path = path_from(name, place)
     if path.suffix in (".yaml", ".yml"):
         return TaskSpec.parse(_named(read_yaml(path), path), place=str(path)), path.parent
     if name not in known_tasks():

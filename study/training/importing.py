@@ -24,6 +24,7 @@ from study.folders import RunFolder, SweepFolder
 from study.memory import Precision
 from study.model.in_transformers import our_architecture, our_weights
 from study.ownership import Attempt, turn
+from study.paths import path_from
 from study.records import RunRecord
 from study.training.execution import Execution, resolve_precision
 from study.training.filing import Filing, Outcome
@@ -124,7 +125,7 @@ def _folder_of(source: str) -> Path:
 
         with loading(source, "cannot be fetched", "fetch it once while online, or give its folder"):
             return Path(snapshot_download(source.removeprefix(HUB), allow_patterns=list(_FILES)))
-    folder = Path(source).expanduser()
+    folder = path_from(source, "the encoder")
     if not folder.is_dir():
         remedy = f"give a folder that save_pretrained wrote, or {HUB}NAME (looked at {folder.absolute()})"
         raise InputError.at(source, f"is not a folder; {remedy}")
