@@ -158,9 +158,8 @@ def trend_table(evidence: Evidence) -> str:
         "The best encoder of each task beside what needs no pre-training; how many are above both their untrained weights and "
         "the commonest answer, beyond noise, each at 5% by itself; and Spearman's correlation of score and falling loss over "
         "the encoders, with the interval of a normal population and its permutation p, by itself and adjusted by Holm over the "
-        "tasks. "
-        "Pairs against: of lower loss, yet lower score beyond noise "
-        f"(Bonferroni, 5%). {NOISE}"
+        "tasks. Pairs against: of lower loss, yet lower score beyond noise (Bonferroni, 5%). The average is over tasks of "
+        f"(score − chance)/(1 − chance), where chance is the score of the commonest answer. {NOISE}"
     )
     header = ["task", "metric", "best", "± 95%", "of", "untrained", "commonest answer", "words without order"]
     header += ["above both", "rank correlation", "95% interval", "p", "Holm p", "encoders", "pairs against"]

@@ -114,7 +114,7 @@ class TaskScores:
     @property
     def best_row(self) -> pd.Series[Any]:
         """The encoder of the highest score."""
-        return self.points.iloc[self._place_of_best]
+        return self.points.iloc[int(self.points["score"].to_numpy(dtype=float).argmax())]
 
     @property
     def best(self) -> tuple[float, float]:
@@ -123,26 +123,20 @@ class TaskScores:
         return float(row["score"]), float(row["half"])
 
     @property
-    def _place_of_best(self) -> int:
-        return int(self.points["score"].to_numpy(dtype=float).argmax())
-
-    @property
-    def tells(self) -> bool:
-        """Whether the best encoder is above chance and, where untrained ones were scored, some above both, beyond noise.
-
-        Only then can scores be put between chance and the best: else its distance from chance is noise, and every score is
-        divided by it.
-        """
-        if self.chance is None or self._sides(self.chance).iloc[self._place_of_best] <= 0:
-            return False
-        above, compared = self.above_untrained
-        return above > 0 or not compared
+    def without_scale(self) -> str | None:
+        """Why scores of the task cannot be put between chance and 1, None where they can."""
+        if self.chance is None:
+            return "its chance was not measured"
+        return None if self.chance < 1 else "the commonest answer is always right"
 
     @property
     def normalised(self) -> pd.DataFrame:
-        """(score − chance)/(best − chance) of each encoder and its `noise`, by its cell."""
+        """(score − chance)/(1 − chance) of each encoder and its `noise`, by its cell: every metric is 1 at its best.
+
+        The ends are those of the task, whatever encoders are scored: none is 1 for being the best of them.
+        """
         assert self.chance is not None
-        width = self.best[0] - self.chance
+        width = 1 - self.chance
         score, noise = (self.points["score"] - self.chance) / width, [noise.over(width) for noise in self.points["noise"]]
         return pd.DataFrame({"score": score, "noise": noise}).set_axis(self.points["cell"])
 
@@ -277,15 +271,9 @@ def observed(points: pd.DataFrame) -> Observations:
 
 
 def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str, str]]:
-    """The mean over tasks of scores between chance (0) and the best of the sweep (1), of encoders that met all those tasks."""
-    reasons = {
-        task.task: "no encoder is above chance and its untrained weights beyond noise"
-        if task.chance is not None
-        else "its chance was not measured"
-        for task in tasks
-        if not task.tells
-    }
-    used = [task for task in tasks if task.tells]
+    """The mean over tasks of scores between chance (0) and perfect (1), of encoders that met all those tasks."""
+    reasons = {task.task: why for task in tasks if (why := task.without_scale) is not None}
+    used = [task for task in tasks if task.task not in reasons]
     if len(used) < 2:
         return None, reasons
     scores = pd.DataFrame({task.task: task.normalised["score"] for task in used}).dropna()
@@ -295,7 +283,7 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
     noises = pd.DataFrame({task.task: task.normalised["noise"] for task in used}).loc[scores.index].to_numpy().tolist()
     points = facts.reset_index().assign(
         task=AVERAGE,
-        metric=f"mean of {len(used)} tasks, 0 chance, 1 best",
+        metric=f"mean of {len(used)} tasks, 0 chance, 1 perfect",
         score=scores.mean(axis=1).to_numpy(),
         **pd.DataFrame([noise_columns(noise_of_mean(noise)) for noise in noises]),
         random=np.nan,
