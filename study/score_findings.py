@@ -159,7 +159,8 @@ def trend_table(evidence: Evidence) -> str:
         "the commonest answer, beyond noise, each at 5% by itself; and Spearman's correlation of score and falling loss over "
         "the encoders, with the interval of a normal population and its permutation p, by itself and adjusted by Holm over the "
         "tasks. Pairs against: of lower loss, yet lower score beyond noise (Bonferroni, 5%). The average is over tasks of "
-        f"(score − chance)/(1 − chance), where chance is the score of the commonest answer. {NOISE}"
+        "(score − chance)/(1 − chance), where chance is the score of the commonest answer; a run of "
+        f"pre-training is averaged over its tasks first, since luck may go through all of them. {NOISE}"
     )
     header = ["task", "metric", "best", "± 95%", "of", "untrained", "commonest answer", "words without order"]
     header += ["above both", "rank correlation", "95% interval", "p", "Holm p", "encoders", "pairs against"]

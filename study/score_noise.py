@@ -64,7 +64,10 @@ def noise_of_seeds(deviation: float, freedom: int, seeds: int, error_over_exampl
 
 
 def noise_of_mean(parts: Sequence[ScoreNoise]) -> ScoreNoise:
-    """The noise of a mean of independent scores, one a task; the variances over seeds have Satterthwaite's freedom."""
+    """The noise of a mean of independent scores, one a task; the variances over seeds have Satterthwaite's freedom.
+
+    Runs of pre-training are no such seeds: what one has learned is in its scores on all tasks.
+    """
     over_seeds, freedoms = [part.over_seeds for part in parts], [part.freedom for part in parts]
     over_examples = sum(part.over_examples for part in parts)
     return ScoreNoise(sum(over_seeds), satterthwaite(over_seeds, freedoms), over_examples).over(len(parts))

@@ -20,7 +20,7 @@ from study import answering
 from study.answering import report
 from study.behrens_fisher import half_interval
 from study.fitting.catalogue import LAWS
-from study.fitting.downstream import Downstream, between, downstream, observed
+from study.fitting.downstream import Downstream, between, downstream, noises_over_tasks, observed
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.evidence import Evidence, gather
 from study.fitting.forecasting import Forecast
@@ -359,7 +359,7 @@ def test_an_encoder_is_above_chance_and_untrained_weights_beyond_the_noise_of_bo
     assert of(score=0.52, random=0.3) == (0, 3)
 
 
-def test_the_error_of_an_average_is_that_of_independent_tasks(evidence: Evidence) -> None:
+def test_the_error_of_an_average_of_one_run_each_is_that_of_independent_tasks(evidence: Evidence) -> None:
     found = evidence.downstream
     assert found is not None
     assert found.average is not None
@@ -371,6 +371,53 @@ def test_the_error_of_an_average_is_that_of_independent_tasks(evidence: Evidence
         parts = [task.normalised.loc[row["cell"], "noise"] for task in found.tasks]
         assert row["error"] == pytest.approx(sum(part.error**2 for part in parts) ** 0.5 / 4)
         assert (row["noise"], row["half"]) == (noise_of_mean(parts), noise_of_mean(parts).half)
+
+
+def test_the_error_of_an_average_of_several_runs_each_is_between_their_averages(tmp_path: Path) -> None:
+    """Runs are averaged over tasks first; one that lacks a task tells nothing of the scatter, and its cell has one fewer."""
+    folder = depth_or_width(tmp_path / "s", seeds=3, rates=(4e-3,), budgets=(1e6,), shapes=((1, 128), (2, 92), (4, 64)))
+    ledger = folder.write_ledger()
+    laws = {name: replace(TASKS[name], between_runs=0.02) for name in ("sst2", "cola")}
+    add_scores(folder, laws)
+    lacking = ledger["run_id"].iloc[0]
+    table = pd.read_parquet(folder.scores_file)
+    table = table[(table["protocol"] == "fine_tune") & ((table["run_id"] != lacking) | (table["task"] != "cola"))]
+    table.to_parquet(folder.scores_file)
+    found = downstream(folder, ledger)
+    assert found is not None
+    assert found.average is not None
+    scores = table.groupby(["run_id", "task"])["test"].mean().unstack()
+    shares = ((scores["sst2"] - 0.5) / 0.5 + scores["cola"]).dropna() / 2
+    cells = shares.groupby(ledger.set_index("run_id")["cell"])
+    freedom = len(shares) - 3
+    assert freedom == 5
+    variance = sum((share - share.mean()).pow(2).sum() for _, share in cells) / freedom
+    for _, row in found.average.points.iterrows():
+        noise, runs = row["noise"], 2 if row["cell"] == ledger["cell"].iloc[0] else 3
+        assert (noise.over_seeds, noise.freedom) == (pytest.approx(variance / runs), freedom)
+        assert noise.over_examples == pytest.approx(0.004**2 * (1 / 0.5**2 + 1) / 4), "each task has examples of its own"
+
+
+@pytest.mark.parametrize(("common", "own"), [(0.0, 0.01), (0.01, 0.003)])
+def test_an_average_covers_its_truth_though_a_lucky_run_is_lucky_on_every_task(common: float, own: float) -> None:
+    """Four equal encoders of three runs on three tasks; and two of them are seldom told apart."""
+    random, covered, apart, draws = np.random.default_rng(0), [], [], 150
+    cells, tasks, seeds = pd.Index(list("abcd"), name="cell"), 3, 3
+    runs = [tuple(f"{cell}{seed}" for seed in range(seeds)) for cell in cells]
+    for _ in range(draws):
+        luck = random.normal(0, common, (len(cells), seeds))
+        scores = [luck + random.normal(0, own, luck.shape) for _ in range(tasks)]
+        of_tasks = []
+        for of_task in scores:
+            noise = noise_of_seeds(float(np.sqrt(of_task.var(axis=1, ddof=1).mean())), len(cells) * (seeds - 1), seeds, 0.0)
+            columns = {"noise": noise, "runs": runs, "run_scores": list(map(tuple, of_task))}
+            of_tasks.append(pd.DataFrame(columns, cells))
+        mean, noises = np.mean(scores, axis=(0, 2)), noises_over_tasks(of_tasks)
+        assert noises.nunique() == 1, "of as many runs each"
+        covered += (np.abs(mean) <= noises["a"].half).tolist()
+        apart.append(noises["a"].of_difference(noises["b"]).chance_beyond(abs(mean[0] - mean[1])) < 0.05)
+    assert 0.93 <= np.mean(covered) <= 0.99
+    assert np.mean(apart) < 0.08
 
 
 def test_the_average_lies_between_chance_and_perfect(evidence: Evidence) -> None:

@@ -30,7 +30,7 @@ def test_the_interval_covers_the_score_of_new_seeds_and_examples(seeds: int, of_
     assert 0.935 <= np.mean([low <= 0 <= high for low, high in intervals]) <= 0.995
 
 
-def test_a_mean_over_tasks_has_the_variances_of_independent_ones() -> None:
+def test_a_mean_over_tasks_of_seeds_of_their_own_has_the_variances_of_independent_scores() -> None:
     parts = [ScoreNoise(0.04, 12, 0.01), ScoreNoise(0.01, 3, 0.02), ScoreNoise(0.0, np.inf, 0.03)]
     found = noise_of_mean(parts)
     assert found.error == pytest.approx((0.11 / 9) ** 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from study.fitting.forecasting import Forecast, forecast, forecast_dict, largest
 from study.fitting.laws import Law
 from study.fitting.observations import Observations
 from study.fitting.paired import holm
-from study.fitting.score_points import noise_columns, score_points
+from study.fitting.score_points import noise_columns, pooled_deviation, score_points
 from study.fitting.score_trends import SAME, Trend, trend
 from study.fitting.scores import ScoreBetween
 from study.fitting.two_steps import two_step_forecast
@@ -131,20 +132,25 @@ class TaskScores:
 
     @property
     def normalised(self) -> pd.DataFrame:
-        """(score − chance)/(1 − chance) of each encoder and its `noise`, by its cell: every metric is 1 at its best.
+        """(score − chance)/(1 − chance) of each encoder, its `noise`, and the same of its `runs`, by its cell.
 
-        The ends are those of the task, whatever encoders are scored: none is 1 for being the best of them.
+        Every metric is 1 at its best. The ends are those of the task, whatever encoders are scored: none is 1 for being best.
         """
         assert self.chance is not None
-        width = 1 - self.chance
-        score, noise = (self.points["score"] - self.chance) / width, [noise.over(width) for noise in self.points["noise"]]
-        return pd.DataFrame({"score": score, "noise": noise}).set_axis(self.points["cell"])
+        chance, width = self.chance, 1 - self.chance
+        columns = {
+            "score": (self.points["score"] - chance) / width,
+            "noise": [noise.over(width) for noise in self.points["noise"]],
+            "runs": self.points["runs"],
+            "run_scores": [tuple((score - chance) / width for score in scores) for scores in self.points["run_scores"]],
+        }
+        return pd.DataFrame(columns).set_axis(self.points["cell"])
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values that JSON can hold."""
         told = None if self.trend is None else asdict(self.trend) | {"verdict": self.trend.verdict}
         law = {"status": f"none: {self.law}"} if isinstance(self.law, str) else self.law.to_dict()
-        shown = self.points.drop(columns=["noise", "donor"])
+        shown = self.points.drop(columns=["noise", "donor", "run_scores"])
         rows = shown.astype(object).where(shown.notna(), None).to_dict("records")
         above, compared = self.above_untrained
         return {
@@ -276,16 +282,17 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
     used = [task for task in tasks if task.task not in reasons]
     if len(used) < 2:
         return None, reasons
-    scores = pd.DataFrame({task.task: task.normalised["score"] for task in used}).dropna()
+    of_tasks = [task.normalised for task in used]
+    scores = pd.concat([of_task["score"] for of_task in of_tasks], axis=1).dropna()
     if scores.empty:
         return None, reasons
     facts = used[0].points.set_index("cell").loc[scores.index]
-    noises = pd.DataFrame({task.task: task.normalised["noise"] for task in used}).loc[scores.index].to_numpy().tolist()
+    noises = noises_over_tasks(of_tasks).loc[scores.index]
     points = facts.reset_index().assign(
         task=AVERAGE,
         metric=f"mean of {len(used)} tasks, 0 chance, 1 perfect",
         score=scores.mean(axis=1).to_numpy(),
-        **pd.DataFrame([noise_columns(noise_of_mean(noise)) for noise in noises]),
+        **pd.DataFrame([noise_columns(noise) for noise in noises]),
         random=np.nan,
         random_half=np.nan,
         majority=0.0,
@@ -293,3 +300,23 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
     )
     ordered = points.sort_values("loss_nats", ascending=False)
     return _told(AVERAGE, str(points["metric"].iloc[0]), 0.0, ordered), reasons
+
+
+def noises_over_tasks(of_tasks: Sequence[pd.DataFrame]) -> pd.Series[Any]:
+    """The noise of the mean over tasks, each as TaskScores.normalised has it, of the cells that met all of them.
+
+    A lucky run of pre-training is lucky on every task, so runs are averaged over the tasks first, as losses are over places
+    (study.fitting.averages), and their deviation is pooled over the cells. A run that lacks a task is left out of it, and a
+    cell counts as so many runs as the task with the fewest has. Where no cell has two runs of all tasks, what scatters are
+    seeds of fine-tuning, which are independent between tasks; the examples are so always.
+    """
+    parts = pd.concat([of_task["noise"] for of_task in of_tasks], axis=1).dropna()
+    noises = pd.Series([noise_of_mean(of_cell) for of_cell in parts.to_numpy().tolist()], parts.index)
+    each_run = [of_task.explode(["runs", "run_scores"]).set_index("runs", append=True)["run_scores"] for of_task in of_tasks]
+    of_runs = pd.concat(each_run, axis=1).dropna().astype(float).mean(axis=1).rename("score").reset_index()
+    deviation, freedom = pooled_deviation(of_runs["score"], of_runs["cell"])
+    if not freedom:
+        return noises
+    fewest = pd.concat([of_task["runs"].map(len) for of_task in of_tasks], axis=1).min(axis=1)[noises.index]
+    of_cells = zip(noises, fewest, strict=True)
+    return pd.Series([replace(noise, over_seeds=deviation**2 / n, freedom=freedom) for noise, n in of_cells], noises.index)

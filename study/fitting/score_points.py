@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -29,13 +31,13 @@ _SPLITS = ["train_examples", "dev_examples", "test_examples"]
 def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     """Each cell's usable runs at its best knobs on each task, by task and falling loss; empty where nothing was scored.
 
-    Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, the `knobs` that were not as
-    usual and not tuned, in words, `truncated_examples`, the most of any of its scores, of how many `examples`, and its facts,
-    of which `name` is the shape with its setting and its budget where these differ, and `donor` the run whose weights it began
-    with, None where it began afresh; `loss_nats`, their mean; `score`, the mean over the runs of each one's mean over `seeds`
-    of the metric on the split reported on, its `noise`, of which `error` is the standard error and `half` half the 95%
-    interval; `random` and `random_half`, the same of the architecture with weights that were never trained; and the baselines
-    `majority` and `bag_of_words`, not a number where there is none.
+    Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, and their `run_scores`, the
+    `knobs` that were not as usual and not tuned, in words, `truncated_examples`, the most of any of its scores, of how many
+    `examples`, and its facts, of which `name` is the shape with its setting and its budget where these differ, and `donor` the
+    run whose weights it began with, None where it began afresh; `loss_nats`, their mean; `score`, the mean over the runs of
+    each one's mean over `seeds` of the metric on the split reported on, its `noise`, of which `error` is the standard error and
+    `half` half the 95% interval; `random` and `random_half`, the same of the architecture with weights that were never trained;
+    and the baselines `majority` and `bag_of_words`, not a number where there is none.
     The noise (see study.score_noise) is that over examples and, where any cell has two runs, between them, else
     where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
     encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
@@ -88,12 +90,13 @@ _Mean = tuple[float, ScoreNoise]
 def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict[str, float]) -> dict[str, object]:
     (score, noise), first, most = mean, found.iloc[0], found.sort_values("truncated_examples").iloc[-1]
     untrained, its_noise = random.get(str(first["architecture"]), (np.nan, UNKNOWN))
-    each_run = found.drop_duplicates("run_id")
+    each_run, of_runs = found.drop_duplicates("run_id"), found.groupby("run_id")["test"].mean()
     names = {
         "task": first["series"],
         "metric": first["metric"],
         "cell": first["cell"],
         "runs": tuple(each_run["run_id"]),
+        "run_scores": tuple(of_runs[each_run["run_id"]]),
         "knobs": first["knobs"],
         "truncated_examples": most["truncated_examples"],
         "examples": most["examples"],
@@ -126,15 +129,21 @@ def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
     """
     of_encoders = scores.groupby([by, "encoder"], as_index=False).agg(test=("test", "mean"))
     units = of_encoders if len(of_encoders) > of_encoders[by].nunique() else scores
-    groups = units.groupby(by)["test"]
-    freedom = int((groups.size() - 1).sum())
-    deviation = float(np.sqrt((units["test"] - groups.transform("mean")).pow(2).sum() / max(1, freedom)))
+    deviation, freedom = pooled_deviation(units["test"], units[by])
     over_examples = scores.astype({"test_standard_error": float}).groupby(by)["test_standard_error"].mean()
-    table = pd.DataFrame({"mean": of_encoders.groupby(by)["test"].mean(), "over_examples": over_examples, "n": groups.size()})
+    mean, n = of_encoders.groupby(by)["test"].mean(), units.groupby(by).size()
+    table = pd.DataFrame({"mean": mean, "over_examples": over_examples, "n": n})
     return {
         str(name): (mean, noise_of_seeds(deviation, freedom, n, over_examples))
         for name, mean, over_examples, n in table.itertuples(name=None)
     }
+
+
+def pooled_deviation(values: pd.Series[float], groups: pd.Series[Any]) -> tuple[float, int]:
+    """The standard deviation within groups, taken as one for all, and its degrees of freedom; 0 and 0 where none has two."""
+    within = values.groupby(groups)
+    freedom = int((within.size() - 1).sum())
+    return float(np.sqrt((values - within.transform("mean")).pow(2).sum() / max(1, freedom))), freedom
 
 
 def _baselines(folder: SweepFolder, of_task: pd.DataFrame) -> dict[str, float]:

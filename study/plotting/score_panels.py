@@ -110,7 +110,7 @@ def _sizes(points: pd.DataFrame) -> dict[str, float]:
 
 
 def _bars(points: pd.DataFrame) -> str:
-    """What the intervals are over, for a title; the average's come from those of its tasks."""
+    """What the intervals are over, for a title; the average's are over those of its tasks."""
     over = points.loc[(points["task"] != AVERAGE) & points["half"].notna()].groupby("task")["over"].first()
     if over.empty:
         return ""
