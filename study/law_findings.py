@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
-from study.fitting.law_fits import LawFit
+from study.fitting.law_fits import LawFit, misfit_text
 from study.fitting.token_gains import Rise
 from study.quantities import plural
 from study.wording import shape_and_setting
@@ -43,9 +43,8 @@ def _law_sentence(found: LawFit) -> str:
     n = f"n = {found.fit.n}" if points.n_clusters == found.fit.n else f"n = {points.counted}"
     if not found.fit.told:
         return f"{found.name}, {law.formula}, over {columns}: {status}, {n}."
-    return (
-        f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {_exponents(found)}; {_forecast_words(found.forecast)}."
-    )
+    told = filter(None, (_exponents(found), misfit_text(found.misfit), _forecast_words(found.forecast)))
+    return f"{found.name}, {law.formula}, over {columns}: {status}, {n}; {'; '.join(told)}."
 
 
 def _exponents(found: LawFit) -> str:

@@ -19,7 +19,7 @@ from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.forecasting import Forecast, forecast, forecast_text, interval_of, largest_runs
 from study.fitting.minimising import Minima, Objective, Space, minimise
 from study.fitting.observations import Observations
-from study.fitting.uncertainty import replicate_noise
+from study.fitting.uncertainty import Misfit, ReplicateNoise, misfit, replicate_noise
 from tests.points import TRUTHS, columns_of, observed
 
 CHINCHILLA = LAWS["chinchilla"]
@@ -340,6 +340,30 @@ def test_what_the_rows_of_a_cluster_miss_a_law_by_together_is_in_the_intervals()
             covered[cluster] += low <= 0.2 <= high
     assert covered["run"] <= 14
     assert covered["shape"] >= 17
+
+
+def test_a_law_that_misses_its_settings_is_told_from_noise() -> None:
+    """Under the law p is uniform and the ratio about 1; settings that scatter thrice as far as seeds are found out."""
+    draw, sizes = np.random.default_rng(0), np.repeat(np.geomspace(1e5, 1e8, 12), 3)
+    found: dict[float, list[Misfit]] = {0.0: [], 0.006: []}
+    for apart, one in ((apart, one) for apart, one in found.items() for _ in range(100)):
+        scatter = np.repeat(draw.normal(0, apart, 12), 3) + draw.normal(0, 0.002, 36)
+        points = Observations.of({"parameters": sizes}, 30 * sizes**-0.2 * np.exp(scatter))
+        fitted = fit(LAWS["power"], points, Settings(huber_delta=np.inf, bootstrap=0, starts=2))
+        noise = replicate_noise(points)
+        assert noise is not None
+        told = misfit(fitted.residuals, 2, noise)
+        assert told is not None
+        one.append(told)
+    assert 1 <= sum(told.p_value < 0.05 for told in found[0.0]) <= 11
+    assert np.median([told.ratio for told in found[0.0]]) == pytest.approx(1, rel=0.15)
+    assert sum(told.p_value < 0.05 for told in found[0.006]) >= 98
+    assert np.median([told.ratio for told in found[0.006]]) == pytest.approx(np.sqrt(1 + 3 * 3**2), rel=0.15)
+
+
+def test_no_misfit_is_told_where_settings_are_as_many_as_parameters_or_replicates_agree() -> None:
+    assert misfit(np.full(4, 0.1), 2, ReplicateNoise(0.1, 2, 2)) is None
+    assert misfit(np.full(9, 0.1), 2, ReplicateNoise(0.0, 3, 3)) is None
 
 
 def test_rows_that_are_predicted_alike_have_one_interval() -> None:

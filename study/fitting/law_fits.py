@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from study.behrens_fisher import CONFIDENCE
 from study.errors import InputError, option_name
 from study.fitting.catalogue import law_named
 from study.fitting.estimation import USUAL, Fit, Settings, fit
 from study.fitting.forecasting import HELD_OUT, Forecast, forecast, forecast_dict, forecast_text
 from study.fitting.reading import Source, read_observations
-from study.fitting.uncertainty import ReplicateNoise, replicate_noise
+from study.fitting.uncertainty import Misfit, ReplicateNoise, misfit, replicate_noise
 from study.quantities import plural
 
 PROFILED_ROWS = 5000
@@ -34,6 +35,13 @@ class LawFit:
     forecast: Forecast | str
 
     @property
+    def misfit(self) -> Misfit | None:
+        """How far the law misses its settings beside the noise between replicates, where these and logarithms are fitted."""
+        if self.noise is None or self.fit.settings.space != "log":
+            return None
+        return misfit(self.fit.residuals, len(self.fit.law.parameters), self.noise)
+
+    @property
     def name(self) -> str:
         """The law, and of which rows where a condition left others out."""
         where = self.source.where
@@ -43,7 +51,9 @@ class LawFit:
         """All of it as plain values that JSON can hold."""
         told, noise = forecast_dict(self.forecast), None if self.noise is None else vars(self.noise)
         profiles = {name: list(interval) for name, interval in self.profiles.items()}
-        more = {"profile_intervals": profiles, "replicate_noise": noise, "forecast": told, "options": self._options()}
+        missed = None if self.misfit is None else vars(self.misfit)
+        more = {"profile_intervals": profiles, "replicate_noise": noise, "misfit": missed, "forecast": told}
+        more["options"] = self._options()
         return self.fit.to_dict() | more
 
     def _options(self) -> dict[str, Any]:
@@ -68,6 +78,8 @@ class LawFit:
         lines.append("")
         lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile' if self.profiles else ''}")
         lines += [self._row(name) for name in found.law.parameters]
+        if (missed := misfit_text(self.misfit)) is not None:
+            lines += ["", missed]
         lines += ["", forecast_text(self.forecast), *self._exclusion_lines()]
         lines += [f"warning: {warning}" for warning in found.observations.warnings]
         return "\n".join(line.rstrip() for line in lines)
@@ -100,6 +112,13 @@ def fit_table(source: Source, law_name: str, settings: Settings = USUAL, held_ou
     profiles = {name: found.profile(name).interval for name in law.exponents if profiled}
     told = forecast(law, observations, settings, held_out)
     return LawFit(source, held_out, found, profiles, replicate_noise(observations), told)
+
+
+def misfit_text(found: Misfit | None) -> str | None:
+    """That a law misses its settings by more than their replicates scatter, in words; None where that may be chance."""
+    if found is None or found.p_value >= 1 - CONFIDENCE:
+        return None
+    return f"settings miss the law {found.ratio:.1f} times as far as replicates tell, so that it leaves something out"
 
 
 def _span(interval: tuple[float, float] | None) -> str:

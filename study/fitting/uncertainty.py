@@ -183,3 +183,25 @@ def replicate_noise(observations: Observations) -> ReplicateNoise | None:
     means = np.bincount(groups.ravel(), logarithms) / counts
     variance = float(((logarithms - means[groups.ravel()]) ** 2).sum() / freedom)
     return ReplicateNoise(float(np.sqrt(variance)), freedom, int((counts > 1).sum()))
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """How far a law misses the settings that it was fitted to, in what replicates of one scatter, and p if it were right.
+
+    √F of the lack of fit, the mean square of what residuals hold beside the scatter of replicates, over the square of that
+    scatter (Draper and Smith 1998, sec. 2.1); `ratio` is about 1 where the law is right.
+    """
+
+    ratio: float
+    p_value: float
+
+
+def misfit(residuals: Floats, parameters: int, noise: ReplicateNoise) -> Misfit | None:
+    """The misfit of residuals in logarithms; None where settings are no more than parameters, or replicates agree exactly."""
+    spare = len(residuals) - noise.degrees_of_freedom - parameters
+    if spare < 1 or noise.relative == 0:
+        return None
+    beside = max(0.0, float(residuals @ residuals) - noise.degrees_of_freedom * noise.relative**2)
+    ratio = beside / spare / noise.relative**2
+    return Misfit(float(np.sqrt(ratio)), float(f.sf(ratio, spare, noise.degrees_of_freedom)))
