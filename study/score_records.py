@@ -99,11 +99,13 @@ class ScoreRecord(Strict):
 class BaselineRecord(Strict):
     """What a task's split gives without an encoder: by name of the baseline, every metric on the split reported on.
 
-    `metric` was the task's main one when they were made.
+    `metric` was the task's main one when they were made. `data_fingerprint` is of the text that words of minimal pairs were
+    counted in, None for the other kinds, which learn from their own examples, and in records of before it was kept.
     """
 
     task: str
     task_fingerprint: str
+    data_fingerprint: str | None = None
     metric: str
     reported_on: str
     scores: dict[str, dict[str, float]]

@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -20,16 +21,17 @@ from study.errors import PREEMPTED_EXIT, InputError
 from study.fitting.ledgers import usable
 from study.folders import RunFolder, SweepFolder
 from study.score_config import Downstream, ScoreConfig
-from study.score_records import ScoreRecord, baseline, scores_of
+from study.score_records import ScoreRecord, baseline, file_baseline, scores_of
 from study.scoring.baselines import FEW_EXAMPLES
 from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.job import BaselineJob, Job, make_baselines, score
 from study.scoring.launch import at_best_knobs, held, names_of, slots_for, target
-from study.scoring.planning import Subject, subjects
+from study.scoring.planning import Subject, missing_baselines, subjects
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
+from study.scoring.report import _baselines
 from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
 from study.scoring.training import task_model
 from study.scoring.workers import Workers
@@ -384,6 +386,35 @@ def test_baselines_are_of_the_examples_that_were_planned_or_not_made(run: RunFol
     with pytest.raises(InputError, match="has other examples than when it was planned"):
         make_baselines(other)
     assert baseline(sweep, "first", "0" * 16) is None
+
+
+def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tmp_path: Path) -> None:
+    sweep, asked = SweepFolder(tmp_path / "toy"), Downstream.parse({"tasks": ["pairs"]})
+    text = write_corpus(tmp_path / "text.txt")
+    counts = [Counter(write_corpus(tmp_path / "text.txt", seed=seed).read_text().split()) for seed in (1, 0)]
+    by_seed = sorted(counts[0] & counts[1], key=lambda word: counts[0][word] / counts[1][word])
+    (tmp_path / "test.jsonl").write_text(json.dumps({"sentence_good": by_seed[0], "sentence_bad": by_seed[-1], "UID": "u"}))
+    task = {"kind": "minimal_pairs", "metrics": ["paradigm_accuracy"], "sources": [{"files": "{split}"}]}
+    (tmp_path / "pairs.yaml").write_text(json.dumps(task))
+    found = []
+    for seed, right in ((0, 1.0), (1, 0.0)):
+        run = trained(sweep.path, config(write_corpus(text, seed=seed)))
+        name = str(tmp_path / "pairs.yaml")
+        found.append(Subject(Pretrained(run), "toy", name, loaded_task(name, None), None, random=False))
+        (missing,) = missing_baselines(sweep, found[-1:], asked.knobs)
+        make_baselines(missing)
+        kept = baseline(sweep, "pairs", found[-1].task.fingerprint)
+        assert kept is not None
+        assert kept.by("paradigm_accuracy")["bag_of_words"] == right
+        file_baseline(sweep, kept.model_copy(update={"data_fingerprint": None}))  # as records of before are
+        assert missing_baselines(sweep, found[-1:], asked.knobs) == [missing]
+        file_baseline(sweep, kept)
+        assert missing_baselines(sweep, found, asked.knobs) == []
+    assert [_baselines(sweep, subject) != {} for subject in found] == [False, True]
+    (again,) = missing_baselines(sweep, found[:1], asked.knobs)
+    pretrained.cache_clear()  # as in the process of another launch
+    with pytest.raises(InputError, match="is other text than run"):
+        make_baselines(again)
 
 
 def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:

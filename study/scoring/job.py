@@ -86,14 +86,20 @@ class BaselineJob:
 
 
 def make_baselines(job: BaselineJob) -> None:
-    """Make the baselines of a task and file them, beside other metrics of the same examples that were measured before."""
+    """Make the baselines of a task and file them, beside other metrics of the same examples and text that were measured before.
+
+    Raises InputError where the examples, or the text that words of minimal pairs are counted in, are others by now.
+    """
     sweep, task = SweepFolder(job.sweep), _planned_task(job.task, job.data, job.knobs, job.fingerprint)
-    found = baselines(task, lambda: train_text(pretrained(job.run)))
+    run = pretrained(job.run)
+    text = run.prepared.fingerprint if task.spec.kind == "minimal_pairs" else None
+    found = baselines(task, lambda: train_text(run))
     before = baseline(sweep, job.name, job.fingerprint)
-    known = {} if before is None else before.scores
+    known = before.scores if before is not None and before.data_fingerprint == text else {}
     record = BaselineRecord(
         task=job.name,
         task_fingerprint=job.fingerprint,
+        data_fingerprint=text,
         metric=task.spec.headline,
         reported_on="test",
         scores={name: known.get(name, {}) | scores for name, scores in found.items()},

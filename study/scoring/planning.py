@@ -38,6 +38,16 @@ class Subject:
         seeds = range(downstream.seeds if self._varies(downstream) else 1)
         return first + [self._job(downstream, knobs, seed) for seed in seeds[1:] for knobs in grid]
 
+    @property
+    def task_key(self) -> tuple[str, str]:
+        """The name and the fingerprint of the task, which its baselines are kept under."""
+        return self.task.spec.name, self.task.fingerprint
+
+    @property
+    def counted_text(self) -> str | None:
+        """The data fingerprint of the text that the task's baselines count words in, None where they do not."""
+        return self.run.data_fingerprint if self.task.spec.kind == "minimal_pairs" else None
+
     def protocol(self, downstream: Downstream) -> Protocol:
         """How the encoder meets the task."""
         protocols: dict[Update, Protocol] = {"all": "fine_tune", "head": "frozen", "none": "zero_shot"}
@@ -72,14 +82,16 @@ class Subject:
 
 
 def missing_baselines(sweep: SweepFolder, found: list[Subject], knobs: Knobs) -> list[BaselineJob]:
-    """The baselines of each task that nobody has made yet, or not by its main metric."""
+    """The baselines of each task that nobody has made yet, or not by its main metric, or of text that none of its runs read."""
+    texts: dict[tuple[str, str], set[str | None]] = {}
+    for subject in found:
+        texts.setdefault(subject.task_key, set()).add(subject.counted_text)
     jobs = {}
     for subject in found:
-        name, fingerprint = subject.task.spec.name, subject.task.fingerprint
-        known = baseline(sweep, name, fingerprint)
-        if known is None or not known.by(subject.task.spec.headline):
+        known = baseline(sweep, *subject.task_key)
+        if known is None or known.data_fingerprint not in texts[subject.task_key] or not known.by(subject.task.spec.headline):
             run = subject.run.folder.path
-            jobs[name, fingerprint] = BaselineJob(sweep.path, run, subject.name, name, fingerprint, subject.data, knobs)
+            jobs[subject.task_key] = BaselineJob(sweep.path, run, subject.name, *subject.task_key, subject.data, knobs)
     return list(jobs.values())
 
 

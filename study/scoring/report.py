@@ -20,7 +20,6 @@ from study.scoring.job import Job
 from study.scoring.launch import Scored, at_best_knobs, names_of, score_all
 from study.scoring.planning import Subject
 from study.sweeping.resources import Resources
-from study.tasks.examples import TaskData
 from study.terminal import narrow_table, printable
 
 
@@ -65,7 +64,7 @@ def rows(scored: Scored, downstream: Downstream) -> list[Row]:
             protocol=subject.protocol(downstream),
             measured=measured[subject.run.run_id, subject.name],
             random_weights=measured.get((subject.run.random_id, subject.name)),
-            baselines=_baselines(scored.target.sweep, subject.task),
+            baselines=_baselines(scored.target.sweep, subject),
         )
         for subject in scored.subjects
         if not subject.random and (subject.run.run_id, subject.name) in measured
@@ -148,10 +147,12 @@ def _ended(scored: Scored, downstream: Downstream) -> list[tuple[Job, ScoreRecor
     return [(job, records[score_id]) for score_id, job in jobs.items() if score_id in records]
 
 
-def _baselines(sweep: SweepFolder, task: TaskData) -> dict[str, float]:
-    """What needs no encoder, by the metric that the task's scores have."""
-    kept = baseline(sweep, task.spec.name, task.fingerprint)
-    return {} if kept is None else kept.by(task.spec.headline)
+def _baselines(sweep: SweepFolder, subject: Subject) -> dict[str, float]:
+    """What needs no encoder, by the metric that the task's scores have; none where words were counted in another run's text."""
+    kept = baseline(sweep, *subject.task_key)
+    if kept is None or kept.data_fingerprint != subject.counted_text:
+        return {}
+    return kept.by(subject.task.spec.headline)
 
 
 def _number(value: float | None) -> str:
