@@ -40,9 +40,10 @@ def by_definition(model: MaskedLanguageModel, sentence: str) -> float:
 
 
 def test_scores_are_those_of_the_definition(model: Any) -> None:
-    scores, tokens = PseudoLikelihood(model, RUN, "fp32", None)(SENTENCES, StopSignal())
+    scores, cut, tokens = PseudoLikelihood(model, RUN, "fp32", None)(SENTENCES, StopSignal())
     assert scores == pytest.approx([by_definition(model, sentence) for sentence in SENTENCES], abs=1e-4)
     assert tokens > 0
+    assert not cut.any()
 
 
 @pytest.mark.parametrize(("batch_tokens", "at_once"), [(16, 20_000), (1, 2), (2048, 1)])
@@ -51,18 +52,23 @@ def test_scores_do_not_hang_on_how_many_are_scored_at_a_time(
 ) -> None:
     monkeypatch.setitem(pseudo_likelihood.BATCH_TOKENS, "cpu", batch_tokens)
     monkeypatch.setattr(pseudo_likelihood, "SENTENCES", at_once)
-    scores, _ = PseudoLikelihood(model, RUN, "fp32", None)(SENTENCES, StopSignal())
+    scores, _, _ = PseudoLikelihood(model, RUN, "fp32", None)(SENTENCES, StopSignal())
     assert scores == pytest.approx([by_definition(model, sentence) for sentence in SENTENCES], abs=1e-4)
 
 
-def test_a_sentence_is_read_up_to_the_length_that_is_asked_for(model: Any) -> None:
-    scores, _ = PseudoLikelihood(model, RUN, "fp32", 5)(["a b c d", "a b c"], StopSignal())
+@pytest.mark.parametrize("at_once", [20_000, 1])
+def test_a_sentence_is_read_up_to_the_length_that_is_asked_for(
+    model: Any, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(pseudo_likelihood, "SENTENCES", at_once)
+    scores, cut, _ = PseudoLikelihood(model, RUN, "fp32", 5)(["a b c d", "a b c"], StopSignal())
+    assert cut.tolist() == [True, False]
     assert scores[0] == pytest.approx(scores[1])
     assert scores[1] == pytest.approx(by_definition(model, "a b c"), abs=1e-4)
 
 
 def test_masked_inputs_that_are_alike_are_encoded_once() -> None:
-    found = masked_inputs(RUN, ["a b c", "a b d"], 22)[5]
+    found = masked_inputs(TOKENIZER.encode_batch(["a b c", "a b d"], add_special_tokens=False), SPECIAL, 22)[5]
     assert len(found.target) == 6
     assert len(found.unique) == 5
     shared = np.flatnonzero(np.bincount(found.of) == 2)

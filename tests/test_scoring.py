@@ -417,6 +417,18 @@ def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tm
         make_baselines(again)
 
 
+def test_pairs_with_a_sentence_that_is_cut_are_counted(run: RunFolder, tmp_path: Path) -> None:
+    sentences = ("bab", "bab " * 20)
+    pairs = [{"sentence_good": good, "sentence_bad": bad, "UID": "u"} for good in sentences for bad in sentences]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    task = {"kind": "minimal_pairs", "metrics": ["accuracy"], "sources": [{"files": "{split}"}]}
+    (tmp_path / "order.yaml").write_text(json.dumps(task))
+    name = str(tmp_path / "order.yaml")
+    fingerprint = loaded_task(name, None).fingerprint
+    record = made(replace(job(run, "order", task_fingerprint=fingerprint, metric="accuracy"), task=name))
+    assert record.truncated_examples == 3
+
+
 def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:
     exclude(run.run_id, run.sweep.path.parent, "out of curiosity")
     try:

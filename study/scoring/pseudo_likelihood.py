@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import Encoding
 
 from study.data.tokenizing import SpecialTokens
 from study.memory import Device, Precision
@@ -42,11 +43,13 @@ def score_pairs(
     pairs = [example for example in task.test if isinstance(example, MinimalPair)]
     sentences = list(dict.fromkeys(text for pair in pairs for text in (pair.good, pair.bad)))
     scorer = PseudoLikelihood(model, run, precision, config.knobs.max_length)
-    scores, tokens = scorer(sentences, stop)
+    scores, cut, tokens = scorer(sentences, stop)
     of = dict(zip(sentences, scores.tolist(), strict=True))
+    shortened = {sentence for sentence, is_cut in zip(sentences, cut, strict=True) if is_cut}
     won = [(1 + np.sign(of[pair.good] - of[pair.bad])) / 2 for pair in pairs]
     facts = test_facts(task, won)
     facts["test_scores"] |= {f"paradigm/{name}": value for name, value in by_paradigm(pairs, won).items()}
+    facts["truncated_examples"] = sum(pair.good in shortened or pair.bad in shortened for pair in pairs)
     seconds = time.perf_counter() - started
     return facts | {"seconds": seconds, "tokens": tokens, "tokens_per_second": tokens / seconds}
 
@@ -59,17 +62,21 @@ class PseudoLikelihood:
         self.room = run.max_length(max_length) - 2
         self.device = next(model.parameters()).device
 
-    def __call__(self, sentences: Sequence[str], stop: StopSignal) -> tuple[NDArray[np.float64], int]:
-        """The score of each sentence, and how many tokens were encoded; raises Preempted when told to stop."""
-        scores = np.zeros(len(sentences))
+    def __call__(self, sentences: Sequence[str], stop: StopSignal) -> tuple[NDArray[np.float64], NDArray[np.bool_], int]:
+        """The score of each sentence, whether it lost its end, and how many tokens were encoded.
+
+        Raises Preempted when told to stop.
+        """
+        scores, cut = np.zeros(len(sentences)), np.zeros(len(sentences), dtype=np.bool_)
         tokens = 0
         for begin in range(0, len(sentences), SENTENCES):
-            part = sentences[begin : begin + SENTENCES]
+            part = self.run.tokenizer.encode_batch(list(sentences[begin : begin + SENTENCES]), add_special_tokens=False)
+            cut[begin : begin + len(part)] = [len(encoding.ids) > self.room for encoding in part]
             with autocast(self.device.type, self.precision):
-                for inputs in masked_inputs(self.run, part, self.room).values():
+                for inputs in masked_inputs(part, self.run.special, self.room).values():
                     np.add.at(scores, begin + inputs.sentence, self._nats(inputs, stop))
                     tokens += inputs.unique.size
-        return scores, tokens
+        return scores, cut, tokens
 
     @torch.inference_mode()
     def _nats(self, inputs: MaskedInputs, stop: StopSignal) -> NDArray[np.float64]:
@@ -108,18 +115,18 @@ class MaskedInputs:
         self.of, self.target, self.sentence = inverse[order], targets[order], sentences[order]
 
 
-def masked_inputs(run: Pretrained, sentences: Sequence[str], room: int) -> dict[int, MaskedInputs]:
+def masked_inputs(sentences: Sequence[Encoding], special: SpecialTokens, room: int) -> dict[int, MaskedInputs]:
     """Every sentence once for each token, it and the rest of its word masked; by length, [CLS] and [SEP] counted."""
     by_length: dict[int, MaskedInputs] = {}
     groups: dict[int, list[tuple[int, list[int], list[int | None]]]] = {}
-    for number, encoding in enumerate(run.tokenizer.encode_batch(list(sentences), add_special_tokens=False)):
+    for number, encoding in enumerate(sentences):
         ids, words = encoding.ids[:room], encoding.word_ids[:room]
         groups.setdefault(len(ids), []).append((number, ids, words))
     groups.pop(0, None)  # of a sentence without a token nothing is asked, and its score is 0
     for length, group in groups.items():
         ids_MxT = np.array([ids for _, ids, _ in group], dtype=np.int64).reshape(len(group), length)
         words_MxT = np.array([words for _, _, words in group], dtype=np.int64).reshape(len(group), length)
-        by_length[length + 2] = _masked(ids_MxT, words_MxT, np.array([number for number, _, _ in group]), run.special)
+        by_length[length + 2] = _masked(ids_MxT, words_MxT, np.array([number for number, _, _ in group]), special)
     return by_length
 
 
