@@ -329,6 +329,16 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, spec: dict[str, Any]
     assert "\n" not in found
 
 
+def test_half_an_emoji_is_a_question_mark_and_moves_no_answer(tmp_path: Path) -> None:
+    spans = {"kind": "spans", "metrics": ["answer_f1"]}
+    row = {"context": "\ud83d one \ude00 two\ud83d", "question": "wh\ud83dt?", "answer": "two\ud83d", "answer_start": 8}
+    (found,) = load_task(made(tmp_path, spans, train=[row], dev=[row], test=[row])).test
+    assert found == SpanExample(0, "? one ? two?", "wh?t?", ("two?",), (8,))
+    tagged = {"tokens": ["Ann\ud83d", "\ud83d\ude00"], "tags": ["A", "B"]}
+    path = made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"]}, train=[tagged], dev=[tagged], test=[tagged])
+    assert load_task(path).test[0] == TokensExample(0, ("Ann?", "\U0001f600"), (0, 1))
+
+
 def test_many_bad_rows_are_one_list_with_an_end(tmp_path: Path) -> None:
     path = made(tmp_path, SINGLE, ".parquet", train=TEXTS, dev=TEXTS, test=[{"text": "", "label": 0}] * 5000)
     found = refused(path).splitlines()

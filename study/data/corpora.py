@@ -12,6 +12,7 @@ from study.data.cache import known_sha256_of
 from study.data.docstrings import docstrings_identity, read_docstrings
 from study.data.files import corpus_files, pieces, read_file
 from study.data.hub import PREFIX, hub_identity, hub_name, read_hub
+from study.data.surrogates import without_lone_surrogates
 from study.errors import InputError
 
 Split = Literal["train", "validation", "test"]
@@ -49,7 +50,7 @@ def read_corpus(data: DataConfig, *, progress: bool = False) -> Iterator[Documen
     """
     for source, text in _texts(data, progress):
         for piece in pieces(text):
-            yield Document(piece.encode("utf-8", "replace").decode().strip(), source)
+            yield Document(without_lone_surrogates(piece).strip(), source)
 
 
 def lies_in_files(corpus: str) -> bool:

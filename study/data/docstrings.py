@@ -26,6 +26,7 @@ from rich.progress import track
 from study import garbage
 from study.config import fingerprint_of
 from study.data.cache import cache_root, open_entry
+from study.data.surrogates import without_lone_surrogates
 from study.errors import InputError
 
 PACKAGES = (
@@ -132,7 +133,7 @@ def _write(file: Path, packages: tuple[str, ...], progress: bool) -> dict[str, A
         for name, path in track(sources, "Reading docstrings", console=Console(stderr=True), disable=not progress):
             for text in docstrings_of(path.read_bytes()):
                 if len(text) >= _MIN_CHARACTERS:
-                    texts.setdefault(text.encode("utf-8", "replace").decode(), name.partition("/")[0])
+                    texts.setdefault(without_lone_surrogates(text), name.partition("/")[0])
     table = pa.table({"package": list(texts.values()), "text": list(texts)})
     pq.write_table(table, file, compression="zstd", row_group_size=4096)
     return {"files": len(sources), "documents": len(texts), "characters": sum(map(len, texts))}

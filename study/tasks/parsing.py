@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from study.data.surrogates import without_lone_surrogates
 from study.errors import InputError, Problem
 from study.schema import nearest, shown
 from study.tasks.examples import Example, MinimalPair, SpanExample, TextExample, TokensExample
@@ -97,15 +98,13 @@ def _tagged(row: int, tokens: object, tags: object, index: ClassIndex) -> Tokens
 
 def _span(row: int, context: object, question: object, answers: object, starts: object) -> SpanExample:
     text = _text("context", context)
-    texts = [answers] if isinstance(answers, str) else several(answers)
+    texts = [_text("answer", answer) for answer in ([answers] if isinstance(answers, str) else several(answers))]
     places: list[Any] = list(starts) if isinstance(starts, list | tuple) else [starts]
     if not texts:
         _refuse("has no answer; leave questions without an answer out")
     if len(texts) != len(places):
         _refuse(f"has {len(texts)} answers and {len(places)} starts; give each answer one start")
-    starts_there = tuple(
-        _checked_start(text, _text("answer", answer), start) for answer, start in zip(texts, places, strict=True)
-    )
+    starts_there = tuple(_checked_start(text, answer, start) for answer, start in zip(texts, places, strict=True))
     return SpanExample(row, text, _text("question", question), tuple(texts), starts_there)
 
 
@@ -130,11 +129,12 @@ def several(value: object) -> list[Any]:
 
 
 def _text(role: str, value: object) -> str:
+    """A text that says something, with question marks for lone surrogates, as in the corpora of encoders."""
     if not isinstance(value, str):
         _refuse(f"{role} is {shown(value)} where text is needed; fill it in or remove the row")
     if not value.strip():
         _refuse(f"{role} is empty; fill it in or remove the row")
-    return value
+    return without_lone_surrogates(value)
 
 
 def _number(value: object) -> float:
