@@ -22,7 +22,6 @@ from study.fitting.ledgers import usable
 from study.folders import RunFolder, SweepFolder
 from study.score_config import Downstream, ScoreConfig
 from study.score_records import ScoreRecord, baseline, file_baseline, scores_of
-from study.scoring.baselines import FEW_EXAMPLES
 from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
@@ -650,21 +649,23 @@ def test_tasks_of_equal_examples_keep_their_own_metrics_and_baselines(run: RunFo
 
 
 def test_a_task_whose_baselines_fail_is_named_with_their_log(run: RunFolder, study: Any, tmp_path: Path) -> None:
-    """No word of its texts stands in two of them, so that a bag of words has none to learn from."""
-    for split, count in (("train", FEW_EXAMPLES + 1), ("dev", 4), ("test", 4)):
-        rows = [{"text": f"{split}{number}", "label": number % 2} for number in range(count)]
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = {"kind": "single", "metrics": ["accuracy"], "sources": [{"files": "{split}", "splits": {"dev": "dev"}}]}
-    (tmp_path / "unlike.yaml").write_text(json.dumps(task))
-    options = ("--update", "head", "--no-random-weights", "--slots-per-device", 1, "--device", "cpu")
-    asked = ("score", run.path, "--tasks", tmp_path / "unlike.yaml", *options)
-    status, shown, _ = study(*asked)
-    log = run.path.parents[1] / "baselines" / "log.txt"
-    assert status == 0
-    assert "Traceback" in log.read_text()
-    _, _, while_scoring = study(*asked, "--json")
+    """The words of its pairs are to be counted in the text that the run has read, and that is another by now."""
+    toy = Path(shutil.copytree(run.path.parents[3], tmp_path / "toy")) / "results" / "toy"
+    shutil.rmtree(toy / "baselines", ignore_errors=True)
+    corpus = Path(run.config().data.corpus)
+    before = corpus.read_bytes()
+    options = ("--no-random-weights", "--slots-per-device", 1, "--device", "cpu")
+    asked = ("score", toy / "runs" / run.run_id, "--tasks", data_of(run) / "order.yaml", *options)
+    try:
+        write_corpus(corpus, seed=1)
+        _, shown, _ = study(*asked)
+        _, _, while_scoring = study(*asked, "--json")
+    finally:
+        corpus.write_bytes(before)
+    log = toy / "baselines" / "log.txt"
+    assert "is other text than run" in log.read_text()
     for told, times in ((shown, 2), (while_scoring, 1)):
-        assert told.count("FAILED: baselines of unlike ") == times
+        assert told.count("FAILED: baselines of order ") == times
         assert f"the worker ended with exit status 1; see {log}" in told
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.scoring.baselines import BAG_OF_WORDS, BIGRAM, MAJORITY, _regression, baseline_predictions, baselines, nearest_run
+from study.scoring.baselines import (
+    BAG_OF_WORDS,
+    BIGRAM,
+    FEW_EXAMPLES,
+    MAJORITY,
+    Bag,
+    _regression,
+    baseline_predictions,
+    baselines,
+    nearest_run,
+)
 from study.scoring.bigrams import Bigrams
 from study.scoring.metrics import measure
 from study.tasks.examples import MinimalPair, SpanExample, TaskData, TextExample, TokensExample
@@ -58,6 +69,21 @@ def test_a_bag_of_words_learns_all_classes_of_a_sorted_train_split(monkeypatch: 
     found = [TextExample(row, f"{('awful', 'lovely')[row // 30]} film", None, row // 30) for row in range(60)]
     scores = baselines(task("single", ["accuracy"], found, ["bad", "good"]))
     assert scores[BAG_OF_WORDS] == {"accuracy": 1.0}
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_texts_without_a_common_word_have_baselines_at_chance(pairs: bool) -> None:
+    found = [TextExample(row, f"once{row}", f"other{row}" if pairs else None, row % 2) for row in range(2 * FEW_EXAMPLES + 2)]
+    train, rest = found[: FEW_EXAMPLES + 1], found[FEW_EXAMPLES + 1 :]
+    of = task("pair" if pairs else "single", ["accuracy"], train, ["bad", "good"])
+    scores = baselines(replace(of, splits={"train": train, "dev": rest[:1], "test": rest}))
+    chance = {"accuracy": pytest.approx(0.5, abs=0.01)}
+    assert scores == {MAJORITY: chance, BAG_OF_WORDS: chance}
+
+
+def test_words_of_one_example_tell_nothing_among_many() -> None:
+    found = [TextExample(row, f"film{row} film", None, row % 2) for row in range(FEW_EXAMPLES + 1)]
+    assert list(Bag(found).words.vocabulary_) == ["film"]
 
 
 def test_the_commonest_tag_is_counted_once_a_word() -> None:

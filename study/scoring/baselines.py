@@ -36,12 +36,17 @@ MOST_TRAIN = 100_000
 """The most examples that a bag of words learns from, the first of a fixed permutation: files may be sorted by class."""
 
 FEW_EXAMPLES = 1000
-"""Up to this many examples a word counts that stands in one of them alone; in more, words of one example tell nothing."""
+"""Up to this many examples a word counts that stands in one of them alone; in more, words of one example tell nothing.
+
+Where no word stands in two, all count again: they tell nothing then, which is what the baseline is to say.
+"""
 
 _FUNCTION_WORDS = (
     "a an and are as at be been by did do does for from had has have how in is it its of on or s that the to was were what "
     "when where which who whom whose why with"
 )
+
+_TERM = r"\w+|[^\w\s]"
 
 _WORD = re.compile(r"\w+(?:[.'-]\w+)*|[^\w\s]")
 
@@ -106,9 +111,9 @@ class Bag:
     def __init__(self, examples: Sequence[TextExample]) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        fewest = 1 if len(examples) <= FEW_EXAMPLES else 2
-        self.words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+|[^\w\s]", min_df=fewest)
-        self.words.fit([text for example in examples for text in (example.text, example.text_b) if text is not None])
+        texts = [text for example in examples for text in (example.text, example.text_b) if text is not None]
+        fewest = 2 if len(examples) > FEW_EXAMPLES and _any_recurs(texts) else 1
+        self.words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=_TERM, min_df=fewest).fit(texts)
 
     def __call__(self, examples: Sequence[TextExample]) -> Any:
         """The features of texts or of pairs of texts, one row each, sparse."""
@@ -121,6 +126,17 @@ class Bag:
         b = csr_array(self.words.transform(seconds))
         shared = a.multiply(b)
         return hstack([a, b, abs(a - b), shared, csr_array(shared.sum(axis=1)[:, None])], format="csr")
+
+
+def _any_recurs(texts: Iterable[str]) -> bool:
+    """Whether any word stands in two of the texts."""
+    seen: set[str] = set()
+    for text in texts:
+        words = set(re.findall(_TERM, text.lower()))
+        if words & seen:
+            return True
+        seen |= words
+    return False
 
 
 def _of_words(task: TaskData) -> Predictions:
