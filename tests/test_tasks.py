@@ -11,6 +11,8 @@ from typing import Any
 
 import datasets
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -283,6 +285,7 @@ BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SINGLE, {"text": "x", "label": "godo"}, "label 'godo' is not known; labels are bad, good; did you mean 'good'?"),
     (SINGLE, {"text": "x", "label": 2}, "label 2 is not known; labels are bad, good"),
     (SINGLE, {"text": "x", "label": "--1"}, "label '--1' is not known; labels are bad, good"),
+    (SINGLE, {"text": "x", "label": "9" * 5000}, "label '999999"),
     (SINGLE, {"text": "x", "label": -1}, "labels are kept secret; report on a split that has labels"),
     (
         {"kind": "pair", "metrics": ["pearson"], "regression": True},
@@ -307,6 +310,11 @@ BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         {"kind": "spans", "metrics": ["answer_f1"]},
+        {"context": "one two", "question": "what?", "answer": ["two"], "answer_start": ["4" * 5000]},
+        "is not a whole number of up to 18 digits; give the character of the context where the answer begins, from 0",
+    ),
+    (
+        {"kind": "spans", "metrics": ["answer_f1"]},
         {"context": "one two", "question": "what?", "answer": [], "answer_start": []},
         "has no answer; leave questions without an answer out",
     ),
@@ -327,6 +335,7 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, spec: dict[str, Any]
     assert found.startswith(f"{tmp_path / 'test.jsonl'}:3: "), found
     assert message in found
     assert "\n" not in found
+    assert len(found) < len(str(tmp_path)) + 250
 
 
 def test_half_an_emoji_is_a_question_mark_and_moves_no_answer(tmp_path: Path) -> None:
@@ -397,6 +406,17 @@ def test_a_file_that_is_not_what_its_suffix_says_is_refused(tmp_path: Path, name
     found = refused(path)
     assert found.startswith(str(tmp_path / name))
     assert message in found
+
+
+def test_a_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    path = made(tmp_path, SINGLE, ".parquet", train=TEXTS, dev=TEXTS, test=TEXTS)
+    pd.DataFrame([["x", "y", "good"]], columns=["text", "other", "label"]).to_parquet(tmp_path / "test.parquet")
+    table = pq.read_table(tmp_path / "test.parquet").rename_columns(["text", "text", "label"])
+    pq.write_table(table, tmp_path / "test.parquet")
+    assert refused(path) == f"{tmp_path / 'test.parquet'}: names the column 'text' twice; rename one of them"
+    nested = pa.StructArray.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "text"])
+    pq.write_table(pa.table({"text": nested, "label": ["good"]}), tmp_path / "test.parquet")
+    assert "duplicate field names" in refused(path)
 
 
 def test_files_in_the_folder_that_is_given_go_before_those_beside_the_task(tmp_path: Path) -> None:

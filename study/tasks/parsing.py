@@ -16,6 +16,9 @@ from study.tasks.spec import Source, TaskSpec, is_whole, label_name
 _SHOWN_PROBLEMS = 8
 _TRUTH = ("false", "true")
 
+_MOST_DIGITS = 18
+"""No place has more; of numbers with thousands of them Python reads none."""
+
 
 class _RowError(Exception):
     """What is wrong with a row."""
@@ -57,8 +60,8 @@ class ClassIndex:
         name = label_name(value)
         if name in self._by_name:
             return self._by_name[name]
-        if self._by_index and is_whole(name) and 0 <= int(name) < len(self.labels):
-            return int(name)
+        if self._by_index and (place := _place(name)) is not None and 0 <= place < len(self.labels):
+            return place
         if name in _TRUTH and self._by_index and len(self.labels) == 2:
             return _TRUTH.index(name)
         if name == "":
@@ -110,15 +113,20 @@ def _span(row: int, context: object, question: object, answers: object, starts: 
 
 def _checked_start(context: str, answer: str, start: Any) -> int:
     """The character of the context where an answer begins, which is to stand there."""
-    if not is_whole(name := label_name(start)):
-        _refuse(f"answer_start {shown(start)} is not a whole number")
-    place = int(name)
+    if (place := _place(label_name(start))) is None:
+        remedy = "give the character of the context where the answer begins, from 0"
+        _refuse(f"answer_start {shown(start)} is not a whole number of up to {_MOST_DIGITS} digits; {remedy}")
     there = context[max(place, 0) : max(place, 0) + len(answer)]
     if place < 0 or there != answer:
         found = context.find(answer)
         remedy = f"it stands at {found}" if found >= 0 else "it stands nowhere in it; correct the answer or remove the row"
         _refuse(f"answer {shown(answer)} is not at character {place} of the context, where {shown(there)} is; {remedy}")
     return place
+
+
+def _place(name: str) -> int | None:
+    """The whole number that a name is, None of others and of those that are no place of anything."""
+    return int(name) if is_whole(name) and len(name) <= _MOST_DIGITS else None
 
 
 def several(value: object) -> list[Any]:

@@ -106,13 +106,13 @@ def _inner(value: object, name: str) -> object:
 
 
 def _read_parquet(path: Path) -> Table:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.ParquetFile(path).read()
+        _refuse_twice(str(path), table.column_names)
         return Table(str(path), {name: table.column(name).to_pylist() for name in table.column_names})
-    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+    except ValueError as error:  # of Arrow, of bytes that are no text, and of nested values with two fields of one name
         raise InputError.at(str(path), f"is not a Parquet file, or damaged: {error}; write it again") from error
 
 
@@ -151,8 +151,7 @@ def _read_delimited(path: Path, delimiter: str) -> Table:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
             header = next(reader, [])
-            if twice := [name for name, count in Counter(header).items() if count > 1]:
-                raise InputError.at(f"{path}:1", f"names the column {twice[0]!r} twice; rename one of them")
+            _refuse_twice(f"{path}:1", header)
             for row in _filled(reader):
                 if len(row) != len(header):
                     message = f"has {len(row)} fields where the header has {len(header)}; quote or escape its delimiters"
@@ -164,6 +163,12 @@ def _read_delimited(path: Path, delimiter: str) -> Table:
     except csv.Error as error:
         raise InputError.at(f"{path}:{reader.line_num}", f"{error}; write the file again as RFC 4180 has it") from error
     return Table(str(path), {name: [row[place] for row in rows] for place, name in enumerate(header)}, lines)
+
+
+def _refuse_twice(place: str, names: Sequence[str]) -> None:
+    """Raise InputError where two columns have one name."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError.at(place, f"names the column {shown(twice[0])} twice; rename one of them")
 
 
 def _read_conll(path: Path) -> Table:
