@@ -286,11 +286,18 @@ BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SINGLE, {"text": "x", "label": 2}, "label 2 is not known; labels are bad, good"),
     (SINGLE, {"text": "x", "label": "--1"}, "label '--1' is not known; labels are bad, good"),
     (SINGLE, {"text": "x", "label": "9" * 5000}, "label '999999"),
+    (SINGLE, {"text": "x", "label": [1]}, "label [1] holds values where one is needed; give each row, or word, its one label"),
+    (SINGLE, {"text": "x", "label": {"name": "good"}}, "label {'name': 'good'} holds values where one is needed"),
     (SINGLE, {"text": "x", "label": -1}, "labels are kept secret; report on a split that has labels"),
     (
         {"kind": "pair", "metrics": ["pearson"], "regression": True},
         {"text_a": "x", "text_b": "y", "label": float("nan")},
         "score nan is not a finite number",
+    ),
+    (
+        {"kind": "pair", "metrics": ["pearson"], "regression": True},
+        {"text_a": "x", "text_b": "y", "label": "1_000"},
+        "score '1_000' is not a finite number",
     ),
     (
         {"kind": "tokens", "metrics": ["accuracy"], "labels": ["A", "B"]},
@@ -336,6 +343,17 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, spec: dict[str, Any]
     assert message in found
     assert "\n" not in found
     assert len(found) < len(str(tmp_path)) + 250
+
+
+@pytest.mark.parametrize("kind", ["single", "tokens"])
+def test_a_list_is_no_class_of_its_own(tmp_path: Path, kind: str) -> None:
+    values: list[Any] = [0, [1], 1]
+    rows: dict[str, list[dict[str, Any]]] = {
+        "single": [{"text": "x", "label": value} for value in values],
+        "tokens": [{"tokens": ["x"], "tags": [value]} for value in values],
+    }
+    path = made(tmp_path, {"kind": kind, "metrics": ["accuracy"]}, train=rows[kind], dev=rows[kind][:1], test=rows[kind][:1])
+    assert refused(path).startswith(f"{tmp_path / 'train.jsonl'}:2: label [1] holds values where one is needed")
 
 
 def test_half_an_emoji_is_a_question_mark_and_moves_no_answer(tmp_path: Path) -> None:

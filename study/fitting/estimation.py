@@ -45,8 +45,8 @@ USUAL = Settings()
 class Fit:
     """A law's estimates from n rows of some runs.
 
-    Intervals are the 2.5th to 97.5th percentiles of the bootstrap over clusters, empty where there is none. `covariance` is that
-    of the parameters themselves, in their order. `objective` is the summed Huber loss of `settings`. `reasons` say why the
+    Intervals are the 2.5th to 97.5th percentiles of the bootstrap over clusters, empty where there is none. `covariance` is
+    that of the parameters themselves, in their order. `objective` is the summed Huber loss of `settings`. `reasons` say why the
     status is not `converged`.
     """
 

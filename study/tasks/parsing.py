@@ -57,6 +57,8 @@ class ClassIndex:
 
     def __call__(self, value: object) -> int:
         """The index that a value of the data stands for."""
+        if isinstance(value, list | tuple | dict):
+            raise _RowError(f"label {shown(value)} holds values where one is needed; give each row, or word, its one label")
         name = label_name(value)
         if name in self._by_name:
             return self._by_name[name]
@@ -147,7 +149,7 @@ def _text(role: str, value: object) -> str:
 
 def _number(value: object) -> float:
     try:
-        number = float(str(value))
+        number = math.nan if "_" in str(value) else float(str(value))  # Python would take 1_000
     except ValueError:
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):
