@@ -30,8 +30,7 @@ def undecided(evidence: Evidence) -> list[str]:
 
 
 def _open_runs(evidence: Evidence) -> Iterator[str]:
-    missing = evidence.runs_started - len(evidence.ledger)
-    if missing > 0:
+    if missing := evidence.runs_open:
         yield f"{plural(missing, 'run')} begun but not ended; study launch goes on from there."
 
 

@@ -18,6 +18,7 @@ from study.errors import InputError
 from study.fitting.evidence import gather, save_fits
 from study.folders import SweepFolder
 from study.open_questions import undecided
+from study.records import cell_of
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, environment, in_setting, run_config, sweep_folder
 
 SMALL = ((1, 128), (2, 92))
@@ -175,6 +176,12 @@ def test_started_runs_are_told_from_ended_ones(tmp_path: Path) -> None:
     answer = checked(folder)
     assert "1 of 2 runs ended" in answer.headline
     assert any("1 run begun but not ended" in line for line in answer.to_dict()["findings"]["undecided"])
+    for launched, told in ((config, True), (run_config(1, 128), False)):
+        folder.cells_file.write_text(json.dumps([cell_of(launched, folder.tuned(), "synthetic")]))
+        assert any("begun" in line for line in undecided(gather(folder))) == told, (
+            "a run of an earlier launch is not gone on with"
+        )
+    folder.cells_file.unlink()
     shutil.rmtree(folder.run(config.fingerprint("synthetic")).path)
     ended = gather(folder)
     assert not [line for line in undecided(ended) if "begun" in line]

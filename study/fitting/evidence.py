@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from study.durable_files import write_atomically
+from study.errors import UNREADABLE
 from study.fitting.averages import Average, averages_of
 from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, Family, by_budget, cells_of, families_of, families_of_settings, grouped
@@ -21,7 +22,8 @@ from study.fitting.rankings import Gain, front_of, gains_of
 from study.fitting.seed_scatter import SeedScatter
 from study.fitting.sweep_laws import SweepLaws, sweep_laws
 from study.fitting.token_gains import Rise, TokenGain, rises_of, token_gains_of
-from study.folders import SweepFolder
+from study.folders import RunFolder, SweepFolder
+from study.records import cell_of
 from study.wording import budget_words, file_name
 
 MOST_PANELS = 8
@@ -102,6 +104,22 @@ class Evidence:
     def runs_started(self) -> int:
         """Runs whose folder is there, ended or not."""
         return len(self.folder.runs())
+
+    @property
+    def runs_open(self) -> int:
+        """Runs that have begun and not ended and that the next launch goes on with: those of the sweep as last launched."""
+        ended = {*self.ledger["run_id"]}
+        return sum(run.run_id not in ended and not self._is_foreign(run) for run in self.folder.runs())
+
+    def _is_foreign(self, run: RunFolder) -> bool:
+        """Whether an open run is in no cell of the sweep as last launched, as far as ended runs tell which text it reads."""
+        cells, texts = self.folder.cells(), self.ledger.get("data_fingerprint", pd.Series(dtype=str)).dropna().unique()
+        try:
+            config = run.config()
+        except UNREADABLE:
+            return False
+        own = {cell_of(config, self.folder.tuned(), text) for text in texts if config.fingerprint(text) == run.run_id}
+        return bool(cells and own) and not own & cells
 
     def learning_rates(self) -> dict[str, Any]:
         """What `fits/learning_rate.json` holds: every cell's rate search."""
