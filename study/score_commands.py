@@ -60,6 +60,8 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
         click.echo(json.dumps(score_values(scored, downstream), indent=1))
     else:
         show(*score_table(scored, downstream))
+        if (sweep := scored.target.sweep).answer_file.exists():
+            click.echo(f"to write the answer of {sweep.name} anew, with these scores: study report {sweep.path}")
 
 
 @click.command()

@@ -248,7 +248,10 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
         return
     for run in retried:
         click.echo(f"{run.run_id} was {run.state}: {printable(run.reason or '')}")
-    click.echo(f"{plural(len(retried), 'run')} will be tried again by the next launch of {sweep.name}")
+    if retried:
+        click.echo(f"{plural(len(retried), 'run')} will be tried again by the next launch of {sweep.name}")
+    else:
+        click.echo(f"no run of {sweep.name} FAILED, was HUNG or met OOM; others are tried again where they are named")
 
 
 @click.command()

@@ -458,7 +458,7 @@ def test_a_run_whose_loss_is_not_finite_is_diverged(rate: float, corpus: Path, t
     record = folder.record()
     assert record is not None
     assert record.state == "DIVERGED"
-    assert re.fullmatch(rf"the training loss is (nan|inf) in the 1 steps to {record.steps + 1}", record.reason or "")
+    assert re.fullmatch(rf"the training loss is (nan|inf) in the 1 step to step {record.steps + 1}", record.reason or "")
     assert record.loss_nats is None
     assert record.steps < 30
 

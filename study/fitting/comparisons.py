@@ -244,7 +244,6 @@ def _with_remedies(pair: Comparison, seeds: SeedVariances, comparisons: int) -> 
 
 def _why_none(equal: list[Family]) -> str:
     if not equal:
-        return (
-            f"no two shapes have equal non-embedding parameters (within {EQUAL_WITHIN:.0%} of one size), budgets and settings"
-        )
+        equal_size = f"equal non-embedding parameters (within {EQUAL_WITHIN:.0%} of one size)"
+        return f"no two shapes that ran have {equal_size}, budgets and settings"
     return "no group of equal parameters has two cells to compare"

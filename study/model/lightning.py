@@ -21,6 +21,7 @@ from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, clip_gradients, learning_rate_factor, schedule
 from study.model.step_graph import StepGraph
 from study.model.tutor import Tutor
+from study.quantities import plural
 from study.randomness import Stream, stream_seed
 from study.records import Kernels
 
@@ -192,7 +193,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._loss_sum, self._loss_steps = torch.zeros((), device=self.device), 0
         if not torch.isfinite(mean):
             raise FloatingPointError(
-                f"the training loss is {mean.item()} in the {self.log_every_steps} steps to {self.steps_done}"
+                f"the training loss is {mean.item()} in the {plural(self.log_every_steps, 'step')} to step {self.steps_done}"
             )
         recipe, last_step = self.config.recipe, self.steps_done - 1
         self._log_row(

@@ -106,9 +106,8 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
     for name in run_ids:
         matching = [run for run in folder.runs() if run.run_id.startswith(name)]
         if len(matching) != 1:
-            raise InputError.at(
-                name or repr(name), f"is the start of {len(matching)} runs' ids in {folder.path}; `study status` lists them"
-            )
+            which = f"{len(matching)} runs' ids" if matching else "no run's id"
+            raise InputError.at(name or repr(name), f"is the start of {which} in {folder.path}; `study status` lists them")
         record = matching[0].record()
         if record is None:
             raise InputError.at(name, "has no record: the next launch goes on with it anyway")

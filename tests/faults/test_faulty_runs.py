@@ -18,8 +18,8 @@ INJECTED = Path(__file__).parent / "injected"
 LAUNCH = ("launch", "toy.yaml", "--no-wandb", "--device", "cpu", "--hung-after", "15s")
 
 FAULTS = {
-    1: ("nan", 40, "DIVERGED", "the training loss is nan in the 1 steps to 42"),
-    2: ("inf", 40, "DIVERGED", "the training loss is nan in the 1 steps to 42"),
+    1: ("nan", 40, "DIVERGED", "the training loss is nan in the 1 step to step 42"),
+    2: ("inf", 40, "DIVERGED", "the training loss is nan in the 1 step to step 42"),
     3: ("memory", 10, "OOM", "CUDA out of memory. Tried to allocate 20.00 GiB"),
     4: ("full", 10, "FAILED", "disk full: [Errno 27] File too large"),
     5: ("hang", 20, "HUNG", "no step for 15 s, in read_forever (sitecustomize.py:"),
