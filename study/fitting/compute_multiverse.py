@@ -54,8 +54,9 @@ def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str]
     """Ask the question in every universe of a table: which N, which FLOPs, law, floor, loss, space, exclusions, rates.
 
     A ledger brings its own counts of N and FLOPs; of those that are given the first are meant where an expression names N or C.
-    What leaves out no row, or the same rows as another choice, is no universe of its own. Raises InputError where the table
-    cannot be read in the usual ones, or its rows cannot tell the law.
+    What leaves out no row, or the same rows as another choice, is no universe of its own, and a law that the rows cannot tell
+    is a universe that refuses. Raises InputError where the table cannot be read in the usual ones, or its rows cannot tell
+    even the law without a floor.
     """
     own = source.table.is_ledger
     given = tuple(dict.fromkeys(parameters)) or (LEDGER_PARAMETERS if own else ())
@@ -64,7 +65,7 @@ def explore(source: Source, parameters: Sequence[str] = (), flops: Sequence[str]
     source = replace(source, roles={**source.roles, **named})
     points = read_observations(source, LAWS["chinchilla"])
     check_split(points.columns["parameters"], points.columns["tokens"])
-    points.check(LAWS["chinchilla"])
+    points.check(LAWS["chinchilla-no-floor"])
     sizes = given or (points.roles["parameters"],)
     budgets = budgets or (LEDGER_FLOPS if own else ())
     rates = ("all cells", "bracketed only") if own else ("all cells",)
