@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from study.behrens_fisher import CONFIDENCE, chance_beyond, half_interval, satterthwaite
@@ -63,6 +63,14 @@ def noise_of_seeds(deviation: float, freedom: int, seeds: int, error_over_exampl
     return ScoreNoise(deviation**2 / seeds, freedom, over_examples) if freedom else ScoreNoise(0.0, math.inf, over_examples)
 
 
+def pooled_deviation(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """The standard deviation within groups, taken as one for all, and its degrees of freedom; 0 and 0 where none has two."""
+    told = [(statistics.fmean(values), values) for values in groups]
+    freedom = sum(len(values) - 1 for _, values in told)
+    squares = math.fsum((value - mean) ** 2 for mean, values in told for value in values)
+    return math.sqrt(squares / max(1, freedom)), freedom
+
+
 def noise_of_mean(parts: Sequence[ScoreNoise]) -> ScoreNoise:
     """The noise of a mean of independent scores, one a task; the variances over seeds have Satterthwaite's freedom.
 
@@ -71,12 +79,3 @@ def noise_of_mean(parts: Sequence[ScoreNoise]) -> ScoreNoise:
     over_seeds, freedoms = [part.over_seeds for part in parts], [part.freedom for part in parts]
     over_examples = sum(part.over_examples for part in parts)
     return ScoreNoise(sum(over_seeds), satterthwaite(over_seeds, freedoms), over_examples).over(len(parts))
-
-
-def interval_of_mean(values: Sequence[float], error_over_examples: float) -> tuple[float, float] | None:
-    """The 95% interval of the mean over seeds, for seeds and examples like these; None with one seed."""
-    if len(values) < 2:
-        return None
-    mean, n = statistics.fmean(values), len(values)
-    half = noise_of_seeds(statistics.stdev(values), n - 1, n, error_over_examples).half
-    return mean - half, mean + half

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
@@ -21,16 +22,17 @@ from study.errors import PREEMPTED_EXIT, InputError
 from study.fitting.ledgers import usable
 from study.folders import RunFolder, SweepFolder
 from study.score_config import Downstream, ScoreConfig
+from study.score_noise import noise_of_seeds
 from study.score_records import ScoreRecord, baseline, file_baseline, scores_of
 from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.job import BaselineJob, Job, make_baselines, score
-from study.scoring.launch import at_best_knobs, held, names_of, slots_for, target
+from study.scoring.launch import Scored, Target, at_best_knobs, held, names_of, slots_for, target
 from study.scoring.planning import Subject, missing_baselines, subjects
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
-from study.scoring.report import _baselines
+from study.scoring.report import _baselines, rows
 from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
 from study.scoring.training import task_model
 from study.scoring.workers import Workers
@@ -43,7 +45,8 @@ from study.sweeping.tables import status_table
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
 from tests.small import config, trained, write_corpus
-from tests.synthetic import SWEEP, Law, add_run, run_config, sweep_folder
+from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
+from tests.synthetic_scores import ScoreLaw, add_score
 
 TASKS: dict[str, dict[str, Any]] = {
     "first": {"kind": "single", "metrics": ["accuracy"]},
@@ -321,8 +324,63 @@ def test_runs_of_one_shape_are_told_apart_by_their_ids(run: RunFolder, tmp_path:
     copy.write_config(run.config())
     scored, other = Pretrained(run), Pretrained(copy)
     shape = scored.config.architecture.shape_name
-    assert names_of([scored]) == {run.run_id: shape}
-    assert names_of([scored, other]) == {run.run_id: f"{shape} {run.run_id[:6]}", other.run_id: f"{shape} 012345"}
+    sweep = SweepFolder(tmp_path / "none")
+    assert names_of(Target(sweep, (scored,))) == {run.run_id: shape}
+    assert names_of(Target(sweep, (scored, other))) == {
+        run.run_id: f"{shape} {run.run_id[:6]}",
+        other.run_id: f"{shape} 012345",
+    }
+
+
+def test_runs_of_a_sweep_are_told_apart_by_what_it_varies_their_tokens_and_their_seeds(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
+    ids = [
+        add_run(folder, in_setting(run_config(1, 128, tokens=tokens, seed=seed), norm=norm))
+        for norm, seed, tokens in (("post", 0, 1_024_000), ("pre", 0, 1_024_000), ("pre", 1, 2_048_000))
+    ]
+    names = names_of(Target(folder, tuple(Pretrained(folder.run(run_id)) for run_id in ids)))
+    shape = folder.run(ids[0]).config().architecture.shape_name
+    assert [names[run_id] for run_id in ids] == [
+        f"{shape} norm=post 1.02M tokens run seed 0",
+        f"{shape} norm=pre 1.02M tokens run seed 0",
+        f"{shape} norm=pre 2.05M tokens run seed 1",
+    ]
+
+
+def test_encoders_of_two_seeds_have_intervals_of_what_all_of_them_scatter(tmp_path: Path) -> None:
+    """Of one encoder alone, half the interval would be 12.7 times what its two seeds differ by: here 0.13 and 0.006."""
+    folder = sweep_folder(tmp_path / "s", SWEEP)
+    runs = [Pretrained(folder.run(add_run(folder, run_config(depth, 64)))) for depth in (1, 2, 3, 4, 5)]
+    law = ScoreLaw("accuracy", 0.5)
+    for run, apart in zip(runs, (0.01, 0.02, 0.0005, 0.02, 0.01), strict=True):
+        record = run.folder.record()
+        assert record is not None
+        for seed in (0, 1):
+            add_score(folder, record, "sst2", law, "fine_tune", seed, 0.8 + seed * apart)
+    scored = Scored(Target(folder, tuple(runs)), tuple(cast("Subject", _ScoredSubject(run)) for run in runs), ())
+    found = rows(scored, Downstream.parse({"tasks": ["sst2"], "random_weights": False}))
+    halves = [(row.measured.interval[1] - row.measured.interval[0]) / 2 for row in found if row.measured.interval]
+    deviation, examples = float(np.sqrt((2 * 0.01**2 + 2 * 0.02**2 + 0.0005**2) / 2 / 5)), law.deviation
+    assert halves == pytest.approx([noise_of_seeds(deviation, 5, 2, examples).half] * 5)
+    assert halves[0] < 0.03
+
+
+class _ScoredSubject:
+    """An encoder on a task whose scores are in its run's folder."""
+
+    random, name = False, "sst2"
+    task_key, counted_text = ("sst2", "none"), None
+    task = SimpleNamespace(spec=SimpleNamespace(name="sst2", headline="accuracy"))
+
+    def __init__(self, run: Pretrained) -> None:
+        self.run = run
+
+    def jobs(self, downstream: Downstream, records: dict[str, ScoreRecord]) -> list[SimpleNamespace]:
+        of_run = [record for record in records.values() if record.run_id == self.run.run_id]
+        return [SimpleNamespace(score_id=record.score_id) for record in of_run]
+
+    def protocol(self, downstream: Downstream) -> str:
+        return "fine_tune"
 
 
 def test_of_a_sweep_those_runs_are_scored_that_its_answer_uses(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from study.fitting.forecasting import Forecast, forecast, forecast_dict, largest
 from study.fitting.laws import Law
 from study.fitting.observations import Observations
 from study.fitting.paired import holm
-from study.fitting.score_points import noise_columns, pooled_deviation, score_points
+from study.fitting.score_points import noise_columns, score_points
 from study.fitting.score_trends import SAME, Trend, trend
 from study.fitting.scores import ScoreBetween
 from study.fitting.two_steps import two_step_forecast
 from study.folders import SweepFolder
-from study.score_noise import noise_of_mean
+from study.score_noise import noise_of_mean, pooled_deviation
 
 AVERAGE = "average"
 
@@ -314,7 +314,7 @@ def noises_over_tasks(of_tasks: Sequence[pd.DataFrame]) -> pd.Series[Any]:
     noises = pd.Series([noise_of_mean(of_cell) for of_cell in parts.to_numpy().tolist()], parts.index)
     each_run = [of_task.explode(["runs", "run_scores"]).set_index("runs", append=True)["run_scores"] for of_task in of_tasks]
     of_runs = pd.concat(each_run, axis=1).dropna().astype(float).mean(axis=1).rename("score").reset_index()
-    deviation, freedom = pooled_deviation(of_runs["score"], of_runs["cell"])
+    deviation, freedom = pooled_deviation(of_runs.groupby("cell")["score"].agg(list))
     if not freedom:
         return noises
     fewest = pd.concat([of_task["runs"].map(len) for of_task in of_tasks], axis=1).min(axis=1)[noises.index]

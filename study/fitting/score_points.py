@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -12,7 +10,7 @@ from study.fitting.cuts import START
 from study.fitting.ledgers import usable
 from study.folders import SweepFolder
 from study.named_runs import donor_of
-from study.score_noise import UNKNOWN, ScoreNoise, noise_of_seeds
+from study.score_noise import UNKNOWN, ScoreNoise, noise_of_seeds, pooled_deviation
 from study.score_records import BaselineRecord, baseline
 from study.wording import at_budget, shape_and_setting
 
@@ -129,7 +127,7 @@ def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
     """
     of_encoders = scores.groupby([by, "encoder"], as_index=False).agg(test=("test", "mean"))
     units = of_encoders if len(of_encoders) > of_encoders[by].nunique() else scores
-    deviation, freedom = pooled_deviation(units["test"], units[by])
+    deviation, freedom = pooled_deviation(units.groupby(by)["test"].agg(list))
     over_examples = scores.astype({"test_standard_error": float}).groupby(by)["test_standard_error"].mean()
     mean, n = of_encoders.groupby(by)["test"].mean(), units.groupby(by).size()
     table = pd.DataFrame({"mean": mean, "over_examples": over_examples, "n": n})
@@ -137,13 +135,6 @@ def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
         str(name): (mean, noise_of_seeds(deviation, freedom, n, over_examples))
         for name, mean, over_examples, n in table.itertuples(name=None)
     }
-
-
-def pooled_deviation(values: pd.Series[float], groups: pd.Series[Any]) -> tuple[float, int]:
-    """The standard deviation within groups, taken as one for all, and its degrees of freedom; 0 and 0 where none has two."""
-    within = values.groupby(groups)
-    freedom = int((within.size() - 1).sum())
-    return float(np.sqrt((values - within.transform("mean")).pow(2).sum() / max(1, freedom))), freedom
 
 
 def _baselines(folder: SweepFolder, of_task: pd.DataFrame) -> dict[str, float]:

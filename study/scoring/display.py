@@ -18,8 +18,8 @@ SHOWN = 4
 class ScoreDisplay:
     """A bar on a terminal; a line a score that ended, on a terminal or in a log."""
 
-    def __init__(self, console: Console, shapes: dict[str, str]) -> None:
-        self.console, self.shapes = console, shapes
+    def __init__(self, console: Console, names: dict[str, str]) -> None:
+        self.console, self.names = console, names
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self.bars = Bars(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True)
         self._task = self.bars.add_task("scores", total=None, note="")
@@ -31,7 +31,7 @@ class ScoreDisplay:
         if state.there and not self._begun:
             self.console.print(f"{state.there} of the scores asked for are there already")
         self._begun = True
-        lines = [ended_line(state.ended[score_id], self.shapes) for score_id in state.new[self._shown :]]
+        lines = [ended_line(state.ended[score_id], self.names) for score_id in state.new[self._shown :]]
         for line in [*lines, *state.failed_baselines[self._failed :]]:
             self.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
         self._shown, self._failed = len(state.new), len(state.failed_baselines)
@@ -41,15 +41,15 @@ class ScoreDisplay:
         self.bars.update(self._task, completed=len(state.new), total=total, note=", ".join(names[:SHOWN]) + more)
 
     def _label(self, job: Job | BaselineJob) -> str:
-        return job.score_id if isinstance(job, BaselineJob) else f"{job.config.task} {self.shapes[job.run.name]}"
+        return job.score_id if isinstance(job, BaselineJob) else f"{job.config.task} {self.names[job.run.name]}"
 
 
-def ended_line(record: ScoreRecord, shapes: dict[str, str]) -> str:
+def ended_line(record: ScoreRecord, names: dict[str, str]) -> str:
     """What became of a score, in a line."""
     config = record.config
     rate = f" lr={config.knobs.learning_rate:g}" if record.steps else ""
     weights = " random weights" if config.protocol == "random_init" else ""
-    label = f"{config.task} {shapes.get(record.run_id, record.run_id)}{weights}{rate} seed={config.seed}"
+    label = f"{config.task} {names.get(record.run_id, record.run_id)}{weights}{rate} seed={config.seed}"
     if record.state != "COMPLETED" or record.test is None:
         return f"{record.state:<9} {label}: {record.reason}"
     dev = "" if record.dev is None else f" (dev {record.dev:.4f})"

@@ -12,9 +12,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from rich.console import Console
 
+from study.config import RunConfig
 from study.errors import InputError, Problem, told_together
 from study.folders import RunFolder, SweepFolder
 from study.paths import path_from
+from study.quantities import count_text
 from study.records import RunRecord, cell_of
 from study.schema import flatten
 from study.score_config import GRID, Downstream
@@ -93,11 +95,21 @@ def one_run(path: Path) -> Pretrained:
     return runs[0]
 
 
-def names_of(runs: Sequence[Pretrained]) -> dict[str, str]:
-    """The shape of each run by the run's id, with the start of the id where several have that shape."""
-    shapes = {run.run_id: run.config.architecture.shape_name for run in runs}
-    several = {shape for shape, count in Counter(shapes.values()).items() if count > 1}
-    return {run_id: f"{shape} {run_id[:6]}" if shape in several else shape for run_id, shape in shapes.items()}
+def names_of(asked: Target) -> dict[str, str]:
+    """Each run by its id in words: shape, setting, tokens and seed where these differ; the id where that is not enough."""
+    configs = {run.run_id: run.config for run in asked.runs}
+    knobs = asked.sweep.told_apart_by()
+    several_budgets = len({config.tokens for config in configs.values()}) > 1
+    several_seeds = len({config.seed for config in configs.values()}) > 1
+
+    def name(config: RunConfig) -> str:
+        budget = f"{count_text(config.tokens)} tokens" if several_budgets else ""
+        seed = f"run seed {config.seed}" if several_seeds else ""
+        return " ".join(filter(None, (config.architecture.shape_name, config.setting(knobs), budget, seed)))
+
+    names = {run_id: name(config) for run_id, config in configs.items()}
+    shared = {name for name, count in Counter(names.values()).items() if count > 1}
+    return {run_id: f"{name} {run_id[:6]}" if name in shared else name for run_id, name in names.items()}
 
 
 def at_best_knobs(sweep: SweepFolder) -> list[RunFolder]:
@@ -182,7 +194,7 @@ def _make(
     baselines = missing_baselines(asked.sweep, found, downstream.knobs)
     coordinator = Coordinator(asked.sweep, found, baselines, downstream)
     slots = slots_for(coordinator.missing(), resources)
-    display = ScoreDisplay(console, names_of(asked.runs))
+    display = ScoreDisplay(console, names_of(asked))
     try:
         with display.bars:
             coordinator.run(Workers(slots), display.refresh)

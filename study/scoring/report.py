@@ -14,7 +14,7 @@ from rich.table import Table
 from study.folders import SweepFolder
 from study.quantities import plural
 from study.score_config import Downstream
-from study.score_noise import interval_of_mean
+from study.score_noise import noise_of_seeds, pooled_deviation
 from study.score_records import ScoreRecord, baseline, chosen, scores_of
 from study.scoring.job import Job
 from study.scoring.launch import Scored, at_best_knobs, names_of, score_all
@@ -25,7 +25,11 @@ from study.terminal import narrow_table, printable
 
 @dataclass(frozen=True)
 class Measured:
-    """A mean over seeds with its 95% interval: over seeds and examples, of one seed over examples by the bootstrap."""
+    """A mean over the seeds of fine-tuning with its 95% interval: over them and the examples.
+
+    The deviation between seeds is pooled over the encoders of a task; where none has two seeds the interval is that over the
+    examples, by the bootstrap.
+    """
 
     score: float
     interval: tuple[float, float] | None
@@ -35,10 +39,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Row:
-    """One run on one task; the same architecture with random weights, and what needs no encoder, beside it."""
+    """One run on one task; the same architecture with random weights, and what needs no encoder, beside it.
+
+    `setting` is what the sweep's knobs are set to in the run, in words, and `seed` that of its pre-training.
+    """
 
     run_id: str
     shape: str
+    setting: str
+    tokens: int
+    seed: int
     task: str
     metric: str
     protocol: str
@@ -49,16 +59,15 @@ class Row:
 
 def rows(scored: Scored, downstream: Downstream) -> list[Row]:
     """One row a run and task, of what was asked for, at the knobs that were chosen."""
-    records = _records(scored)
-    measured = {
-        (subject.run.random_id if subject.random else subject.run.run_id, subject.name): found
-        for subject in scored.subjects
-        if (found := _measured(subject, downstream, records)) is not None
-    }
+    measured = _measured(scored, downstream)
+    knobs = scored.target.sweep.told_apart_by()
     return [
         Row(
             run_id=subject.run.run_id,
             shape=subject.run.config.architecture.shape_name,
+            setting=subject.run.config.setting(knobs),
+            tokens=subject.run.config.tokens,
+            seed=subject.run.config.seed,
             task=subject.task.spec.name,
             metric=subject.task.spec.headline,
             protocol=subject.protocol(downstream),
@@ -74,17 +83,16 @@ def rows(scored: Scored, downstream: Downstream) -> list[Row]:
 def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ...]:
     """The rows as a table, and what its columns mean."""
     numbers = ("score", "±", "seeds", "rate", "random", "±", "majority", "words")
-    table = narrow_table(f"{scored.target.sweep.name}: downstream scores", ("task", "shape", "metric"), numbers)
-    names = names_of(scored.target.runs)
+    table = narrow_table(f"{scored.target.sweep.name}: downstream scores", ("task", "encoder", "metric"), numbers)
+    names = names_of(scored.target)
     for row in sorted(rows(scored, downstream), key=lambda row: (row.task, names[row.run_id])):
         found, kept = row.measured, row.baselines
         rate = "" if found.learning_rate is None else f"{found.learning_rate:g}"
         beside = (_number(kept.get("majority")), _number(kept.get("bag_of_words")))
         pretrained = (*_shown(found), str(found.seeds), rate)
         table.add_row(row.task, names[row.run_id], row.metric, *pretrained, *_shown(row.random_weights), *beside)
-    note = (
-        "Mean over seeds on the split reported on, ± half its 95% interval: over examples, and seeds where there are several."
-    )
+    note = "Mean over seeds of fine-tuning on the split reported on, ± half its 95% interval: over examples, and seeds where"
+    note += " there are several, which are taken to scatter alike on a task."
     more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
     ended = _ended(scored, downstream)
     lines = [
@@ -108,17 +116,36 @@ def _records(scored: Scored) -> dict[str, ScoreRecord]:
     return {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
 
 
-def _measured(subject: Subject, downstream: Downstream, records: Mapping[str, ScoreRecord]) -> Measured | None:
-    ids = [job.score_id for job in subject.jobs(downstream, records)]
-    ended = [record for score_id in ids if (record := records.get(score_id)) is not None and record.test is not None]
-    if not ended:
-        return None
-    best = chosen(ended)
-    values = [record.test for record in best if record.test is not None]
+def _measured(scored: Scored, downstream: Downstream) -> dict[tuple[str, str], Measured]:
+    """What each encoder, of trained weights or of random ones, has on each task, by the encoder's id and the task's name."""
+    records = _records(scored)
+    at_best: dict[tuple[bool, str], dict[str, list[ScoreRecord]]] = {}
+    for subject in scored.subjects:
+        ids = [job.score_id for job in subject.jobs(downstream, records)]
+        ended = [record for score_id in ids if (record := records.get(score_id)) is not None and record.test is not None]
+        if ended:
+            encoder = subject.run.random_id if subject.random else subject.run.run_id
+            at_best.setdefault((subject.random, subject.name), {})[encoder] = chosen(ended)
+    found: dict[tuple[str, str], Measured] = {}
+    for (_, task), of_encoders in at_best.items():
+        deviation, freedom = pooled_deviation([_scores(best) for best in of_encoders.values()])
+        found |= {(encoder, task): _mean(best, deviation, freedom) for encoder, best in of_encoders.items()}
+    return found
+
+
+def _mean(best: Sequence[ScoreRecord], deviation: float, freedom: int) -> Measured:
+    """The mean of an encoder's seeds, whose deviation between seeds is known with `freedom` degrees of freedom."""
+    values, interval = _scores(best), best[0].test_interval
     errors = [record.test_standard_error for record in best if record.test_standard_error is not None]
-    interval = interval_of_mean(values, fmean(errors) if errors else math.nan) or best[0].test_interval
-    rate = best[0].config.knobs.learning_rate if best[0].steps else None
-    return Measured(fmean(values), interval, len(values), rate)
+    mean = fmean(values)
+    if freedom:
+        half = noise_of_seeds(deviation, freedom, len(values), fmean(errors) if errors else math.nan).half
+        interval = (mean - half, mean + half)
+    return Measured(mean, interval, len(values), best[0].config.knobs.learning_rate if best[0].steps else None)
+
+
+def _scores(records: Sequence[ScoreRecord]) -> list[float]:
+    return [record.test for record in records if record.test is not None]
 
 
 def _failures(ended: Sequence[tuple[Job, ScoreRecord]]) -> list[str]:
