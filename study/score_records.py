@@ -114,6 +114,10 @@ class BaselineRecord(Strict):
         """One metric of each baseline, none where it was not measured."""
         return {name: scores[metric] for name, scores in self.scores.items() if metric in scores}
 
+    def beside(self, metric: str, data_fingerprint: str) -> dict[str, float]:
+        """`by` for an encoder that read a text: none where words were counted in another."""
+        return self.by(metric) if self.data_fingerprint in (None, data_fingerprint) else {}
+
 
 class ScoreFolder(RunFolder):
     """The files of one score; those of a run but for its configuration and its record."""

@@ -34,10 +34,10 @@ from study.plotting.style import MARKERS
 from study.score_config import Knobs
 from study.score_findings import law_table, score_findings, score_table, trend_table
 from study.score_noise import ScoreNoise, noise_of_mean, noise_of_seeds
-from study.score_records import score_folder, scores_of, write_scores
+from study.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
 from study.wording import budget_words
 from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder
-from tests.synthetic_scores import TASKS, ScoreLaw, add_score, add_scores
+from tests.synthetic_scores import FINGERPRINT, TASKS, ScoreLaw, add_score, add_scores
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,17 @@ def test_a_score_stands_beside_the_loss_of_its_own_run(scored: SweepFolder, evid
         assert row["seeds"] == 3
         assert (row["majority"], row["bag_of_words"]) == (0.5, 0.6)
     assert list(sst2.points["loss_nats"]) == sorted(sst2.points["loss_nats"], reverse=True)
+
+
+@pytest.mark.parametrize(("text", "words"), [("synthetic", 0.6), (None, 0.6), ("other", np.nan)])
+def test_words_that_were_counted_in_other_text_are_no_baseline(tmp_path: Path, text: str | None, words: float) -> None:
+    folder = depth_or_width(tmp_path / "scored", seeds=1, shapes=[(1, 128)], rates=(4e-3,), budgets=(1e6,))
+    add_scores(folder, {"blimp": TASKS["blimp"]})
+    known = baseline(folder, "blimp", FINGERPRINT)
+    assert known is not None
+    file_baseline(folder, known.model_copy(update={"data_fingerprint": text}))
+    (row,) = score_points(folder, folder.write_ledger()).to_dict("records")
+    assert row["bag_of_words"] == pytest.approx(words, nan_ok=True)
 
 
 def test_the_error_is_over_examples_and_over_seeds_pooled_over_encoders(evidence: Evidence) -> None:

@@ -17,7 +17,7 @@ from study.wording import at_budget, shape_and_setting
 FROZEN = " (frozen)"
 """What the name of a task ends with where only a head was trained, on features that stay as they are."""
 
-_OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens", "donor"]
+_OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens", "donor", "data_fingerprint"]
 """What is known of a cell from any of its runs."""
 
 _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "encoder", "protocol", "update", "seed"]
@@ -64,7 +64,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         is_untrained = untrained.loc[of_task.index]
         random = _means(of_task[is_untrained], "architecture")
         trained = of_task[~is_untrained & of_task["run_id"].isin(used)]
-        means, known = _means(trained, "cell"), _baselines(folder, of_task)
+        means, known = _means(trained, "cell"), baseline(folder, *map(str, of_task[["task", "task_fingerprint"]].iloc[0]))
         rows += [_row(found, means[str(cell)], random, known) for cell, found in trained.groupby("cell")]
     points = pd.DataFrame(rows)
     return points if points.empty else points.sort_values(["task", "loss_nats"], ascending=[True, False], ignore_index=True)
@@ -85,7 +85,7 @@ def series(scores: pd.DataFrame) -> pd.Series[str]:
 _Mean = tuple[float, ScoreNoise]
 
 
-def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict[str, float]) -> dict[str, object]:
+def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: BaselineRecord | None) -> dict[str, object]:
     (score, noise), first, most = mean, found.iloc[0], found.sort_values("truncated_examples").iloc[-1]
     untrained, its_noise = random.get(str(first["architecture"]), (np.nan, UNKNOWN))
     each_run, of_runs = found.drop_duplicates("run_id"), found.groupby("run_id")["test"].mean()
@@ -101,7 +101,9 @@ def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: dict
     }
     facts = {name: first[name] for name in _OF_CELL} | {"loss_nats": each_run["loss_nats"].mean()}
     measured = {"score": score, **noise_columns(noise), "seeds": found["seed"].nunique()}
-    return names | facts | measured | {"random": untrained, "random_half": its_noise.half} | known
+    beside = {} if known is None else known.beside(str(first["metric"]), str(first["data_fingerprint"]))
+    baselines = {name: beside.get(name, np.nan) for name in ("majority", "bag_of_words")}
+    return names | facts | measured | {"random": untrained, "random_half": its_noise.half} | baselines
 
 
 def noise_columns(noise: ScoreNoise) -> dict[str, object]:
@@ -135,11 +137,3 @@ def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
         str(name): (mean, noise_of_seeds(deviation, freedom, n, over_examples))
         for name, mean, over_examples, n in table.itertuples(name=None)
     }
-
-
-def _baselines(folder: SweepFolder, of_task: pd.DataFrame) -> dict[str, float]:
-    """The headline metric of what needs no encoder."""
-    first = of_task.iloc[0]
-    record: BaselineRecord | None = baseline(folder, str(first["task"]), str(first["task_fingerprint"]))
-    scores = {} if record is None else record.scores
-    return {name: scores.get(name, {}).get(str(first["metric"]), np.nan) for name in ("majority", "bag_of_words")}

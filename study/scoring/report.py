@@ -175,11 +175,9 @@ def _ended(scored: Scored, downstream: Downstream) -> list[tuple[Job, ScoreRecor
 
 
 def _baselines(sweep: SweepFolder, subject: Subject) -> dict[str, float]:
-    """What needs no encoder, by the metric that the task's scores have; none where words were counted in another run's text."""
+    """What needs no encoder, by the metric that the task's scores have."""
     kept = baseline(sweep, *subject.task_key)
-    if kept is None or kept.data_fingerprint != subject.counted_text:
-        return {}
-    return kept.by(subject.task.spec.headline)
+    return {} if kept is None else kept.beside(subject.task.spec.headline, subject.run.data_fingerprint)
 
 
 def _number(value: float | None) -> str:
