@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 
 from study.answering import FIGURES, report
 from study.config import RunConfig
@@ -306,6 +307,25 @@ def test_a_single_cell_stands_in_the_middle_of_a_factor_of_two(figure: ModuleTyp
     place = cell.train_flops if figure is loss_against_flops else cell.parameters
     assert np.sqrt(low * high) == pytest.approx(place, rel=0.01)
     assert drawn.get_suptitle().endswith("(1 cell, 1 run; no seed replicates, so no intervals)")
+
+
+@pytest.mark.parametrize("figure", [BY_DEPTH, loss_against_flops, loss_against_parameters])
+def test_a_bar_of_one_degree_of_freedom_does_not_flatten_the_points(
+    figure: LossBySize | ModuleType, evidence: Evidence
+) -> None:
+    data = figure.frame(evidence)
+    assert "longer than the axis" not in figure.draw(data).get_suptitle()
+    long = data.assign(**dict.fromkeys(data.columns.intersection(["half_nats", "high_nats", "top_nats"]), 30.0))
+    long = long.assign(**dict.fromkeys(data.columns.intersection(["low_nats"]), -30.0))
+    drawn = figure.draw(long)
+    low, high = drawn.axes[0].get_ylim()
+    spread = np.ptp(data["loss_nats"])
+    assert data["loss_nats"].between(low, high).all()
+    assert high - low == pytest.approx(5 * spread)
+    assert "bars: 95% over seeds, some longer than the axis" in drawn.get_suptitle()
+    labels = [text for axes in drawn.axes for text in axes.texts if text.get_text().startswith("H")]
+    assert bool(labels) == (figure is BY_DEPTH)
+    assert all(low < label.xy[1] < high for label in labels if isinstance(label, Annotation))
 
 
 @pytest.mark.parametrize("figure", [BY_DEPTH, loss_against_parameters])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,7 +15,18 @@ from study.fitting.cells import Cell, Family
 from study.fitting.cuts import under_every_start
 from study.fitting.evidence import Evidence
 from study.plotting.lines import of_cell
-from study.plotting.style import LOSS, halo, legend_below, mark_plateau, panels, series_styles, style_key, theme, what_bars_show
+from study.plotting.style import (
+    LOSS,
+    cut_long_bars,
+    halo,
+    legend_below,
+    mark_plateau,
+    panels,
+    series_styles,
+    style_key,
+    theme,
+    what_bars_show,
+)
 from study.quantities import plural
 from study.wording import budget_words
 
@@ -99,13 +111,17 @@ class LossBySize:
                 for line, runs in data[data["panel"] == name].groupby("line", sort=False):
                     _draw_line(panel, runs, styles[str(line)])
                 panel.margins(x=0.12, y=0.18)
+            low, high = (data[end].astype(float) for end in ("low_nats", "high_nats"))
+            cut = cut_long_bars(axes[0], data["loss_nats"], low, high)
+            for panel, name in zip(axes, names, strict=True):
+                _write_labels(panel, data[data["panel"] == name], styles)
             axes[0].set_xscale("log", base=2)
             axes[0].xaxis.set_major_locator(FixedLocator(sorted(data["place"].unique())))
             axes[0].xaxis.set_minor_locator(NullLocator())
             axes[0].xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"{place:g}"))
             for panel in axes:
                 mark_plateau(panel, data["unigram_entropy_nats"])
-            figure.suptitle(_title(data, _NAME[self.size]))
+            figure.suptitle(_title(data, _NAME[self.size], cut))
             legend_below(figure, style_key(styles), columns=2)
         return figure
 
@@ -136,11 +152,19 @@ def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
     if means["low_nats"].notna().all():
         reach = [means["mean_nats"] - means["low_nats"], means["high_nats"] - means["mean_nats"]]
         axes.errorbar(means["place"], means["mean_nats"], reach, color=colour, capsize=4, linestyle="none")
-    for place, name, top in means[["place", "label", "top_nats"]].itertuples(index=False):
-        axes.annotate(name, (place, top), (0, 5), textcoords="offset points", ha="center", color=colour, path_effects=halo())
 
 
-def _title(data: pd.DataFrame, size: str) -> str:
+def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str, str]]) -> None:
+    """The label of each mean above its bar, or above its runs where the bar ends beyond the axis."""
+    _, highest = axes.get_ylim()
+    of_runs = runs.groupby("cell")["loss_nats"].transform("max")
+    means = runs.assign(top=runs["top_nats"].where(runs["top_nats"] < highest, of_runs)).drop_duplicates("cell")
+    look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "path_effects": halo()}
+    for line, place, name, top in means[["line", "place", "label", "top"]].itertuples(index=False):
+        axes.annotate(name, (place, top), (0, 5), color=styles[line][0], **look)
+
+
+def _title(data: pd.DataFrame, size: str, cut: str) -> str:
     unbracketed = "" if data["bracketed"].all() else "; ? = learning rate not bracketed"
     runs = plural(data["run_id"].nunique(), "run")
-    return f"Final validation loss by {size}\n({runs}; {what_bars_show(data['low_nats'], data['tokens'])}{unbracketed})"
+    return f"Final validation loss by {size}\n({runs}; {what_bars_show(data['low_nats'], data['tokens'])}{cut}{unbracketed})"

@@ -32,6 +32,9 @@ FLOPS = "training FLOPs (train_flops: products that run)"
 SIDE_BY_SIDE = "; equal ones side by side"
 """What the name of an axis ends with where they do."""
 
+_REACH = 2.0
+"""How far beyond its points a figure shows their bars, in spreads of the points: those of two seeds can be far longer."""
+
 _APART = 1 / 45
 """Of the axis, between equal sizes."""
 
@@ -136,6 +139,17 @@ def draw_intervals(axes: Axes, x: pd.Series, loss: pd.Series, half: pd.Series, c
     axes.errorbar(x[known], loss[known], bars, color=colour, fmt="none", capsize=4, linewidth=1.4, zorder=2)
 
 
+def cut_long_bars(axes: Axes, losses: pd.Series, low: pd.Series, high: pd.Series) -> str:
+    """End the y axis where bars reach too far beyond the losses, and give what the title then says of it, else nothing."""
+    room = _REACH * float(np.ptp(losses))
+    bottom, top = losses.min() - room, losses.max() + room
+    if not room or not ((low < bottom) | (high > top)).any():
+        return ""
+    lowest, highest = axes.get_ylim()
+    axes.set_ylim(max(lowest, bottom), min(highest, top))
+    return ", some longer than the axis"
+
+
 def legend_below(figure: Figure, entries: Sequence[Artist], columns: int = 4) -> None:
     """One legend for all panels, under them, of at most so many columns as fit; the figure grows by what is high of it."""
     for count in range(min(columns, len(entries)), 0, -1):
@@ -193,10 +207,12 @@ def finish_cells(figure: Figure, axes: Sequence[Axes], data: pd.DataFrame, title
     for panel in axes:
         panel.margins(x=0.08, y=0.15)
     log_ticks(axes[0])
+    losses, half = data["loss_nats"], data["half_nats"].astype(float)
+    cut = cut_long_bars(axes[0], losses, losses - half, losses + half)
     for panel in axes:
         mark_plateau(panel, data["unigram_entropy_nats"])
     counted = f"{plural(len(data), 'cell')}, {plural(int(data['seeds'].sum()), 'run')}"
-    figure.suptitle(f"{title}\n({counted}; {what_bars_show(data['half_nats'], data['tokens'])})")
+    figure.suptitle(f"{title}\n({counted}; {what_bars_show(half, data['tokens'])}{cut})")
 
 
 def what_bars_show(intervals: pd.Series, tokens: pd.Series) -> str:
