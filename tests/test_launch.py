@@ -100,7 +100,9 @@ def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Pla
     done = again.study(*LAUNCH, "--json")
     assert times(again.folder) == before
     assert written(again.folder.path, DERIVED) == drawn
-    passes, there = done.stderr.splitlines()[:2]
+    cost, left, passes, there = done.stderr.splitlines()[:4]
+    assert cost.startswith("6 runs, 384,000 tokens, ")
+    assert left == "Nothing of it is left to do: its runs have ended."
     assert passes == "the text has 21.6k tokens to train on; the longest run passes 3.0 times over it"
     assert there == "8 runs are there already"
     assert "COMPLETED" not in done.stderr

@@ -23,9 +23,10 @@ from study.sweeping.launch import plan
 from study.sweeping.plan import Plan, cells, check_space, search_example, searched_config
 from study.sweeping.resources import Resources
 from study.sweeping.step_times import step_times
+from study.sweeping.sweep_files import parse_sweep
 from study.sweeping.tables import bill_summary, bill_table
 from tests.small import write_corpus
-from tests.sweeps import RATES, record, sweep
+from tests.sweeps import RATES, record, sweep, sweep_values
 from tests.synthetic import environment
 
 Loss = Callable[[RunConfig], float | None]
@@ -465,6 +466,23 @@ def test_a_bill_says_which_runs_it_does_not_count() -> None:
     told = "Not counted: the run more that each cell takes whose best tuned value is an end of its range."
     assert bill_summary(bill(Plan(sweep(tune=RATES)), slots)).splitlines()[-1] == told
     assert told not in bill_summary(bill(Plan(sweep()), slots))
+
+
+def test_a_bill_says_what_keeps_the_answer_from_deciding() -> None:
+    seeds, rate = "One seed: how far seeds scatter is not measured", "One learning rate for all"
+    alone = {"shapes": {"grid": {"depth": [1], "width": [8], "heads": [2], "ffn": [16]}}}
+    for changes, lines in (
+        ({}, {seeds, rate}),
+        ({"seeds": 3}, {rate}),
+        ({"tune": RATES}, {seeds}),
+        ({"tune": RATES, "seeds": 2}, set()),
+        (alone, set()),
+    ):
+        told = bill_summary(bill(Plan(sweep(**changes)), [CORE]))
+        assert {line for line in (seeds, rate) if line in told} == lines, changes
+    compared = sweep_values(Path("corpus.txt"), vary={"recipe.learning_rate": [1e-3, 2e-3]}, seeds=2)
+    del compared["base"]["recipe"]["learning_rate"]
+    assert rate not in bill_summary(bill(Plan(parse_sweep(compared)), [CORE]))
 
 
 def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:

@@ -31,6 +31,7 @@ from study.sweeping.room import refuse_too_large, room_of
 from study.sweeping.spec import SweepSpec
 from study.sweeping.stopping import preparing
 from study.sweeping.sweep_files import TRAINED_RUNS
+from study.sweeping.tables import cost_lines
 
 MIRROR_SECONDS = 20.0
 """How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
@@ -164,9 +165,9 @@ def launched(
     """
     planned, folder = Plan(spec), folder_of(spec, results)
     slots = slots_of(resources)
-    expected = _bill(planned, folder, resources, slots, *checks).runs
-    if note := sharing_note(slots):
-        console.print(note, markup=False, soft_wrap=True)
+    billed = _bill(planned, folder, resources, slots, *checks)
+    for note in (*cost_lines(billed), *filter(None, [sharing_note(slots)])):
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
     with held(folder):
         with preparing(folder.stop_file):
             data = prepare(spec.data, progress=True)
@@ -177,7 +178,7 @@ def launched(
         mirror = MirrorProcess(folder)
         if track:
             mirror.start()
-        display = LaunchDisplay(console, folder, data.fingerprint, expected)
+        display = LaunchDisplay(console, folder, data.fingerprint, billed.runs)
         try:
             with display.progress:
                 coordinator.run(executor_of(resources, slots, folder), display.refresh)

@@ -30,23 +30,39 @@ def bill_table(question: str, bill: Bill) -> Table:
 
 
 def bill_summary(bill: Bill) -> str:
-    """What all runs cost together, and what the seconds rest on."""
-    runs = f"{'at most ' if bill.at_most else ''}{plural(bill.runs, 'run')}"
-    total = f"{runs}, {bill.spent_tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
-    time = f"about {duration(bill.expected_seconds)} on {plural(bill.slots, 'slot')} at {bill.basis}"
+    """What all runs cost together, what the seconds rest on, and what the answer will not be able to tell."""
     units = "Tokens, FLOPs (train_flops: the products that run) and seconds are those of one run."
     return "\n".join(
         [
-            f"{total}: {time}",
-            *_left_line(bill),
+            *cost_lines(bill),
             *_sharing_line(bill),
             units,
+            *_undecided_lines(bill),
             *_heads_line(bill),
             *_extension_line(bill),
             *_scores_line(bill),
             *_unread_line(bill),
         ]
     )
+
+
+def cost_lines(bill: Bill) -> list[str]:
+    """What all runs cost together, on what the seconds rest, and what is left of it."""
+    runs = f"{'at most ' if bill.at_most else ''}{plural(bill.runs, 'run')}"
+    total = f"{runs}, {bill.spent_tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
+    time = f"about {duration(bill.expected_seconds)} on {plural(bill.slots, 'slot')} at {bill.basis}"
+    return [f"{total}: {time}", *_left_line(bill)]
+
+
+def _undecided_lines(bill: Bill) -> Iterator[str]:
+    """What keeps a sweep that compares trained cells from telling them apart."""
+    spec = bill.plan.spec
+    if len(bill.rows) == 1 or not bill.tokens:
+        return
+    if spec.seeds == 1:
+        yield "One seed: how far seeds scatter is not measured, so no difference in loss can be decided; seeds: 3 measures it."
+    if "recipe.learning_rate" not in {*spec.tune, *spec.vary}:
+        yield "One learning rate for all, which may suit some better; tune: {recipe.learning_rate: …} seeks each its own."
 
 
 def _left_line(bill: Bill) -> Iterator[str]:
