@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
@@ -35,7 +38,7 @@ from study.scoring.probes import STRENGTHS, _best_strength, _fitted
 from study.scoring.report import _baselines, rows
 from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
 from study.scoring.training import task_model
-from study.scoring.workers import Workers
+from study.scoring.workers import Workers, work
 from study.sweeping.coordinator import held as launch_held
 from study.sweeping.executors.slots import Slot
 from study.sweeping.resources import Resources
@@ -672,6 +675,34 @@ def test_a_score_that_is_made_alone_has_all_cores(monkeypatch: pytest.MonkeyPatc
         found = slots_for(jobs, Resources(device="cpu"))
         assert (len(found), found[0].threads) == (slots, threads)
     assert len(slots_for(1, Resources(device="cpu", slots_per_device=3))) == 3
+
+
+def test_a_worker_lets_go_of_what_each_score_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Trainer and its module hold each other: what lies on the device with them is freed before the next score."""
+    left: list[weakref.ref[torch.nn.Module]] = []
+
+    def score(job: Job, execution: Execution, stop: StopSignal) -> str:
+        assert [of_before() for of_before in left] == [None] * len(left)
+        module = torch.nn.Module()
+        module.trainer = SimpleNamespace(module=module)  # type: ignore[assignment]
+        left.append(weakref.ref(module))
+        if len(left) == 3:
+            stop.set()
+        return "COMPLETED"
+
+    monkeypatch.setattr("study.scoring.job.score", score)
+    for name in ("log_into", "stop_when_orphaned", "os.setsid"):
+        monkeypatch.setattr(f"study.scoring.workers.{name}", lambda *_: None)
+    monkeypatch.setattr(StopSignal, "install", lambda _: None)
+    ours, theirs = Pipe()
+    for _ in range(3):
+        ours.send(SimpleNamespace(log_file=tmp_path))
+    gc.disable()
+    try:
+        work(theirs, Slot("cpu", (0,), 1), {})
+    finally:
+        gc.enable()
+    assert len(left) == 3
 
 
 def test_a_score_that_shares_its_device_says_so(run: RunFolder) -> None:

@@ -30,6 +30,9 @@ from study.training.stopping import Preempted, StopSignal
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}
 """Tokens of a batch: on a CPU as many as stay in its caches."""
 
+MOST_LOGITS = 2**26
+"""Logits of a batch: of short sentences there are many, each with those of one place, a quarter of a gigabyte in fp32."""
+
 SENTENCES = 20_000
 """How many sentences are masked at a time, which bounds memory."""
 
@@ -83,7 +86,8 @@ class PseudoLikelihood:
         """The log probability of each target, in nats."""
         found = np.empty(len(inputs.target))
         length = inputs.unique.shape[1]
-        size = max(1, BATCH_TOKENS[self.device.type] // length)
+        vocabulary = self.model.architecture.vocabulary
+        size = max(1, min(BATCH_TOKENS[self.device.type] // length, MOST_LOGITS // vocabulary))
         for begin in range(0, len(inputs.unique), size):
             if stop.received:
                 raise Preempted

@@ -106,6 +106,7 @@ def work(pipe: Connection, slot: Slot, environment: dict[str, str]) -> None:
     from threadpoolctl import threadpool_limits
 
     from study.scoring.job import BaselineJob, make_baselines, score
+    from study.training.allocation import release_models
     from study.training.stopping import StopSignal
 
     os.setsid()
@@ -127,3 +128,4 @@ def work(pipe: Connection, slot: Slot, environment: dict[str, str]) -> None:
         else:
             state = score(job, execution, stop)
             pipe.send(PREEMPTED_EXIT if state == "PREEMPTED" else 0)
+        release_models(slot.device)

@@ -1,8 +1,13 @@
-"""Memory of a process that trains on a CPU: what a step frees is kept for the next one."""
+"""Memory of a process that trains: on a CPU what a step frees is kept for the next one, and what a model had is let go of."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
+
+import torch
+
+from study.memory import Device
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1
@@ -17,3 +22,10 @@ def keep_freed_memory() -> bool:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))
+
+
+def release_models(device: Device) -> None:
+    """Free what trainings that are over have left: a Trainer and its module hold each other, and live until Python collects."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
