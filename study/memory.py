@@ -139,7 +139,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
 def activation_bytes(architecture: Architecture, step: Step) -> int:
     """Activations that autograd keeps for the backward pass, in bytes.
 
-    With N = B·S tokens and a = 4 in fp32, 2 in bf16 autocast (norms and residual sums stay in fp32):
+    With N = B·S tokens and a = 4 in fp32, 2 in bf16 autocast (norms' inputs are counted in fp32, though a CUDA device
+    keeps its residual stream in a):
     - every norm's input and two statistics, (2L + 1)·N·(4H + 8);
     - each block's product inputs: to query/key/value and to the FFN 2aNH, inner size before and after GELU 2aNF, attention's
       output aNH;

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from study.model.optimization import clip_gradients
+
 WARM_UP = 3
 """Steps that run kernel by kernel before the recording, as torch asks for; they count as steps."""
 
@@ -68,6 +70,6 @@ class StepGraph:
             loss = self._loss_of(batch)
         with torch.autocast("cuda", enabled=False):
             loss.backward()  # type: ignore[no-untyped-call]
-            norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._clip)
+            norm = clip_gradients(self._parameters, self._clip)
             self._optimizer.step()
         return loss.detach(), norm
