@@ -19,6 +19,7 @@ import pytest
 import safetensors.torch
 import torch
 import torch.nn.functional as F
+from torch._inductor.exc import InductorError
 
 from study.config import Masking, RunConfig
 from study.data.masking import Masker
@@ -35,7 +36,7 @@ from study.training import filing, trainer
 from study.training.callbacks import Checkpointer
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint
 from study.training.execution import Execution
-from study.training.filing import tidy
+from study.training.filing import Outcome, failure_of, tidy
 from study.training.run import train
 from study.training.stopping import StopSignal
 from study.training.watchdog import Watchdog
@@ -482,6 +483,9 @@ def test_a_run_that_is_told_to_stop_where_a_weight_is_infinite_is_diverged_and_s
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"), "OOM", "9 bytes"),
         (torch.OutOfMemoryError("CUDA out of memory"), "OOM", "CUDA out of memory"),
         (torch.AcceleratorError("CUDA error: out of memory"), "OOM", "out of memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "OOM", "ALLOC_FAILED"),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), "OOM", "out of memory"),
+        (InductorError(torch.OutOfMemoryError("Tried to allocate 20 GiB"), None), "OOM", "20 GiB"),
         (OSError(28, "No space left on device"), "FAILED", "No space left on device"),
     ],
 )
@@ -496,6 +500,13 @@ def test_what_goes_wrong_is_in_the_record(
     assert record is not None
     assert record.state == state
     assert reason in (record.reason or "")
+
+
+def test_an_error_that_was_raised_for_want_of_memory_is_of_memory() -> None:
+    error = ValueError("no kernel was built")
+    assert failure_of(error) == Outcome("FAILED", "ValueError: no kernel was built")
+    error.__context__ = torch.OutOfMemoryError("Tried to allocate 20 GiB")
+    assert failure_of(error) == Outcome("OOM", "Tried to allocate 20 GiB")
 
 
 def test_a_device_that_fails_leaves_no_record_so_that_the_run_is_tried_again(

@@ -28,6 +28,9 @@ from study.training.trainer import Trained
 UNIGRAM_MARGIN = 0.03
 """A run whose loss is above (1 − margin) · unigram entropy has learned next to nothing about context."""
 
+NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory")
+"""What errors say where memory is short."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -113,16 +116,25 @@ def failure_of(error: Exception) -> Outcome:
     """
     if isinstance(error, FloatingPointError):
         return Outcome("DIVERGED", str(error))
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return Outcome("OOM", str(error) or "out of memory")
     traceback.print_exc()
-    if "DefaultCPUAllocator: can't allocate memory" in str(error):  # a plain RuntimeError, unlike CUDA's
-        return Outcome("OOM", str(error))
+    if lack := next(filter(_of_memory, _behind(error)), None):
+        return Outcome("OOM", str(lack) or "out of memory")
     if isinstance(error, torch.AcceleratorError):
-        if "out of memory" in str(error):  # of the context itself, not of the allocator
-            return Outcome("OOM", str(error))
         raise error
     return Outcome("FAILED", reason_of(error))
+
+
+def _of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is short: libraries, the driver and a CPU's allocator raise plain RuntimeErrors."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY)
+
+
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it was raised for or wraps, as torch.compile does."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = getattr(found, "inner_exception", None) or found.__cause__ or found.__context__
 
 
 def reason_of(error: Exception) -> str:
