@@ -59,7 +59,9 @@ class RunRecord(Strict):
     study.counting, the forward passes of a teacher among them. `train_loss_nats` is the mean of what the last steps minimised,
     where a teacher has its share. `weights_sha256` is that of the file of weights, by which damage is
     known. `unknown_share` is that of [UNK] among the tokens of the train split; records of earlier versions do not tell it.
-    `wall_seconds` sums the attempts' training time, validation included.
+    `wall_seconds` sums the attempts' training time, validation included, of which `start_seconds` went by until each attempt's
+    first step had ended, kernels being built; records of earlier versions do not tell it. `tokens_per_second` is of the steps
+    after that (`seconds_per_step`).
 
     A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
     what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
@@ -96,6 +98,7 @@ class RunRecord(Strict):
     train_flops_6n: float
     train_flops_6n_non_embedding: float
     wall_seconds: float | None = None
+    start_seconds: float | None = None
     tokens_per_second: float | None = None
     peak_memory_bytes: int | None = None
     weights_sha256: str | None = None
@@ -110,6 +113,11 @@ class RunRecord(Strict):
     def spent_share(self) -> float:
         """The share of its tokens, and so of its FLOPs, that the run trained on itself: below 1 where it has a trunk."""
         return 1.0 if self.spent_tokens is None or not self.tokens else self.spent_tokens / self.tokens
+
+    @property
+    def own_steps(self) -> float:
+        """The steps that the run took itself."""
+        return self.steps * self.spent_share
 
     @property
     def exclusion(self) -> str | None:
@@ -129,8 +137,17 @@ class RunRecord(Strict):
         return None if self.exclusion is not None else self.loss_nats
 
 
+def seconds_per_step(seconds: float, start_seconds: float | None, steps: float) -> float:
+    """What a step took, but for the first where there are more, of the steps that a run took itself in so many seconds."""
+    first = 0 if start_seconds is None or steps <= 1 else 1
+    return (seconds - (start_seconds or 0.0) * first) / (steps - first)
+
+
 NO_COLUMNS = ("config", "environment", "schema_version", "weights_sha256")
 """What of a record stands in no column of its own."""
+
+TOLD_BY_SOME = ("unknown_share", "layers_cut", "start_seconds", "trunk", "trunk_step")
+"""What has a column where any record tells it."""
 
 FOREIGN = "not part of the sweep as last launched"
 """Why fits leave out a run of another cell than the sweep now has."""
@@ -141,20 +158,15 @@ def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozens
 
     `cell` is shared by the runs that differ only in the `tuned` knobs and the seed; `exclusion` says why fits leave a row
     out and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is FOREIGN whatever became of
-    it. What the runs spent themselves is told where any of them has a trunk, layers cut where any has a donor, and the share of
-    [UNK] where any record does. Rows are ordered by size, budget, learning rate and seed, so that the same records give the
-    same bytes.
+    it. What not every record tells has a column where any does, and what the runs spent themselves where any has a trunk.
+    Rows are ordered by size, budget, learning rate and seed, so that the same records give the same bytes.
     """
     import pandas as pd
 
     rows = []
-    told = any(record.unknown_share is not None for record in records)
-    branched = any(record.trunk is not None for record in records)
-    cut = any(record.layers_cut is not None for record in records)
+    untold = {name for name in TOLD_BY_SOME if all(getattr(record, name) is None for record in records)}
+    unshown = {*NO_COLUMNS, *untold, *(["spent_tokens"] if "trunk" in untold else [])}
     for record in sorted(records, key=lambda record: record.run_id):
-        unshown = {*NO_COLUMNS} | (set() if branched else {"spent_tokens", "trunk", "trunk_step"})
-        unshown |= set() if cut else {"layers_cut"}
-        unshown |= set() if told else {"unknown_share"}
         values = record.model_dump(mode="json", exclude=unshown)
         environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
         cell = cell_of(record.config, tuned, record.data_fingerprint)

@@ -75,7 +75,9 @@ def test_a_branch_equals_a_run_trained_alone(recipe: dict[str, Any], corpus: Pat
     assert record.spent_share == pytest.approx(0.2)
     for ended, spent in ((record, 7 * 128), (lone, 35 * 128)):
         assert ended.wall_seconds is not None
-        assert ended.tokens_per_second == pytest.approx(spent / ended.wall_seconds)
+        assert ended.start_seconds is not None
+        assert 0 < ended.start_seconds < ended.wall_seconds
+        assert ended.tokens_per_second == pytest.approx((spent - 128) / (ended.wall_seconds - ended.start_seconds))
     assert "trunk" not in json.loads((alone.record_file).read_text())
     longest = trained(tmp_path / "alone", long)
     assert_same(trunk, longest)
@@ -182,13 +184,17 @@ def test_a_trunk_that_diverges_where_it_is_left_leaves_no_state(
 
 
 def test_the_seconds_of_a_trunk_are_not_those_of_its_branch() -> None:
-    saved = Clock("trunk").state_dict() | {"seconds": 1e6}
-    spent = {}
+    saved = Clock("trunk").state_dict() | {"seconds": 1e6, "start_seconds": 1e3}
+    spent, of_starts = {}, {}
     for run_id in ("trunk", "branch"):
         clock = Clock(run_id)
         clock.load_state_dict(saved)
-        spent[run_id] = clock.seconds
+        clock.on_train_batch_end()
+        spent[run_id], of_starts[run_id] = clock.seconds, clock.start_seconds
+        clock.on_train_batch_end()
+        assert clock.start_seconds == of_starts[run_id], "only the first step is of the start"
     assert spent["branch"] < 1e6 < spent["trunk"]
+    assert of_starts["branch"] < 1e3 < of_starts["trunk"]
 
 
 @pytest.mark.slow

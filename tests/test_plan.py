@@ -424,6 +424,18 @@ def test_a_model_is_billed_by_its_own_runs_and_another_by_what_a_step_costs_besi
     assert slow.rows[1].expected_seconds == pytest.approx(7.0 * middle.steps)
 
 
+def test_building_kernels_is_billed_once_a_run_and_not_every_step() -> None:
+    spec = sweep()
+    (small, large) = (cell.config for cell in cells(spec))
+    seconds = 20 + (small.steps - 1) * 0.01
+    earlier = record(small, environment=environment().model_dump(), start_seconds=20.0, wall_seconds=seconds)
+    paid = bill(Plan(spec), [CORE], [earlier])
+    assert paid.rows[0].expected_seconds == pytest.approx(20 + small.steps * 0.01)
+    per_flop = 0.01 / (small.flops_per_token["train_flops"] * small.recipe.batch_tokens)
+    flops = large.flops_per_token["train_flops"] * large.tokens
+    assert paid.rows[1].expected_seconds == pytest.approx(20 + flops * per_flop)
+
+
 def test_a_bill_knows_what_other_sweeps_of_the_folder_have_trained() -> None:
     spec = sweep(seeds=2)
     first, second = cells(spec)

@@ -633,3 +633,26 @@ def test_two_ranks_and_one_give_the_same_losses_though_they_stopped_between_two_
     assert record.environment is not None
     assert record.environment.devices == 2
     assert json.loads(folder.record_file.read_text())["state"] == "COMPLETED"
+
+
+def test_a_slow_first_step_is_the_start_of_a_run_and_slows_no_row(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where kernels are built in it: rows are of two steps, of which the first row's leave the first one out."""
+    original = MaskedLanguageModelling.training_step
+
+    def slow_at_first(self: MaskedLanguageModelling, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        time.sleep(3.0 * (self.trainer.global_step == 0))
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(MaskedLanguageModelling, "training_step", slow_at_first)
+    folder = trained(tmp_path, config(corpus, recipe={"budget": {"steps": 100}}))
+    record = folder.record()
+    assert record is not None
+    assert record.start_seconds is not None
+    assert record.start_seconds > 3
+    assert record.tokens_per_second is not None
+    assert record.tokens_per_second > 100 * 128 / 3
+    first = next(row for row in folder.metrics() if "perf/tokens_per_second" in row)
+    assert first["trainer/step"] == 2
+    assert first["perf/tokens_per_second"] > 2 * 128 / 3

@@ -169,7 +169,7 @@ class MaskedLanguageModelling(pl.LightningModule):
 
     def on_train_start(self) -> None:
         """Start the clock of the first row, and make the graph of a step where kernels are graphed."""
-        self._row_started, self._row_step = time.perf_counter(), self.steps_done
+        self._row_started, self._row_step, self._starting = time.perf_counter(), self.steps_done, True
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, torch.optim.Optimizer)
         if self.kernels == "graphed":
@@ -180,8 +180,10 @@ class MaskedLanguageModelling(pl.LightningModule):
                 group["lr"], group["capturable"] = float(group["lr"]), False
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """Log a row where one is due."""
+        """Log a row where one is due; an attempt's first step, which builds kernels, is in no row's throughput."""
         self.log_due_row()
+        if self._starting:
+            self._row_started, self._row_step, self._starting = time.perf_counter(), self.steps_done, False
 
     def log_due_row(self) -> None:
         """Log the row of this step where it is due and not logged yet, so that a checkpoint of this step comes after it."""

@@ -203,5 +203,5 @@ def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: tuple[int, 
         runs=runs[0],
         runs_left=runs[1],
         train_flops=flops,
-        expected_seconds=spent_steps * times.seconds(config, flops / spent_steps) if spent_steps else 0.0,
+        expected_seconds=times.start_seconds + spent_steps * times.seconds(config, flops / spent_steps) if spent_steps else 0.0,
     )

@@ -11,11 +11,14 @@ import numpy as np
 from study.config import RunConfig
 from study.memory import Precision
 from study.quantities import plural
-from study.records import Environment, RunRecord
+from study.records import Environment, RunRecord, seconds_per_step
 from study.sweeping.executors.slots import Slot
 
 ASSUMED_FLOPS_PER_SECOND = {"cpu": 4e10, "cuda": 1e14}
 """What a device is taken to achieve (train_flops per second) before any record of it is there: one CPU core, one GPU."""
+
+ASSUMED_START_SECONDS = {"cpu": 0.0, "cuda": 10.0}
+"""What building the kernels of a run is taken to cost before any record is there."""
 
 ASSUMED_SECONDS_PER_STEP = {"cpu": 0.005, "cuda": 0.004}
 """What a step is taken to cost beside its FLOPs before any record is there: starting kernels, the optimiser, small products."""
@@ -42,12 +45,13 @@ class Share:
 class StepTimes:
     """Seconds of an optimiser step: `measured` by what it does where earlier runs did the same, else overhead + FLOPs ÷ rate.
 
-    `basis` says in words what both rest on.
+    `start_seconds` are what a run takes beside its steps, for building their kernels. `basis` says in words what both rest on.
     """
 
     measured: Mapping[tuple[object, ...], float]
     overhead_seconds: float
     flops_per_second: float
+    start_seconds: float
     basis: str
 
     def seconds(self, config: RunConfig, flops_per_step: float) -> float:
@@ -63,6 +67,7 @@ class _Timed:
     work: tuple[object, ...]
     flops: float
     seconds: float
+    start_seconds: float
     share: Share
     ran_on: Environment
 
@@ -87,7 +92,8 @@ def step_times(
     if not used:
         rate = share.amount * ASSUMED_FLOPS_PER_SECOND[slot.device]
         overhead = ASSUMED_SECONDS_PER_STEP[slot.device]
-        return StepTimes({}, overhead, rate, f"{_words(overhead, rate)}, assumed: no earlier run here")
+        start = ASSUMED_START_SECONDS[slot.device]
+        return StepTimes({}, overhead, rate, start, f"{_words(overhead, rate)}, assumed: no earlier run here")
     used = [timed for timed in used if precision in (None, timed.ran_on.precision)] or used
     told = _precisions(used, precision)
     if alike := [timed for timed in used if timed.share == share]:
@@ -101,17 +107,19 @@ def step_times(
     steps = [(times[0][0], median(seconds for _, seconds in times)) for times in scaled.values()]
     overhead, rate = _fitted(steps)
     measured = {work: seconds for work, (_, seconds) in zip(scaled, steps, strict=True)}
-    return StepTimes(measured, overhead, rate, f"{_words(overhead, rate)}, {source}")
+    start = median(timed.start_seconds for timed in used)
+    return StepTimes(measured, overhead, rate, start, f"{_words(overhead, rate)}, {source}")
 
 
 def _timed(record: RunRecord, slot: Slot) -> _Timed | None:
     """What a record says of the time of a step on such a device, None where it says nothing."""
-    ran_on, steps = record.environment, record.steps * record.spent_share
+    ran_on, steps, start = record.environment, record.own_steps, record.start_seconds
     if ran_on is None or not record.wall_seconds or not steps or (ran_on.device == "cpu") != (slot.device == "cpu"):
         return None
     flops = record.train_flops / record.steps
     share = _share(slot, ran_on.devices, ran_on.threads, ran_on.sharing)
-    return _Timed(_work(record.config, flops), flops, record.wall_seconds / steps, share, ran_on)
+    seconds = seconds_per_step(record.wall_seconds, start, steps)
+    return _Timed(_work(record.config, flops), flops, seconds, start or 0.0, share, ran_on)
 
 
 def _share(slot: Slot, devices: int, threads: int, sharing: int) -> Share:

@@ -114,22 +114,35 @@ def _validates_after(trainer: pl.Trainer) -> bool:
 
 
 class Clock(pl.Callback):
-    """Keeps the seconds that a run has trained and validated, over all its attempts; those of its trunk are not its own."""
+    """Keeps the seconds that a run has trained and validated, over all its attempts; those of its trunk are not its own.
+
+    Of these, an attempt's up to the end of its first step are its start: kernels are built in it.
+    """
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self._before, self._started = 0.0, time.perf_counter()
+        self._starts_before, self._start = 0.0, 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds so far."""
         return self._before + time.perf_counter() - self._started
 
+    @property
+    def start_seconds(self) -> float:
+        """Seconds of all starts."""
+        return self._starts_before + self._start
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """End the start with the first step."""
+        self._start = self._start or time.perf_counter() - self._started
+
     def state_dict(self) -> dict[str, Any]:
         """What has been spent."""
-        return {"seconds": self.seconds, "run_id": self.run_id}
+        return {"seconds": self.seconds, "start_seconds": self.start_seconds, "run_id": self.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what earlier attempts had spent when they saved."""
         if state_dict.get("run_id", self.run_id) == self.run_id:
-            self._before = state_dict["seconds"]
+            self._before, self._starts_before = state_dict["seconds"], state_dict.get("start_seconds", 0.0)

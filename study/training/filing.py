@@ -21,7 +21,7 @@ from study.errors import InputError
 from study.folders import RunFolder
 from study.memory import Precision
 from study.ownership import Attempt
-from study.records import RunRecord, State, counts_of, timestamp
+from study.records import RunRecord, State, counts_of, seconds_per_step, timestamp
 from study.training.execution import Execution, environment, peak_memory_bytes
 from study.training.trainer import Trained
 
@@ -155,15 +155,17 @@ def _facts(
     if losses := [row["train/loss"] for row in rows if "train/loss" in row]:
         facts["train_loss_nats"] = losses[-1]
     if outcome.trained is not None:
-        validation = outcome.trained.validation
+        validation, seconds, start = outcome.trained.validation, outcome.trained.seconds, outcome.trained.start_seconds
+        own_steps = facts["spent_tokens"] / config.recipe.batch_tokens
         facts |= {
             "loss_nats": validation.loss,
             "loss_standard_error_nats": validation.standard_error,
             "accuracy": validation.accuracy,
             "validation_masked_tokens": int(validation.tokens.sum()),
             "stuck_at_unigram": validation.loss > (1 - UNIGRAM_MARGIN) * prepared.unigram_entropy_nats,
-            "wall_seconds": outcome.trained.seconds,
-            "tokens_per_second": facts["spent_tokens"] / outcome.trained.seconds,
+            "wall_seconds": seconds,
+            "start_seconds": start,
+            "tokens_per_second": config.recipe.batch_tokens / seconds_per_step(seconds, start, own_steps) if own_steps else 0.0,
         }
     return facts
 

@@ -44,11 +44,15 @@ ROWS = 50
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that reached its target: its module, what the validation after the last step found, and the seconds it took."""
+    """A run that reached its target: its module, what the validation after the last step found, and the seconds it took.
+
+    `start_seconds` of these went by until the first step of each attempt had ended, None where nothing was trained.
+    """
 
     module: MaskedLanguageModelling
     validation: ValidationResult
     seconds: float
+    start_seconds: float | None = None
 
 
 def fit(
@@ -113,7 +117,7 @@ def fit(
     finally:
         if metrics is not None:
             metrics.close()
-    return Trained(module, validation, clock.seconds)
+    return Trained(module, validation, clock.seconds, clock.start_seconds)
 
 
 def validated(
