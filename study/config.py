@@ -7,15 +7,18 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from study.architecture import ALSO_BUILT, BUILT, NOT_IN_MLM, Architecture, unbuildable, unlike_bert
 from study.counting import flops_per_token, masked_positions, parameters
+from study.errors import InputError
 from study.named_runs import NO_RUN, Donor, Teacher, as_told, donor_of, teacher_of
+from study.quantities import read_count
 from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, flatten, set_path, whole
 from study.yaml_files import read_yaml
 
@@ -97,6 +100,18 @@ class Masking(Strict):
         return self
 
 
+def _counted(value: object) -> object:
+    """A count that is written with a prefix as a number, everything else as it is."""
+    if isinstance(value, str) and value[-1:].isalpha():
+        with suppress(InputError):
+            return read_count("", value)
+    return value
+
+
+Amount = Annotated[Positive, BeforeValidator(_counted)]
+"""A finite number above zero, which may be written as on the command line: 10M for ten million."""
+
+
 class Budget(Strict):
     """How long a run trains, in exactly one unit; the run takes the whole steps that fit in it.
 
@@ -104,9 +119,9 @@ class Budget(Strict):
     multiplies `parameters`, the unique tensors of the MLM model. No steps take the weights that a run begins with as they are.
     """
 
-    tokens: Positive | None = None
+    tokens: Amount | None = None
     steps: Index | None = None
-    flops: Positive | None = None
+    flops: Amount | None = None
     tokens_per_parameter: Positive | None = None
 
     @model_validator(mode="after")

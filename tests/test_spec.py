@@ -87,6 +87,15 @@ def test_what_a_sweep_cannot_say(changes: dict[str, Any], place: str, message: s
     assert message in told[place]
 
 
+def test_amounts_may_be_written_as_on_the_command_line() -> None:
+    assert sweep(budgets={"steps": [], "tokens": ["10M", "1.5e6"]}).budgets.tokens == (1e7, 1.5e6)
+    assert sweep(budgets={"steps": [], "flops": ["2.5P"]}).budgets.flops == (2.5e15,)
+    shapes = {"grid": None, "iso_parameters": ["4k"], "depth": [1]}
+    assert (sweep(shapes=shapes).shapes or Shapes()).iso_parameters == (4000.0,)
+    assert "'10X' is not a number" in problems(budgets={"steps": [], "tokens": ["10X"]})["budgets.tokens[0]"]
+    assert "holds 1000000.0 twice" in problems(budgets={"steps": [], "tokens": ["1M", 1e6]})["budgets.tokens"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

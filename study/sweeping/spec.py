@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from study.config import Budget, DataConfig, Masking
+from study.config import Amount, Budget, DataConfig, Masking
 from study.schema import Count, Distinct, Index, Positive, Several, Strict, Text, whole
 from study.score_config import Downstream
 from study.sweeping.resources import Resources
@@ -26,9 +26,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 class Budgets(Strict):
     """Budgets of a sweep, each a cell of its own: any of the units of a run's budget, each with a list of values."""
 
-    tokens: Distinct[Annotated[Positive, Field(le=1e18)]] = ()
+    tokens: Distinct[Annotated[Amount, Field(le=1e18)]] = ()
     steps: Distinct[Annotated[Index, Field(le=10**12)]] = ()
-    flops: Distinct[Annotated[Positive, Field(le=1e30)]] = ()
+    flops: Distinct[Annotated[Amount, Field(le=1e30)]] = ()
     tokens_per_parameter: Distinct[Annotated[Positive, Field(le=1e6)]] = ()
 
     @model_validator(mode="after")
