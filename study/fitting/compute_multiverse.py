@@ -13,7 +13,7 @@ import numpy as np
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
-from study.fitting.compute_optimal import over_runs
+from study.fitting.compute_optimal import over_clusters
 from study.fitting.estimation import fit
 from study.fitting.frontiers import check_split, iso_flop, iso_flop_groups, parametric
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
@@ -123,7 +123,7 @@ def _parametric(points: Observations) -> Iterator[Universe]:
 def _valley(points: Observations) -> Iterator[Universe]:
     try:
         check_split(points.columns["parameters"], points.columns["tokens"])
-        found = over_runs(points, iso_flop)
+        found = over_clusters(points, iso_flop)
     except InputError as error:
         yield Universe({}, f"refused: {error.problems[0]}", None)
         return

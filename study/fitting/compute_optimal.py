@@ -33,7 +33,7 @@ class Frontiers:
 
 
 RESAMPLES = 200
-"""Resamples of the runs for an approach that goes through best runs, where rows share runs."""
+"""Resamples of the clusters for an approach that goes through best runs, where rows share clusters."""
 
 _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
     "envelope": envelope,
@@ -47,9 +47,10 @@ _APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
 def frontiers(source: Source) -> Frontiers:
     """The frontier by every approach, or in words why there is none.
 
-    Where rows share runs, as checkpoints do, every interval is of resamples of the runs. Tokens are C/(6·N) where the source or
-    its table has FLOPs but no tokens. C is what orders the runs, but for the parametric approach, whose minimum has a closed
-    form at 6·N·D alone. Raises InputError where the table cannot be read, and with every reason where no approach finds one.
+    Where rows share runs, as checkpoints do, or in a ledger shapes, every interval is of resamples of these. Tokens are C/(6·N)
+    where the source or its table has FLOPs but no tokens. C is what orders the runs, but for the parametric approach, whose
+    minimum has a closed form at 6·N·D alone. Raises InputError where the table cannot be read, and with every reason where no
+    approach finds one.
     """
     if _only_flops(source):
         source = replace(source, roles={**source.roles, "tokens": "C/(6*N)"})
@@ -57,7 +58,7 @@ def frontiers(source: Source) -> Frontiers:
     if not len(points):
         raise InputError.at(str(source.table.path), "no row is left that has a number in all of parameters, tokens and loss")
     check_split(points.columns["parameters"], points.columns["tokens"])
-    ways: dict[str, Callable[[], Frontier]] = {name: partial(over_runs, points, each) for name, each in _APPROACHES.items()}
+    ways: dict[str, Callable[[], Frontier]] = {name: partial(over_clusters, points, each) for name, each in _APPROACHES.items()}
     ways["parametric"] = lambda: _of_law(fit(LAWS["chinchilla"], points))
     found = {name: _attempt(way) for name, way in ways.items()}
     if all(isinstance(one, str) for one in found.values()):
@@ -100,23 +101,24 @@ def _only_flops(source: Source) -> bool:
     return flops and not tokens
 
 
-def over_runs(points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier]) -> Frontier:
-    """The frontier by an approach through best runs; where rows share runs, with a 95% interval that takes the runs as drawn.
+def over_clusters(points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier]) -> Frontier:
+    """The frontier by an approach through best runs; where rows share clusters, with a 95% interval that takes these as drawn.
 
-    Runs are drawn with replacement, all rows of a run together (Efron 1979); fewer than three give no interval, nor does a line
-    that has none. Where over 5% of the resamples have no frontier it is weakly identified.
+    They are drawn with replacement, all rows of one together (Efron 1979): a run's checkpoints lie off the law together, and a
+    shape's runs. Fewer than three give no interval, nor does a line that has none. Where over 5% of the resamples have no
+    frontier it is weakly identified.
     """
     rows = np.array([points.columns["parameters"], points.budget, points.response])
     compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
-    found, runs = replace(approach(*rows), compute=compute), points.n_runs
-    if runs == len(points) or found.interval is None:
+    found, clusters = replace(approach(*rows), compute=compute), points.n_clusters
+    if clusters == len(points) or found.interval is None:
         return found
-    if runs < FEWEST_CLUSTERS:
+    if clusters < FEWEST_CLUSTERS:
         return replace(found, interval=None)
     exponents = []
-    for draw in times_drawn(runs, RESAMPLES, seed=0):
+    for draw in times_drawn(clusters, RESAMPLES, seed=0):
         with suppress(InputError):
-            exponents.append(approach(*rows.repeat(draw[points.runs], axis=1)).exponent)
+            exponents.append(approach(*rows.repeat(draw[points.clusters], axis=1)).exponent)
     low, high = percentile_interval(np.array(exponents))
     found = replace(found, interval=(float(low), float(high)) if exponents else None)
     if (lost := RESAMPLES - len(exponents)) <= 0.05 * RESAMPLES:
