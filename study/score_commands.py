@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.errors import InputError, Problem, option_name
-from study.options import as_json, device_option, output_folder
+from study.options import as_json, device_option, output_folder, results_option
 
 if TYPE_CHECKING:
     from study.score_config import Downstream
@@ -71,18 +71,19 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
 @click.option("--pooling", type=click.Choice(["mean", "cls"]), default="mean", show_default=True)
 @precision_option
 @click.option("--output", type=click.Path(path_type=Path), help=".npy or .parquet.  [default: TEXTS with .npy]")
+@results_option
 @device_option
 def features(
-    folder: Path, texts: Path, layer: int | None, pooling: Any, precision: Any, output: Path | None, device: Any
+    folder: Path, texts: Path, layer: int | None, pooling: Any, precision: Any, output: Path | None, results: Path, device: Any
 ) -> None:
-    """Write the embedding of each line of TEXTS by one layer of a completed RUN."""
+    """Write the embedding of each line of TEXTS by one layer of a completed RUN, its folder, its id or the start of it."""
     from study.quantities import plural
     from study.scoring.embedding import embed, output_file, read_texts, write_embeddings
     from study.scoring.launch import one_run
     from study.sweeping.executors.slots import local_slots
 
     lines, into = read_texts(texts), output_file(texts, output)
-    run = one_run(folder)
+    run = one_run(_folder(folder, results))
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
     found = embed(run, lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
     write_embeddings(into, found.values, lines)
@@ -94,16 +95,17 @@ def features(
 @click.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("into", metavar="NEW_FOLDER", type=click.Path(path_type=Path))
-def export(folder: Path, into: Path) -> None:
+@results_option
+def export(folder: Path, into: Path, results: Path) -> None:
     """Write the encoder of a completed RUN as a NEW_FOLDER that transformers opens, with its tokeniser and its record.
 
-    Post-norm encoders become BERT (RoFormer with rotary positions), pre-norm ones Megatron-BERT (ESM with rotary positions),
-    whose classes in transformers compute the same.
+    RUN is its folder, its id or the start of it. Post-norm encoders become BERT (RoFormer with rotary positions), pre-norm ones
+    Megatron-BERT (ESM with rotary positions), whose classes in transformers compute the same.
     """
     from study.scoring.exporting import export as write
     from study.scoring.launch import one_run
 
-    exported = write(one_run(folder), into)
+    exported = write(one_run(_folder(folder, results)), into)
     opened = f"transformers.{exported.class_name}.from_pretrained({str(into)!r})"
     click.echo(f"{exported.parameters:,} parameters: {into}; open it with {opened}, or any Auto class")
 
@@ -139,6 +141,14 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
     record = run.record()
     assert record is not None
     click.echo(record.model_dump_json(indent=1, exclude_none=True) if as_json else to_text(run, record))
+
+
+def _folder(name: Path, results: Path) -> Path:
+    """A folder that is there, else that of the run in `results` with an id or its start, where there is one."""
+    from study.folders import runs_of_id
+
+    found = [] if name.exists() else runs_of_id(str(name), results)
+    return found[0].path if found else name
 
 
 def _downstream(asked: dict[str, Any]) -> Downstream:

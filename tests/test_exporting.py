@@ -111,3 +111,7 @@ def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, 
     status, _, err = study("export", first.sweep.path, tmp_path / "new")
     assert status == 2
     assert "runs serve; give the folder of one, as runs/" in err
+    status, told, err = study("export", second.run_id[:6], tmp_path / "new", "--results", place / "results")
+    assert (status, err) == (0, "")
+    assert "MegatronBertForMaskedLM" in told
+    assert "is neither the folder of a run" in study("export", "0" * 16, tmp_path / "none", "--results", place / "results")[2]

@@ -36,6 +36,8 @@ def test_each_line_has_its_embedding(study: Any, run: RunFolder, texts: Path) ->
     assert (status, out) == (0, f"3 embeddings of width 16: {texts.with_suffix('.npy')}\n")
     expected = embed(pretrained(run.path), LINES, None, "mean", "fp32", Execution()).values
     np.testing.assert_allclose(np.load(texts.with_suffix(".npy")), expected, atol=1e-6)
+    by_id = study("features", run.run_id[:8], texts, "--device", "cpu", "--results", run.sweep.path.parent)
+    assert by_id[:2] == (0, out)
 
 
 def test_a_parquet_file_keeps_the_texts_beside_the_embeddings(study: Any, run: RunFolder, texts: Path) -> None:
