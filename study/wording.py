@@ -42,8 +42,15 @@ def _power(words: str) -> str:
 
 
 def budget_words(budget: Budget) -> str:
-    """A budget in its own unit: 1.0M tokens, 20 tokens per parameter."""
-    return f"{(compact_flops if of_flops(budget.unit) else compact)(budget.amount)} {budget.unit}"
+    """A budget as it was given, in its own unit, unlike any other: 1.25M tokens, 12.25 tokens per parameter, 3e15 FLOPs."""
+    words = _exact(budget.amount)
+    return f"{words if of_flops(budget.unit) else in_billions(words)} {budget.unit}"
+
+
+def _exact(number: float) -> str:
+    """A number with all of its digits: from 1,000 to T with its SI prefix, or in full where those are more than six."""
+    few = 1000 <= number < _UP_TO and number == float(f"{number:.6g}")  # what EngFormatter writes
+    return _engineering(number) if few else _power(f"{number:,.15g}")
 
 
 def shape_and_setting(shape: str, setting: str) -> str:
@@ -52,7 +59,7 @@ def shape_and_setting(shape: str, setting: str) -> str:
 
 
 def at_budget(words: str, budget: str) -> str:
-    """What is trained and on how much, where that is told: L2-H128-A2-F512 at 1.0M tokens."""
+    """What is trained and on how much, where that is told: L2-H128-A2-F512 at 1M tokens."""
     return f"{words} at {budget}" if budget else words
 
 

@@ -279,7 +279,7 @@ def test_search_reports_best_and_front(tmp_path: Path) -> None:
     loss = answer.to_dict()["findings"]["loss"]
     assert "Lowest loss" in loss[0]
     assert any("No comparison at equal parameters" in sentence for sentence in loss)
-    assert any(line.startswith("Lowest loss at 1.0M tokens: L2-H192") for line in loss)
+    assert any(line.startswith("Lowest loss at 1M tokens: L2-H192") for line in loss)
     assert any("; the front below that size: L1-H64" in line for line in loss)
     assert len(answer.to_dict()["comparisons"]["front"]) >= 2
     told = ["No law is fitted: a search gives few sizes their best rate, and may prune the others."]

@@ -128,7 +128,7 @@ def test_a_setting_whose_seeds_scatter_widely_lends_its_scatter_to_no_other(tmp_
     }
     sentence = next(line for line in undecided(found) if "scatters" in line)
     assert sentence.startswith("How widely each cell scatters over seeds: unevenly, so that intervals take each cell's own")
-    assert "at 1.0M tokens 0.0" in sentence
+    assert "at 1M tokens 0.0" in sentence
     assert "(norm=pre) to 0." in sentence
     assert "(norm=post) (Bartlett's p = " in sentence
     assert found.differences()["seed_scatter"][0]["alike"] is False
@@ -138,8 +138,8 @@ def test_a_setting_whose_seeds_scatter_widely_lends_its_scatter_to_no_other(tmp_
     larger = replace(scatter, pool=replace(scatter.pool, doublings=21))
     several = replace(found, comparisons=replace(found.comparisons, seed_scatter=(scatter, larger)))
     sentence = next(line for line in undecided(several) if "scatters" in line)
-    assert "at 1.0M tokens (1.05M tokens or so) 0.0" in sentence
-    assert "; at 1.0M tokens (2.1M tokens or so) 0.0" in sentence
+    assert "at 1M tokens (1.05M tokens or so) 0.0" in sentence
+    assert "; at 1M tokens (2.1M tokens or so) 0.0" in sentence
 
 
 def test_what_would_decide_is_reckoned_with_each_cells_own_seeds(tmp_path: Path) -> None:
@@ -241,20 +241,20 @@ def test_settings_of_one_shape_are_compared_in_the_order_of_the_sweep(tmp_path: 
     assert {(pair.first, pair.second, pair.weighs, pair.against) for pair in pairs} == {
         ("norm=post", "norm=pre", "architecture.norm", None)
     }
-    assert [pair.family for pair in pairs] == [f"L{depth}-H64-A2-F256, 1.0M tokens" for depth in (1, 2, 4)]
+    assert [pair.family for pair in pairs] == [f"L{depth}-H64-A2-F256, 1M tokens" for depth in (1, 2, 4)]
     for pair, gap in zip(pairs, (0.0, 0.2, 0.4), strict=True):
         assert pair.difference.estimate_nats == pytest.approx(gap, abs=0.03)
     sentence, *rest = loss_findings(found)
     assert sentence == ("At equal shape and tokens, of 3 pairs norm=post is lower in 0, norm=pre in 2, undecided 1 (Holm, 5%).")
     assert rest[0].startswith("Averaged over 3 places, norm=post minus norm=pre: +0.1")
-    assert rest[2].startswith("L2-H64-A2-F256, 1.0M tokens: norm=pre is lower, norm=post minus norm=pre: +0.")
+    assert rest[2].startswith("L2-H64-A2-F256, 1M tokens: norm=pre is lower, norm=post minus norm=pre: +0.")
     assert "norm=post minus norm=pre" in " ".join(undecided(found))
     assert verdict(pairs[1:]).startswith("norm=pre is lower in every pair: at equal shape and tokens, of 2 pairs")
     assert found.laws.fits == ()
     assert found.laws.reasons == (
         "No fit of power-floor: its 3 parameters need 4 different points or more, here are 3 in 6 rows",
     ), "once, since it holds for both"
-    assert "depth from L1-H64-A2-F256 to L2-H64-A2-F256 (norm=pre) at 1.0M tokens" in " ".join(loss_findings(found))
+    assert "depth from L1-H64-A2-F256 to L2-H64-A2-F256 (norm=pre) at 1M tokens" in " ".join(loss_findings(found))
 
 
 def test_a_knob_that_some_runs_lack_is_a_setting(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_of_two_settings_a_pair_holds_one(tmp_path: Path) -> None:
         add_run(folder, in_setting(run_config(1, 64, seed=seed), norm=norm, dropout=dropout), Law(depth_effect=0))
     pairs = evidence_of(folder, include_unbracketed=True).comparisons.pairs
     of_norm = [pair for pair in pairs if pair.weighs == "architecture.norm"]
-    assert {pair.family for pair in of_norm} == {f"L1-H64-A2-F256, dropout={x}, 1.0M tokens" for x in ("0", "0.02", "0.1")}
+    assert {pair.family for pair in of_norm} == {f"L1-H64-A2-F256, dropout={x}, 1M tokens" for x in ("0", "0.02", "0.1")}
     assert {(pair.first, pair.second) for pair in of_norm} == {("norm=pre", "norm=post")}, "unlisted words go by the alphabet"
     of_dropout = [pair for pair in pairs if pair.weighs == "recipe.dropout"]
     assert [(pair.first, pair.second) for pair in of_dropout[:3]] == [
@@ -381,7 +381,7 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
     pairs = [pair for pair in found.comparisons.pairs if pair.weighs == "recipe.batch_tokens"]
     assert len(pairs) == 12
     assert {pair.family for pair in pairs} == {
-        f"L2-H64-A2-F256, norm={norm}, {tokens} tokens" for norm in ("post", "pre") for tokens in ("1.0M", "2.0M")
+        f"L2-H64-A2-F256, norm={norm}, {tokens} tokens" for norm in ("post", "pre") for tokens in ("1M", "2M")
     }
     sizes = {f"batch_tokens={batch}": log2(batch) for batch in batches}
     for pair in pairs:
@@ -392,7 +392,7 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
         "batch_tokens=512 is lower than batch_tokens=1024 in 4 of 4 and batch_tokens=2048 in 4 of 4" in loss_findings(found)[0]
     )
     fronts = [line for line in loss_findings(found) if line.startswith("Lowest")]
-    assert [line.split(":")[0] for line in fronts] == ["Lowest loss at 1.0M tokens", "Lowest loss at 2.0M tokens"]
+    assert [line.split(":")[0] for line in fronts] == ["Lowest loss at 1M tokens", "Lowest loss at 2M tokens"]
 
 
 def test_of_many_families_the_widest_and_the_least_wide_are_told(tmp_path: Path) -> None:
@@ -407,8 +407,8 @@ def test_of_many_families_the_widest_and_the_least_wide_are_told(tmp_path: Path)
     told = [line for line in loss_findings(found) if "norm=pre minus norm=post" in line]
     assert told[0].startswith("Averaged over 9 places, norm=pre minus norm=post: +0.3")
     assert [line.partition(": norm=")[0] for line in told[1:]] == [
-        "Widest decided of 9 families: L2-H128-A2-F512, 4.0M tokens",
-        "Least wide decided: L2-H64-A2-F256, 2.0M tokens",
+        "Widest decided of 9 families: L2-H128-A2-F512, 4M tokens",
+        "Least wide decided: L2-H64-A2-F256, 2M tokens",
     ]
 
 
@@ -438,7 +438,7 @@ def test_shapes_are_compared_at_equal_flops_where_budgets_are_flops(tmp_path: Pa
     assert rest[0].startswith(
         "Averaged over 2 places, L1-H128-A2-F512 has the lowest mean. The others minus it, decided: L2-H92-A2-F368 +0.19"
     )
-    assert rest[1].startswith("200.1k non-embedding parameters, 300.0G FLOPs: L1-H128-A2-F512 is lower")
+    assert rest[1].startswith("200.1k non-embedding parameters, 300G FLOPs: L1-H128-A2-F512 is lower")
     assert [len(scatter.variances) for scatter in found.comparisons.seed_scatter] == [3, 3]
 
 
@@ -461,7 +461,7 @@ def test_runs_that_are_no_more_of_the_sweep_make_no_settings(tmp_path: Path) -> 
     cells = {str(name) for name, runs in folder.write_ledger().groupby("cell") if runs["recipe.beta1"].iloc[0] == 0.9}
     folder.cells_file.write_text(json.dumps(sorted(cells)))
     (pair,) = evidence_of(folder, include_unbracketed=True).comparisons.pairs
-    assert (pair.family, pair.first) == ("L1-H64-A2-F256, 1.0M tokens", "dropout=0.1")
+    assert (pair.family, pair.first) == ("L1-H64-A2-F256, 1M tokens", "dropout=0.1")
 
 
 def test_a_law_of_a_sweep_that_varies_a_knob_is_fitted_to_one_setting(tmp_path: Path) -> None:
@@ -598,7 +598,7 @@ def test_figures_have_a_panel_a_family_and_where_these_would_be_many_one_a_budge
     monkeypatch.setattr("study.fitting.evidence.MOST_PANELS", len(found.families))
     assert found.panels() == {family.label: family.cells for family in found.families}
     monkeypatch.setattr("study.fitting.evidence.MOST_PANELS", len(found.families) - 1)
-    assert [*found.panels()] == ["1.0M tokens", "2.0M tokens"]
+    assert [*found.panels()] == ["1M tokens", "2M tokens"]
     assert {cell.name: cell.tokens for cells in found.panels().values() for cell in cells} == {
         cell.name: cell.tokens for cell in found.cells
     }
@@ -611,7 +611,7 @@ def test_fronts_and_steps_say_what_chance_and_the_rate_may_have_done(tmp_path: P
     assert "in all cells" in rate
     alone = evidence_of(depth_or_width(tmp_path / "a", budgets=(1e6,), seeds=1, rates=(4e-3, 8e-3), shapes=((1, 64),)))
     (rate,) = [line for line in undecided(alone) if "rate" in line]
-    assert rate.endswith(" in L1-H64-A2-F256 at 1.0M tokens.")
+    assert rate.endswith(" in L1-H64-A2-F256 at 1M tokens.")
     tuned = evidence_of(depth_or_width(tmp_path / "t", shapes=((1, 64), (1, 128))))
     assert not [line for line in undecided(tuned) if "rate" in line]
 
@@ -623,7 +623,7 @@ def test_steps_that_may_change_nothing_and_cells_without_a_usable_run_are_left_o
     found = evidence_of(folder)
     told = undecided(found)
     (cells,) = [line for line in told if "none of whose runs" in line]
-    assert cells.endswith(": L1-H256-A2-F1024 at 1.0M tokens.")
+    assert cells.endswith(": L1-H256-A2-F1024 at 1M tokens.")
     (steps,) = [line for line in told if "chance may do as much" in line]
     assert {gain.status for gain in found.gains} == {"decided", "undecided"}
     for gain in found.gains:
@@ -651,7 +651,7 @@ def test_cells_that_no_pair_has_are_named_where_their_rate_is_not_bracketed(tmp_
         add_run(folder, run_config(depth, width))
     told = undecided(evidence_of(folder))
     (rates,) = [line for line in told if line.startswith("How much is the learning rate's doing")]
-    assert "L1-H32-A2-F128 at 1.0M tokens, L1-H256-A2-F1024 at 1.0M tokens" in rates
+    assert "L1-H32-A2-F128 at 1M tokens, L1-H256-A2-F1024 at 1M tokens" in rates
     (left,) = [line for line in told if line.startswith("Left out of the comparisons")]
     assert "L2-H92-A2-F368" in left
 
@@ -664,7 +664,7 @@ def test_a_mean_without_the_seeds_that_did_not_learn_is_told(tmp_path: Path) -> 
     add_run(folder, run_config(1, 64, chosen, seed=1), stuck=True)
     add_run(folder, run_config(1, 128, 8e-3, seed=1), stuck=True)
     (told,) = [line for line in undecided(evidence_of(folder)) if "did not learn" in line]
-    assert told.endswith("did not learn: L1-H64-A2-F256 at 1.0M tokens (1 of 2).")
+    assert told.endswith("did not learn: L1-H64-A2-F256 at 1M tokens (1 of 2).")
 
 
 def test_a_run_at_another_value_of_a_tuned_knob_is_no_seed_that_did_not_learn(tmp_path: Path) -> None:
@@ -698,7 +698,7 @@ def test_a_front_is_of_one_budget_and_one_validation_set(tmp_path: Path) -> None
     found = evidence_of(folder)
     assert [cell.budget.tokens for cell in found.front] == [2.5e5] * 2 + [1e6] * 3
     fronts = [line for line in loss_findings(found) if "; the front below that size: L1-H64-A2-F256 " in line]
-    assert [line.split(":")[0].split(" at ")[1] for line in fronts] == ["250.0k tokens", "1.0M tokens"]
+    assert [line.split(":")[0].split(" at ")[1] for line in fronts] == ["250k tokens", "1M tokens"]
     assert all(line.count("L1-") == 2 for line in fronts)
     lowest = [line for line in loss_findings(found) if line.startswith("Lowest")]
     assert len(lowest) == 3
@@ -724,8 +724,8 @@ def test_settings_that_cost_other_flops_are_told_by_what_they_reach_for_them(tmp
         return [line for line in loss_findings(replace(found, cells=tuple(cells))) if "against train_flops" in line]
 
     (pays,) = fronts((1e9, 5.0), (2e9, 4.5), (4e9, 4.0), (8e9, 4.0))
-    budgets = (f"teacher={run}, 250.0k tokens: 4.5000 at 2e+09", "teacher=none, 1.0M tokens: 4.0000 at 4e+09")
-    assert pays.endswith(f": teacher=none, 250.0k tokens: 5.0000 at 1e+09; {'; '.join(budgets)}.")
+    budgets = (f"teacher={run}, 250k tokens: 4.5000 at 2e+09", "teacher=none, 1M tokens: 4.0000 at 4e+09")
+    assert pays.endswith(f": teacher=none, 250k tokens: 5.0000 at 1e+09; {'; '.join(budgets)}.")
     (pays_not,) = fronts((1e9, 5.0), (4e9, 4.5), (4e9, 4.0), (8e9, 4.1))
     assert f"teacher={run}" not in pays_not
     assert pays_not.count("teacher=none") == 2
@@ -759,7 +759,7 @@ def test_what_more_tokens_buy_is_told_by_shape_and_per_doubling(tmp_path: Path) 
         doublings = {4: 2, 2: 1}[round(gain.more_tokens / gain.fewer_tokens)]
         assert gain.nats_lowered_per_doubling == pytest.approx(lowered / doublings, rel=1e-3)
     told = [line for line in loss_findings(found) if "per doubling" in line]
-    last = "from 1.0M tokens to 2.0M tokens"
+    last = "from 1M tokens to 2M tokens"
     assert [line.split(":")[0] for line in told] == [f"L{depth}-H96-A2-F384 {last}" for depth in (1, 2)]
     assert not [line for line in undecided(found) if last in line]
 
@@ -780,7 +780,7 @@ def test_a_step_in_tokens_whose_interval_holds_zero_is_open(tmp_path: Path) -> N
     for tokens, seed in product((1e6, 1.1e6), (0, 1)):
         add_run(folder, run_config(1, 96, tokens=tokens, seed=seed), Law(seed_deviation=0.1))
     (line,) = (line for line in undecided(evidence_of(folder)) if line.startswith("Whether these steps"))
-    assert line.endswith(": L1-H96-A2-F384 from 1.0M tokens to 1.1M tokens.")
+    assert line.endswith(": L1-H96-A2-F384 from 1M tokens to 1.1M tokens.")
 
 
 @pytest.mark.parametrize(("ffn", "words"), [(512, "Width lowers loss more"), (920, "the shallower (of larger FFN) in 1")])
@@ -814,7 +814,7 @@ def test_heads_are_weighed_at_one_shape(tmp_path: Path) -> None:
         "Fewer heads lower loss more in every pair: at equal parameters and tokens, of 3 pairs the shape of more heads is "
         "lower in 0, that of fewer in 3, undecided 0 (Holm, 5%)."
     )
-    assert any(line.startswith("Lowest loss at 1.0M tokens: L2-H64-A2") for line in rest)
+    assert any(line.startswith("Lowest loss at 1M tokens: L2-H64-A2") for line in rest)
 
 
 def test_cells_of_one_size_stand_in_the_order_of_their_heads_and_open_pairs_by_what_would_decide_them(tmp_path: Path) -> None:

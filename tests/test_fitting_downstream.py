@@ -343,7 +343,7 @@ def test_budgets_of_one_shape_are_encoders_of_their_own_names(tmp_path: Path) ->
         assert "settings" not in str(task.forecast_from_sizes)
     assert all(score_table(evidence).count(f"| {name} |") == 2 for name in names)
     (told,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("On average")]
-    assert told.count(" at 2.0M tokens") == 2
+    assert told.count(" at 2M tokens") == 2
 
 
 def test_no_encoder_that_the_commonest_answer_matches_is_above_untrained(evidence: Evidence) -> None:
@@ -585,7 +585,7 @@ def test_budgets_of_one_shape_stand_side_by_side_and_the_larger_one_is_the_large
     low, high = panel.get_xlim()
     assert low < data["x"].min() < data["x"].max() < high, "published models are shown too"
     key = {line.get_label(): line.get_markersize() for line in drawn.legends[0].get_lines()}
-    assert key["1.0M tokens"] < key["2.0M tokens"]
+    assert key["1M tokens"] < key["2M tokens"]
     shown = [line for line in panel.get_lines() if line.get_marker() in list(MARKERS)]
     points = {x: line.get_markersize() for line in shown for x in np.asarray(line.get_xdata()).tolist()}
     assert all(points[row["x"]] == key[row["budget"]] for _, row in scores.iterrows())

@@ -21,6 +21,7 @@ from study.plotting import (
     learning_rate,
     loss_against_flops,
     loss_against_parameters,
+    loss_by_shape,
     loss_curves,
     paired_differences,
     what_doubling_adds,
@@ -201,8 +202,21 @@ def test_the_title_of_rates_counts_the_cells_that_are_not_shown(tmp_path: Path, 
     assert title.replace("\n", " ") == f"Loss by learning rate at the first seed (1 cell, 2 runs{told})"
 
 
+def test_budgets_that_are_nearly_the_same_stay_apart_in_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = depth_or_width(tmp_path / "s", shapes=((1, 128), (2, 92), (4, 64)), budgets=(1.00e6, 1.04e6), seeds=1)
+    folder.write_ledger()
+    evidence = gather(folder)
+    for most in (8, 1):
+        monkeypatch.setattr("study.fitting.evidence.MOST_PANELS", most)
+        assert learning_rate.frame(evidence)["cell"].nunique() == len(evidence.cells) == 6
+        assert loss_curves.frame(evidence)["run_id"].nunique() == sum(len(cell.runs) for cell in evidence.cells)
+    shapes, parameters = loss_by_shape.frame(evidence), loss_against_parameters.frame(evidence)
+    for data in (shapes[shapes["kind"] == "cell"], parameters, LossBySize("depth").frame(evidence).drop_duplicates("cell")):
+        assert data["panel"].value_counts().to_dict() == {"1M tokens": 3, "1.04M tokens": 3}
+
+
 def test_long_titles_of_panels_keep_to_their_panel() -> None:
-    figure, _ = panels(["200.1k non-embedding parameters, norm=post, 1.0M tokens"] * 2, "tokens", LOSS)
+    figure, _ = panels(["200.1k non-embedding parameters, norm=post, 1.25M tokens"] * 2, "tokens", LOSS)
     FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
     left, right = (panel.title.get_window_extent() for panel in figure.axes)
     assert 0 < left.x0 < left.x1 < right.x0 < right.x1 < figure.bbox.width
@@ -279,15 +293,15 @@ def test_loss_against_parameters_has_a_panel_a_budget_where_equal_parameters_sta
     add_run(folder, run_config(2, 64, tokens=1e6))
     folder.write_ledger()
     data = loss_against_parameters.frame(gather(folder))
-    assert list(dict.fromkeys(data["panel"])) == ["1.0M tokens", "2.0M tokens"]
+    assert list(dict.fromkeys(data["panel"])) == ["1M tokens", "2M tokens"]
     np.testing.assert_allclose(data["place"], data["parameters"], rtol=0.05)
     for _, alike in data.groupby(["panel", "parameters"]):
         assert alike["place"].nunique() == len(alike)
         assert np.log(alike["place"]).mean() == pytest.approx(np.log(alike["parameters"]).mean())
     figure = loss_against_parameters.draw(data)
-    assert [axes.get_title() for axes in figure.axes] == ["1.0M tokens", "2.0M tokens"]
+    assert [axes.get_title() for axes in figure.axes] == ["1M tokens", "2M tokens"]
     assert all("side by side" in axes.get_xlabel() for axes in figure.axes)
-    apart = data[(data["heads"] == 2) & (data["panel"] == "1.0M tokens")]
+    apart = data[(data["heads"] == 2) & (data["panel"] == "1M tokens")]
     assert "front" in str([text.get_text() for text in figure.legends[0].get_texts()])
     alone = loss_against_parameters.draw(apart.assign(place=apart["parameters"]))
     assert "side by side" not in alone.axes[0].get_xlabel()

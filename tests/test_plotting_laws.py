@@ -154,7 +154,20 @@ def test_parameters_and_tokens_are_counted_in_billions_and_flops_in_si(title: st
     figure.draw_without_rendering()
     assert [text for label in axes[1].get_xticklabels() if (text := label.get_text()) in (*labels, "1B", "1G")] == labels
     assert ("'B'" in str(counted(title).to_dict()["labelExpr"])) == ("1B" in labels)
-    assert [budget_words(Budget.model_validate({unit: 2e9})) for unit in ("tokens", "flops")] == ["2.0B tokens", "2.0G FLOPs"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "amounts"),
+    [
+        ("tokens", {1e6: "1M", 1.04e6: "1.04M", 2**20: "1,048,576", 1.25e9: "1.25B", 2e9: "2B"}),
+        ("steps", {0: "0", 250: "250", 1024: "1.024k", 1050: "1.05k"}),
+        ("flops", {2e9: "2G", 1.25e12: "1.25T", 3e15: "3e15", 1.5e18: "1.5e18"}),
+        ("tokens_per_parameter", {0.5: "0.5", 12.25: "12.25", 20: "20"}),
+    ],
+)
+def test_a_budget_is_told_as_it_was_given(unit: str, amounts: dict[float, str]) -> None:
+    budgets = [Budget.model_validate({unit: amount}) for amount in amounts]
+    assert [budget_words(budget) for budget in budgets] == [f"{words} {budgets[0].unit}" for words in amounts.values()]
 
 
 def test_shapes_are_mapped_with_contours_of_equal_parameters(tmp_path: Path) -> None:
