@@ -174,13 +174,30 @@ def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_tasks(evidence: Evidence) -> Iterator[str]:
-    """The downstream tasks that the sweep asks for, where nothing was scored."""
+    """The downstream tasks that the sweep asks for, where some or all runs that can be used were not scored."""
     asked = evidence.sweep.get("downstream") or ()
-    if asked and evidence.downstream is None:
-        tasks = ", ".join(Path(task).stem for task in (asked["tasks"] if isinstance(asked, dict) else asked))
-        usable = any(cell.usable for cell in evidence.cells)
-        why = "no run was scored; study score does it" if usable else "no run can be used, so none was scored"
-        yield f"What the encoders score on {tasks}: {why}."
+    named = [Path(task).stem for task in (asked["tasks"] if isinstance(asked, dict) else asked)]
+    runs = {run: cell.at_budget for cell in evidence.cells for run in cell.runs}
+    for missing, tasks in grouped(named, lambda task: tuple(run for run in runs if run not in _scored(evidence, task))).items():
+        if missing or not runs:
+            cells = dict.fromkeys(runs[run] for run in missing)
+            which = "the encoders" if len(cells) == len({*runs.values()}) else ", ".join(cells)
+            yield f"What {which} score on {', '.join(tasks)}: {_why_unscored(len(missing), len(runs))}."
+
+
+def _why_unscored(missing: int, runs: int) -> str:
+    if not runs:
+        return "no run can be used, so none was scored"
+    if missing == runs:
+        return "no run was scored; study score does it"
+    return f"{missing} of {runs} runs {'was' if missing == 1 else 'were'} not scored; study score does it or says why not"
+
+
+def _scored(evidence: Evidence, task: str) -> set[str]:
+    """The runs that were scored on a task in any way."""
+    found = evidence.downstream.tasks if evidence.downstream else ()
+    ways = (of_task.points for of_task in found if of_task.task == task or of_task.task.startswith(f"{task} ("))
+    return {run for points in ways for runs in points["runs"] for run in runs}
 
 
 def _mixed_precision(evidence: Evidence) -> Iterator[str]:

@@ -19,7 +19,9 @@ from study.fitting.evidence import gather, save_fits
 from study.folders import SweepFolder
 from study.open_questions import undecided
 from study.records import cell_of
+from study.score_records import scores_of, write_scores
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, environment, in_setting, run_config, sweep_folder
+from tests.synthetic_scores import TASKS, add_scores
 
 SMALL = ((1, 128), (2, 92))
 
@@ -133,6 +135,25 @@ def test_tasks_that_nothing_was_scored_on_are_told(asked: object, stuck: bool, t
     (line,) = (line for line in undecided(gather(folder)) if "cola" in line)
     why = "no run can be used, so none was scored" if stuck else "no run was scored; study score does it"
     assert line == f"What the encoders score on cola, reviews: {why}."
+
+
+def test_runs_that_were_not_scored_on_a_task_are_told_beside_those_that_were(tmp_path: Path) -> None:
+    sweep = SWEEP | {"downstream": ["sst2", "cola", "tasks/reviews.yaml", "tasks/mails.yaml"]}
+    folder = sweep_folder(tmp_path / "s", sweep | {"tune": {}})
+    for width, seed in ((64, 0), (64, 1), (128, 0)):
+        add_run(folder, run_config(1, width, seed=seed))
+    folder.write_ledger()
+    add_scores(folder, {name: TASKS[name] for name in ("sst2", "cola")})
+    assert not [line for line in undecided(gather(folder)) if "sst2" in line]
+    unscored = next(run for run in folder.runs() if run.config() == run_config(1, 64, seed=1))
+    for score in scores_of(unscored):
+        if score.config.task == "cola":
+            (unscored.scores / score.score_id / "record.json").unlink()
+    write_scores(folder)
+    assert [line for line in undecided(gather(folder)) if "study score" in line] == [
+        "What L1-H64-A2-F256 at 1M tokens score on cola: 1 of 3 runs was not scored; study score does it or says why not.",
+        "What the encoders score on reviews, mails: no run was scored; study score does it.",
+    ]
 
 
 def test_runs_in_different_precision_are_told(tmp_path: Path) -> None:
