@@ -317,10 +317,12 @@ def _best(evidence: Evidence) -> Iterator[str]:
 
 
 def _like(cell: Cell, evidence: Evidence) -> str:
-    """How many of the cells that one was compared with are not told apart from it; empty where all are."""
-    pairs = [pair for pair in evidence.comparisons.pairs if cell.name in (pair.first_cell, pair.second_cell)]
-    alike = sum(pair.status != "decided" for pair in pairs)
-    which = "any cell" if alike == len(pairs) else f"{alike} of the {len(pairs)} cells"
+    """How many of the cells that one was compared with, in pairs or steps, are not told apart from it; empty where all are."""
+    found = [(pair.first_cell, pair.second_cell, pair.status) for pair in evidence.comparisons.pairs]
+    found += [(gain.smaller_cell, gain.larger_cell, gain.status) for gain in evidence.gains]
+    beside = [(two if one == cell.name else one, status) for one, two, status in found if cell.name in (one, two)]
+    others, alike = {other for other, _ in beside}, {other for other, status in beside if status != "decided"}
+    which = "any cell" if alike == others else f"{len(alike)} of the {len(others)} cells"
     return f", not told apart from {which} that it was compared with" if alike else ""
 
 

@@ -546,6 +546,18 @@ def test_of_many_steps_the_least_likely_of_chance_is_judged_among_all(tmp_path: 
     assert steps == "Not decided: none of 24 steps to a larger size changes the loss beyond chance (Holm, 5%)."
 
 
+def test_the_lowest_loss_is_not_told_as_if_a_step_to_it_were_decided(tmp_path: Path) -> None:
+    """Shapes of unequal size make no pair: only steps say which are told apart."""
+    for law, alike in ((Law(), False), (NoEffect(seed_deviation=0.02), True)):
+        folder = sweep_folder(tmp_path / type(law).__name__, SWEEP | {"tune": {}})
+        for width, seed in product((64, 128), (0, 1, 2)):
+            add_run(folder, run_config(1, width, seed=seed), law)
+        found = evidence_of(folder)
+        assert (len(found.comparisons.pairs), [gain.status == "decided" for gain in found.gains]) == (0, [not alike])
+        (lowest,) = [line for line in loss_findings(found) if line.startswith("Lowest loss")]
+        assert ("parameters), not told apart from any cell that it was compared with" in lowest) == alike
+
+
 def test_steps_without_seed_replicates_are_not_told_as_findings(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, rates=(4e-3, 8e-3), shapes=((1, 64), (1, 128)))
     (steps,) = [line for line in loss_findings(evidence_of(folder)) if "to a larger size" in line]

@@ -27,6 +27,8 @@ class Gain(Judged):
     axis: str
     smaller: str
     larger: str
+    smaller_cell: str
+    larger_cell: str
     budget: str
     setting: str
     parameters_added: int
@@ -117,6 +119,8 @@ def _gain(axis: str, smaller: Cell, larger: Cell, seeds: SeedVariances) -> Gain:
         axis=axis,
         smaller=smaller.architecture.shape_name,
         larger=larger.architecture.shape_name,
+        smaller_cell=smaller.name,
+        larger_cell=larger.name,
         budget=budget_words(smaller.budget),
         setting=smaller.setting,
         parameters_added=larger.parameters_encoder - smaller.parameters_encoder,
