@@ -359,11 +359,13 @@ def _gain_sentence(gain: Gain) -> str:
 
 
 def _longest(evidence: Evidence) -> Iterator[str]:
-    """What the step to the largest budget bought the largest shapes, and of many shapes how many gained by it."""
+    """What the step to the largest budget bought each shape and setting; of many how many gained by it, and which most."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
     if len(last) > GAINS_TOLD:
-        yield f"{_counted_steps(last, f'{len(last)} last steps to a larger budget')[:-1]}; of the {GAINS_TOLD} largest shapes:"
-    yield from map(_token_gain_sentence, last[-GAINS_TOLD:])
+        counts = _counted_steps(last, f"{len(last)} last steps to a larger budget")
+        yield f"{counts[:-1]}; the {GAINS_TOLD} that lower it most per doubling of the tokens:"
+        last.sort(key=lambda gain: -gain.nats_lowered_per_doubling)
+    yield from map(_token_gain_sentence, last[:GAINS_TOLD])
 
 
 def _token_gain_sentence(gain: TokenGain) -> str:
