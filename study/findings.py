@@ -16,6 +16,7 @@ from study.fitting.rankings import Gain, flops_fronts_of
 from study.fitting.token_gains import TokenGain
 from study.plotting.what_doubling_adds import shapes_shown
 from study.quantities import plural
+from study.records import RETRIED
 from study.wording import budget_words, compact, signed
 
 MOST_FAMILIES = 8
@@ -97,8 +98,11 @@ def _why_excluded(evidence: Evidence) -> str:
     """Why runs are left out, the commonest reason first, and what may help."""
     if evidence.excluded.empty:
         return "; the ledger says nothing about loss yet"
-    told = reasons_told(evidence.excluded["exclusion"])
-    return f" ({told}). The ledger says nothing about loss yet; a larger budget or other learning rates may"
+    reasons = evidence.excluded["exclusion"]
+    failed = reasons.str.startswith(RETRIED)
+    retry = f"study retry{', with fewer runs at a time,' if reasons.str.startswith('OOM').any() else ''}"
+    ways = [*([retry] if failed.any() else []), *([] if failed.all() else ["a larger budget or other learning rates"])]
+    return f" ({reasons_told(reasons)}). The ledger says nothing about loss yet; {' or '.join(ways)} may"
 
 
 def verdict(pairs: Sequence[Comparison]) -> str:

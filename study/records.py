@@ -20,6 +20,9 @@ State = Literal["COMPLETED", "FAILED", "DIVERGED", "HUNG", "OOM", "PRUNED"]
 """How a run ended: COMPLETED reached its target; DIVERGED met a NaN or infinite loss; HUNG took no step for too long; OOM ran
 out of memory; PRUNED was stopped by its search; else FAILED."""
 
+RETRIED = ("FAILED", "OOM", "HUNG")
+"""What a retry without names takes up; a run that diverged would diverge again, and has to be named."""
+
 Kernels = Literal["eager", "onednn", "compiled", "graphed"]
 """How a step's kernels run: torch's own one by one, the same but for the fp32 products of a CPU, which go through oneDNN,
 fused by torch.compile, or fused and recorded as one CUDA graph.

@@ -15,10 +15,11 @@ import pytest
 
 from study.answering import Answer, report
 from study.errors import InputError
+from study.findings import loss_findings
 from study.fitting.evidence import gather, save_fits
 from study.folders import SweepFolder
 from study.open_questions import undecided
-from study.records import cell_of
+from study.records import State, cell_of
 from study.score_records import scores_of, write_scores
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, environment, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_scores
@@ -253,13 +254,33 @@ def test_text_that_the_tokeniser_does_not_know_is_told(tmp_path: Path) -> None:
     assert line.startswith("What a tokeniser that knows more of this text would do: 20% of the text's tokens are [UNK],")
 
 
+@pytest.mark.parametrize(
+    ("states", "ways"),
+    [
+        (("FAILED", "HUNG"), "study retry"),
+        (("OOM", "FAILED"), "study retry, with fewer runs at a time,"),
+        (("FAILED", "DIVERGED"), "study retry or a larger budget or other learning rates"),
+        (("DIVERGED", "DIVERGED"), "a larger budget or other learning rates"),
+    ],
+)
+def test_what_may_help_where_no_run_can_be_used_goes_by_how_they_ended(
+    states: tuple[State, ...], ways: str, tmp_path: Path
+) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for seed, state in enumerate(states):
+        add_run(folder, run_config(1, 64, seed=seed), state=state, reason="it ended")
+    folder.write_ledger()
+    (line,) = loss_findings(gather(folder))
+    assert line.endswith(f"The ledger says nothing about loss yet; {ways} may.")
+
+
 def test_all_stuck(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     for depth, width in SMALL:
         for rate in (1e-2, 2e-2):
             add_run(folder, run_config(depth, width, rate), stuck=True)
     answer = checked(folder)
-    assert "says nothing about loss yet" in answer.headline
+    assert "says nothing about loss yet; a larger budget or other learning rates may" in answer.headline
     assert "4 excluded (4 stuck near the unigram entropy or above)" in answer.headline
     assert answer.to_dict()["findings"]["laws"] == ["No law is fitted: no run can be used."]
     assert answer.to_markdown().count("stuck near the unigram entropy or above (") == 4

@@ -15,12 +15,9 @@ from study.durable_files import write_atomically
 from study.errors import InputError
 from study.folders import LEAST_OF_ID, RunFolder, SweepFolder, runs_of_id
 from study.ownership import is_locked
-from study.records import RunRecord, timestamp
+from study.records import RETRIED, RunRecord, timestamp
 from study.sweeping.coordinator import held
 from study.sweeping.stopping import SAVE_SECONDS
-
-RETRIED = ("FAILED", "OOM", "HUNG")
-"""What a retry without names takes up; a run that diverged would diverge again, and has to be named."""
 
 _KEPT = ("COMPLETED", "PRUNED")
 """The records that a retry leaves as they are in other sweeps: no other takes over one that a search pruned."""
