@@ -21,29 +21,26 @@ def _():
     import marimo as mo
     import pandas as pd
 
-    from study.answering import FIGURES, Answer
+    from study.answering import FIGURES, FINDINGS, Answer
     from study.errors import InputError
-    from study.findings import loss_findings, parameter_findings
     from study.fitting.evidence import gather
     from study.folders import SweepFolder
-    from study.open_questions import undecided
-    from study.wording import escape
+    from study.wording import bullets, escape
 
     return (
         Answer,
         FIGURES,
+        FINDINGS,
         InputError,
         Path,
         SweepFolder,
+        bullets,
         escape,
         gather,
-        loss_findings,
         mo,
         os,
-        parameter_findings,
         pd,
         sys,
-        undecided,
     )
 
 
@@ -76,14 +73,14 @@ def _(escape, evidence, mo):
 
 
 @app.cell
-def _(escape, evidence, mo, parameter_findings):
-    mo.md("## Parameters, counted\n\n" + "\n".join(f"- {escape(line)}" for line in parameter_findings(evidence)))
-    return
-
-
-@app.cell
-def _(escape, evidence, loss_findings, mo):
-    mo.md("## Loss, measured\n\n" + "\n".join(f"- {escape(line)}" for line in loss_findings(evidence)))
+def _(FINDINGS, answer, bullets, mo):
+    mo.md(
+        "\n\n".join(
+            f"## {_title}, {_how}\n\n{bullets(answer.findings[_name])}"
+            for _name, (_title, _how) in FINDINGS.items()
+            if answer.findings[_name]
+        )
+    )
     return
 
 
@@ -105,8 +102,8 @@ def _(answer, pd):
 
 
 @app.cell
-def _(escape, evidence, mo, undecided):
-    mo.md("## What the evidence does not decide\n\n" + "\n".join(f"- {escape(line)}" for line in undecided(evidence)))
+def _(answer, bullets, mo):
+    mo.md("## What the evidence does not decide\n\n" + bullets(answer.findings["undecided"]))
     return
 
 

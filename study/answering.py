@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -34,7 +35,7 @@ from study.plotting.of_law import OfLaw
 from study.plotting.style import save_in
 from study.score_findings import law_table, score_findings, score_table, trend_table
 from study.score_records import write_scores
-from study.wording import escape
+from study.wording import bullets, escape
 
 FIGURES: dict[str, tuple[ModuleType | OfLaw | LossBySize, str]] = {
     "loss_by_depth": (LossBySize("depth"), "Final validation loss against depth, one line a size"),
@@ -65,6 +66,14 @@ FIGURES: dict[str, tuple[ModuleType | OfLaw | LossBySize, str]] = {
 }
 """The figures of an answer in its order: what has `frame(evidence)` and `draw(data)`, and the caption."""
 
+FINDINGS = {
+    "loss": ("Loss", "measured"),
+    "laws": ("Laws", "fitted"),
+    "downstream": ("Downstream", "measured on the split that nothing was chosen on"),
+    "parameters": ("Parameters", "counted, exact"),
+}
+"""What `Answer.findings` are of, in the order of an answer: a title, and how it is known."""
+
 CONVENTIONS = (
     "Loss: nats summed over masked tokens ÷ number of masked tokens, on a fixed validation set with fixed masks.",
     "`parameters`: unique tensors of the MLM model. `parameters_encoder`: embeddings and blocks, no pooler. "
@@ -92,8 +101,19 @@ class Answer:
     def headline(self) -> str:
         """The answer in three lines of plain text, for a terminal."""
         name, evidence = self.evidence.folder.name, self.evidence
-        loss, parameters = loss_findings(evidence)[0], parameter_findings(evidence)[-1]
+        loss, parameters = self.findings["loss"][0], self.findings["parameters"][-1]
         return f"{name}: {run_count(evidence)}\nLoss: {loss}\nParameters: {parameters}"
+
+    @cached_property
+    def findings(self) -> dict[str, list[str]]:
+        """Sentences by what they are of, as FINDINGS names it, and what is undecided."""
+        return {
+            "parameters": parameter_findings(self.evidence),
+            "loss": loss_findings(self.evidence),
+            "laws": law_findings(self.evidence),
+            "downstream": score_findings(self.evidence),
+            "undecided": undecided(self.evidence),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain values that JSON can hold."""
@@ -105,13 +125,7 @@ class Answer:
             "expect": evidence.sweep.get("expect"),
             "headline": self.headline,
             "runs": {"started": evidence.runs_started, "ended": ended, "excluded": len(excluded)},
-            "findings": {
-                "parameters": parameter_findings(evidence),
-                "loss": loss_findings(evidence),
-                "laws": law_findings(evidence),
-                "downstream": score_findings(evidence),
-                "undecided": undecided(evidence),
-            },
+            "findings": self.findings,
             "doubling": what_doubling_adds.frame(evidence).to_dict("records"),
             "cells": [cell.to_dict() for cell in evidence.cells],
             "comparisons": evidence.differences(),
@@ -125,8 +139,12 @@ class Answer:
         """The text of answer.md."""
         evidence = self.evidence
         sections = {
-            "Answer": _answer(evidence),
-            "What the evidence does not decide": _bullets(undecided(evidence)),
+            "Answer": "\n\n".join(
+                f"**{title}** ({how})\n\n{bullets(self.findings[name])}"
+                for name, (title, how) in FINDINGS.items()
+                if self.findings[name]
+            ),
+            "What the evidence does not decide": bullets(self.findings["undecided"]),
             "Figures": "\n\n".join(_figure(name) for name in self.figures),
             "Differences at equal parameters": tables.differences(evidence, of_shapes=True),
             "Differences between settings": tables.differences(evidence, of_shapes=False),
@@ -180,19 +198,6 @@ def _question(evidence: Evidence) -> str:
     if expected := evidence.sweep.get("expect"):
         lines.append(f"> **Expected.** {escape(expected)}")
     return "\n>\n".join([*lines, f"> **Runs.** {run_count(evidence)}."])
-
-
-def _answer(evidence: Evidence) -> str:
-    loss, parameters = _bullets(loss_findings(evidence)), _bullets(parameter_findings(evidence))
-    laws = _bullets(law_findings(evidence))
-    answer = f"**Loss** (measured)\n\n{loss}\n\n**Laws** (fitted)\n\n{laws}"
-    if scores := score_findings(evidence):
-        answer += f"\n\n**Downstream** (measured on the split that nothing was chosen on)\n\n{_bullets(scores)}"
-    return f"{answer}\n\n**Parameters** (counted, exact)\n\n{parameters}"
-
-
-def _bullets(sentences: list[str]) -> str:
-    return "\n".join(f"- {escape(sentence)}" for sentence in sentences)
 
 
 def _figure(name: str) -> str:

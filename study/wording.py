@@ -84,6 +84,11 @@ def escape(text: object) -> str:
     return re.sub(r"([\\`*_\[\]<>#|~&$!])", r"\\\1", line)
 
 
+def bullets(sentences: Iterable[str]) -> str:
+    """A Markdown list of sentences, escaped."""
+    return "\n".join(f"- {escape(sentence)}" for sentence in sentences)
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table; its cells are escaped, and a missing value is a dash."""
     lines = [[escape(name) for name in header], ["---"] * len(header)]

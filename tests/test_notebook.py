@@ -14,6 +14,7 @@ import pytest
 from study.answering import report
 from study.folders import SweepFolder
 from tests.synthetic import depth_or_width
+from tests.synthetic_scores import add_scores
 
 NOTEBOOK = Path(__file__).resolve().parents[1] / "analysis" / "depth_or_width.py"
 
@@ -21,6 +22,7 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "analysis" / "depth_or_width.py
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> SweepFolder:
     folder = depth_or_width(tmp_path_factory.mktemp("results") / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    add_scores(folder)
     report(folder)
     return folder
 
@@ -54,6 +56,8 @@ def test_a_browser_shows_the_question_of_the_sweep_or_why_its_folder_cannot_be_r
     shown = exported(folder.path, tmp_path / "made_up.html")
     assert "At equal parameters, does depth or width lower MLM loss more?" in shown
     assert "Depth or width?" not in shown, "the heading is the sweep's own question"
+    for finding in ("Width lowers loss more", "No law is fitted", "Beside a bag of words", "width adds most", "Anything"):
+        assert finding in shown
     assert "gone/sweep.yaml: does not exist" in exported(tmp_path / "gone", tmp_path / "gone.html")
 
 
