@@ -143,8 +143,11 @@ def laws(evidence: Evidence) -> str:
     """Every law's parameters with their intervals, and its status; empty where there is no law."""
     if not evidence.laws.fits:
         return ""
+    usable = [cell for cell in evidence.cells if cell.usable]
+    loose = sum(not cell.rates.bracketed for cell in usable)
+    intro = f"Cells whose learning rate is not bracketed take part: {loose} of {len(usable)} (see the table of cells).\n\n"
     header = ["law", "status", "parameter", "estimate", "95% interval", "n"]
-    return table(header, _law_rows(evidence))
+    return f"{intro if loose else ''}{table(header, _law_rows(evidence))}"
 
 
 def _law_rows(evidence: Evidence) -> Iterator[list[object]]:

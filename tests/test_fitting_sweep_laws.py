@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from study import tables
 from study.answering import report
 from study.config import Budget, RunConfig
 from study.fitting import sweep_laws
+from study.fitting.estimation import Settings
 from study.fitting.evidence import gather, save_fits
 from study.fitting.law_fits import fit_table
 from study.fitting.ledgers import usable
@@ -21,7 +23,7 @@ from study.folders import SweepFolder
 from study.law_findings import law_findings
 from study.records import counts_of
 from study.wording import file_name
-from tests.synthetic import SWEEP, Law, add_run, in_setting, reshaped, run_config, sweep_folder
+from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,21 @@ def test_the_answer_tells_the_law_of_each_setting_and_keeps_each_in_a_file(tmp_p
     assert options == [f"recipe.dropout == {dropout}" for dropout in EXPONENTS]
     assert "| chinchilla where recipe.dropout == 0.1 |" in folder.answer_file.read_text()
     assert "law_fit" in answer.figures
+
+
+def test_it_is_told_how_many_cells_whose_rate_is_not_bracketed_a_law_is_fitted_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_laws, "_SETTINGS", Settings(bootstrap=20))
+    shapes, budgets = ((1, 32), (1, 64), (1, 128)), (1e6, 2e6, 4e6)
+    folder = depth_or_width(tmp_path / "s", seeds=1, shapes=shapes, budgets=budgets)
+    before = folder.write_ledger()
+    assert tables.laws(gather(folder)).startswith("| law |")
+    add_run(folder, run_config(1, 256))
+    assert len(folder.write_ledger()) == len(before) + 1
+    assert tables.laws(gather(folder)).startswith(
+        "Cells whose learning rate is not bracketed take part: 1 of 10 (see the table of cells).\n\n| law |"
+    )
 
 
 def test_a_condition_on_words_names_a_file() -> None:
