@@ -411,7 +411,7 @@ def _(mo):
     heads = mo.ui.slider(1, 32, value=12, label="heads", show_value=True, debounce=True)
     head_width = mo.ui.slider(16, 128, 16, value=64, label="head width", show_value=True, debounce=True)
     ffn_ratio = mo.ui.slider(0.5, 8, 0.5, value=4, label="FFN ratio", show_value=True, debounce=True)
-    vocabulary = mo.ui.number(64, 1_000_000, value=30_522, label="vocabulary", debounce=True)
+    vocabulary = mo.ui.number(64, 1_000_000, step=1, value=30_522, label="vocabulary", debounce=True)
     length = mo.ui.slider(32, 512, 32, value=128, label="sequence length", show_value=True, debounce=True)
     sliders = mo.hstack([depth, heads, head_width, ffn_ratio, vocabulary, length], justify="start", wrap=True)
     return depth, ffn_ratio, head_width, heads, length, sliders, vocabulary
@@ -445,7 +445,7 @@ def _(
         "width": _width,
         "heads": heads.value,
         "ffn": _ffn,
-        "vocabulary": vocabulary.value or 30_522,
+        "vocabulary": _pieces,
     }
     _base = Architecture.parse(_sizes)
     _changes = [f"depth={2 * depth.value}", f"width={2 * _width},ffn={2 * _ffn}", f"width={2 * _width}", f"ffn={2 * _ffn}"]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,15 +49,15 @@ def apart() -> Iterator[Apart]:
 PAGES = ("sweep_page", "sweep_table", "run_table", "sweeps_warning", "explorer_page", "sizes_page")
 
 
-def cells(results: Path) -> dict[str, Any]:
-    """What the dashboard's cells define on a folder."""
+def cells(results: Path, **given: Any) -> dict[str, Any]:
+    """What the dashboard's cells define on a folder; `given` stands for all that some of them define."""
     os.environ["STUDY_RESULTS"] = str(results)
     spec = importlib.util.spec_from_file_location("dashboard", DASHBOARD)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    _, defined = module.app.run()
+    _, defined = module.app.run(given)
     return dict(defined)
 
 
@@ -73,6 +74,13 @@ def looked_at_runs(results: Path, sweep: str) -> dict[str, str]:
     found = cells(results)
     rows = found["sweep_runs"].assign(sweep=sweep, validation="")
     return {"answer": found["sweep_page"].text, "curves": found["curves_page"](rows, found["current"]).text}
+
+
+def looked_at_sizes(results: Path, vocabulary: float | None) -> str:
+    """What the dashboard says of a small shape with a vocabulary as it was typed."""
+    chosen = {"depth": 2, "heads": 2, "head_width": 64, "ffn_ratio": 4, "length": 128, "vocabulary": vocabulary}
+    elements = {name: SimpleNamespace(value=value) for name, value in chosen.items()}
+    return str(cells(results, **elements, sliders="")["sizes_page"].text)
 
 
 def kept(results: Path) -> list[str | None]:
@@ -113,6 +121,13 @@ def test_dashboard_shows_sweeps_runs_laws_and_sizes(apart: Apart, results: Path)
     assert "status: " in of_flops, "what the form says of N is nothing to a law in C"
     assert "L12-H768-A12-F3072" in found["sizes_page"]
     assert {file: file.stat().st_mtime_ns for file in results.rglob("*")} == before, "it only reads"
+
+
+@pytest.mark.parametrize(("typed", "counted"), [(1000, "1,000"), (1000.5, "1,000"), (None, "30,522")])
+def test_any_vocabulary_that_can_be_typed_is_counted_in_whole_pieces(
+    apart: Apart, results: Path, typed: float | None, counted: str
+) -> None:
+    assert f"vocabulary {counted} →" in apart(looked_at_sizes, results, typed)
 
 
 def test_what_was_chosen_is_kept_when_an_element_is_made_anew(apart: Apart, results: Path) -> None:
