@@ -37,8 +37,9 @@ def _():
     from study.plotting import elasticities, explorer, run_curves
     from study.plotting.law_figures import FIGURES
     from study.quantities import plural
-    from study.sweeping.overview import overview, runs_table
+    from study.sweeping.overview import STATES, overview, runs_table
     from study.sweeping.status import status
+    from study.sweeping.tables import duration
     from study.wording import escape
 
     results = Path(os.environ.get("STUDY_RESULTS") or Path(__file__).resolve().parents[1] / "results")
@@ -52,6 +53,7 @@ def _():
         LEDGER_FLOPS,
         LEDGER_PARAMETERS,
         LOSSES,
+        STATES,
         Source,
         Table,
         Subject,
@@ -59,6 +61,7 @@ def _():
         base64,
         changes_as_text,
         comparable,
+        duration,
         elasticities,
         escape,
         explorer,
@@ -129,14 +132,29 @@ def _(InputError, escape, mo, results, sweeps_in):
 
 
 @app.cell
-def _(keep, kept, mo, overview, refresh, results, scan, warning):
+def _(STATES, duration, pd):
+    def written(write):
+        """A number as people read it, nothing where there is none; the table still sorts by the number."""
+        return lambda value: "" if pd.isna(value) else write(value)
+
+    sweep_forms = dict.fromkeys(STATES, written("{:.0f}".format))
+    sweep_forms |= {"left": written(duration), "spent (train_flops)": written("{:.3g}".format)}
+    _forms = {"learning rate": "{:g}", "tokens": "{:,}", "done": "{:.0%}", "loss (nats)": "{:.4f}", "tokens/s": "{:,.0f}"}
+    _forms |= {"MFU": "{:.1%}", "seconds left": "{:,.0f}"}
+    run_forms = {name: written(form.format) for name, form in _forms.items()}
+    return run_forms, sweep_forms
+
+
+@app.cell
+def _(keep, kept, mo, overview, refresh, results, scan, sweep_forms, warning):
     refresh
     current, _none = scan()
     sweeps = overview(current).set_index("sweep")
     _problems = {name: problem for name, problem in sweeps["problem"].items() if problem}
     readable = [name for name in current if name not in _problems]
-    _shown = sweeps.loc[readable].drop(columns="problem").reset_index()
-    _running = [name for name in readable if sweeps.loc[name, "launched"]]
+    _told = sweeps.loc[readable].drop(columns="problem").set_index("question", append=True)
+    _shown = _told.dropna(axis="columns", how="all").reset_index()
+    _running = [name for name in readable if sweeps.loc[name, "launched"] == "now"]
     _first = kept.get("sweep") if kept.get("sweep") in readable else next(iter(_running or readable), None)
     sweep_table = mo.ui.table(
         _shown,
@@ -144,6 +162,7 @@ def _(keep, kept, mo, overview, refresh, results, scan, warning):
         initial_selection=[readable.index(_first)] if readable else None,
         show_column_summaries=False,
         show_data_types=False,
+        format_mapping=sweep_forms,
         wrapped_columns=["question"],
         column_widths={"question": 480},
         on_change=lambda rows: keep("sweep")(rows["sweep"].iloc[0]) if len(rows) else None,
@@ -161,6 +180,7 @@ def _(
     mo,
     pd,
     readable,
+    run_forms,
     runs_table,
     status,
     sweep_table,
@@ -170,18 +190,13 @@ def _(
     _running = sweep_runs["run"][sweep_runs["state"] == "running"].tolist() if len(sweep_runs) else []
     _drawn = kept.get(f"runs of {chosen}", _running)
 
-    def written(form):
-        return lambda value: "" if value is None or pd.isna(value) else form.format(value)
-
-    _forms = {"learning rate": "{:g}", "tokens": "{:,}", "done": "{:.0%}", "loss (nats)": "{:.4f}", "tokens/s": "{:,.0f}"}
-    _forms |= {"MFU": "{:.1%}", "seconds left": "{:,.0f}"}
     run_table = mo.ui.table(
         sweep_runs,
         initial_selection=[place for place, run in enumerate(sweep_runs["run"]) if run in _drawn],
         page_size=20,
         show_column_summaries=False,
         show_data_types=False,
-        format_mapping={name: written(form) for name, form in _forms.items()},
+        format_mapping=run_forms,
         label="Choose runs to see their curves.",
         on_change=lambda rows: keep(f"runs of {chosen}")(rows["run"].tolist()),
     )

@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
 from study.errors import UNREADABLE
 from study.folders import SweepFolder
+from study.records import State
 from study.sweeping.status import RunStatus, SweepStatus, status
-from study.sweeping.tables import duration, silence
+from study.sweeping.tables import silence
+
+STATES = tuple(state.lower() for state in (*get_args(State), "running", "waiting", "stopped"))
+"""Where a run may be, each a column of how many runs of a sweep are there."""
 
 
 def overview(folders: Mapping[str, SweepFolder]) -> pd.DataFrame:
-    """One row a sweep by the name that it has in `folders`: what it asks, where its runs are, and what they spent.
+    """One row a sweep by the name that it has in `folders`: what it asks, how many runs are where, and what they spent.
 
-    `problem` says why a sweep cannot be read, and is empty where it can.
+    `left` is in seconds. States that no run of a sweep is in are missing, but for `completed`. `problem` says why a sweep
+    cannot be read, and is empty where it can.
     """
     rows = [{"sweep": name, **_row(folder)} for name, folder in folders.items()]
-    return pd.DataFrame(rows, columns=["sweep", "question", "runs", "launched", "left", "spent (train_flops)", "problem"])
+    return pd.DataFrame(rows, columns=["sweep", "question", *STATES, "launched", "left", "spent (train_flops)", "problem"])
 
 
 def _row(folder: SweepFolder) -> dict[str, Any]:
     try:
         return {"question": folder.sweep().get("question"), **_told(status(folder)), "problem": ""}
     except UNREADABLE as error:
-        return {"launched": "", "problem": str(error)}
+        return {"problem": str(error)}
 
 
 def _told(state: SweepStatus) -> dict[str, Any]:
-    counts = ", ".join(f"{count} {name.lower()}" for name, count in state.counts.items())
     return {
-        "runs": counts or "none has begun",
-        "launched": "now" if state.coordinator else "",
-        "left": "" if state.seconds_left is None else duration(state.seconds_left),
-        "spent (train_flops)": f"{state.spent_flops:.3g}",
+        "completed": 0,
+        **{name.lower(): count for name, count in state.counts.items()},
+        "launched": "now" if state.coordinator else None,
+        "left": state.seconds_left,
+        "spent (train_flops)": state.spent_flops,
     }
 
 
