@@ -90,8 +90,8 @@ def _():
 @app.cell
 def _(html, mo):
     def plain(text):
-        """Text as it stands, with its long lines wrapped."""
-        return mo.Html(f'<pre class="text-xs" style="white-space: pre-wrap">{html.escape(text)}</pre>')
+        """Text as it stands, its tables among it, which scroll sideways where they are wider than the page."""
+        return mo.Html(f'<pre class="text-xs" style="white-space: pre; overflow-x: auto">{html.escape(text)}</pre>')
 
     return (plain,)
 
@@ -164,7 +164,7 @@ def _(keep, kept, mo, overview, refresh, results, scan, sweep_forms, warning):
         show_data_types=False,
         format_mapping=sweep_forms,
         wrapped_columns=["question"],
-        column_widths={"question": 480},
+        column_widths={"question": 360},
         on_change=lambda rows: keep("sweep")(rows["sweep"].iloc[0]) if len(rows) else None,
     )
     sweeps_warning = warning(_problems | _none)

@@ -220,7 +220,7 @@ return within(document.body).filter(node => node.matches(arguments[0]));
 @pytest.mark.skipif(
     shutil.which("chromedriver") is None, reason="no Chromium with its driver here: apt-get install chromium-driver"
 )
-def test_a_browser_shows_the_answer_and_the_curves_of_points_in_a_box(address: str) -> None:
+def test_a_browser_shows_the_answer_the_curves_of_points_in_a_box_and_tables_as_they_stand(address: str) -> None:
     from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
@@ -231,8 +231,8 @@ def test_a_browser_shows_the_answer_and_the_curves_of_points_in_a_box(address: s
         assert "Scaling study" not in browser.execute_script(WORDS), "nothing is shown without the token"
         browser.get(address)
         until(lambda: "What the evidence does not decide" in browser.execute_script(WORDS), 90)
-        (tab,) = (tab for tab in browser.execute_script(ELEMENTS, "[role=tab]") if tab.text == "Explore")
-        tab.click()
+        tabs = {tab.text: tab for tab in browser.execute_script(ELEMENTS, "[role=tab]")}
+        tabs["Explore"].click()
         until(lambda: "log x" in browser.execute_script(WORDS), 60)
         until(lambda: bool(browser.execute_script(ELEMENTS, "canvas")), 60)
         (points,) = browser.execute_script(ELEMENTS, "canvas")
@@ -242,3 +242,10 @@ def test_a_browser_shows_the_answer_and_the_curves_of_points_in_a_box(address: s
         until(lambda: "10 runs" in browser.execute_script(WORDS), 60)
         until(lambda: len(browser.execute_script(ELEMENTS, "canvas")) == 2, 60)
         assert "internal error" not in browser.execute_script(WORDS)
+        tabs["Sizes"].click()
+        browser.set_window_size(800, 1200)
+        until(lambda: any(table.is_displayed() for table in browser.execute_script(ELEMENTS, "pre")), 60)
+        for table in browser.execute_script(ELEMENTS, "pre"):
+            lines = len(table.text.splitlines())
+            line_height = float(table.value_of_css_property("line-height").removesuffix("px"))
+            assert table.size["height"] < (lines + 2) * line_height, "a line of a table is wrapped"
