@@ -349,7 +349,7 @@ def _(curve_x, curve_y, escape, mo, plural, run_curves, warning):
             curves = None if data.empty else run_curves.draw(data, curve_x.value, curve_y.value)
             still = {"chart_selection": False, "legend_selection": False}
             parts.append(mo.md("They logged no such loss.") if curves is None else mo.ui.altair_chart(curves, **still))
-        return mo.vstack([mo.hstack([curve_x, curve_y], justify="start"), *parts] if parts else [])
+        return mo.vstack([mo.hstack([curve_x, curve_y], justify="start", wrap=True), *parts] if parts else [])
 
     return (curves_page,)
 

@@ -252,6 +252,8 @@ def test_a_step_that_was_logged_twice_is_one_point_of_a_curve(made: SweepFolder)
     drawn = run_curves.draw(curves, "train_flops").to_dict()
     assert drawn["encoding"]["x"]["field"] == "train_flops"
     assert "FLOPs" in drawn["encoding"]["x"]["title"]
+    assert drawn["encoding"]["color"]["legend"]["orient"] == "bottom", "names of runs are long, and leave no room beside them"
+    assert drawn["encoding"]["x"]["axis"]["labelSeparation"] > 0, "labels do not touch"
 
 
 def test_sweeps_stand_side_by_side_and_one_that_cannot_be_read_says_why(made: SweepFolder, tmp_path: Path) -> None:

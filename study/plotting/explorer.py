@@ -99,4 +99,5 @@ def _axis(data: pd.DataFrame, name: str, title: str, is_log: bool) -> alt.X | al
 def counted(title: str) -> alt.Axis:
     """An axis in k, M, B (of FLOPs G) and T, and beyond in powers of ten, as those that study.plotting.style makes."""
     short = "format(datum.value, '~s')" if of_flops(title) else "replace(format(datum.value, '~s'), 'G', 'B')"
-    return alt.Axis(labelExpr=f"datum.value < 1e15 ? {short} : replace(format(datum.value, '~e'), '+', '')")
+    words = f"datum.value < 1e15 ? {short} : replace(format(datum.value, '~e'), '+', '')"
+    return alt.Axis(labelExpr=words, labelSeparation=8)

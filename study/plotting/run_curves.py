@@ -63,12 +63,12 @@ def draw(data: pd.DataFrame, x: str = "tokens", loss: str = "val/loss") -> alt.C
     """A line a run over tokens or FLOPs; a click on the legend leaves one alone."""
     chosen = alt.selection_point(fields=["run"], bind="legend")
     few = len(data) < 2 * MOST_POINTS
-    legend = alt.Legend(labelLimit=420, symbolLimit=0)
+    legend = alt.Legend(orient="bottom", columns=1, labelLimit=420, symbolLimit=0)
     chart: alt.Chart = (
         alt.Chart(data, width="container", height=380)
         .mark_line(point=few)
         .encode(
-            x=alt.X(f"{x}:Q", title=AXES[x], scale=alt.Scale(type="log", nice=False), axis=counted(AXES[x])),
+            x=alt.X(f"{x}:Q", title=AXES[x], scale=alt.Scale(type="log", nice=False, padding=20), axis=counted(AXES[x])),
             y=alt.Y("loss_nats:Q", title=LOSSES[loss], scale=alt.Scale(zero=False)),
             color=alt.Color("run:N", title="run", legend=legend, scale=alt.Scale(scheme="tableau20")),
             opacity=alt.condition(chosen, alt.value(1.0), alt.value(0.15)),
