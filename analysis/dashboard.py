@@ -308,6 +308,8 @@ def _(
         if why := explorer.why_none_used(points) if used_only.value or points.empty else "":
             return None, f"{why} Untick “only runs that laws use” to see them." if len(points) else why
         shown = points[points["used"]] if used_only.value else points
+        if why := explorer.why_none_shown(shown, log_x.value, log_y.value):
+            return None, why
         words = quantities(runs)
         drawn = explorer.draw(shown, words[x_axis.value], words[y_axis.value], colour.value, log_x.value, log_y.value)
         return mo.ui.altair_chart(drawn), ""

@@ -188,6 +188,11 @@ def test_dashboard_says_how_to_see_runs_that_laws_do_not_use(apart: Apart, tmp_p
     assert "Untick" in found["explorer_page"]
 
 
+def test_dashboard_says_how_to_see_runs_that_a_logarithmic_axis_does_not_show(apart: Apart) -> None:
+    untrained = DASHBOARD.parents[1] / "results" / "reference" / "cut_as_it_is"
+    assert "Untick “log x” to see them." in apart(looked_at, untrained)["explorer_page"], "all spent 0 FLOPs"
+
+
 @pytest.fixture
 def address(results: Path, tmp_path: Path) -> Iterator[str]:
     """Where a dashboard is served, with its token."""

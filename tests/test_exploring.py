@@ -221,6 +221,11 @@ def test_a_logarithmic_axis_leaves_out_what_is_not_positive(made: SweepFolder) -
     assert "8 runs" in explorer.draw(data, "x", "y", "shape").to_dict()["title"]
     assert explorer.draw(data[data["used"]], "x", "y", "shape").to_dict()["title"] == "4 runs of 1 sweep"
     assert explorer.draw(data, "x", "y", "shape", log_y=True).to_dict()["title"].endswith("; 1 not shown, not being positive")
+    assert explorer.why_none_shown(data, log_x=True, log_y=True) == "", "some are shown"
+    below = data.head(1)
+    assert explorer.why_none_shown(below, log_x=True, log_y=False) == ""
+    assert "Of 1 run here none is positive" in explorer.why_none_shown(below, log_x=False, log_y=True)
+    assert "Untick “log y” to see them." in explorer.why_none_shown(below, log_x=False, log_y=True)
 
 
 def test_runs_without_one_of_the_quantities_are_no_points(made: SweepFolder) -> None:

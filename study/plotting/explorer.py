@@ -47,12 +47,25 @@ def why_none_used(points: pd.DataFrame) -> str:
     return f"Laws use none of the {plural(len(points), 'run')} here: {reasons_told(points['left out'])}."
 
 
+def why_none_shown(points: pd.DataFrame, log_x: bool, log_y: bool) -> str:
+    """Why these axes show none of some points, and what to untick; empty where they show any."""
+    if len(_shown(points, log_x, log_y)):
+        return ""
+    unticked = " and ".join(words for words, is_log in (("“log x”", log_x), ("“log y”", log_y)) if is_log)
+    return f"Of {plural(len(points), 'run')} here none is positive, as logarithmic axes need. Untick {unticked} to see them."
+
+
+def _shown(points: pd.DataFrame, log_x: bool, log_y: bool) -> pd.DataFrame:
+    """The points that these axes can show: on logarithmic ones those that are positive."""
+    return points[((points["x"] > 0) | (not log_x)) & ((points["y"] > 0) | (not log_y))]
+
+
 def draw(data: pd.DataFrame, x: str, y: str, colour: str, log_x: bool = True, log_y: bool = False) -> alt.Chart:
     """A point a run, hollow where laws leave it out; `x`, `y` and `colour` name the axes and the legend.
 
     The title says of how many runs and sweeps, and how many a logarithmic axis cannot show, not being positive.
     """
-    positive = data[((data["x"] > 0) | (not log_x)) & ((data["y"] > 0) | (not log_y))]
+    positive = _shown(data, log_x, log_y)
     title = _title(positive, len(data) - len(positive))
     data = positive
     numeric = pd.api.types.is_numeric_dtype(data["colour"])
