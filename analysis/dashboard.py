@@ -267,19 +267,24 @@ def _(explored, folders, runs_in):
 
 
 @app.cell
-def _(dropdown, keep, kept, kinds, mo, quantities, runs, validations):
+def _(dropdown, keep, kept, mo, quantities, runs, validations):
     axes = {words: name for name, words in quantities(runs).items()}
-    told_apart = {name: name for name in kinds(runs) or ["sweep"]}
     common = {words or "the one that all share": words for words in validations(runs)}
     x_axis = dropdown("x", axes, "train_flops")
     y_axis = dropdown("y", axes, "loss_nats")
-    colour = dropdown("colour", told_apart, "architecture.depth")
     validation = dropdown("validated on", common, next(iter(common.values()), ""))
     log_x, log_y, used_only = (
         mo.ui.checkbox(kept.get(name, value), label=name, on_change=keep(name))
         for name, value in {"log x": True, "log y": False, "only runs that laws use": True}.items()
     )
-    return colour, log_x, log_y, used_only, validation, x_axis, y_axis
+    return log_x, log_y, used_only, validation, x_axis, y_axis
+
+
+@app.cell
+def _(comparable, dropdown, kinds, runs, validation, x_axis, y_axis):
+    _rows = comparable(runs, (x_axis.value, y_axis.value), validation.value)
+    colour = dropdown("colour", {name: name for name in kinds(_rows) or ["sweep"]}, "architecture.depth")
+    return (colour,)
 
 
 @app.cell

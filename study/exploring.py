@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from study.errors import UNREADABLE
 from study.fitting.cells import in_words
@@ -49,7 +50,7 @@ QUANTITIES = {
 """The columns of a ledger that an axis may show, with their conventions and units."""
 
 MOST_KINDS = 10
-"""Runs are told apart by a column that has at most so many values."""
+"""Runs are told apart by a column of words that has at most so many; numbers have a scale, and may be any number."""
 
 _CONFIGURED = ("architecture.", "recipe.", "data.", "masking.", "environment.")
 
@@ -107,9 +108,10 @@ def quantities(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def kinds(runs: pd.DataFrame) -> list[str]:
-    """The columns that tell these runs apart: sizes first, then what else differs and takes few values."""
+    """The columns that tell these runs apart: sizes first, then what else differs and is a number or one of few words."""
     named = [*SHAPE, "sweep", "setting", "shape", "state", "seed", *_columns(runs, *_CONFIGURED)]
-    return [name for name in dict.fromkeys(named) if name in runs and 1 < runs[name].nunique() <= MOST_KINDS]
+    differing = [name for name in dict.fromkeys(named) if name in runs and runs[name].nunique() > 1]
+    return [name for name in differing if is_numeric_dtype(runs[name]) or runs[name].nunique() <= MOST_KINDS]
 
 
 def validations(runs: pd.DataFrame) -> list[str]:

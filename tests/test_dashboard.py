@@ -76,6 +76,11 @@ def looked_at_runs(results: Path, sweep: str) -> dict[str, str]:
     return {"answer": found["sweep_page"].text, "curves": found["curves_page"](rows, found["current"]).text}
 
 
+def colours(results: Path) -> list[str]:
+    """What the dashboard tells runs apart by."""
+    return list(cells(results)["colour"].options)
+
+
 def looked_at_sizes(results: Path, vocabulary: float | None) -> str:
     """What the dashboard says of a small shape with a vocabulary as it was typed."""
     chosen = {"depth": 2, "heads": 2, "head_width": 64, "ffn_ratio": 4, "length": 128, "vocabulary": vocabulary}
@@ -131,6 +136,16 @@ def test_any_vocabulary_that_can_be_typed_is_counted_in_whole_pieces(
     apart: Apart, results: Path, typed: float | None, counted: str
 ) -> None:
     assert f"vocabulary {counted} →" in apart(looked_at_sizes, results, typed)
+
+
+def test_points_are_coloured_by_what_differs_between_the_runs_that_are_shown(apart: Apart, tmp_path: Path) -> None:
+    depth_or_width(tmp_path / "made", budgets=(1e6,), shapes=((1, 128), (2, 92)), rates=(2e-3,), seeds=1)
+    config = run_config(4, 64)
+    elsewhere = config.model_copy(update={"data": config.data.model_copy(update={"sequence_length": 32})})
+    add_run(sweep_folder(tmp_path / "other"), elsewhere)
+    found = apart(colours, tmp_path)
+    assert "architecture.depth" in found
+    assert not {"sweep", "data.sequence_length"} & set(found), "losses are shown of one validation set"
 
 
 def test_what_was_chosen_is_kept_when_an_element_is_made_anew(apart: Apart, results: Path) -> None:

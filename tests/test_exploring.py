@@ -187,6 +187,9 @@ def test_axes_are_what_runs_have_and_kinds_what_tells_them_apart(made: SweepFold
     assert "tokens_per_second" not in quantities(runs), "no made-up run has a speed"
     assert kinds(runs)[:2] == ["architecture.depth", "architecture.width"]
     assert not {"sweep", "architecture.heads", "recipe.batch_tokens"} & set(kinds(runs))
+    many = pd.concat([runs, runs], ignore_index=True).assign(seed=range(16), setting=[f"setting {n}" for n in range(16)])
+    assert "seed" in kinds(many), "a scale shows any number of numbers"
+    assert "setting" not in kinds(many), "no palette has a colour for each of so many words"
 
 
 def test_a_folder_of_sweeps_whose_runs_have_not_ended_gives_no_rows(tmp_path: Path) -> None:
