@@ -230,9 +230,7 @@ def _(
 
     def page(folder):
         """The answer of a sweep, its runs, and its file."""
-        apart = any(knob.startswith(("data.", "masking.")) for knob in folder.varied())
-        selected = sweep_runs[sweep_runs["run"].isin(run_table.value["run"])]
-        selected = selected.assign(sweep=chosen, validation=selected["setting"] if apart and len(selected) else "")
+        selected = sweep_runs[sweep_runs["run"].isin(run_table.value["run"])].assign(sweep=chosen, validation="")
         parts = (
             {"Answer": mo.md(embedded(folder, folder.answer_file.read_text(encoding="utf-8", errors="replace")))}
             if folder.answer_file.exists()
