@@ -363,12 +363,12 @@ def _gain_sentence(gain: Gain) -> str:
 
 
 def _longest(evidence: Evidence) -> Iterator[str]:
-    """What the step to the largest budget bought each shape and setting; of many how many gained by it, and which most."""
+    """What the step to the largest budget bought each shape and setting; of many how many gained, and the largest gains."""
     last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
     if len(last) > GAINS_TOLD:
         counts = _counted_steps(last, f"{len(last)} last steps to a larger budget")
-        yield f"{counts[:-1]}; the {GAINS_TOLD} that lower it most per doubling of the tokens:"
-        last.sort(key=lambda gain: -gain.nats_lowered_per_doubling)
+        last = sorted((gain for gain in last if gain.status == "decided"), key=lambda gain: -gain.nats_lowered_per_doubling)
+        yield f"{counts[:-1]}; most of the decided, per doubling of the tokens:" if last else counts
     yield from map(_token_gain_sentence, last[:GAINS_TOLD])
 
 

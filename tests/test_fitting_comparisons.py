@@ -783,9 +783,16 @@ def test_of_many_shapes_it_is_told_how_many_gained_by_more_tokens(tmp_path: Path
     found = evidence_of(folder)
     counts, *most = loss_findings(found)[-4:]
     assert counts == (
-        "Of 4 last steps to a larger budget 4 lower the loss, 0 raise it, undecided 0 (Holm, 5%); the 3 that lower it most per "
-        "doubling of the tokens:"
+        "Of 4 last steps to a larger budget 4 lower the loss, 0 raise it, undecided 0 (Holm, 5%); "
+        "most of the decided, per doubling of the tokens:"
     )
+    least = {"L1-H64-A8-F256": 1.0}
+    some = tuple(replace(gain, p_value_holm=least.get(gain.shape, 0.0)) for gain in found.token_gains)
+    told = loss_findings(replace(found, token_gains=some))[-4:]
+    assert "undecided 1 " in told[0]
+    assert not any("undecided" in line or line.startswith(tuple(least)) for line in told[1:])
+    none = tuple(replace(gain, p_value_holm=1.0) for gain in found.token_gains)
+    assert loss_findings(replace(found, token_gains=none))[-1].startswith("Not decided: none of 4 last steps")
     assert all(line.endswith("nats lowered per doubling of the tokens.") for line in most)
     lowered = {gain.shape: gain.nats_lowered_per_doubling for gain in found.token_gains}
     assert [line.split(" from ")[0] for line in most] == sorted(lowered, key=lambda shape: -lowered[shape])[:3]

@@ -17,7 +17,7 @@ from study.wording import at_budget, shape_and_setting
 FROZEN = " (frozen)"
 """What the name of a task ends with where only a head was trained, on features that stay as they are."""
 
-_OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens", "donor", "data_fingerprint"]
+_OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens", "donor"]
 """What is known of a cell from any of its runs."""
 
 _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "encoder", "protocol", "update", "seed"]
@@ -55,7 +55,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         architecture=_named(ledger, in_words(ledger, built)),
         donor=_donors(ledger),
     )
-    runs = runs.set_index("run_id")[[*_OF_CELL, "architecture", "cell", "loss_nats"]]
+    runs = runs.set_index("run_id")[[*_OF_CELL, "architecture", "cell", "data_fingerprint", "loss_nats"]]
     scores = scores[_OF_SCORE].assign(series=series(scores)).join(runs, on="run_id", how="inner")
     used = set(usable(ledger)["run_id"])
     untrained = scores["protocol"] == "random_init"
