@@ -25,7 +25,7 @@ from study.config import Masking, RunConfig
 from study.data.masking import Masker
 from study.data.prepared import prepare
 from study.durable_files import PATIENCE_SECONDS, write_atomically
-from study.folders import RunFolder, checkpoints_in
+from study.folders import RunFolder, checkpoints_in, step_of
 from study.model.lightning import MaskedLanguageModelling
 from study.model.linear import Linear
 from study.model.masked_language_model import MaskedLanguageModel
@@ -635,17 +635,21 @@ def test_two_ranks_and_one_give_the_same_losses_though_they_stopped_between_two_
     assert json.loads(folder.record_file.read_text())["state"] == "COMPLETED"
 
 
+def sleep_in_first_step(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = MaskedLanguageModelling.training_step
+
+    def slow_at_first(self: MaskedLanguageModelling, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        time.sleep(seconds * (self.trainer.global_step == 0))
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(MaskedLanguageModelling, "training_step", slow_at_first)
+
+
 def test_a_slow_first_step_is_the_start_of_a_run_and_slows_no_row(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where kernels are built in it: rows are of two steps, of which the first row's leave the first one out."""
-    original = MaskedLanguageModelling.training_step
-
-    def slow_at_first(self: MaskedLanguageModelling, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        time.sleep(3.0 * (self.trainer.global_step == 0))
-        return original(self, batch, batch_idx)
-
-    monkeypatch.setattr(MaskedLanguageModelling, "training_step", slow_at_first)
+    sleep_in_first_step(3.0, monkeypatch)
     folder = trained(tmp_path, config(corpus, recipe={"budget": {"steps": 100}}))
     record = folder.record()
     assert record is not None
@@ -656,3 +660,17 @@ def test_a_slow_first_step_is_the_start_of_a_run_and_slows_no_row(
     first = next(row for row in folder.metrics() if "perf/tokens_per_second" in row)
     assert first["trainer/step"] == 2
     assert first["perf/tokens_per_second"] > 2 * 128 / 3
+
+
+def test_the_start_of_an_attempt_that_stops_after_its_first_step_is_kept(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as first:
+        stop = stop_after(1, first)
+        sleep_in_first_step(1.0, first)
+        folder = trained(tmp_path, config(corpus), stop)
+    assert [step_of(checkpoint) for checkpoint in checkpoints_in(folder.checkpoints)] == [1]
+    record = trained(tmp_path, config(corpus)).record()
+    assert record is not None
+    assert record.start_seconds is not None
+    assert record.start_seconds > 1

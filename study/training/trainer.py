@@ -103,10 +103,10 @@ def fit(
         num_sanity_val_steps=0,
         logger=metrics or False,
         callbacks=[
+            clock,
             Branching(folder, check),
             PruneOrder(folder),
             Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds),
-            clock,
             watchdog,
             *callbacks,
         ],
