@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from math import log2
@@ -609,6 +610,10 @@ def test_figures_have_a_panel_a_family_and_where_these_would_be_many_one_a_budge
     found = evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6, 2e6), seeds=1, rates=(4e-3,)))
     monkeypatch.setattr("study.fitting.evidence.MOST_PANELS", len(found.families))
     assert found.panels() == {family.label: family.cells for family in found.families}
+    alike = tuple(replace(family, size="1.1M non-embedding parameters") for family in found.families)
+    assert Counter(cell.name for cells in replace(found, families=alike).panels().values() for cell in cells) == Counter(
+        cell.name for cell in found.cells
+    )
     monkeypatch.setattr("study.fitting.evidence.MOST_PANELS", len(found.families) - 1)
     assert [*found.panels()] == ["1M tokens", "2M tokens"]
     assert {cell.name: cell.tokens for cells in found.panels().values() for cell in cells} == {

@@ -80,9 +80,13 @@ class Evidence:
         return [float(target) for target in (self.sweep.get("shapes") or {}).get("iso_parameters") or ()]
 
     def panels(self) -> dict[str, tuple[Cell, ...]]:
-        """The cells of each panel of a figure: one a family, or one a budget where that would be more than MOST_PANELS."""
+        """The cells of each panel of a figure: one a family, or one a budget where that would be more than MOST_PANELS.
+
+        Families whose sizes read alike share a panel.
+        """
         if len(self.families) <= MOST_PANELS:
-            return {family.label: family.cells for family in self.families}
+            alike = grouped(self.families, lambda family: family.label)
+            return {label: tuple(cell for family in families for cell in family.cells) for label, families in alike.items()}
         return {budget_words(budget): tuple(cells) for budget, cells in by_budget(self.cells).items()}
 
     def half_width(self, cell: Cell) -> float | None:
