@@ -6,6 +6,7 @@ import json
 import os
 from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from study.benching.figures import failed, figure
 from study.benching.gate import Contender, ContenderError, Gate, Order, RoundTime
 from study.benching.results import Results, read_sections
 from study.benching.rows import Rounds, median_interval, training_row
-from study.benching.step_profile import kind_of, shares_of
+from study.benching.step_profile import kernel_kind, kind_of, seconds_by_kind, shares_of
 from study.benching.tables import as_line, as_markdown, as_text
 from study.counting import flops_per_token
 from study.errors import InputError
@@ -190,14 +191,15 @@ def test_a_size_that_falls_off_the_roof_says_where_its_step_goes(tmp_path: Path)
     ((narrow, best),) = roofline.fallen(rows).items()
     assert (rows[narrow]["varied"], rows[narrow]["value"]) == ("width", 64)
     spent = {
-        narrow: shares_of({"products": 0.3, "the optimiser": 0.1}, step_seconds=1.0),
-        best: shares_of({"products": 0.8, "the optimiser": 0.1}, step_seconds=1.0),
+        narrow: shares_of({"products": 0.3, "the optimiser": 0.1}, 1.0, "cpu"),
+        best: shares_of({"products": 0.8, "the optimiser": 0.1}, 1.0, "cpu"),
     }
     assert spent[narrow] == pytest.approx({"Python between the operations": 0.6, "products": 0.3, "the optimiser": 0.1})
     with_told = roofline.with_sentences(rows, spent)
     (told,) = [row["sentence"] for row in with_told if "sentence" in row]
     assert told.startswith("At width 64 training reaches 20% of the roof, 60% at ")
-    assert "products take 30% of the step" in told
+    rate = 0.2 * rows[narrow]["roof"] / rows[narrow]["product_rate"] * rows[narrow]["share_of_products"] / 0.3
+    assert f"products take 30% of the step, at {rate:.0%} of their best rate" in told
     assert "Python between the operations 60% (80%" in told
     results = Results(tmp_path, "cpu", threads=1)
     results.put("roofline", with_told)
@@ -210,22 +212,81 @@ def test_a_size_that_falls_off_the_roof_says_where_its_step_goes(tmp_path: Path)
 def test_operations_are_told_apart_by_name_and_by_what_they_read() -> None:
     assert kind_of("mkldnn::_linear_pointwise", [(32, 19, 64), (200, 64)], 200) == "products"
     assert kind_of("aten::_scaled_dot_product_flash_attention_for_cpu", [(4, 2, 16, 8)] * 3, 200) == "attention"
+    assert kind_of("aten::bmm", [(8, 16, 16), (8, 16, 8)], 200) == "attention"
     assert kind_of("aten::_fused_adamw_", [(200, 64)], 200) == "the optimiser"
     assert kind_of("aten::exp", [(608, 200)], 200) == "the loss over the logits"
     assert kind_of("aten::add_", [(200, 64), (200, 64)], 200) == "the token table"
     assert kind_of("aten::gelu", [(4, 16, 256)], 200) == "norms, GELU and sums"
 
 
+KERNELS = {
+    "nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NTT": "products",
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel": "products",
+    "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>": "products",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0": "attention",
+    "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<64, cutlass::bfloat16_t>": "attention",
+    "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float, 4>>": "the optimiser",
+    "triton_red_fused__log_softmax__to_copy_nll_loss_forward_2": "the loss over the logits",
+    "triton_poi_fused_embedding_dense_backward_1": "the token table",
+    "triton_per_fused__to_copy_add_native_layer_norm_0": "norms, GELU and sums",
+}
+"""Names of kernels as CUDA's libraries, torch and Inductor give them on a GPU of the Hopper generation, and their kinds."""
+
+
+@pytest.mark.parametrize(("name", "kind"), KERNELS.items())
+def test_kernels_of_a_gpu_are_told_apart_by_name(name: str, kind: str) -> None:
+    assert kernel_kind(name) == kind
+
+
+def test_kernels_are_summed_a_step_and_ranges_around_them_are_none() -> None:
+    kernels = [
+        ("nvjet_a", 30.0, False),
+        ("nvjet_b", 10.0, False),
+        ("triton_poi_fused_gelu", 8.0, False),
+        ("nvjet_range", 99.0, True),
+    ]
+    events = [
+        SimpleNamespace(
+            name=name,
+            device_type=SimpleNamespace(name="CUDA"),
+            is_user_annotation=named_by_user,
+            time_range=SimpleNamespace(elapsed_us=lambda spent=spent: spent),
+        )
+        for name, spent, named_by_user in kernels
+    ]
+    on_host = SimpleNamespace(name="aten::mm", device_type=SimpleNamespace(name="CPU"), is_user_annotation=False)
+    profile = SimpleNamespace(events=lambda: [*events, on_host])
+    seconds = seconds_by_kind(profile, "cuda", vocabulary=200, steps=2)
+    assert seconds == pytest.approx({"products": 20e-6, "norms, GELU and sums": 4e-6})
+    assert shares_of(seconds, 40e-6, "cuda")["the GPU idle between kernels"] == pytest.approx(0.4)
+    with pytest.raises(ValueError, match="names no matrix product"):
+        seconds_by_kind(SimpleNamespace(events=lambda: events[2:]), "cuda", vocabulary=200, steps=2)
+
+
+def test_a_step_that_was_profiled_is_told_beside_its_row(tmp_path: Path) -> None:
+    rounds = known_rounds()
+    rounds.spent = {"products": 5e-4, "attention": 1e-4}
+    row = training_row(CASE, rounds, None)
+    rate = 64 * CASE.product_flops_per_token / 5e-4 / 1e9
+    assert CASE.flops_per_token - CASE.product_flops_per_token == 12 * 1 * 32 * 16
+    told = f"products take 25% of a step, at {rate:.0%} of their best rate, Python between the operations 70%, attention 5%."
+    assert row["sentence"] == f"1x32, 4 x 16: {told}"
+    assert told in as_text("train", [row])
+    assert "sentence" not in training_row(CASE, known_rounds(), None)
+
+
 def test_the_operations_of_a_step_take_at_most_the_step(tmp_path: Path) -> None:
     stand = training.Stand(CASE, tmp_path / "stand")
-    stand.start("ours")
-    stand.warm_up("ours")
+    for name in ("ours", training.PROFILED):
+        stand.start(name)
+        stand.warm_up(name)
     stand.rounds(1)
+    stand.profile()
     stand.stop()
-    (time,) = stand.found.times["ours"]
-    with Contender("study.benching.contenders.profiled", (CASE, tmp_path), tmp_path / "log") as contender:
-        contender.ready()
-        seconds = contender.round(Order(0.0))
+    (time,), seconds = stand.found.times["ours"], stand.found.spent
+    assert seconds is not None
+    assert set(stand.found.times) == {"ours"}
+    assert not stand.found.errors
     assert {"products", "attention", "the optimiser", "the loss over the logits", "norms, GELU and sums"} <= set(seconds)
     assert sum(seconds.values()) < 5 * time.step_seconds
 

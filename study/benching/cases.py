@@ -77,6 +77,12 @@ class Case:
         """FLOPs of the matrix products that our training really runs, a token (train_flops)."""
         return flops_per_sequence(self.architecture, self.sequence_length, self.predictions).train_flops / self.sequence_length
 
+    @property
+    def product_flops_per_token(self) -> float:
+        """Those of the products of layers and head alone, without the 12·L·H·S of scores and mixtures in attention."""
+        a = self.architecture
+        return self.flops_per_token - 12 * a.depth * a.width * self.sequence_length
+
     def products(self) -> list[tuple[int, int, int]]:
         """The forward products (rows, inner, columns) of this model's layers and head, each once."""
         a, tokens = self.architecture, self.batch_tokens

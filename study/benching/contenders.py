@@ -12,6 +12,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from study.benching.cases import Case
 from study.benching.gate import Gate
@@ -34,8 +35,8 @@ from study.training.watchdog import Watchdog
 COPIED, COPIES = 2**26, 8
 """Numbers that are copied to measure the memory's bandwidth, 256 MB, more than any cache holds; how often between two looks."""
 
-UNPROFILED, PROFILED = 3, 8
-"""Steps before a profile, and in it."""
+UNPROFILED, PROFILED = 5, 8
+"""Steps before a profile, in which kernels are built and a CUDA graph is recorded, and in it."""
 
 MATMUL_SECONDS = 0.1
 """How long each product is repeated for, a round."""
@@ -65,21 +66,23 @@ class _GateCallback(pl.Callback):
 
 
 class _ProfileCallback(pl.Callback):
-    """Profiles some steps after the first ones, then passes the gate with their seconds by kind of operation."""
+    """Passes the gate after the first steps, profiles some and passes it again with their seconds by kind."""
 
-    def __init__(self, gate: Gate, vocabulary: int) -> None:
-        self.gate, self.vocabulary = gate, vocabulary
-        self.profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True)
+    def __init__(self, gate: Gate, case: Case) -> None:
+        self.gate, self.case = gate, case
+        activities = {"cpu": [ProfilerActivity.CPU], "cuda": [ProfilerActivity.CPU, ProfilerActivity.CUDA]}
+        self.profile = profile(activities=activities[case.device], record_shapes=True)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Begin after the warm-up, and end after the last of the profiled steps."""
+        """Begin after the warm-up, once asked to, and end after the last of the profiled steps."""
         if trainer.global_step == UNPROFILED:
-            self.profile.start()
-        elif trainer.global_step == UNPROFILED + PROFILED:
-            self.profile.stop()
             self.gate.ready()
             self.gate.wait()
-            self.gate.report(seconds_by_kind(self.profile, self.vocabulary, PROFILED))
+            self.profile.start()
+        elif trainer.global_step == UNPROFILED + PROFILED:
+            self.gate.synchronise()
+            self.profile.stop()
+            self.gate.report(seconds_by_kind(self.profile, self.case.device, self.case.architecture.vocabulary, PROFILED))
             self.gate.wait()
 
 
@@ -92,8 +95,8 @@ def ours(case: Case, folder: Path, channel: Connection) -> None:
 
 
 def profiled(case: Case, folder: Path, channel: Connection) -> None:
-    """Seconds of a step of `ours` by kind of operation, once; on a CPU."""
-    _train(case, folder, _ProfileCallback(gate_of(channel, case.device), case.architecture.vocabulary))
+    """Seconds of a step of `ours` by kind of operation, or of kernel on a GPU, once."""
+    _train(case, folder, _ProfileCallback(gate_of(channel, case.device), case))
 
 
 def _train(case: Case, folder: Path, callback: pl.Callback) -> None:

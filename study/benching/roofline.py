@@ -87,6 +87,7 @@ def roofline_row(varied: str, case: Case, step_seconds: float | None, limits: tu
         "roof": roof,
         "product_rate": limits[0],
         "bytes_per_second": limits[1],
+        "share_of_products": case.product_flops_per_token / case.flops_per_token,
         "share_of_roof": achieved / roof if achieved else None,
         "errors": {},
     }
@@ -118,11 +119,12 @@ def with_sentences(rows: Rows, spent: Mapping[int, Shares]) -> list[dict[str, An
 
 def _profiled(row: Mapping[str, Any]) -> tuple[Shares, float]:
     """The shares of a step, and the part of the best rate that its products run at."""
-    return row["spent"], row["flops_per_second"] / row["spent"][PRODUCTS] / row["product_rate"]
+    rate = row["flops_per_second"] * row["share_of_products"] / row["spent"][PRODUCTS]
+    return row["spent"], rate / row["product_rate"]
 
 
 def measure_roofline(device: Device, threads: int, tell: Tell) -> None:
-    """Time every case, profile those that fall off the roof and the best of their axes (on a CPU), and tell all rows."""
+    """Time every case, profile those that fall off the roof and the best of their axes, and tell all rows."""
     load()
     with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
         folder, rows = Path(name), []
@@ -133,7 +135,7 @@ def measure_roofline(device: Device, threads: int, tell: Tell) -> None:
             if case not in known:
                 known[case] = _step_seconds(case, folder / str(number))
             rows.append(roofline_row(varied, case, known[case], limits))
-        profiled = [] if device == "cuda" else sorted({row for pair in fallen(rows).items() for row in pair})
+        profiled = sorted({row for pair in fallen(rows).items() for row in pair})
         shares = {case: _shares(case, known[case], folder) for case in dict.fromkeys(all_cases[row][1] for row in profiled)}
         spent = {row: found for row in profiled if (found := shares[all_cases[row][1]]) is not None}
     for row in with_sentences(rows, spent):
@@ -146,7 +148,7 @@ def _shares(case: Case, step_seconds: float | None, folder: Path) -> Shares | No
     try:
         with Contender("study.benching.contenders.profiled", (case, folder), folder / "profile.log") as contender:
             contender.ready()
-            return shares_of(contender.round(Order(0.0)), step_seconds)
+            return shares_of(contender.round(Order(0.0)), step_seconds, case.device)
     except ContenderError:
         return None
 

@@ -11,6 +11,7 @@ from scipy.stats import binom
 
 from study.benching.cases import Case
 from study.benching.gate import RoundTime
+from study.benching.step_profile import PRODUCTS, shares_of, told
 
 PEERS = ("loop", "trainer", "trainer_compiled")
 """What ours is compared with, in the order of the tables: the contenders of study.benching.peers."""
@@ -18,12 +19,16 @@ PEERS = ("loop", "trainer", "trainer_compiled")
 
 @dataclass
 class Rounds:
-    """What the rounds of one case gave: times by contender, FLOP/s of the best product, seconds to the first step, failures."""
+    """What the rounds of one case gave: times by contender, FLOP/s of each product, seconds to the first step, failures.
+
+    `spent` are the seconds of a step of ours by kind, where it was profiled.
+    """
 
     times: dict[str, list[RoundTime]] = field(default_factory=dict)
     matmul: list[dict[tuple[int, int, int], float]] = field(default_factory=list)
     starts: dict[str, float] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    spent: dict[str, float] | None = None
 
 
 def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, Any]:
@@ -31,7 +36,8 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
 
     `versus` is our tokens/s over a peer's, with the interval of that median (`median_interval`). `share_of_matmul_rate` is the
     part of the machine's best matrix-product rate that the products of our training use (train_flops), `mfu` the same of the
-    datasheet's dense rate, where `peak` is known. `spread` is (slowest − fastest) / median over the rounds.
+    datasheet's dense rate, where `peak` is known. `spread` is (slowest − fastest) / median over the rounds. `sentence` says
+    where a step goes, where it was profiled.
     """
     speeds = {name: [case.batch_tokens / time.step_seconds for time in times] for name, times in rounds.times.items()}
     best = [max(rates.values()) for rates in rounds.matmul]
@@ -66,6 +72,10 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
     row["versus_interval"] = {name: list(median_interval(values)) for name, values in ratios.items()}
     row["share_of_matmul_rate"] = median(_ratios(achieved, best)) if best else None
     row["mfu"] = median(achieved) / peak if peak else None
+    if rounds.spent is not None and best:
+        row["spent"] = shares_of(rounds.spent, row["step_seconds"]["ours"], case.device)
+        rate = case.product_flops_per_token * case.batch_tokens / rounds.spent[PRODUCTS] / median(best)
+        row["sentence"] = f"{case.model or case.shape}, {case.batch} x {case.sequence_length}: {told(row['spent'], rate)}."
     return row
 
 

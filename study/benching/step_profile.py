@@ -1,50 +1,96 @@
-"""Where the time of a training step goes: its operations by kind, as torch's profiler sees them on a CPU."""
+"""Where the time of a training step goes, by kind: operations on a CPU, kernels on a GPU, as torch's profiler sees them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-PRODUCTS, BETWEEN = "products", "Python between the operations"
-"""The matrix products of the layers and the head, and what is left of a step without its operations."""
+from study.memory import Device
 
-_BY_NAME = {
-    PRODUCTS: ("aten::mm", "aten::addmm", "aten::bmm", "_linear_pointwise"),
-    "attention": ("scaled_dot_product",),
+PRODUCTS, ATTENTION, REST = "products", "attention", "norms, GELU and sums"
+"""The products of the layers and the head, those of attention with what is between them, and what is of no other kind."""
+
+BETWEEN: dict[Device, str] = {"cpu": "Python between the operations", "cuda": "the GPU idle between kernels"}
+"""What is left of a step without its operations, or its kernels."""
+
+_OPERATIONS = {
+    PRODUCTS: ("aten::mm", "aten::addmm", "_linear_pointwise"),
+    ATTENTION: ("scaled_dot_product", "aten::bmm"),
     "the optimiser": ("adamw", "_foreach_", "linalg_vector_norm", "clip_grad"),
 }
+
+_KERNELS = {
+    ATTENTION: ("flash", "fmha", "sdpa", "cudnn_generated"),  # before the products, whose library flash's kernels name, too
+    PRODUCTS: ("gemm", "nvjet", "cutlass", "splitk"),
+    "the optimiser": ("adam", "multi_tensor_apply", "lpnorm"),
+    "the loss over the logits": ("softmax", "nll_loss"),
+    "the token table": ("embedding",),
+}
+"""Parts of the names of CUDA kernels: cuBLAS's, cuDNN's, flash attention's, torch's own, and those that Inductor fuses, which
+name the operations in them."""
 
 Shares = dict[str, float]
 
 
 def kind_of(name: str, shapes: Iterable[Sequence[int]], vocabulary: int) -> str:
     """The kind of an operation, by its name, or by whether it reads logits (…, V) or a token table (V, H)."""
-    for kind, parts in _BY_NAME.items():
-        if any(part in name.lower() for part in parts):
-            return kind
+    if (kind := _named(name, _OPERATIONS)) != REST:
+        return kind
     sizes = [tuple(shape) for shape in shapes if len(shape) > 1]
     if any(size[-1] == vocabulary for size in sizes):
         return "the loss over the logits"
     if "embedding" in name or any(size[0] == vocabulary for size in sizes):
         return "the token table"
-    return "norms, GELU and sums"
+    return REST
 
 
-def shares_of(seconds: Mapping[str, float], step_seconds: float) -> Shares:
-    """The parts of a step by kind, the largest first; what the operations leave is Python's."""
+def kernel_kind(name: str) -> str:
+    """The kind of a CUDA kernel, by its name alone."""
+    return _named(name, _KERNELS)
+
+
+def _named(name: str, kinds: Mapping[str, Sequence[str]]) -> str:
+    return next((kind for kind, parts in kinds.items() if any(part in name.lower() for part in parts)), REST)
+
+
+def shares_of(seconds: Mapping[str, float], step_seconds: float, device: Device) -> Shares:
+    """The parts of a step by kind, the largest first; what operations or kernels leave is Python's, or nobody's."""
     shares = {kind: spent / step_seconds for kind, spent in seconds.items()}
-    shares[BETWEEN] = max(0.0, 1 - sum(shares.values()))
+    shares[BETWEEN[device]] = max(0.0, 1 - sum(shares.values()))
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
-def seconds_by_kind(profile: Any, vocabulary: int, steps: int) -> dict[str, float]:
-    """Seconds a step by kind, from a torch profile of some steps that kept the shapes."""
+def seconds_by_kind(profile: Any, device: Device, vocabulary: int, steps: int) -> dict[str, float]:
+    """Seconds a step by kind, from a torch profile of some steps that kept the shapes.
+
+    Raises ValueError where no operation or kernel is known as a matrix product.
+    """
     found: dict[str, float] = {}
+    for kind, spent in _kernels(profile) if device == "cuda" else _operations(profile, vocabulary):
+        found[kind] = found.get(kind, 0.0) + spent / 1e6 / steps
+    if PRODUCTS not in found:
+        raise ValueError(f"the profile of {steps} steps names no matrix product")
+    return found
+
+
+def _operations(profile: Any, vocabulary: int) -> Iterator[tuple[str, float]]:
+    """The kind of each operation on a CPU, and its microseconds without those of the operations in it."""
     for event in profile.key_averages(group_by_input_shape=True):
         if event.key.startswith(("aten::", "mkldnn::")):
-            kind = kind_of(event.key, event.input_shapes, vocabulary)
-            found[kind] = found.get(kind, 0.0) + event.self_cpu_time_total / 1e6 / steps
-    return found
+            yield kind_of(event.key, event.input_shapes, vocabulary), event.self_cpu_time_total
+
+
+def _kernels(profile: Any) -> Iterator[tuple[str, float]]:
+    """The kind of each CUDA kernel, and its microseconds; copies and fills of memory are kernels, too."""
+    for event in profile.events():
+        if event.device_type.name == "CUDA" and not event.is_user_annotation:
+            yield kernel_kind(event.name), event.time_range.elapsed_us()
+
+
+def told(spent: Shares, rate: float) -> str:
+    """Where a step goes, and the part of the best rate that its products run at."""
+    first = f"products take {spent[PRODUCTS]:.0%} of a step, at {rate:.0%} of their best rate"
+    return ", ".join([first, *(f"{kind} {share:.0%}" for kind, share in spent.items() if kind != PRODUCTS)])
 
 
 def explained(step: tuple[Shares, float], usual: tuple[Shares, float]) -> str:

@@ -29,14 +29,14 @@ LEGENDS = {
     "contenders took turns; ratios are taken within a round, in brackets the 95% interval of their median over these rounds "
     "(the range, for fewer than six), beyond which another day may lie. Share of matmul: the part of the best rate of a plain "
     "product at this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products of our training "
-    "use (train_flops); MFU is the same part of the datasheet's dense rate.",
+    "use (train_flops); MFU is the same part of the datasheet's dense rate. On a GPU a step of ours is profiled, too.",
     "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
     "rounds in turns, ratios within a round; both sides work in the precision that scores have there, and neither evaluates, "
     "saves or logs.",
     "sharing": "k runs in processes of their own, 32 x 128 tokens a step; relative is all of them against one.",
     "roofline": "One size at a time around a middle shape, in fp32 on CPU and bf16 on CUDA. The roof is the lower of the best "
-    "matrix-product rate and intensity times the measured memory bandwidth. On a CPU the sizes that fall off it are profiled, "
-    "and so is the best of their axis; what the operations leave of a step is Python's.",
+    "matrix-product rate and intensity times the measured memory bandwidth. The sizes that fall off it are profiled, and so is "
+    "the best of their axis; on a CPU what the operations leave of a step is Python's, on a GPU it is idle between kernels.",
 }
 
 
@@ -121,7 +121,7 @@ def cells_of(section: str, rows: Sequence[Row]) -> list[list[str]]:
 
 def as_text(section: str, rows: Sequence[Row]) -> str:
     """A section for a terminal."""
-    return "\n".join([TITLES[section], *aligned(cells_of(section, rows), left=1), *_errors(rows)])
+    return "\n".join([TITLES[section], *aligned(cells_of(section, rows), left=1), *_sentences(rows), *_errors(rows)])
 
 
 def as_line(section: str, row: Row) -> str:

@@ -21,6 +21,9 @@ LEAD_IN = {"cpu": 1, "cuda": 3}
 """Steps that begin each round: they find caches, and pages that the kernel took while others had their turn, cold, and
 count only where they are as long as a round, which a cold cache does not show in."""
 
+PROFILED = "profiled"
+"""The contender that tells where a step of ours goes; it takes no turns."""
+
 WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
 """The round that does not count: compiling, capturing and the allocator's growth are over then."""
 
@@ -39,11 +42,11 @@ class Stand:
         self._contenders[name] = Contender(target, (self.case, self.folder), self.folder / f"{name}.log")
 
     def warm_up(self, name: str) -> None:
-        """Wait for a contender's first step, then give it the round that does not count."""
+        """Wait for a contender's first step, then give it the round that does not count; what is profiled has had its own."""
 
         def warm(contender: Contender) -> Any:
             self.found.starts[name] = contender.ready()
-            return contender.round(WARM_UP[self.case.device])
+            return None if name == PROFILED else contender.round(WARM_UP[self.case.device])
 
         self._ask(name, warm)
 
@@ -51,7 +54,7 @@ class Stand:
         """So many rounds of every contender, in turn; rounds that one of them did not live through count for none."""
         found = self.found
         for _ in range(count):
-            for name in list(self._contenders):
+            for name in [name for name in self._contenders if name != PROFILED]:
                 order = Order(seconds, lead_in=LEAD_IN[self.case.device])
                 what = self._ask(name, partial(Contender.round, order=order))
                 if name == "matmul" and what is not None:
@@ -62,6 +65,11 @@ class Stand:
             found.times.pop(name, None)
         if "matmul" in found.errors:
             found.matmul.clear()
+
+    def profile(self) -> None:
+        """Where a step of ours goes, if it is to be told, while all others wait."""
+        if PROFILED in self._contenders:
+            self.found.spent = self._ask(PROFILED, partial(Contender.round, order=Order(0.0)))
 
     def stop(self) -> None:
         """End all processes."""
@@ -100,6 +108,7 @@ def measure_training(cases: Sequence[Case], rounds: int, tell: Tell) -> None:
                 _warm_up(stands, together=wave[0].device == "cuda")
                 for stand in stands:
                     stand.rounds(rounds)
+                    stand.profile()
                     stand.stop()
                     tell(training_row(stand.case, stand.found, datasheet_rate(stand.case)))
             finally:
@@ -108,7 +117,8 @@ def measure_training(cases: Sequence[Case], rounds: int, tell: Tell) -> None:
 
 
 def _warm_up(stands: list[Stand], together: bool) -> None:
-    names = [(stand, name) for stand in stands for name in ("ours", *peers_of(stand.case), "matmul")]
+    profiled = (PROFILED,) if together else ()
+    names = [(stand, name) for stand in stands for name in ("ours", *peers_of(stand.case), "matmul", *profiled)]
     if together:
         for stand, name in names:
             stand.start(name)
