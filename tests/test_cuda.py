@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from study.benching.cases import Case
+from study.benching.training import PROFILED, Stand
 from study.config import RunConfig
 from study.data.masking import Masker
 from study.errors import InputError
 from study.folders import RunFolder
+from study.named_models import named
 from study.records import Kernels
 from study.training.execution import Execution, can_compile, resolve_kernels
 from study.training.stopping import StopSignal
@@ -199,3 +202,19 @@ def test_a_replayed_graph_draws_the_masks_of_its_seed() -> None:
         graph.replay()
         expected = masker(tokens, torch.Generator("cuda").manual_seed(seed))
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(recorded, expected, strict=True))
+
+
+@needs_gpu
+def test_a_profiled_step_on_a_gpu_names_its_products_and_its_attention(tmp_path: Path) -> None:
+    stand = Stand(Case(named("bert-tiny"), "bf16", batch=32, sequence_length=128, device="cuda"), tmp_path / "stand")
+    for name in ("ours", PROFILED):
+        stand.start(name)
+        stand.warm_up(name)
+    stand.rounds(1)
+    stand.profile()
+    stand.stop()
+    assert not stand.found.errors
+    seconds = stand.found.spent
+    assert seconds is not None
+    assert {"products", "attention", "the optimiser", "the loss over the logits"} <= set(seconds)
+    assert sum(seconds.values()) < 1.5 * stand.found.times["ours"][0].step_seconds

@@ -168,7 +168,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         return self.config.recipe.gradient_clip_norm or float("inf")
 
     def on_train_start(self) -> None:
-        """Start the clock of the first row, list the parameters once, and make the graph of a step where kernels are graphed."""
+        """Start the first row's clock, list the parameters once, and make the graph of a step where kernels are graphed."""
         self._row_started, self._row_step, self._starting = time.perf_counter(), self.steps_done, True
         self._clipped = list(self.parameters())
         optimizer = self.optimizers(use_pl_optimizer=False)
