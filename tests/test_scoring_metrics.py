@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import seqeval.metrics
 import sklearn.metrics
 from scipy import stats
 from torchmetrics.functional.text import squad
 
-from study.scoring.intervals import Interval, interval, parts_of, resampled_sums
-from study.scoring.metrics import METRICS, answer_scores, by_paradigm, measure, normalised
+from study.scoring.intervals import Interval, interval, resampled_sums
+from study.scoring.metrics import answer_scores, by_paradigm, measure, normalised, parts_of
 from study.tasks.examples import TaskData, TextExample
 from study.tasks.spec import Metric
 from tests.made_tasks import pairs, question, tagged, task, texts
@@ -38,7 +40,7 @@ def test_metrics_of_classes_equal_scikit_learn(count: int) -> None:
     }
     if count == 2:
         expected["f1"] = sklearn.metrics.f1_score(gold, predicted)
-    assert measure(made, "test", predicted) == pytest.approx(expected, abs=1e-6)
+    assert measure(made, "test", predicted) == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_classifier_that_always_says_yes_has_no_correlation() -> None:
@@ -52,9 +54,10 @@ def test_metrics_of_numbers_equal_scipy() -> None:
     predicted = np.round(gold + generator.normal(size=100), 1)
     made = task("pair", ["spearman", "pearson"], texts(gold.tolist()), regression=True)
     found = measure(made, "test", predicted.tolist())
-    assert found["pearson"] == pytest.approx(stats.pearsonr(gold, predicted).statistic, abs=1e-9)
-    assert found["spearman"] == pytest.approx(stats.spearmanr(gold, predicted).statistic, abs=1e-6)
-    assert measure(made, "test", [2.5] * 100) == {"spearman": 0.0, "pearson": 0.0}
+    assert found["pearson"] == pytest.approx(stats.pearsonr(gold, predicted).statistic, abs=1e-12)
+    assert found["spearman"] == pytest.approx(stats.spearmanr(gold, predicted).statistic, abs=1e-12)
+    for constant in (2.5, 0.1, 1 / 3):  # also where the rounded mean is another number
+        assert measure(made, "test", [constant] * 100) == {"spearman": 0.0, "pearson": 0.0}
 
 
 def test_entities_count_only_where_type_and_borders_agree() -> None:
@@ -62,6 +65,15 @@ def test_entities_count_only_where_type_and_borders_agree() -> None:
     predicted = [[1, 2, 0, 0], [0, 3, 0, 0], [1, 0]]  # one of three found, and three said: F1 is 1/3
     made = task("tokens", ["entity_f1", "accuracy"], tagged(gold), TAGS)
     assert measure(made, "test", predicted) == pytest.approx({"entity_f1": 1 / 3, "accuracy": 7 / 10})
+
+
+def test_the_f1_of_entities_equals_seqeval() -> None:
+    generator = np.random.default_rng(5)
+    gold = [generator.integers(5, size=generator.integers(3, 12)).tolist() for _ in range(80)]
+    said = [[tag if generator.random() < 0.8 else 0 for tag in tags] for tags in gold]
+    found = measure(task("tokens", ["entity_f1"], tagged(gold), TAGS), "test", said)
+    named = [[[TAGS[tag] for tag in tags] for tags in sentences] for sentences in (gold, said)]
+    assert found["entity_f1"] == pytest.approx(seqeval.metrics.f1_score(*named), abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +145,9 @@ def every_metric() -> list[tuple[TaskData, list[Any], Metric]]:
 
 
 @pytest.mark.parametrize(("made", "predicted", "metric"), every_metric())
-def test_a_metric_is_a_function_of_sums_over_examples(made: TaskData, predicted: list[Any], metric: Metric) -> None:
-    parts = parts_of(made, made.test, predicted, metric)
-    assert parts.value == pytest.approx(METRICS[metric](made, made.test, predicted), abs=1e-6)
+def test_the_interval_of_a_metric_holds_it(made: TaskData, predicted: list[Any], metric: Metric) -> None:
     found = interval(made, "test", predicted, metric)
-    assert found.low < parts.value < found.high
+    assert found.low < measure(made, "test", predicted)[metric] < found.high
     assert found == interval(made, "test", predicted, metric), "the same predictions give the same interval"
 
 
@@ -152,8 +162,9 @@ def test_the_metric_of_a_resample_is_that_of_its_examples(made: TaskData, predic
             gold = [example.label for example in made.test if isinstance(example, TextExample)]
             expected = float(stats.pearsonr(stats.rankdata(predicted)[chosen], stats.rankdata(gold)[chosen]).statistic)
         else:
-            expected = METRICS[metric](made, [made.test[one] for one in chosen], [predicted[one] for one in chosen])
-        assert found == pytest.approx(expected, abs=1e-6)
+            resample = replace(made, splits={"test": [made.test[one] for one in chosen]})
+            expected = measure(resample, "test", [predicted[one] for one in chosen])[metric]
+        assert found == pytest.approx(expected, abs=1e-9)
 
 
 def test_resamples_are_as_many_as_asked_for_and_as_large_as_the_split() -> None:
