@@ -32,7 +32,7 @@ def _():
     from study.fitting.law_fits import fit_table
     from study.fitting.ledgers import LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS
     from study.fitting.reading import Source, Table
-    from study.folders import sweeps_in
+    from study.folders.sweep import sweeps_in
     from study.naming import Subject
     from study.plotting import elasticities, explorer, run_curves
     from study.plotting.law_figures import FIGURES

@@ -24,7 +24,7 @@ def _():
     from study.answering import FIGURES, FINDINGS, Answer
     from study.errors import InputError
     from study.fitting.evidence import gather
-    from study.folders import SweepFolder
+    from study.folders.sweep import SweepFolder
     from study.wording import bullets, escape
 
     return (

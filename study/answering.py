@@ -12,7 +12,7 @@ from study.durable_files import write_atomically
 from study.findings import loss_findings, parameter_findings, run_count
 from study.fitting import averages, comparisons
 from study.fitting.evidence import Evidence, gather, save_fits
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.law_findings import law_findings
 from study.open_questions import undecided
 from study.plotting import (

@@ -12,6 +12,9 @@ from study.schema import Count, Index, Strict
 SIZES = ("depth", "width", "heads", "ffn")
 """The sizes of a shape, by which shapes are ordered."""
 
+SHAPE = tuple(f"architecture.{size}" for size in SIZES)
+"""The same as knobs and as ledger columns."""
+
 BUILT = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_decoder")
 """The fields that study.model builds at any value; the others it builds as BERT has them, or as ALSO_BUILT says."""
 

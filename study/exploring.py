@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from study.architecture import SHAPE
 from study.errors import UNREADABLE
 from study.fitting.cells import in_words
 from study.fitting.learning_rates import searches
 from study.fitting.ledgers import unusable, validation_columns
 from study.fitting.score_points import series
-from study.folders import SHAPE, SweepFolder
+from study.folders.sweep import SweepFolder
 from study.plotting.loss_against_parameters import PARAMETERS
 from study.plotting.style import FLOPS, LOSS
 from study.records import with_left_out

@@ -11,7 +11,7 @@ from study.errors import InputError
 from study.named_models import find, unknown
 
 if TYPE_CHECKING:
-    from study.folders import RunFolder
+    from study.folders.run import RunFolder
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def subject(name: str, results: Path) -> Subject:
     if path.is_file():
         return Subject(name, _in_file(path))
     if path.is_dir():
-        from study.folders import RunFolder
+        from study.folders.run import RunFolder
 
         run = RunFolder(path)
         if not run.is_run:
@@ -68,7 +68,7 @@ def _of_run(run: RunFolder) -> Architecture:
 
 def _of_id(run_id: str, results: Path) -> Architecture | None:
     """The architecture of the run with an id, or with the one id that starts with it."""
-    from study.folders import runs_of_id
+    from study.folders.sweep import runs_of_id
 
     found = runs_of_id(run_id, results)
     return _of_run(found[0]) if found else None

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from study.durable_files import content_of, patiently
 from study.errors import InputError
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.quantities import read_seconds
 from study.records import timestamp
 

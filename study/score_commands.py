@@ -130,7 +130,7 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
     study import-encoder hub:google-bert/bert-base-uncased --into results/bert --corpus my_text.parquet
     """  # noqa: D301
     from study.config import DataConfig
-    from study.folders import SweepFolder
+    from study.folders.sweep import SweepFolder
     from study.sweeping.executors.slots import local_slots
     from study.training.importing import import_encoder as read
     from study.training.importing import to_text
@@ -145,7 +145,7 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
 
 def _folder(name: Path, results: Path) -> Path:
     """A folder that is there, else that of the run in `results` with an id or its start, where there is one."""
-    from study.folders import runs_of_id
+    from study.folders.sweep import runs_of_id
 
     found = [] if name.exists() else runs_of_id(str(name), results)
     return found[0].path if found else name

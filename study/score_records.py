@@ -21,7 +21,10 @@ from pydantic import Field
 
 from study.config import setting_words
 from study.durable_files import write_atomically
-from study.folders import RunFolder, SweepFolder, file_once, read_as, write_table
+from study.folders.files import Inside, file_once, read_as, write_table
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
+from study.folders.work import WorkFolder
 from study.records import Environment, State
 from study.schema import Strict, Text
 from study.score_config import TUNED, ScoreConfig
@@ -119,13 +122,11 @@ class BaselineRecord(Strict):
         return self.by(metric) if self.data_fingerprint in (None, data_fingerprint) else {}
 
 
-class ScoreFolder(RunFolder):
-    """The files of one score; those of a run but for its configuration and its record."""
+class ScoreFolder(WorkFolder):
+    """The files of one score, by name."""
 
-    @property
-    def settings_file(self) -> Path:
-        """What the score is."""
-        return self.path / "config.json"
+    settings_file = Inside("config.json")
+    """What the score is."""
 
     def write_settings(self, config: ScoreConfig) -> None:
         """Write the configuration once."""

@@ -14,7 +14,7 @@ from study.errors import InputError, told_together
 from study.options import as_json, results_option
 
 if TYPE_CHECKING:
-    from study.folders import SweepFolder
+    from study.folders.sweep import SweepFolder
     from study.sweeping.spec import SweepSpec
 
 WATCH_SECONDS = 2.0
@@ -26,7 +26,7 @@ folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 
 def sweep_folder(path: Path) -> SweepFolder:
     """The sweep's folder, which may be that of a launch that has written nothing yet; raises InputError where there is none."""
-    from study.folders import SweepFolder
+    from study.folders.sweep import SweepFolder
     from study.ownership import is_locked
 
     folder = SweepFolder(path if path.name not in ("", "..") else path.resolve())
@@ -266,6 +266,7 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
     Its record stays as it is. A later launch tunes and repeats as if the run had failed; to have it trained once more, `study
     retry` it by its id. `study report` writes the answer without it.
     """
+    from study.folders.sweep import SweepFolder
     from study.sweeping.steering import exclude as exclude_run
     from study.sweeping.steering import include
 
@@ -277,7 +278,8 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
         return
     what = "counts again" if reason is None else "is left out"
     for each in found:
-        click.echo(f"{each.run_id} {what} in {each.sweep.name}; to write its answer anew: study report {each.sweep.path}")
+        sweep = SweepFolder.of(each)
+        click.echo(f"{each.run_id} {what} in {sweep.name}; to write its answer anew: study report {sweep.path}")
 
 
 SWEEP_COMMANDS = (plan, launch, report, status, stop, retry, exclude)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from study.config import RunConfig
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.records import RunRecord, counts_of
 
 

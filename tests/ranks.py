@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.model.lightning import MaskedLanguageModelling
 from study.sweeping.executors.processes import start_forkserver
 from study.training.execution import Execution

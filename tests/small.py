@@ -11,7 +11,7 @@ import torch
 
 from study.config import RunConfig
 from study.data.prepared import data_fingerprint
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.model.lightning import MaskedLanguageModelling
 from study.schema import deep_merge
 from study.training.execution import Execution

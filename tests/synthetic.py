@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from study.config import RunConfig
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.records import Environment, RunRecord, State, counts_of
 
 UNIGRAM = 5.67

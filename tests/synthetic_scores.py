@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.records import RunRecord
 from study.score_config import Knobs, Protocol, ScoreConfig
 from study.score_records import BaselineRecord, ScoreRecord, file_baseline, score_folder, write_scores

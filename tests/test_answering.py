@@ -17,7 +17,7 @@ from study.answering import Answer, report
 from study.errors import InputError
 from study.findings import loss_findings
 from study.fitting.evidence import gather, save_fits
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.open_questions import undecided
 from study.records import State, cell_of
 from study.score_records import scores_of, write_scores
@@ -358,7 +358,7 @@ def test_report_does_not_import_torch(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from study.answering import report
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 report(SweepFolder(Path({str(folder.path)!r})))
 assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)
 assert not [name for name in sys.modules if name.startswith(('study.model', 'study.training', 'study.sweeping', 'study.data'))]

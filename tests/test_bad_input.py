@@ -452,7 +452,7 @@ def test_a_folder_that_is_no_sweeps(command: str, folder: str, here: Path, refus
 @pytest.mark.parametrize("command", ["status", "report"])
 @pytest.mark.parametrize("content", [b"{}", b"\x00\xff", b'{"run_id": 1', json.dumps({"state": "DONE"}).encode()])
 def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, refusal: Refusal) -> None:
-    from study.folders import SweepFolder
+    from study.folders.sweep import SweepFolder
     from study.sweeping.plan import cells
     from study.sweeping.sweep_files import read_sweep
 

@@ -13,7 +13,8 @@ import safetensors.torch
 import torch
 
 from study.config import RunConfig
-from study.folders import Orders, RunFolder, checkpoints_in
+from study.folders.run import Orders, RunFolder
+from study.folders.work import checkpoints_in
 from study.sweeping.trunks import adopt
 from study.training.callbacks import Clock
 from tests.ranks import ranks_said

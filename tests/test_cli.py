@@ -14,7 +14,8 @@ import pytest
 
 from study.cli import commands
 from study.fitting.catalogue import LAWS
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from tests.points import TRUTHS, columns_of
 from tests.synthetic import depth_or_width, run_config, sweep_folder
 

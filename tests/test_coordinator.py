@@ -19,13 +19,15 @@ import pytest
 from study import durable_files
 from study.config import RunConfig
 from study.errors import OOM_EXIT, InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders.metrics import newest_values
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.ownership import is_locked
 from study.records import counts_of
 from study.sweeping.coordinator import Coordinator, Progress, held
 from study.sweeping.deaths import CRASHES, KILLS
 from study.sweeping.plan import Plan
-from study.sweeping.status import newest_values, status
+from study.sweeping.status import status
 from study.sweeping.stopping import SAVE_SECONDS
 from tests.sweeps import RATES, record, sweep, sweep_values
 from tests.synthetic import add_run, run_config, sweep_folder
@@ -194,7 +196,7 @@ def test_the_flops_of_a_run_whose_process_keeps_dying_hold_its_teachers(tmp_path
 
 def test_a_run_that_is_killed_again_and_again_while_it_gets_on_is_not_given_up(tmp_path: Path) -> None:
     def life(config: RunConfig, run: RunFolder) -> int:
-        steps = int(newest_values(run).get("trainer/step", 0)) + 1
+        steps = int(newest_values(run.newest_rows()).get("trainer/step", 0)) + 1
         run.metrics_file.write_text(f'{{"trainer/step": {steps}}}\n')
         return -9 if steps < 3 * KILLS else completes(config, run)
 
@@ -318,7 +320,7 @@ def test_an_error_of_the_system_stops_a_sweep_and_is_told_as_what_it_is(tmp_path
 HOLDER = """
 import sys
 from pathlib import Path
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.coordinator import held
 with held(SweepFolder(Path(sys.argv[1]))):
     print("held", flush=True)

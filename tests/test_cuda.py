@@ -13,7 +13,7 @@ from study.benching.training import PROFILED, Stand
 from study.config import RunConfig
 from study.data.masking import Masker
 from study.errors import InputError
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.named_models import named
 from study.records import Kernels
 from study.training.execution import Execution, can_compile, resolve_kernels

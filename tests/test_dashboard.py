@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from study.answering import report
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from tests.synthetic import add_run, depth_or_width, run_config, sweep_folder
 from tests.waiting import until
 

@@ -13,7 +13,7 @@ from study.errors import InputError
 from study.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
 from study.fitting.downstream import downstream
 from study.fitting.score_points import series
-from study.folders import SweepFolder, sweeps_in
+from study.folders.sweep import SweepFolder, sweeps_in
 from study.ownership import turn
 from study.plotting import explorer, run_curves
 from study.records import validation_of

@@ -14,7 +14,8 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import ByteLevel
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from study.folders import RunFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
 from tests.small import config, trained, write_corpus
@@ -108,7 +109,7 @@ def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, 
     first, second = run_of(place), run_of(place, norm="pre")
     for run in (first, second):  # two steps learn nothing
         run.record_file.write_text(json.dumps(json.loads(run.record_file.read_bytes()) | {"stuck_at_unigram": False}))
-    status, _, err = study("export", first.sweep.path, tmp_path / "new")
+    status, _, err = study("export", SweepFolder.of(first).path, tmp_path / "new")
     assert status == 2
     assert "runs serve; give the folder of one, as runs/" in err
     status, told, err = study("export", second.run_id[:6], tmp_path / "new", "--results", place / "results")

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.folders import RunFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.scoring.embedding import embed
 from study.scoring.pretrained import pretrained
 from study.training.execution import Execution
@@ -36,7 +37,7 @@ def test_each_line_has_its_embedding(study: Any, run: RunFolder, texts: Path) ->
     assert (status, out) == (0, f"3 embeddings of width 16: {texts.with_suffix('.npy')}\n")
     expected = embed(pretrained(run.path), LINES, None, "mean", "fp32", Execution()).values
     np.testing.assert_allclose(np.load(texts.with_suffix(".npy")), expected, atol=1e-6)
-    by_id = study("features", run.run_id[:8], texts, "--device", "cpu", "--results", run.sweep.path.parent)
+    by_id = study("features", run.run_id[:8], texts, "--device", "cpu", "--results", SweepFolder.of(run).path.parent)
     assert by_id[:2] == (0, out)
 
 

@@ -23,7 +23,7 @@ from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, seeds_that_would_de
 from study.fitting.rankings import gains_of
 from study.fitting.reading import Source, Table, read_columns
 from study.fitting.seed_scatter import SeedScatter, SeedVariance
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.open_questions import undecided
 from study.tables import cells as cells_table
 from study.wording import signed

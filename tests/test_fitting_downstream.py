@@ -28,7 +28,7 @@ from study.fitting.observations import Observations
 from study.fitting.published_scores import published_scores
 from study.fitting.score_points import score_points
 from study.fitting.score_trends import rank_interval, trend
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
 from study.plotting.style import MARKERS
 from study.score_config import Knobs

@@ -25,7 +25,7 @@ from study.fitting.seed_scatter import SeedVariance, pooled_seed_variance
 from study.fitting.shape_multiverse import explore_shapes, is_about_shape
 from study.fitting.table_files import read_table
 from study.fitting.universes import Multiverse, Universe
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.plotting import answer_by_convention
 from tests import synthetic
 from tests.synthetic import SHAPES, Law, add_run, depth_or_width, run_config, sweep_folder

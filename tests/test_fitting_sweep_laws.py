@@ -19,7 +19,7 @@ from study.fitting.law_fits import fit_table
 from study.fitting.ledgers import usable
 from study.fitting.reading import Source, Table
 from study.fitting.sweep_laws import SweepLaws, _candidates
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.law_findings import law_findings
 from study.records import counts_of
 from study.wording import file_name

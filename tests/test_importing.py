@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.model.in_transformers import our_architecture, our_weights
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights

@@ -16,7 +16,19 @@ ROOT = Path(__file__).resolve().parents[1]
 TRUNK = (
     *("errors", "paths", "terminal", "schema", "yaml_files", "named_runs", "randomness", "quantities", "aligned", "symbols"),
     *("architecture", "components", "counting", "memory", "solving", "named_models", "accounts", "config", "durable_files"),
-    *("records", "folders", "garbage", "ownership", "naming", "machine", "comparing", "latency", "changes", "score_config"),
+    *(
+        "records",
+        "folders",
+        "named_records",
+        "garbage",
+        "ownership",
+        "naming",
+        "machine",
+        "comparing",
+        "latency",
+        "changes",
+        "score_config",
+    ),
     *("behrens_fisher", "score_noise", "score_records", "options"),
 )
 TRAINING = (

@@ -18,7 +18,9 @@ from filelock import FileLock
 from study.data.cache import cache_root
 from study.data.prepared import stream_fingerprint
 from study.data.tokenizing import SPECIAL_PIECES
-from study.folders import RunFolder, SweepFolder, checkpoints_in
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
+from study.folders.work import checkpoints_in
 from study.sweeping.sweep_files import read_sweep
 from tests.launching import Place, has_rows, numbers, until_in, written
 from tests.sweeps import write_sweep, write_topics

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.launch import MIRROR_SECONDS
 from tests.fake_runs import FakeRun
 from tests.fake_wandb_server import Listener

@@ -11,7 +11,7 @@ import torch
 
 from study.architecture import Architecture
 from study.errors import InputError
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.model import linear
 from study.model.linear import Linear, multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel

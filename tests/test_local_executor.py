@@ -19,7 +19,8 @@ import torch
 from study.config import RunConfig
 from study.data.prepared import prepare
 from study.errors import OOM_EXIT, InputError
-from study.folders import RunFolder, checkpoints_in
+from study.folders.run import RunFolder
+from study.folders.work import checkpoints_in
 from study.records import RunRecord
 from study.sweeping.executors import processes
 from study.sweeping.executors.local import LocalExecutor

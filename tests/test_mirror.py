@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from study.errors import InputError
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.mirror import mirror_sweep, retry_seconds
 from study.sweeping.mirror_state import left_behind
 from study.sweeping.mirror_wandb import batch_seconds, tracked_config

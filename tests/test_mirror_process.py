@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from study.errors import InputError
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.mirror import mirror_sweep
 from study.sweeping.mirror_process import MirrorProcess
 from study.sweeping.mirror_state import left_behind
@@ -140,7 +140,7 @@ def test_the_mirror_ends_when_its_parent_dies(folder: SweepFolder) -> None:
     run = FakeRun(folder)
     run.write(3)
     code = (
-        "import sys, time; from pathlib import Path; from study.folders import SweepFolder;"
+        "import sys, time; from pathlib import Path; from study.folders.sweep import SweepFolder;"
         "from study.sweeping.mirror_process import MirrorProcess; mirror = MirrorProcess(SweepFolder(Path(sys.argv[1])));"
         "mirror.start(); print(mirror._process.pid, flush=True); time.sleep(60)"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from study.answering import report
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from tests.synthetic import depth_or_width
 from tests.synthetic_scores import add_scores
 

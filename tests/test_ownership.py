@@ -16,7 +16,7 @@ import pytest
 
 from study import ownership
 from study.errors import InputError
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.ownership import Attempt, Fenced, Held, Watch, is_locked, pulse_of, turn
 from tests.waiting import until
 

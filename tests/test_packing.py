@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.coordinator import Coordinator
 from study.sweeping.executors import local, slots
 from study.sweeping.executors.local import LocalExecutor

@@ -14,7 +14,7 @@ import pytest
 from study.config import RunConfig
 from study.counting import parameters
 from study.errors import InputError
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.records import RunRecord
 from study.sweeping.bill import bill
 from study.sweeping.cell import Cell

@@ -15,7 +15,8 @@ from optuna.trial import TrialState
 from study.config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.errors import InputError
-from study.folders import Orders, RunFolder, SweepFolder
+from study.folders.run import Orders, RunFolder
+from study.folders.sweep import SweepFolder
 from study.ownership import Attempt
 from study.sweeping import plan
 from study.sweeping.coordinator import Coordinator, Progress

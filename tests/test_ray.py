@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
-from study.folders import checkpoints_in
+from study.folders.work import checkpoints_in
 from study.sweeping.executors.ray import ANSWER_SECONDS, RayExecutor, connect
 from tests.launching import Place, has_rows, until_in
 from tests.sweeps import write_sweep, write_topics

@@ -16,11 +16,11 @@ import pytest
 from study.config import RunConfig
 from study.durable_files import write_atomically, write_once
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.ownership import pulse_of
 from study.records import RunRecord, cell_of, counts_of, ledger
 from study.schema import set_path
-from study.sweeping.status import newest_rows
 from tests.small import config
 from tests.synthetic import add_run, depth_or_width, environment, run_config, sweep_folder
 
@@ -179,7 +179,7 @@ def test_a_whole_line_that_is_no_row_of_metrics_is_named(tmp_path: Path, line: b
     with pytest.raises(InputError, match=r"metrics\.jsonl:2: is no row of metrics.*take it out"):
         list(folder.metrics())
     with pytest.raises(InputError, match=r"metrics\.jsonl, near its end: is no row of metrics"):
-        newest_rows(folder)
+        folder.newest_rows()
 
 
 def test_validation_losses_read_back(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_kill_while_the_ledger_is_written_leaves_tables_that_are_whole(
         written.append(file)
         write_atomically(file, content)
 
-    monkeypatch.setattr("study.folders.write_atomically", killed)
+    monkeypatch.setattr("study.folders.files.write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         folder.write_ledger()
     assert len(pd.read_parquet(folder.ledger_file)) == 1 + writes

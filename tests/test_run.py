@@ -25,7 +25,8 @@ from study.config import Masking, RunConfig
 from study.data.masking import Masker
 from study.data.prepared import prepare
 from study.durable_files import PATIENCE_SECONDS, write_atomically
-from study.folders import RunFolder, checkpoints_in, step_of
+from study.folders.run import RunFolder
+from study.folders.work import checkpoints_in, step_of
 from study.model.lightning import MaskedLanguageModelling
 from study.model.linear import Linear
 from study.model.masked_language_model import MaskedLanguageModel

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from study.errors import InputError
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.score_config import Downstream, ScoreConfig
 from study.score_records import BaselineRecord, ScoreRecord, score_folder, scores, scores_of
 

@@ -23,7 +23,8 @@ import torch
 
 from study.errors import PREEMPTED_EXIT, InputError
 from study.fitting.ledgers import usable
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.score_config import Downstream, ScoreConfig
 from study.score_noise import noise_of_seeds
 from study.score_records import ScoreRecord, baseline, file_baseline, scores_of
@@ -490,14 +491,14 @@ def test_pairs_with_a_sentence_that_is_cut_are_counted(run: RunFolder, tmp_path:
 
 
 def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:
-    exclude(run.run_id, run.sweep.path.parent, "out of curiosity")
+    exclude(run.run_id, SweepFolder.of(run).path.parent, "out of curiosity")
     try:
         assert [one.run_id for one in target(run.path).runs] == [run.run_id]
         with pytest.raises(InputError, match=r"that its answer uses \(excluded: out of curiosity\); the folder of one that"):
-            target(run.sweep.path)
+            target(SweepFolder.of(run).path)
     finally:
-        include(run.run_id, run.sweep.path.parent)
-    assert [one.run_id for one in target(run.sweep.path).runs] == [run.run_id]
+        include(run.run_id, SweepFolder.of(run).path.parent)
+    assert [one.run_id for one in target(SweepFolder.of(run).path).runs] == [run.run_id]
 
 
 class Fake:
@@ -539,13 +540,13 @@ def subject(run: RunFolder, tmp_path: Path) -> Subject:
 
 
 def coordinator_of(subject: Subject, asked: Downstream) -> Coordinator:
-    return Coordinator(subject.run.folder.sweep, [subject], [], asked)
+    return Coordinator(SweepFolder.of(subject.run.folder), [subject], [], asked)
 
 
 def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """They save, the lock is let go of, and the order to stop is not for those who go on."""
     asked = Downstream.parse({"tasks": [subject.name], "seeds": 3, "learning_rates": [1e-4]})
-    folder, told, made = subject.run.folder.sweep, list[bool](), list[str]()
+    folder, told, made = SweepFolder.of(subject.run.folder), list[bool](), list[str]()
     monkeypatch.setattr(Fake, "interrupt", lambda _: made.append("interrupt"))
     teller = threading.Thread(target=lambda: told.append(stop(folder)))
 
@@ -576,7 +577,7 @@ def test_scores_that_are_there_are_those_asked_for(subject: Subject) -> None:
 
 
 def test_an_order_to_a_launch_is_one_to_its_scores(subject: Subject) -> None:
-    asked, folder, fake = Downstream.parse({"tasks": [subject.name]}), subject.run.folder.sweep, Fake(lambda _: 0.5)
+    asked, folder, fake = Downstream.parse({"tasks": [subject.name]}), SweepFolder.of(subject.run.folder), Fake(lambda _: 0.5)
     with launch_held(folder):
         assert not status(folder).scored
         folder.stop_file.write_text("{}")  # given while nothing is scored yet

@@ -14,7 +14,8 @@ from filelock import FileLock
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.ownership import Attempt, turn
 from study.records import RunRecord
 from study.sweeping.coordinator import Coordinator, Progress

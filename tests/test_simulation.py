@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.simulation import Figures, simulate
 
 

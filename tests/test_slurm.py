@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from study.folders import checkpoints_in, step_of
-from study.sweeping.status import newest_values
+from study.folders.metrics import newest_values
+from study.folders.work import checkpoints_in, step_of
 from tests.conftest import Figure
 from tests.launching import Place, has_rows, until_in
 from tests.slurm_cluster import SlurmCluster, why_not
@@ -108,7 +108,7 @@ def test_a_run_that_slurm_warns_of_its_time_limit_saves_and_goes_on_in_the_same_
 
     def goes_on() -> bool:
         cluster.hurry()
-        return run.attempts() == 2 and newest_values(run).get("trainer/step", 0) > step_of(saved) + 1000
+        return run.attempts() == 2 and newest_values(run.newest_rows()).get("trainer/step", 0) > step_of(saved) + 1000
 
     until_in(launcher, goes_on, PATIENCE)
     assert "Restarts=1" in cluster.command("scontrol", "show", "job", line.split()[0])

@@ -18,7 +18,7 @@ import pytest
 
 from study.durable_files import patiently, write_atomically
 from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.coordinator import Coordinator
 from study.sweeping.executors import slurm, slurm_job
 from study.sweeping.executors.slots import Slot

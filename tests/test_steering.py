@@ -17,7 +17,8 @@ import yaml
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.naming import subject
 from study.ownership import Attempt, turn
 from study.records import FOREIGN, ledger
@@ -26,7 +27,7 @@ from study.sweeping.coordinator import Progress, held
 from study.sweeping.display import ended_line
 from study.sweeping.liveness import Signs, seconds_per_row, signs_of
 from study.sweeping.plan import cells
-from study.sweeping.status import RunStatus, SweepStatus, newest_rows, status
+from study.sweeping.status import RunStatus, SweepStatus, status
 from study.sweeping.steering import exclude, include, retry, stop
 from study.sweeping.tables import duration, status_summary, status_table, watched
 from study.terminal import show
@@ -524,7 +525,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
 def test_the_newest_rows_of_a_long_run_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = FakeRun(empty_sweep(tmp_path, monkeypatch))
     run.write(200)
-    rows = newest_rows(run.folder)
+    rows = run.folder.newest_rows()
     assert [row["trainer/step"] for row in rows] == list(range(201 - len(rows), 201))
     assert 10 <= len(rows) < 200
 

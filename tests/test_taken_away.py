@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder, Trunk, checkpoint_name
+from study.folders.run import RunFolder, Trunk
+from study.folders.sweep import SweepFolder
+from study.folders.work import checkpoint_name
 from study.sweeping.coordinator import held
 from study.sweeping.sharing import SharedRuns
 from study.sweeping.status import status

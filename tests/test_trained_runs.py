@@ -23,7 +23,8 @@ from study.data.masking import IGNORED, MaskedBatch
 from study.data.prepared import prepare
 from study.errors import InputError
 from study.fitting.evidence import gather
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.model.cutting import cut
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, schedule

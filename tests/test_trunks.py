@@ -16,7 +16,8 @@ import yaml
 
 from study.config import RunConfig
 from study.data.prepared import data_fingerprint
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.ownership import Attempt, turn
 from study.records import RunRecord
 from study.sweeping.bill import bill

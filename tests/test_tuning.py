@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from study.config import RunConfig
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.records import RunRecord
 from study.sweeping.cell import Cell
 from study.sweeping.plan import cells

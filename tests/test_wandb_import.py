@@ -12,7 +12,8 @@ import pytest
 
 from study.errors import InputError
 from study.fitting.ledgers import is_ledger
-from study.folders import SweepFolder, write_table
+from study.folders.files import write_table
+from study.folders.sweep import SweepFolder
 from study.sweeping.mirror import mirror_sweep
 from study.sweeping.wandb_import import import_wandb, of_one_kind, offline_runs
 from tests.fake_runs import FakeRun, empty_sweep

@@ -10,7 +10,7 @@ from typing import Any
 
 from wandb.proto import wandb_internal_pb2
 
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.mirror_state import left_behind
 from tests.fake_runs import FakeRun
 

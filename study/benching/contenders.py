@@ -19,7 +19,7 @@ from study.benching.gate import Gate
 from study.benching.step_profile import seconds_by_kind
 from study.benching.synthetic import drawn_data
 from study.data.batches import DataOrder
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.memory import Device, Precision
 from study.model.autocast import autocast
 from study.model.linear import multiply_through_onednn, onednn_product

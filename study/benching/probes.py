@@ -17,7 +17,7 @@ from study.benching.synthetic import drawn_data
 from study.config import RunConfig
 from study.counting import parameters
 from study.data.batches import DataOrder
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.schema import deep_merge
 from study.training.checkpoints import DurableCheckpointIO
 from study.training.execution import Execution

@@ -108,7 +108,7 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
 def _starts(config: Any, folder: Path) -> list[float]:
     """Seconds from submission until the first row of metrics is there, for runs one after the other."""
     from study.data.prepared import prepare
-    from study.folders import RunFolder
+    from study.folders.run import RunFolder
     from study.sweeping.executors.local import LocalExecutor
     from study.sweeping.executors.slots import Slot
 

@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from study.architecture import Architecture
+from study.architecture import SHAPE, Architecture
 from study.config import Budget, RunConfig, setting_words
 from study.counting import TOTALS, parameters
 from study.fitting.learning_rates import RATE, CellSearch, RateSearch, TunedKnob, searches
 from study.fitting.paired import Difference, paired_difference
 from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, seed_scatter
-from study.folders import SHAPE, RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.named_runs import as_told
 from study.records import FOREIGN, validation_of
 from study.schema import number_in

@@ -21,7 +21,7 @@ from study.fitting.score_points import noise_columns, score_points
 from study.fitting.score_trends import SAME, Trend, trend
 from study.fitting.scores import ScoreBetween
 from study.fitting.two_steps import two_step_forecast
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.score_noise import noise_of_mean, pooled_deviation
 
 AVERAGE = "average"

@@ -22,7 +22,8 @@ from study.fitting.rankings import Gain, front_of, gains_of
 from study.fitting.seed_scatter import SeedScatter
 from study.fitting.sweep_laws import SweepLaws, sweep_laws
 from study.fitting.token_gains import Rise, TokenGain, rises_of, token_gains_of
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.records import cell_of
 from study.wording import budget_words, file_name
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from study.architecture import SHAPE
 from study.counting import TOTALS
 from study.fitting.cells import EQUAL_SPAN
 from study.fitting.learning_rates import RATE, CellSearch, searches
-from study.folders import SHAPE
 
 LEDGER_COLUMNS = {
     "parameters": "parameters",

@@ -34,7 +34,7 @@ from study.fitting.ledgers import (
 from study.fitting.observations import BY_CHOICE, VOCABULARY, Observations, budget_of
 from study.fitting.table_files import NOTES, read_table
 from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.schema import nearest
 
 NAMED = 30

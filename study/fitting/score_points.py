@@ -8,7 +8,7 @@ import pandas as pd
 from study.fitting.cells import budgets_in_words, in_words, setting_columns
 from study.fitting.cuts import START
 from study.fitting.ledgers import usable
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.named_runs import donor_of
 from study.score_noise import UNKNOWN, ScoreNoise, noise_of_seeds, pooled_deviation
 from study.score_records import BaselineRecord, baseline

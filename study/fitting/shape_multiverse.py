@@ -40,7 +40,7 @@ from study.fitting.seed_scatter import seed_scatter
 from study.fitting.sums import SumOfTerms, Term
 from study.fitting.uncertainty import percentile_interval
 from study.fitting.universes import LOSSES, SETTINGS, Multiverse, Question, Universe
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 
 QUESTION = Question(
     text="At equal size and budget, which lowers the loss: depth or width?",

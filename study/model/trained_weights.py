@@ -7,7 +7,7 @@ from torch import Tensor
 
 from study.data.cache import sha256_of
 from study.errors import InputError
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 
 
 def trained_weights(folder: RunFolder) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from study.config import run_words
 from study.errors import UNREADABLE
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.plotting.explorer import counted
 from study.plotting.style import FLOPS, LOSS
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.ownership import is_locked
 from study.records import timestamp
 from study.score_config import Downstream

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.memory import Precision
 from study.records import State, timestamp
 from study.score_config import Knobs, ScoreConfig

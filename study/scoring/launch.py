@@ -14,7 +14,8 @@ from rich.console import Console
 
 from study.config import RunConfig
 from study.errors import InputError, Problem, told_together
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.paths import path_from
 from study.quantities import count_text
 from study.records import RunRecord, cell_of
@@ -62,7 +63,7 @@ def target(path: Path) -> Target:
     run = RunFolder(path.resolve())
     if run.is_run:
         record = run.record()
-        sweep, completed = run.sweep, [run] if record is not None and record.state == "COMPLETED" else []
+        sweep, completed = SweepFolder.of(run), [run] if record is not None and record.state == "COMPLETED" else []
     else:
         sweep = SweepFolder(path.resolve())
         if not sweep.runs():

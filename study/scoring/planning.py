@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.score_config import Downstream, Knobs, Protocol, ScoreConfig, Update
 from study.score_records import ScoreRecord, baseline, chosen
 from study.scoring.job import BaselineJob, Job

@@ -15,7 +15,7 @@ from study.data.corpora import Tally, read_corpus, split_documents
 from study.data.prepared import PreparedData, prepare
 from study.data.tokenizing import SpecialTokens
 from study.errors import InputError
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
 

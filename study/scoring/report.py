@@ -11,7 +11,7 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.quantities import plural
 from study.score_config import Downstream
 from study.score_noise import noise_of_seeds, pooled_deviation

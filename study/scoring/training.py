@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from study.folders import step_of
+from study.folders.work import step_of
 from study.memory import Precision
 from study.model.task_model import TaskModel
 from study.score_config import ScoreConfig

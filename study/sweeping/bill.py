@@ -8,8 +8,8 @@ from typing import Any
 
 from study.config import RunConfig
 from study.counting import parameters
-from study.folders import expected_flops
 from study.memory import Precision
+from study.named_records import expected_flops
 from study.records import RunRecord
 from study.sweeping.cell import Cell, tunings
 from study.sweeping.executors.slots import Slot

@@ -22,13 +22,15 @@ from study import garbage
 from study.config import RunConfig
 from study.durable_files import patiently, write_atomically
 from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
-from study.folders import RunFolder, SweepFolder, teacher_architecture
+from study.folders.metrics import newest_values
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
+from study.named_records import teacher_architecture
 from study.records import RunRecord, cell_of, counts_of, timestamp
 from study.sweeping.deaths import Deaths, GivenUp
 from study.sweeping.plan import Plan
 from study.sweeping.proposing import CellProposer
 from study.sweeping.sharing import SharedRuns
-from study.sweeping.status import newest_values
 from study.sweeping.stopping import save_and_stop, sigterm_interrupts
 from study.sweeping.trunks import Trunks
 
@@ -285,7 +287,7 @@ class Coordinator:
     def _lost(self, config: RunConfig, run: RunFolder, given_up: GivenUp) -> RunRecord:
         """The record of a run whose process could never file one."""
         now = timestamp()
-        steps = int(newest_values(run).get("trainer/step", 0))
+        steps = int(newest_values(run.newest_rows()).get("trainer/step", 0))
         return RunRecord(
             run_id=run.run_id,
             sweep=self.spec.name,

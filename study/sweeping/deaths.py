@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from study.errors import OOM_EXIT
-from study.folders import RunFolder
+from study.folders.metrics import newest_values
+from study.folders.run import RunFolder
 from study.records import State
-from study.sweeping.status import newest_values
 
 CRASHES = 3
 """How often a run may crash, or be killed for want of memory, in one launch without having got further."""
@@ -39,7 +39,7 @@ class Deaths:
 
     def count(self, run: RunFolder, exit_status: int) -> GivenUp | None:
         """Note that a process has died without a record; None where the run is to be tried again."""
-        step, name = int(newest_values(run).get("trainer/step", 0)), run.run_id
+        step, name = int(newest_values(run.newest_rows()).get("trainer/step", 0)), run.run_id
         if step > self._furthest.get(name, 0):
             self._furthest[name] = step
             del self._crashes[name], self._kills[name]

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from study.config import RunConfig
-from study.folders import SweepFolder
+from study.folders.metrics import newest_values
+from study.folders.sweep import SweepFolder
 from study.quantities import plural
 from study.records import RunRecord
 from study.sweeping.coordinator import Progress as SweepProgress
 from study.sweeping.liveness import signs_of
-from study.sweeping.status import newest_of, newest_rows
 from study.sweeping.tables import silence
 from study.terminal import printable
 
@@ -80,8 +80,8 @@ class LaunchDisplay:
         if key not in self._tasks:
             self._tasks[key] = self.progress.add_task(config.words(self._varied), total=config.tokens, note="starting")
         home = self.folder.home(config.fingerprint(self.data_fingerprint))
-        rows = newest_rows(home)
-        values = newest_of(rows)
+        rows = home.newest_rows()
+        values = newest_values(rows)
         tokens, speed = values.get("trainer/tokens", 0), values.get("perf/tokens_per_second")
         note = silence(signs_of(home, rows)) or ("" if speed is None else f"{speed:,.0f} tokens/s")
         self.progress.update(self._tasks[key], completed=tokens, note=note)

@@ -15,7 +15,8 @@ from study.data.hub import PREFIX
 from study.data.prepared import PreparedData, check_files, data_fingerprint, prepare, unread_at_first
 from study.durable_files import takes_files
 from study.errors import InputError, told_together
-from study.folders import SweepFolder, checkpoints_in
+from study.folders.sweep import SweepFolder
+from study.folders.work import checkpoints_in
 from study.memory import Device, Precision
 from study.quantities import count_text
 from study.schema import flatten

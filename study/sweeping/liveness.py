@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.ownership import LEASE_SECONDS, seconds_since_beat, seconds_since_write
 
 SILENT_SECONDS = 60.0

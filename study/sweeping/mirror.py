@@ -25,7 +25,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.mirror_state import Mirrored, Tracked, has_written, read_state
 from study.sweeping.mirror_wandb import Mode, Unreachable, WandbRun, end_session, tracking_mode
 

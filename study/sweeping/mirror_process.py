@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.mirror_state import left_behind
 
 LAST_SECONDS = 60.0

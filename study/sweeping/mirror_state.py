@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder, metrics_row
+from study.folders.metrics import metrics_row
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.schema import Index, Strict
 
 Tracked = Literal["online", "offline"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from study.config import RunConfig
 from study.counting import parameters
-from study.folders import expected_flops
+from study.named_records import expected_flops
 from study.sweeping.cell import Cell
 from study.sweeping.tuning import AT_ONCE
 

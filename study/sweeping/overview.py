@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from study.errors import UNREADABLE
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.records import State
 from study.sweeping.status import RunStatus, SweepStatus, status
 from study.sweeping.tables import silence

@@ -15,7 +15,7 @@ from study.architecture import SIZES, Architecture
 from study.config import Budget, RunConfig
 from study.counting import parameters
 from study.errors import InputError, Problem, told_together
-from study.folders import donor_depth
+from study.named_records import donor_depth
 from study.named_runs import kept_layers
 from study.schema import deep_merge, flatten, set_path
 from study.solving import undivided

@@ -11,7 +11,7 @@ from itertools import count
 
 from study import garbage
 from study.config import RunConfig
-from study.folders import expected_flops
+from study.named_records import expected_flops
 from study.records import RunRecord
 from study.sweeping.cell import Cell, Tuning
 from study.sweeping.trunks import Trunks

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from study.config import RunConfig
 from study.errors import InputError, Problem
-from study.folders import teacher_architecture
 from study.memory import Device, Memory, Precision, Step, training_memory
+from study.named_records import teacher_architecture
 from study.quantities import bytes_text
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from study.durable_files import patiently
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.ownership import Watch
 from study.records import RunRecord
 
@@ -62,13 +63,13 @@ class SharedRuns:
             if not watch.silent:  # of one that fell silent it is remembered
                 del self._watches[run_id]
             return None
-        home = watch.folder.sweep.name
+        home = SweepFolder.of(watch.folder).name
         return who if home == self.folder.name else f"the sweep {home!r}, {who}"
 
     def record(self, run_id: str) -> RunRecord | None:
         """The record of a run, taken over where another sweep has it; None where no sweep has."""
         own, home = self.folder.run(run_id), self.home(run_id)
-        others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != home.sweep.name]
+        others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != SweepFolder.of(home).name]
         for other in (home, *others):
             if other.path != own.path and other.record_file.exists() and not _is_pruned(other):
                 _link_files(other, own)

@@ -15,7 +15,8 @@ from typing import Any
 from rich.console import Console
 
 from study.config import RunConfig
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.machine import peak_resident_bytes
 from study.records import RunRecord, counts_of
 from study.sweeping.coordinator import Coordinator

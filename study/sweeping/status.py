@@ -8,7 +8,9 @@ from typing import Any, get_args
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder, metrics_row
+from study.folders.metrics import newest_values
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.ownership import is_locked, is_trained
 from study.records import FOREIGN, RunRecord, State, validation_of
 from study.sweeping.bill import Bill, bill
@@ -16,8 +18,6 @@ from study.sweeping.executors.slots import Slot
 from study.sweeping.liveness import Signs, signs_of
 from study.sweeping.plan import Plan
 from study.sweeping.sweep_files import parse_sweep
-
-TAIL_BYTES = 4096
 
 ANY_SLOT = Slot("cpu", (0,), threads=1)
 """What the bill is made for where its seconds do not matter."""
@@ -205,8 +205,8 @@ def _run_status(
     """Where a run is; `idle` is the state of one of the sweep's that has not ended and that nobody trains."""
     home = folder.home(run.run_id)
     state: str = "running" if trained else "stopped" if foreign else idle
-    rows = newest_rows(home) if record is None else []
-    values = newest_of(rows)
+    rows = home.newest_rows() if record is None else []
+    values = newest_values(rows)
     mfu = values.get("perf/mfu")
     if record is None:
         tokens, loss, speed = values.get("trainer/tokens", 0), values.get("val/loss"), values.get("perf/tokens_per_second")
@@ -246,28 +246,3 @@ def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> Bill | None:
         return bill(Plan(parse_sweep(folder.sweep())), [ANY_SLOT], records)
     except InputError:
         return None
-
-
-def newest_values(run: RunFolder) -> dict[str, Any]:
-    """The newest value of each metric of a run, read from the end of its file."""
-    return newest_of(newest_rows(run))
-
-
-def newest_rows(run: RunFolder) -> list[dict[str, Any]]:
-    """The last rows of a run, some ten, read from the end of its file."""
-    try:
-        with run.metrics_file.open("rb") as file:
-            start = max(0, run.metrics_file.stat().st_size - TAIL_BYTES)
-            file.seek(start)
-            lines = file.read().split(b"\n")[1 if start else 0 : -1]
-    except FileNotFoundError:
-        return []
-    return [metrics_row(line, f"{run.metrics_file}, near its end") for line in lines]
-
-
-def newest_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The newest value of each metric in rows that are in order."""
-    values: dict[str, Any] = {}
-    for row in rows:
-        values |= row
-    return values

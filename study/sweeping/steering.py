@@ -13,7 +13,8 @@ from pathlib import Path
 
 from study.durable_files import write_atomically
 from study.errors import InputError
-from study.folders import LEAST_OF_ID, RunFolder, SweepFolder, runs_of_id
+from study.folders.run import RunFolder
+from study.folders.sweep import LEAST_OF_ID, SweepFolder, runs_of_id
 from study.ownership import is_locked
 from study.records import RETRIED, RunRecord, timestamp
 from study.sweeping.coordinator import held

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from study.config import RunConfig
 from study.durable_files import sync_folder, write_atomically
-from study.folders import Orders, RunFolder, SweepFolder, Trunk, checkpoints_in, step_of
+from study.folders.run import Orders, RunFolder, Trunk
+from study.folders.sweep import SweepFolder
+from study.folders.work import checkpoints_in, step_of
 from study.ownership import is_locked
 from study.records import RunRecord
 from study.sweeping.cell import Cell, family_of

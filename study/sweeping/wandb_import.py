@@ -22,7 +22,8 @@ from wandb.proto import wandb_internal_pb2
 from study.config import RunConfig, fingerprint_of
 from study.durable_files import write_atomically
 from study.errors import InputError
-from study.folders import SweepFolder, write_table
+from study.folders.files import write_table
+from study.folders.sweep import SweepFolder
 from study.records import cell_of, with_left_out
 from study.schema import flatten, set_path
 

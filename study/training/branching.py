@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 
 from study.config import RunConfig
 from study.durable_files import patiently
-from study.folders import RunFolder, Trunk
+from study.folders.run import RunFolder, Trunk
 from study.model.lightning import MaskedLanguageModelling
 from study.training.callbacks import refuse_infinite_weights
 from study.training.checkpoints import POSTPONABLE

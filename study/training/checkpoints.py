@@ -16,7 +16,7 @@ import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
 from study.durable_files import OUT_OF_REACH, PATIENCE_SECONDS, patiently, sync_folder
-from study.folders import checkpoint_name, checkpoints_in
+from study.folders.work import checkpoint_name, checkpoints_in
 from study.memory import Device, Precision
 from study.training.execution import LIGHTNING_PRECISION, resolve_precision
 

@@ -18,7 +18,8 @@ from study.config import RunConfig
 from study.data.prepared import PreparedData
 from study.durable_files import FULL_DISK, patiently, write_atomically
 from study.errors import InputError
-from study.folders import RunFolder
+from study.folders.run import RunFolder
+from study.folders.work import WorkFolder
 from study.memory import Precision
 from study.ownership import Attempt
 from study.records import RunRecord, State, counts_of, seconds_per_step, timestamp
@@ -101,8 +102,8 @@ class Filing:
             os._exit(1)
 
 
-def tidy(folder: RunFolder, state: State) -> None:
-    """Remove the checkpoints of a run that nobody goes on with; one that failed keeps its last finite state."""
+def tidy(folder: WorkFolder, state: State) -> None:
+    """Remove the checkpoints of what nobody goes on with; one that failed keeps its last finite state."""
     if state in ("COMPLETED", "PRUNED"):
         for checkpoint in folder.checkpoints.glob("*"):
             checkpoint.unlink(missing_ok=True)

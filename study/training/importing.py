@@ -20,7 +20,8 @@ from study.data.prepared import prepare
 from study.data.tokenizing import load_tokenizer
 from study.durable_files import write_atomically
 from study.errors import InputError
-from study.folders import RunFolder, SweepFolder
+from study.folders.run import RunFolder
+from study.folders.sweep import SweepFolder
 from study.memory import Precision
 from study.model.in_transformers import our_architecture, our_weights
 from study.ownership import Attempt, turn

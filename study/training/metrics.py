@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pytorch_lightning.loggers.logger import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from study.durable_files import patiently, write_atomically
-from study.folders import metrics_row
+from study.folders.metrics import whole_rows
 
 FSYNC_SECONDS = 5.0
 
@@ -31,7 +32,7 @@ class MetricsFile(Logger):
     def __init__(self, path: Path, from_step: int, check: Callable[[], None] | None = None) -> None:
         super().__init__()
         self.path, self._check = path, check
-        patiently(lambda: write_atomically(path, b"".join(_whole_lines(path, from_step))), check=check)
+        patiently(lambda: write_atomically(path, b"".join(_lines_to(path, from_step))), check=check)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._synced = time.monotonic()
 
@@ -80,12 +81,6 @@ def _number(value: float) -> int | float:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def _whole_lines(path: Path, from_step: int) -> Iterator[bytes]:
+def _lines_to(path: Path, step: int) -> Iterator[bytes]:
     """The complete rows up to a step; raises InputError at one that is damaged."""
-    if not path.exists():
-        return
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.endswith(b"\n") or metrics_row(line, f"{path}:{number}")["trainer/step"] > from_step:
-                return
-            yield line
+    return (line for line, _ in takewhile(lambda found: found[1]["trainer/step"] <= step, whole_rows(path)))

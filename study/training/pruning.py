@@ -6,7 +6,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.model.lightning import MaskedLanguageModelling
 
 

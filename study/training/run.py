@@ -16,8 +16,9 @@ from torch import Tensor
 from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
 from study.durable_files import patiently, write_atomically
-from study.folders import RunFolder, donor_depth, teacher_architecture
+from study.folders.run import RunFolder
 from study.memory import Precision
+from study.named_records import donor_depth, teacher_architecture
 from study.ownership import Attempt, Fenced, Held, turn
 from study.records import State
 from study.training.checkpoints import newest_whole_checkpoint, precision_of

@@ -14,7 +14,7 @@ from study.data.cache import sha256_of
 from study.data.prepared import PreparedData
 from study.data.tokenizing import tokenizer_file
 from study.errors import InputError, Problem
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.model.cutting import cut
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights

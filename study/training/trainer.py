@@ -20,7 +20,8 @@ from study.config import RunConfig
 from study.data.batches import PackedBatches
 from study.data.masking import Masker
 from study.data.prepared import PreparedData
-from study.folders import RunFolder, step_of
+from study.folders.run import RunFolder
+from study.folders.work import step_of
 from study.memory import Device, Precision
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
 from study.model.tutor import Tutor

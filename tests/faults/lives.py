@@ -21,7 +21,7 @@ import torch
 
 from study.config import RunConfig
 from study.data.prepared import prepare
-from study.folders import RunFolder
+from study.folders.run import RunFolder
 from study.records import RunRecord
 from study.sweeping.executors.processes import log_into
 from study.training.checkpoints import newest_whole_checkpoint

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from study.data.prepared import prepare
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot
 from study.sweeping.search import OptunaSearch

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from study.errors import InputError
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.executors.slots import Slot, local_slots
 from study.sweeping.resources import Resources
 

@@ -119,7 +119,7 @@ def run_process(config: RunConfig, path: Path, sweep: str, execution: Execution,
 def train_here(config: RunConfig, path: Path, sweep: str, execution: Execution, stop: StopSignal) -> int:
     """Train a run in this process, all that it prints in the run's log; its exit status."""
     from study.durable_files import patiently
-    from study.folders import RunFolder
+    from study.folders.run import RunFolder
     from study.training.run import train
     from study.training.trainer import rank
 

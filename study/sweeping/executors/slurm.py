@@ -24,7 +24,7 @@ from typing import Any
 from study.config import RunConfig
 from study.durable_files import patiently, write_atomically
 from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
-from study.folders import SweepFolder
+from study.folders.sweep import SweepFolder
 from study.sweeping.executors.slots import Slot
 from study.sweeping.executors.slurm_job import exit_file, run_job
 from study.sweeping.resources import Resources, SlurmOptions, minutes_of

@@ -1,0 +1,178 @@
+"""The files of one sweep by name, and which sweeps and runs lie in a results folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from study.architecture import SHAPE
+from study.durable_files import json_of
+from study.errors import InputError
+from study.folders.files import Folder, Inside, write_table
+from study.folders.run import RunFolder
+from study.records import RunRecord, ledger
+from study.yaml_files import read_yaml
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST_OF_ID = 4
+"""How many characters of a run's id may name it."""
+
+
+class SweepFolder(Folder):
+    """The files of one sweep under `results/`, by name."""
+
+    sweep_file = Inside("sweep.yaml")
+    """The resolved sweep as it was launched."""
+    cells_file = Inside("cells.json")
+    """The ids of the cells of the sweep as launched, of a search those of the points in its space that it has asked."""
+    lock_file = Inside(".coordinator.lock")
+    """The lock that the sweep's coordinator holds."""
+    holder_file = Inside(".coordinator.json")
+    """Who holds the lock, for the message to a second launcher."""
+    stop_file = Inside(".coordinator.stop")
+    """There where a person asks whoever holds the lock to stop."""
+    ledger_file = Inside("ledger.parquet")
+    """All records as a table."""
+    scores_file = Inside("scores.parquet")
+    """All downstream scores at their chosen knobs as a table."""
+    scoring_lock_file = Inside(".scoring.lock")
+    """The lock that whoever makes downstream scores of the sweep holds."""
+    scoring_stop_file = Inside(".scoring.stop")
+    """There where a person asks whoever holds that lock to stop."""
+    baselines = Inside("baselines")
+    """The folder of what downstream tasks give without an encoder."""
+    fits = Inside("fits")
+    """The folder of the fits."""
+    figures = Inside("figures")
+    """The folder of the figures."""
+    answer_file = Inside("answer.md")
+    """What the ledger says to the sweep's question."""
+    wandb = Inside("wandb")
+    """The folder of the W&B mirror."""
+
+    @classmethod
+    def of(cls, run: RunFolder) -> SweepFolder:
+        """The sweep under which a run lies."""
+        return cls(run.path.parent.parent)
+
+    @property
+    def name(self) -> str:
+        """The sweep's name, which names the folder."""
+        return self.path.name
+
+    @property
+    def homes(self) -> Path:
+        """The folder of links to where the runs that several sweeps share are trained."""
+        return self.path.parent / ".homes"
+
+    def run(self, run_id: str) -> RunFolder:
+        """The folder of one run."""
+        return RunFolder(self.path / "runs" / run_id)
+
+    def home(self, run_id: str) -> RunFolder:
+        """The folder where a run is trained: another sweep's where that one began it first (study.sweeping.sharing)."""
+        link = self.homes / run_id
+        if not link.is_symlink():
+            return self.run(run_id)
+        home = SweepFolder(self.path.parent / Path(os.readlink(link)).parts[1])
+        return home.run(run_id) if home.name != self.name else self.run(run_id)
+
+    def siblings(self) -> list[SweepFolder]:
+        """The other sweeps under the same results folder."""
+        return [SweepFolder(path.parent) for path in self.path.parent.glob("[!.]*/runs") if path.parent != self.path]
+
+    def runs(self) -> list[RunFolder]:
+        """The runs that were started or only planned here, by id."""
+        found = [RunFolder(path) for path in sorted((self.path / "runs").glob("[!.]*"))]
+        return [run for run in found if run.is_run]
+
+    def records(self) -> list[RunRecord]:
+        """The records of all ended runs, by id."""
+        return [record for run in self.runs() if (record := run.record()) is not None]
+
+    def others_records(self) -> list[RunRecord]:
+        """The records of the other sweeps under the same results folder."""
+        return [record for sibling in self.siblings() for record in sibling.records()]
+
+    def ledger(self) -> pd.DataFrame:
+        """The records as a table."""
+        return ledger(self.records(), tuned=self.tuned(), cells=self.cells())
+
+    def write_ledger(self) -> pd.DataFrame:
+        """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table."""
+        table = self.ledger()
+        write_table(self.ledger_file, table)
+        return table
+
+    def tuned(self) -> tuple[str, ...]:
+        """The knobs that the sweep tunes; raises InputError where there is no sweep.yaml."""
+        return tuple(self.sweep().get("tune") or ())
+
+    def varied(self) -> tuple[str, ...]:
+        """The knobs that the sweep varies."""
+        return tuple(self.sweep().get("vary") or ()) if self.sweep_file.exists() else ()
+
+    def told_apart_by(self) -> tuple[str, ...]:
+        """The knobs that tell runs apart beside shape, rate and seed: those that the sweep varies, tunes or searches."""
+        if not self.sweep_file.exists():
+            return ()
+        values = self.sweep()
+        searched = (values.get("search") or {}).get("space") or {}
+        knobs = (*(values.get("vary") or {}), *(values.get("tune") or {}), *searched)
+        return tuple(knob for knob in knobs if knob not in ("recipe.learning_rate", *SHAPE))
+
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the sweep gives its runs in W&B."""
+        return tuple(self.sweep().get("tags") or ()) if self.sweep_file.exists() else ()
+
+    def cells(self) -> frozenset[str]:
+        """The ids of the cells of the sweep as launched."""
+        return frozenset(map(str, json_of(self.cells_file, list, "the next `study launch` writes it anew") or ()))
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who has the lock, None where whoever has it has not said so yet, or does not any more."""
+        return json_of(self.holder_file, dict, "remove it; it only says who runs the sweep")
+
+    def read_ledger(self) -> pd.DataFrame:
+        """The ledger as last written."""
+        import pandas as pd
+
+        if not self.ledger_file.exists():
+            raise InputError.at(str(self.ledger_file), "does not exist; `study report` writes it from the records")
+        return pd.read_parquet(self.ledger_file)
+
+    def sweep(self) -> dict[str, Any]:
+        """The resolved sweep as plain values."""
+        return read_yaml(self.sweep_file)
+
+
+def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
+    """The folders, in every sweep under `results` that has it, of the run with an id, or with the one id that starts so.
+
+    Less than LEAST_OF_ID characters name no run. Raises InputError where several ids start so.
+    """
+    if len(run_id) < LEAST_OF_ID or not run_id.isalnum():
+        return []
+    found = [run for path in sorted(results.glob(f"[!.]*/runs/{run_id}*")) if (run := RunFolder(path)).is_run]
+    if len(ids := {run.run_id for run in found}) > 1:
+        raise InputError.at(run_id, f"is the start of {len(ids)} runs' ids in {results}; give more of the id")
+    return found
+
+
+def sweeps_in(results: Path) -> dict[str, SweepFolder]:
+    """The sweeps at a folder and up to two levels below it, in hidden folders none, by their paths from there.
+
+    Raises InputError where there is none, and where there is no such folder.
+    """
+    if not results.is_dir():
+        raise InputError.at(str(results), "is no folder; give one that `study launch` wrote to, or one of such folders")
+    files = (file for pattern in (".", "[!.]*", "[!.]*/[!.]*") for file in sorted(results.glob(f"{pattern}/sweep.yaml")))
+    folders = [SweepFolder(file.parent) for file in files]
+    if not folders:
+        raise InputError.at(str(results), "holds no sweep; give a folder that `study launch` wrote to, or one of such folders")
+    return {
+        folder.name if folder.path == results else folder.path.relative_to(results).as_posix(): folder for folder in folders
+    }

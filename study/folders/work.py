@@ -1,0 +1,71 @@
+"""The files that a run and a downstream score of one have in common: attempts, metrics, checkpoints, a record at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from study.durable_files import write_once
+from study.folders.files import Folder, Inside
+from study.folders.metrics import newest_rows, whole_rows
+
+
+class WorkFolder(Folder):
+    """The files of what is done in attempts, a run or a score, by name."""
+
+    metrics_file = Inside("metrics.jsonl")
+    """The logged metrics, one JSON object a line."""
+    record_file = Inside("record.json")
+    """The record, there exactly when the work has ended."""
+    checkpoints = Inside("checkpoints")
+    """The folder of the checkpoints."""
+    log_file = Inside("log.txt")
+    """What its processes printed."""
+
+    def claim_attempt(self, details: dict[str, Any]) -> int:
+        """The number of this attempt, from 1; its file is linked into place, so that no two processes get one number."""
+        number = self.attempts() + 1
+        while not write_once(self.attempt_file(number), json.dumps(details, indent=1).encode()):
+            number += 1
+        return number
+
+    def attempt_file(self, number: int) -> Path:
+        """What an attempt says of itself: its process, where it runs, and since when."""
+        return self.path / "attempts" / f"{number:04d}.json"
+
+    def attempts(self) -> int:
+        """How many processes have started it: the number of its latest attempt."""
+        try:
+            names = os.listdir(self.path / "attempts")
+        except FileNotFoundError:
+            return 0
+        return max((int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0)
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        """The logged rows in order; a line torn by a kill ends them.
+
+        Raises InputError at a whole line that is no row.
+        """
+        return (row for _, row in whole_rows(self.metrics_file))
+
+    def newest_rows(self) -> list[dict[str, Any]]:
+        """The last of the logged rows, some ten."""
+        return newest_rows(self.metrics_file)
+
+
+def checkpoint_name(step: int, digest: str) -> str:
+    """The name of the checkpoint of a step, which tells its SHA-256."""
+    return f"step-{step:010d}-{digest}.ckpt"
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, oldest first."""
+    return sorted(folder.glob("step-*.ckpt"))
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint was saved after."""
+    return int(checkpoint.name.split("-")[1])
