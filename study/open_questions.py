@@ -11,7 +11,6 @@ from study.fitting.cells import EQUAL_WITHIN, grouped, of_equal_size
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
 from study.fitting.expressions import evaluate
-from study.fitting.learning_rates import RATE, searches
 from study.fitting.ledgers import LEDGER_COLUMNS
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES
 from study.fitting.rankings import Gain
@@ -58,12 +57,8 @@ def _open_sizes(evidence: Evidence) -> Iterator[str]:
 
 def _open_seeds(evidence: Evidence) -> Iterator[str]:
     """The cells whose mean is of some seeds only, the others having diverged or not learnt at the same rate."""
-    partial, found = [], searches(evidence.ledger)
-    for cell in evidence.cells:
-        runs = evidence.ledger.iloc[found[cell.name].at_best]
-        lost = (runs[RATE] == cell.rates.chosen) & (runs["state"].eq("DIVERGED") | runs["stuck_at_unigram"].eq(True))
-        if cell.usable and lost.any():
-            partial.append(f"{cell.at_budget} ({len(cell.runs)} of {len(cell.runs) + lost.sum()})")
+    cells = [cell for cell in evidence.cells if cell.usable and cell.unlearned]
+    partial = [f"{cell.at_budget} ({len(cell.runs)} of {len(cell.runs) + cell.unlearned})" for cell in cells]
     if partial:
         yield f"How much lower the means are for leaving out seeds that did not learn: {', '.join(partial)}."
 

@@ -45,7 +45,7 @@ class Cell:
     steps that the budget pays for, and `budget_share` is what these are of it. `validation` names the validation set and masks:
     only under one name are losses comparable. `runs` are the usable runs at the chosen rate, one of each of `seeds`, and
     `losses` theirs: seeds × validation sequences in nats per masked token. Those that begin with the weights of a trained run
-    have all but `layers_cut` of its layers.
+    have all but `layers_cut` of its layers. `unlearned` runs at the chosen rate diverged or stayed at the unigram entropy.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Cell:
     losses: NDArray[np.float64] = field(repr=False, compare=False)
     knobs: tuple[TunedKnob, ...] = ()
     layers_cut: int | None = None
+    unlearned: int = 0
 
     @property
     def setting(self) -> str:
@@ -325,7 +326,8 @@ def budgets_in_words(ledger: pd.DataFrame) -> list[str]:
 def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch, varied: list[str]) -> Cell:
     row = runs.iloc[0]
     config = folder.run(str(row["run_id"])).config()
-    chosen = runs[(runs[RATE] == search.rates.chosen) & runs["exclusion"].isna()].sort_values("seed")
+    at_rate = runs[runs[RATE] == search.rates.chosen]
+    chosen = at_rate[at_rate["exclusion"].isna()].sort_values("seed")
     losses = [_per_masked_token(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
     layers_cut = _told(runs, "layers_cut")
     return Cell(
@@ -345,6 +347,7 @@ def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch
         losses=np.array(losses) if losses else np.empty((0, 0)),
         knobs=search.knobs,
         layers_cut=None if layers_cut is None else int(layers_cut),
+        unlearned=int((at_rate["state"].eq("DIVERGED") | at_rate["stuck_at_unigram"].eq(True)).sum()),
     )
 
 
