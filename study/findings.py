@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from study.counting import parameters, what_doubling_adds
 from study.fitting.averages import Average
-from study.fitting.cells import Cell, grouped
+from study.fitting.cells import Cell
 from study.fitting.comparisons import WEIGHED, Comparison, why_left_out
 from study.fitting.evidence import Evidence
 from study.fitting.ledgers import reasons_told
 from study.fitting.paired import Judged
 from study.fitting.rankings import Gain, flops_fronts_of
 from study.fitting.token_gains import TokenGain
+from study.grouping import grouped
 from study.plotting.what_doubling_adds import shapes_shown
 from study.quantities import plural
 from study.records import RETRIED

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from study.findings import GAINS_TOLD
-from study.fitting.cells import EQUAL_WITHIN, grouped, of_equal_size
+from study.fitting.cells import EQUAL_WITHIN, of_equal_size
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
 from study.fitting.expressions import evaluate
@@ -15,6 +15,7 @@ from study.fitting.ledgers import LEDGER_COLUMNS
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES
 from study.fitting.rankings import Gain
 from study.fitting.token_gains import TokenGain
+from study.grouping import grouped
 from study.named_runs import NO_RUN
 from study.quantities import count_text, plural
 from study.wording import budget_words, compact, signed, span

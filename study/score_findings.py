@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from study.behrens_fisher import CONFIDENCE
-from study.fitting.cells import grouped
 from study.fitting.downstream import AVERAGE, FREE_FROM, Downstream, TaskScores
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
 from study.fitting.score_trends import Trend, Verdict
+from study.grouping import grouped
 from study.quantities import plural
 from study.wording import table
 

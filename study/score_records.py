@@ -25,6 +25,7 @@ from study.folders.files import Inside, file_once, read_as, write_table
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.folders.work import WorkFolder
+from study.grouping import grouped
 from study.records import Environment, State
 from study.schema import Strict, Text
 from study.score_config import TUNED, ScoreConfig
@@ -188,13 +189,11 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    groups: dict[str, list[ScoreRecord]] = {}
     distinct: dict[str, ScoreRecord] = {}
     for record in records:
         distinct.setdefault(record.score_id, record)
-    for record in distinct.values():
-        if record.state == "COMPLETED" and record.test is not None:
-            groups.setdefault(record.config.tuned_with(), []).append(record)
+    completed = (record for record in distinct.values() if record.state == "COMPLETED" and record.test is not None)
+    groups = grouped(completed, lambda record: record.config.tuned_with())
     rows = [_row(record) for group in groups.values() for record in chosen(group)]
     columns = ["task", "protocol", "run_id", "seed"]
     return pd.DataFrame(rows).sort_values(columns, ignore_index=True) if rows else pd.DataFrame(columns=columns)
@@ -202,9 +201,7 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
 
 def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
     """The records of one encoder and task at the knobs whose dev score is best, over the seeds that tried them all."""
-    by_knobs: dict[tuple[Any, ...], list[ScoreRecord]] = {}
-    for record in group:
-        by_knobs.setdefault(tuned_values(record.config), []).append(record)
+    by_knobs = grouped(group, lambda record: tuned_values(record.config))
     seeds = set.intersection(*({record.config.seed for record in tried} for tried in by_knobs.values()))
 
     def dev(tried: list[ScoreRecord]) -> float:

@@ -8,10 +8,11 @@ from itertools import chain
 
 import numpy as np
 
-from study.fitting.cells import Cell, common_seeds, grouped, over_places
+from study.fitting.cells import Cell, common_seeds, over_places
 from study.fitting.comparisons import Comparison, Pair
 from study.fitting.paired import judged, paired_difference
 from study.fitting.seed_scatter import seed_scatter
+from study.grouping import grouped
 
 METHOD = (
     "Average over places: the mean of the differences of one pair over the families in which it was compared, all counted "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -19,13 +19,13 @@ from study.fitting.paired import Difference, paired_difference
 from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, seed_scatter
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
+from study.grouping import grouped
 from study.named_runs import as_told
 from study.records import FOREIGN, validation_of
 from study.schema import number_in
 from study.wording import at_budget, budget_words, compact, shape_and_setting
 
 ItemT = TypeVar("ItemT")
-KeyT = TypeVar("KeyT", bound=Hashable)
 
 _BUDGET = "recipe.budget."
 """What the ledger's columns of a budget begin with, each of one unit."""
@@ -184,14 +184,6 @@ def _place(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
 def measured(cells: Iterable[Cell]) -> list[Cell]:
     """The cells whose differences have an error over validation sequences."""
     return [cell for cell in cells if cell.usable and cell.losses.shape[1] > 1]
-
-
-def grouped(items: Iterable[ItemT], alike: Callable[[ItemT], KeyT]) -> dict[KeyT, list[ItemT]]:
-    """The items in groups of those that are alike, in the order in which they come."""
-    groups: dict[KeyT, list[ItemT]] = {}
-    for item in items:
-        groups.setdefault(alike(item), []).append(item)
-    return groups
 
 
 def by_budget(cells: Iterable[Cell]) -> dict[Budget, list[Cell]]:

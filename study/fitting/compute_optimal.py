@@ -12,7 +12,6 @@ import numpy as np
 
 from study.errors import InputError, Problem
 from study.fitting.catalogue import LAWS
-from study.fitting.cells import grouped
 from study.fitting.column_names import named_like
 from study.fitting.estimation import Fit, fit
 from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
@@ -20,6 +19,7 @@ from study.fitting.laws import Floats
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
 from study.fitting.uncertainty import FEWEST_CLUSTERS, percentile_interval, times_drawn
+from study.grouping import grouped
 
 Approaches = dict[str, Frontier | str]
 

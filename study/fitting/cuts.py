@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from study.config import Budget
-from study.fitting.cells import Cell, difference_between, grouped, measured
+from study.fitting.cells import Cell, difference_between, measured
 from study.fitting.paired import Difference
 from study.fitting.seed_scatter import SeedVariances
+from study.grouping import grouped
 from study.named_runs import donor_of
 from study.wording import budget_words
 

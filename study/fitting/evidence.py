@@ -13,7 +13,7 @@ from study.durable_files import write_atomically
 from study.errors import UNREADABLE
 from study.fitting.averages import Average, averages_of
 from study.fitting.catalogue import LAWS
-from study.fitting.cells import Cell, Family, by_budget, cells_of, families_of, families_of_settings, grouped
+from study.fitting.cells import Cell, Family, by_budget, cells_of, families_of, families_of_settings
 from study.fitting.comparisons import Comparisons, compare, why_left_out
 from study.fitting.cuts import Cut, cuts_of
 from study.fitting.downstream import Downstream, downstream
@@ -24,6 +24,7 @@ from study.fitting.sweep_laws import SweepLaws, sweep_laws
 from study.fitting.token_gains import Rise, TokenGain, rises_of, token_gains_of
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
+from study.grouping import grouped
 from study.records import cell_of
 from study.wording import budget_words, file_name
 

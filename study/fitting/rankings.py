@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from math import inf
 
-from study.fitting.cells import Cell, difference_between, grouped, measured
+from study.fitting.cells import Cell, difference_between, measured
 from study.fitting.paired import Judged, judged
 from study.fitting.seed_scatter import SeedVariances
+from study.grouping import grouped
 from study.wording import budget_words, shape_and_setting
 
 _HELD: dict[str, Callable[[Cell], tuple[float, ...]]] = {

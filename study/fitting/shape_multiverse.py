@@ -20,15 +20,7 @@ from numpy.typing import NDArray
 from study.architecture import Architecture
 from study.config import setting_words
 from study.errors import InputError, Problem
-from study.fitting.cells import (
-    EQUAL_WITHIN,
-    Cell,
-    by_setting_and_budget,
-    common_seeds,
-    grouped,
-    of_equal_size,
-    over_places,
-)
+from study.fitting.cells import EQUAL_WITHIN, Cell, by_setting_and_budget, common_seeds, of_equal_size, over_places
 from study.fitting.contrasts import Contrast, contrast, slope_weights
 from study.fitting.estimation import Fit, fit
 from study.fitting.evidence import Evidence, gather
@@ -41,6 +33,7 @@ from study.fitting.sums import SumOfTerms, Term
 from study.fitting.uncertainty import percentile_interval
 from study.fitting.universes import LOSSES, SETTINGS, Multiverse, Question, Universe
 from study.folders.sweep import SweepFolder
+from study.grouping import grouped
 
 QUESTION = Question(
     text="At equal size and budget, which lowers the loss: depth or width?",

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from study.architecture import Architecture
 from study.counting import parameters, what_doubling_adds
-from study.fitting.cells import grouped
 from study.fitting.evidence import Evidence
+from study.grouping import grouped
 from study.named_models import named
 from study.plotting.style import panels, theme
 from study.wording import compact

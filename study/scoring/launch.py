@@ -16,6 +16,7 @@ from study.config import RunConfig
 from study.errors import InputError, Problem, told_together
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
+from study.grouping import grouped
 from study.paths import path_from
 from study.quantities import count_text
 from study.records import RunRecord, cell_of
@@ -120,12 +121,9 @@ def at_best_knobs(sweep: SweepFolder) -> list[RunFolder]:
     """
     tuned = sweep.tuned() if sweep.sweep_file.exists() else ()  # runs that came from elsewhere have no sweep.yaml
     planned = sweep.cells()
-    cells: dict[str, list[RunRecord]] = {}
-    for record in sweep.records():
-        cell = cell_of(record.config, tuned, record.data_fingerprint)
-        if not planned or cell in planned:
-            cells.setdefault(cell, []).append(record)
-    return [sweep.run(record.run_id) for records in cells.values() for record in _at_best_knobs(records, tuned)]
+    cells = grouped(sweep.records(), lambda record: cell_of(record.config, tuned, record.data_fingerprint))
+    own = [records for cell, records in cells.items() if not planned or cell in planned]
+    return [sweep.run(record.run_id) for records in own for record in _at_best_knobs(records, tuned)]
 
 
 def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...]) -> list[RunRecord]:

@@ -18,6 +18,7 @@ from study.durable_files import sync_folder, write_atomically
 from study.folders.run import Orders, RunFolder, Trunk
 from study.folders.sweep import SweepFolder
 from study.folders.work import checkpoints_in, step_of
+from study.grouping import grouped
 from study.ownership import is_locked
 from study.records import RunRecord
 from study.sweeping.cell import Cell, family_of
@@ -109,10 +110,7 @@ def _is_being_trained(sweep: SweepFolder) -> bool:
 
 def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:
     """The cells that share their way and differ in their budget, the longest first; cells that are alone are in none."""
-    found: dict[str, list[Cell]] = {}
-    for cell in planned:
-        if cell.config.branch_step is not None:
-            found.setdefault(cell.family, []).append(cell)
+    found = grouped((cell for cell in planned if cell.config.branch_step is not None), lambda cell: cell.family)
     several = [members for members in found.values() if len(members) > 1]
     return [tuple(sorted(members, key=lambda cell: -cell.config.budget_tokens)) for members in several]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from study.errors import InputError, Problem
+from study.grouping import grouped
 from study.schema import nearest
 from study.tasks.embedded import embedded_tables
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
@@ -157,9 +158,7 @@ def _labels(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> tuple[s
 
 def _refuse_alike(names: set[str], place: str, column: str) -> None:
     """Raise InputError where labels that nobody has named differ in case alone, which is more often a slip than two classes."""
-    by_folded: dict[str, list[str]] = {}
-    for name in sorted(names):
-        by_folded.setdefault(name.casefold(), []).append(name)
+    by_folded = grouped(sorted(names), str.casefold)
     told = "which differ in case alone; write them alike, or, if they are classes of their own, name all under labels"
     if alike := [" and ".join(map(repr, same)) for same in by_folded.values() if len(same) > 1]:
         raise InputError(Problem(place, f"column {column!r} holds {same}, {told}") for same in alike)
