@@ -45,13 +45,13 @@ class Surface(ABC):
     def derivatives(self, theta: Floats) -> Derivatives:
         """Values, gradients and curvature."""
 
-    @abstractmethod
     def natural(self, theta: Floats) -> Floats:
-        """The parameters of the literature, B × p."""
+        """The parameters of the literature, B × p; θ itself unless a law says otherwise."""
+        return theta
 
-    @abstractmethod
     def natural_slopes(self, theta: Floats) -> Floats:
         """∂(parameters of the literature)/∂θ at one θ, p × p."""
+        return np.eye(len(theta))
 
     @abstractmethod
     def starts(self, response: Floats, count: int) -> Floats:

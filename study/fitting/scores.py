@@ -70,14 +70,6 @@ class _ScoreOfLossSurface(_LogisticSurface):
         level = np.broadcast_to(-k, above.shape)
         return k * above, {2: above, 3: level}, {(2, 3): -np.ones_like(above)}
 
-    def natural(self, theta: Floats) -> Floats:
-        """The parameters themselves, B × p."""
-        return theta.copy()
-
-    def natural_slopes(self, theta: Floats) -> Floats:
-        """The unit matrix, p × p."""
-        return np.eye(len(theta))
-
     def starts(self, response: Floats, count: int) -> Floats:
         """A grid of slopes and middles between the lowest and the highest score."""
         spread = max(float(np.ptp(self.loss)), 1e-9)
@@ -121,14 +113,6 @@ class _ScoreBetweenSurface(CurvedSurface):
         whole = np.column_stack([np.tile(self.ends, (len(theta), 1)), theta])
         value, gradients, seconds = self.free.expand(whole)
         return value, gradients[..., 2:], {(one - 2, two - 2): bend for (one, two), bend in seconds.items() if one >= 2}
-
-    def natural(self, theta: Floats) -> Floats:
-        """The parameters themselves, B × p."""
-        return theta.copy()
-
-    def natural_slopes(self, theta: Floats) -> Floats:
-        """The unit matrix, p × p."""
-        return np.eye(len(theta))
 
     def starts(self, response: Floats, count: int) -> Floats:
         """A grid of slopes and middles."""
