@@ -154,16 +154,25 @@ class SweepStatus:
         }
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What the folders say of a run: its record where it has ended, else whether a process trains it in its `home`."""
+
+    run_id: str
+    home: RunFolder
+    config: RunConfig
+    record: RunRecord | None
+    trained: bool
+
+
 def status(folder: SweepFolder) -> SweepStatus:
     """Read where a sweep and its runs are."""
     coordinator = folder.holder() if is_locked(folder.lock_file) else None
-    seen = [(run, *_seen(folder, run)) for run in folder.runs()]
-    begun = [(run, record, run.config() if record is None else record.config, trained) for run, record, trained in seen]
     varied = _varied(folder)
+    seen = sorted((_seen(folder, run) for run in folder.runs()), key=lambda one: _in_order(one.config, varied))
+    now = _now(folder, [one.record for one in seen if one.record is not None])
     idle = "waiting" if coordinator is not None else "stopped"
-    now = _now(folder, [record for _, record, _ in seen if record is not None])
-    ordered = sorted(begun, key=lambda one: _in_order(one[2], varied))
-    runs = tuple(_run_status(folder, varied, idle, *one, now is not None and not now.plan.holds(one[2])) for one in ordered)
+    runs = tuple(_run_status(one, varied, idle, now is not None and not now.plan.holds(one.config)) for one in seen)
     scored = is_locked(folder.scoring_lock_file)
     if now is None:
         return SweepStatus(folder.name, coordinator, runs, scored=scored)
@@ -172,11 +181,13 @@ def status(folder: SweepFolder) -> SweepStatus:
     return SweepStatus(folder.name, coordinator, runs, now.runs, left, now.at_most, scored)
 
 
-def _seen(folder: SweepFolder, run: RunFolder) -> tuple[RunRecord | None, bool]:
-    """The record of a run, and whether it is being trained; one that ends between the two questions has its record."""
-    record = run.record()
-    trained = record is None and is_trained(folder.home(run.run_id))
-    return run.record() if record is None and not trained else record, trained
+def _seen(folder: SweepFolder, run: RunFolder) -> _Seen:
+    """A run that ends between the two questions, for its record and whether it is being trained, has its record."""
+    record, home = run.record(), folder.home(run.run_id)
+    trained = record is None and is_trained(home)
+    if record is None and not trained:
+        record = run.record()
+    return _Seen(run.run_id, home, run.config() if record is None else record.config, record, trained)
 
 
 def _varied(folder: SweepFolder) -> tuple[str, ...]:
@@ -192,52 +203,55 @@ def _in_order(config: RunConfig, varied: Sequence[str]) -> tuple[tuple[int, ...]
     return config.architecture.sizes, config.setting(varied), config.tokens, config.recipe.learning_rate, config.seed
 
 
-def _run_status(
-    folder: SweepFolder,
-    varied: Sequence[str],
-    idle: str,
-    run: RunFolder,
-    record: RunRecord | None,
-    config: RunConfig,
-    trained: bool,
-    foreign: bool,
-) -> RunStatus:
+def _run_status(seen: _Seen, varied: Sequence[str], idle: str, foreign: bool) -> RunStatus:
     """Where a run is; `idle` is the state of one of the sweep's that has not ended and that nobody trains."""
-    home = folder.home(run.run_id)
-    state: str = "running" if trained else "stopped" if foreign else idle
-    rows = home.newest_rows() if record is None else []
-    values = newest_values(rows)
-    mfu = values.get("perf/mfu")
-    if record is None:
-        tokens, loss, speed = values.get("trainer/tokens", 0), values.get("val/loss"), values.get("perf/tokens_per_second")
-        spent_tokens = home.spent(tokens, config.recipe.batch_tokens)["spent_tokens"]
-        flops = values.get("trainer/flops", 0.0) * spent_tokens / max(1, tokens)  # the rows count from step 0, a trunk's too
-    else:
-        state, tokens, loss, speed = record.state, record.tokens, record.loss_nats, record.tokens_per_second
-        spent_tokens = tokens if record.spent_tokens is None else record.spent_tokens
-        flops = record.train_flops * record.spent_share
-    signs = signs_of(home, rows) if state == "running" else None
-    gets_on = signs is not None and not signs.silent
+    record, config = seen.record, seen.config
+    rows = seen.home.newest_rows() if record is None else []
+    done = _done_by_rows(seen, newest_values(rows)) if record is None else _done_by_record(record)
+    state: str = record.state if record else "running" if seen.trained else "stopped" if foreign else idle
+    signs = signs_of(seen.home, rows) if state == "running" else None
+    gets_on, speed = signs is not None and not signs.silent, done["tokens_per_second"]
     return RunStatus(
-        run_id=run.run_id,
+        run_id=seen.run_id,
         shape=config.architecture.shape_name,
         setting=config.setting(varied),
         learning_rate=config.recipe.learning_rate,
         seed=config.seed,
         state=state,
-        tokens=tokens,
-        spent_tokens=spent_tokens,
         target_tokens=config.tokens,
-        train_flops=flops,
-        loss_nats=loss,
-        tokens_per_second=speed,
-        mfu=mfu,
-        seconds_left=(config.tokens - tokens) / speed if gets_on and speed else None,
-        attempts=home.attempts() if record is None else record.attempts,
+        seconds_left=(config.tokens - done["tokens"]) / speed if gets_on and speed else None,
+        attempts=record.attempts if record else seen.home.attempts(),
         reason=FOREIGN if foreign else record.exclusion if record else None,
         validation=validation_of(config, record.data_fingerprint) if record else None,
         signs=signs,
+        **done,
     )
+
+
+def _done_by_record(record: RunRecord) -> dict[str, Any]:
+    """What a run that has ended did."""
+    return {
+        "tokens": record.tokens,
+        "spent_tokens": record.tokens if record.spent_tokens is None else record.spent_tokens,
+        "train_flops": record.train_flops * record.spent_share,
+        "loss_nats": record.loss_nats,
+        "tokens_per_second": record.tokens_per_second,
+        "mfu": None,
+    }
+
+
+def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run has done so far by its newest metrics, which count from step 0, a trunk's too."""
+    tokens = values.get("trainer/tokens", 0)
+    spent_tokens = seen.home.spent(tokens, seen.config.recipe.batch_tokens)["spent_tokens"]
+    return {
+        "tokens": tokens,
+        "spent_tokens": spent_tokens,
+        "train_flops": values.get("trainer/flops", 0.0) * spent_tokens / max(1, tokens),
+        "loss_nats": values.get("val/loss"),
+        "tokens_per_second": values.get("perf/tokens_per_second"),
+        "mfu": values.get("perf/mfu"),
+    }
 
 
 def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> Bill | None:
