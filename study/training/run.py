@@ -7,11 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from study.config import RunConfig
 from study.data.prepared import PreparedData, prepare
@@ -27,7 +27,7 @@ from study.training.filing import Filing, Outcome, failure_of, tidy
 from study.training.pruning import Pruned
 from study.training.stopping import Preempted, StopSignal
 from study.training.trained_runs import starting_weights
-from study.training.trainer import fit, rank, validated
+from study.training.trainer import Trained, fit, rank, validated
 from study.training.watchdog import Watchdog
 
 PEER_SECONDS = 5.0
@@ -49,108 +49,96 @@ def train(
     With several devices every rank calls this, under torchrun's variables (RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
     """
     execution.check(config)
-    execution = execution.of(config)
-    prepared = prepare(config.data)
+    this = _Rank(config, prepare(config.data), folder, execution.of(config), stop)
     if rank() > 0:
-        return _follow(config, prepared, folder, execution, stop)
+        return this.follow()
     try:
         with turn(folder) as locked:
-            return _lead(config, prepared, folder, sweep, execution, stop, locked)
+            return this.lead(sweep, locked)
     except (Held, Fenced) as error:
         sys.stderr.write(f"{error}\n")
         return "PREEMPTED"
 
 
-def _lead(
-    config: RunConfig,
-    prepared: PreparedData,
-    folder: RunFolder,
-    sweep: str,
-    execution: Execution,
-    stop: StopSignal,
-    locked: bool,
-) -> State | Literal["PREEMPTED"]:
-    """The life of the rank that owns the run's folder."""
-    if (record := folder.record()) is not None:
-        tidy(folder, record.state)
-        return record.state
-    patiently(lambda: folder.write_config(config))
-    attempt = Attempt.begin(folder, locked)
-    with attempt.renewed():
-        folder.remove_leftovers()
-        checkpoint = newest_whole_checkpoint(folder.checkpoints)
-        precision = precision_of(config.recipe.precision, checkpoint, execution.device)
-        trained = teacher_architecture(config), donor_depth(config)
-        filing = Filing(config, prepared, folder, sweep, execution, precision, attempt, *trained)
-        watchdog = Watchdog(execution.hang_seconds, filing.give_up)
-        outcome = _of_other_text(config, prepared, folder)
-        outcome = outcome or _attempt(config, prepared, folder, execution, stop, watchdog, attempt.check, checkpoint, precision)
-        if outcome.state != "PREEMPTED":
-            filing.file(outcome)
-    return outcome.state
+@dataclass(frozen=True)
+class _Rank:
+    """One of a run's processes: the leader owns the folder and files the record, the others follow it."""
 
+    config: RunConfig
+    prepared: PreparedData
+    folder: RunFolder
+    execution: Execution
+    stop: StopSignal
 
-def _follow(
-    config: RunConfig, prepared: PreparedData, folder: RunFolder, execution: Execution, stop: StopSignal
-) -> State | Literal["PREEMPTED"]:
-    """The life of a rank that files nothing; what stops it alone it leaves for the leader, which files it."""
-    watchdog = Watchdog(execution.hang_seconds, _end_at_once)
-    checkpoint = newest_whole_checkpoint(folder.checkpoints)
-    outcome = _of_other_text(config, prepared, folder)
-    outcome = outcome or _attempt(config, prepared, folder, execution, stop, watchdog, None, checkpoint, None)
-    if outcome.state not in ("COMPLETED", "PREEMPTED", "PRUNED"):
-        said = json.dumps({"state": outcome.state, "reason": f"rank {rank()}: {outcome.reason}"})
-        write_atomically(folder.rank_file(rank()), said.encode())
-    return outcome.state
+    def lead(self, sweep: str, locked: bool) -> State | Literal["PREEMPTED"]:
+        """The life of the rank that owns the run's folder."""
+        config, folder, execution = self.config, self.folder, self.execution
+        if (record := folder.record()) is not None:
+            tidy(folder, record.state)
+            return record.state
+        patiently(lambda: folder.write_config(config))
+        attempt = Attempt.begin(folder, locked)
+        with attempt.renewed():
+            folder.remove_leftovers()
+            checkpoint = newest_whole_checkpoint(folder.checkpoints)
+            precision = precision_of(config.recipe.precision, checkpoint, execution.device)
+            trained = teacher_architecture(config), donor_depth(config)
+            filing = Filing(config, self.prepared, folder, sweep, execution, precision, attempt, *trained)
+            watchdog = Watchdog(execution.hang_seconds, filing.give_up)
+            outcome = self._outcome(watchdog, checkpoint, attempt.check, precision)
+            if outcome.state != "PREEMPTED":
+                filing.file(outcome)
+        return outcome.state
 
+    def follow(self) -> State | Literal["PREEMPTED"]:
+        """The life of a rank that files nothing; what stops it alone it leaves for the leader, which files it."""
+        watchdog = Watchdog(self.execution.hang_seconds, _end_at_once)
+        outcome = self._outcome(watchdog, newest_whole_checkpoint(self.folder.checkpoints))
+        if outcome.state not in ("COMPLETED", "PREEMPTED", "PRUNED"):
+            said = json.dumps({"state": outcome.state, "reason": f"rank {rank()}: {outcome.reason}"})
+            write_atomically(self.folder.rank_file(rank()), said.encode())
+        return outcome.state
 
-def _of_other_text(config: RunConfig, prepared: PreparedData, folder: RunFolder) -> Outcome | None:
-    """How a run ends whose text has changed since it was planned, so that its id would name numbers of other text."""
-    if config.fingerprint(prepared.fingerprint) == folder.run_id:
-        return None
-    changed = f"{config.data.corpus} is other text than when the run was planned"
-    return Outcome("FAILED", f"data.corpus: {changed}; bring it back and `study retry`, or launch anew with what is there")
+    def _outcome(
+        self,
+        watchdog: Watchdog,
+        checkpoint: Path | None,
+        check: Callable[[], None] | None = None,
+        precision: Precision | None = None,
+    ) -> Outcome:
+        """How the attempt ends. A text that has changed since the run was planned would give its id numbers of other text."""
+        if self.config.fingerprint(self.prepared.fingerprint) != self.folder.run_id:
+            changed = f"{self.config.data.corpus} is other text than when the run was planned"
+            remedy = "bring it back and `study retry`, or launch anew with what is there"
+            return Outcome("FAILED", f"data.corpus: {changed}; {remedy}")
+        try:
+            with watchdog.watching():
+                return Outcome("COMPLETED", trained=self._trained(watchdog, checkpoint, check, precision))
+        except Preempted:
+            return Outcome("PREEMPTED")
+        except Pruned as order:
+            return Outcome("PRUNED", str(order))
+        except Fenced:
+            raise
+        except Exception as error:
+            outcome = failure_of(error)
+            if outcome.state == "FAILED" and self.execution.devices > 1 and _is_of_peers(error):
+                return _said_by_peer(self.folder, error)
+            return outcome
+
+    def _trained(
+        self, watchdog: Watchdog, checkpoint: Path | None, check: Callable[[], None] | None, precision: Precision | None
+    ) -> Trained:
+        """What the run's steps make of its weights; of no steps those that it begins with, validated as they are."""
+        config, prepared, folder, execution = self.config, self.prepared, self.folder, self.execution
+        if config.steps or (weights := starting_weights(config, prepared)) is None:
+            return fit(config, prepared, folder, execution, self.stop, watchdog, check, checkpoint, precision)
+        return validated(config, prepared, weights, folder, execution, [watchdog])
 
 
 def _end_at_once(reason: str) -> None:
     sys.stderr.write(f"{reason}\n")
     os._exit(1)
-
-
-def _attempt(
-    config: RunConfig,
-    prepared: PreparedData,
-    folder: RunFolder,
-    execution: Execution,
-    stop: StopSignal,
-    watchdog: Watchdog,
-    check: Callable[[], None] | None,
-    checkpoint: Path | None,
-    precision: Precision | None,
-) -> Outcome:
-    try:
-        with watchdog.watching():
-            if (weights := _as_they_are(config, prepared)) is not None:
-                trained = validated(config, prepared, weights, folder, execution, [watchdog])
-            else:
-                trained = fit(config, prepared, folder, execution, stop, watchdog, check, checkpoint, precision)
-            return Outcome("COMPLETED", trained=trained)
-    except Preempted:
-        return Outcome("PREEMPTED")
-    except Pruned as order:
-        return Outcome("PRUNED", str(order))
-    except Fenced:
-        raise
-    except Exception as error:
-        outcome = failure_of(error)
-        if outcome.state == "FAILED" and execution.devices > 1 and _is_of_peers(error):
-            return _said_by_peer(folder, error)
-        return outcome
-
-
-def _as_they_are(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:
-    """The weights of a run that trains nothing, None of one that has steps to train."""
-    return None if config.steps else starting_weights(config, prepared)
 
 
 def _is_of_peers(error: Exception) -> bool:
