@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from lightning_fabric.utilities import move_data_to_device
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -54,7 +55,7 @@ def layer_features(
     for on_cpu in batches:
         if stop.received:
             raise Preempted
-        batch = moved(on_cpu, device)
+        batch = move_data_to_device(on_cpu, device)
         with autocast(device.type, precision):
             outputs = encoder.layers(batch.tokens, batch.segments, batch.attended)
         for layer, output_BxSxH in enumerate(outputs):
@@ -63,12 +64,6 @@ def layer_features(
                 parts.setdefault((layer, pooling), []).append(found.cpu().numpy())
     order = _order(collate.inputs, np.concatenate(batches.rows))
     return {key: np.concatenate(found)[order] for key, found in parts.items()}
-
-
-def moved(batch: TaskBatch, device: torch.device) -> TaskBatch:
-    """A batch on a device."""
-    values = {name: value.to(device) for name, value in batch._asdict().items() if value is not None}
-    return TaskBatch(**{**dict.fromkeys(batch._fields), **values})
 
 
 def _order(inputs: Inputs, rows: NDArray[np.int64]) -> NDArray[np.int64]:
