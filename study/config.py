@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from study.architecture import ALSO_BUILT, BUILT, NOT_IN_MLM, Architecture, unbuildable, unlike_bert
 from study.counting import flops_per_token, masked_positions, parameters
 from study.errors import InputError
+from study.memory import AskedPrecision
 from study.named_runs import NO_RUN, Donor, Teacher, as_told, donor_of, teacher_of
 from study.quantities import read_count
 from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, flatten, set_path, whole
@@ -176,7 +177,7 @@ class Recipe(Strict):
     gradient_clip_norm: NonNegative = 1.0
     dropout: Annotated[NonNegative, Field(lt=1)] = 0.0
     batch_tokens: Count = 4096
-    precision: Literal["fp32", "bf16", "auto"] = "auto"
+    precision: AskedPrecision = "auto"
     start: Text = NO_RUN["start"]
     teacher: Text = NO_RUN["teacher"]
     budget: Budget

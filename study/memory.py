@@ -10,6 +10,9 @@ from study.counting import MASKING_RATE, masked_positions, parameters
 from study.errors import InputError
 
 Precision = Literal["fp32", "bf16"]
+AskedPrecision = Literal[Precision, "auto"]
+"""A precision, or the one that suits the device (study.training.execution.resolve_precision)."""
+
 Device = Literal["cpu", "cuda"]
 
 FLOAT, TOKEN = 4, 8

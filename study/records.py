@@ -20,6 +20,9 @@ State = Literal["COMPLETED", "FAILED", "DIVERGED", "HUNG", "OOM", "PRUNED"]
 """How a run ended: COMPLETED reached its target; DIVERGED met a NaN or infinite loss; HUNG took no step for too long; OOM ran
 out of memory; PRUNED was stopped by its search; else FAILED."""
 
+Ending = Literal[State, "PREEMPTED"]
+"""How an attempt ended: as its run did, or told to stop, so that another one goes on from where it saved."""
+
 RETRIED = ("FAILED", "OOM", "HUNG")
 """What a retry without names takes up; a run that diverged would diverge again, and has to be named."""
 
@@ -29,6 +32,9 @@ fused by torch.compile, or fused and recorded as one CUDA graph.
 
 All but the first change the last bits of a run; validation is never fused.
 """
+
+AskedKernels = Literal[Kernels, "auto"]
+"""Kernels, or those that suit the device and the precision (study.training.execution.resolve_kernels)."""
 
 
 class Environment(Strict):

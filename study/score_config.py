@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from study.config import fingerprint_of
+from study.memory import AskedPrecision
 from study.schema import Count, Index, NonNegative, Positive, Several, Share, Strict, Text
 
 SCORING_VERSION = 1
@@ -42,7 +43,7 @@ class Knobs(Strict):
     max_length: Annotated[Count, Field(ge=8)] | None = None
     max_train_examples: Count | None = None
     max_evaluation_examples: Count | None = None
-    precision: Literal["fp32", "bf16", "auto"] = "auto"
+    precision: AskedPrecision = "auto"
 
 
 class ScoreConfig(Strict):

@@ -59,6 +59,7 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"base": {"recipe": {"budget": {"steps": 4}}}}, "base.recipe.budget", "stands under budgets, beside base"),
         ({"base": {"architecture": {"width": 8}}}, "base.architecture.width", "is what shapes give"),
         ({"base": {"architecture": {"norm": "rms"}}}, "base.architecture.norm", "is not one of post, pre"),
+        ({"resources": {"kernels": "fast"}}, "resources.kernels", "is not one of eager, onednn, compiled, graphed, auto"),
         ({"vary": {"recipe.dropuot": [0]}}, "vary.recipe.dropuot", "did you mean 'recipe.dropout'?"),
         ({"vary": {"recipe.dropout": []}}, "vary.recipe.dropout", "is empty"),
         ({"vary": {f"recipe.{knob}": [place / 1000 for place in range(200)] for knob in ("dropout", "beta1")}}, "vary",

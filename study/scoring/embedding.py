@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from study.durable_files import takes_files, write_atomically
 from study.errors import InputError, Problem
-from study.memory import Precision
+from study.memory import AskedPrecision
 from study.scoring.batches import Collator
 from study.scoring.encoding import TaskEncoder
 from study.scoring.features import layer_features
@@ -68,7 +68,7 @@ def embed(
     texts: list[str],
     layer: int | None,
     pooling: Literal["cls", "mean"],
-    precision: Precision | Literal["auto"],
+    precision: AskedPrecision,
     execution: Execution,
 ) -> Embeddings:
     """The embedding of each text by a layer, of which 0 is the embeddings and the last is taken where none is named.

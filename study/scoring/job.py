@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -15,7 +15,7 @@ from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.memory import Precision
-from study.records import State, timestamp
+from study.records import Ending, timestamp
 from study.score_config import Knobs, ScoreConfig
 from study.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline, score_folder
 from study.scoring.baselines import baselines
@@ -116,7 +116,7 @@ def _planned_task(name: str, data: Path | None, knobs: Knobs, fingerprint: str) 
     return task
 
 
-def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["PREEMPTED"]:
+def score(job: Job, execution: Execution, stop: StopSignal) -> Ending:
     """Make a score and file its record; returns how it ended.
 
     A score that has its record is not made again, a half-done fine-tuning resumes. Whatever goes wrong, also with reading the
@@ -158,7 +158,7 @@ def score(job: Job, execution: Execution, stop: StopSignal) -> State | Literal["
     return state
 
 
-def _attempt(found: Callable[[], Facts]) -> tuple[State | Literal["PREEMPTED"], str | None, Facts]:
+def _attempt(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
     """How an attempt ended, why where it failed, and what it found."""
     try:
         return "COMPLETED", None, found()

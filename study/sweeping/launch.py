@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 
@@ -17,7 +17,7 @@ from study.durable_files import takes_files
 from study.errors import InputError, told_together
 from study.folders.sweep import SweepFolder
 from study.folders.work import checkpoints_in
-from study.memory import Device, Precision
+from study.memory import AskedPrecision, Device, Precision
 from study.quantities import count_text
 from study.schema import flatten
 from study.sweeping.bill import Bill, bill
@@ -139,7 +139,7 @@ def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
             raise InputError.at("--kernels onednn", f"is for fp32, and recipe.precision is {found}; {remedy}")
 
 
-def _precision(asked: Precision | Literal["auto"], device: Device, here: bool) -> Precision | None:
+def _precision(asked: AskedPrecision, device: Device, here: bool) -> Precision | None:
     """The precision that runs will be in; None where `auto` is for another machine to decide."""
     from study.training.execution import resolve_precision
 

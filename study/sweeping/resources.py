@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from study.errors import InputError, Problem
-from study.records import Kernels
+from study.records import AskedKernels
 from study.schema import Count, Strict, Text
 
 UNITS = {"s": 1 / 60, "m": 1.0, "min": 1.0, "h": 60.0, "d": 1440.0}
@@ -92,7 +92,7 @@ class Resources(Strict):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Count = 1
     slots_per_device: Count | None = None
-    kernels: Kernels | Literal["auto"] = "auto"
+    kernels: AskedKernels = "auto"
     slurm: SlurmOptions = SlurmOptions()
     ray: RayOptions = RayOptions()
 

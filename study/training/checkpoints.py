@@ -10,14 +10,14 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
 from study.durable_files import OUT_OF_REACH, PATIENCE_SECONDS, patiently, sync_folder
 from study.folders.work import checkpoint_name, checkpoints_in
-from study.memory import Device, Precision
+from study.memory import AskedPrecision, Device, Precision
 from study.training.execution import LIGHTNING_PRECISION, resolve_precision
 
 POSTPONABLE = {"postpone": True}
@@ -105,7 +105,7 @@ def _serialise(checkpoint: dict[str, Any], file: Any) -> None:
         raise
 
 
-def precision_of(asked: Precision | Literal["auto"], checkpoint: Path | None, device: Device) -> Precision:
+def precision_of(asked: AskedPrecision, checkpoint: Path | None, device: Device) -> Precision:
     """The precision to train in: what is asked for means on a device, but by `auto` that of the checkpoint to go on from."""
     kept = precision_in(checkpoint) if asked == "auto" and checkpoint is not None else None
     return kept or resolve_precision(asked, device)

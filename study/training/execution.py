@@ -21,9 +21,9 @@ import torch
 from study.config import RunConfig
 from study.errors import InputError
 from study.machine import peak_resident_bytes
-from study.memory import Device, Precision
+from study.memory import AskedPrecision, Device, Precision
 from study.ownership import hang_seconds
-from study.records import Environment, Kernels
+from study.records import AskedKernels, Environment, Kernels
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Execution:
     device: Device = "cpu"
     devices: int = 1
     threads: int = 1
-    kernels: Kernels | Literal["auto"] = "auto"
+    kernels: AskedKernels = "auto"
     validations: int | None = None
     checkpoint_seconds: float | None = None
     hang_seconds: float = field(default_factory=hang_seconds)
@@ -107,7 +107,7 @@ def built_with(backend: Literal["mkl", "mkldnn"]) -> bool:
     return bool(getattr(torch.backends, backend).is_available())
 
 
-def resolve_precision(asked: Precision | Literal["auto"], device: Device) -> Precision:
+def resolve_precision(asked: AskedPrecision, device: Device) -> Precision:
     """The precision that `auto` means: bf16 where the device has instructions to multiply in it, else fp32."""
     if asked == "auto":
         return "bf16" if multiplies_in_bf16(device) else "fp32"

@@ -8,7 +8,7 @@ import os
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -22,7 +22,7 @@ from study.folders.run import RunFolder
 from study.folders.work import WorkFolder
 from study.memory import Precision
 from study.ownership import Attempt
-from study.records import RunRecord, State, counts_of, seconds_per_step, timestamp
+from study.records import Ending, RunRecord, State, counts_of, seconds_per_step, timestamp
 from study.training.execution import Execution, environment, peak_memory_bytes
 from study.training.trainer import Trained
 
@@ -37,7 +37,7 @@ NO_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_
 class Outcome:
     """How an attempt ended: the state, why where it failed, and what was trained where the target was reached."""
 
-    state: State | Literal["PREEMPTED"]
+    state: Ending
     reason: str | None = None
     trained: Trained | None = None
 

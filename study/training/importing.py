@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import safetensors.torch
 import yaml
@@ -22,7 +22,7 @@ from study.durable_files import write_atomically
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
-from study.memory import Precision
+from study.memory import AskedPrecision
 from study.model.in_transformers import our_architecture, our_weights
 from study.ownership import Attempt, turn
 from study.paths import path_from
@@ -48,7 +48,7 @@ _FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_confi
 
 
 def import_encoder(
-    source: str, into: SweepFolder, data: DataConfig, execution: Execution, precision: Precision | Literal["auto"] = "auto"
+    source: str, into: SweepFolder, data: DataConfig, execution: Execution, precision: AskedPrecision = "auto"
 ) -> RunFolder:
     """Make an encoder in the form of transformers a completed run of no steps, validated on a text; returns its folder.
 

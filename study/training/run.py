@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -20,7 +19,7 @@ from study.folders.run import RunFolder
 from study.memory import Precision
 from study.named_records import donor_depth, teacher_architecture
 from study.ownership import Attempt, Fenced, Held, turn
-from study.records import State
+from study.records import Ending
 from study.training.checkpoints import newest_whole_checkpoint, precision_of
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
@@ -38,9 +37,7 @@ class PeerLost(RuntimeError):
     """Another rank of the run died; nothing is wrong with the run itself, and it can go on from its last checkpoint."""
 
 
-def train(
-    config: RunConfig, folder: RunFolder, sweep: str, execution: Execution, stop: StopSignal
-) -> State | Literal["PREEMPTED"]:
+def train(config: RunConfig, folder: RunFolder, sweep: str, execution: Execution, stop: StopSignal) -> Ending:
     """Train a run to its target and file its record; returns how it ended.
 
     A run that has its record is not trained again, a half-done one resumes from its newest whole checkpoint. Whatever goes
@@ -70,7 +67,7 @@ class _Rank:
     execution: Execution
     stop: StopSignal
 
-    def lead(self, sweep: str, locked: bool) -> State | Literal["PREEMPTED"]:
+    def lead(self, sweep: str, locked: bool) -> Ending:
         """The life of the rank that owns the run's folder."""
         config, folder, execution = self.config, self.folder, self.execution
         if (record := folder.record()) is not None:
@@ -90,7 +87,7 @@ class _Rank:
                 filing.file(outcome)
         return outcome.state
 
-    def follow(self) -> State | Literal["PREEMPTED"]:
+    def follow(self) -> Ending:
         """The life of a rank that files nothing; what stops it alone it leaves for the leader, which files it."""
         watchdog = Watchdog(self.execution.hang_seconds, _end_at_once)
         outcome = self._outcome(watchdog, newest_whole_checkpoint(self.folder.checkpoints))

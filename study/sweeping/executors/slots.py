@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from study import machine
 from study.errors import InputError
 from study.memory import Device
-from study.records import Kernels
+from study.records import AskedKernels
 
 if TYPE_CHECKING:
     from study.training.execution import Execution
@@ -32,7 +32,7 @@ class Slot:
     indices: tuple[int, ...]
     threads: int
     sharing: int = 1
-    kernels: Kernels | Literal["auto"] = "auto"
+    kernels: AskedKernels = "auto"
 
     def execution(self, **changes: Any) -> Execution:
         """How a run executes on this slot, with these fields of Execution changed."""
