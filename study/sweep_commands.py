@@ -113,10 +113,10 @@ def launch(
     from rich.console import Console
 
     from study.ownership import HUNG_AFTER
-    from study.quantities import read_seconds
+    from study.quantities import plural, read_seconds
     from study.sweeping.launch import folder_of, launched
     from study.sweeping.sweep_files import read_sweep
-    from study.terminal import printable, show
+    from study.terminal import printable, say, show
 
     spec, values = told_together(lambda: read_sweep(sweep, overrides), lambda: read_seconds("--hung-after", hung_after))
     os.environ[HUNG_AFTER] = hung_after
@@ -124,14 +124,15 @@ def launch(
     asked, folder = spec.resources.overridden(**resources), folder_of(spec, results)
     with launched(spec, values, results, asked, console, track, lambda: _check_tasks(spec)) as unmirrored:
         if unmirrored:
-            console.print(f"{unmirrored} runs are not in W&B yet: study sync {folder.path}", markup=False, soft_wrap=True)
+            are = "is" if unmirrored == 1 else "are"
+            say(console, f"{plural(unmirrored, 'run')} {are} not in W&B yet: study sync {folder.path}")
         if spec.downstream is not None:
             from study.answering import report as write_report
             from study.scoring.report import score_launched
 
             tasks = printable(", ".join(spec.downstream.tasks))
             next_steps = f"the runs have ended; next comes an answer without scores, and then the scores on {tasks}"
-            console.print(next_steps, highlight=False, markup=False, soft_wrap=True)
+            say(console, next_steps)
             write_report(folder)  # of what is trained there is an answer, whatever becomes of the scores
             table = score_launched(folder.path, spec.downstream, asked, console)
             show(*(() if as_json else table))

@@ -6,13 +6,17 @@ import sys
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 PIPED_WIDTH = 200
 """How wide text is where no terminal says."""
 
 _ANY_WIDTH = 10_000
+
+WHOLE = Column(no_wrap=True)
+"""The layout of what is never wrapped beside a bar, such as a time."""
 
 
 def printable(text: str) -> str:
@@ -28,6 +32,24 @@ def narrow_table(title: str, words: tuple[str, ...], numbers: tuple[str, ...]) -
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def say(console: Console, text: str) -> None:
+    """Print text as it stands: on a terminal wrapped at words, in a log one line that is as long as it is."""
+    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def bars(console: Console, *numbers: str | ProgressColumn) -> Progress:
+    """Bars with numbers beside them, each task with its description and a `note`, gone from the terminal when they end.
+
+    On a narrow terminal the bar gives way first, then descriptions and notes are wrapped; numbers stay whole.
+    """
+    description, note = (
+        TextColumn(f"{{{words}}}", markup=False, table_column=Column(overflow="fold"))
+        for words in ("task.description", "task.fields[note]")
+    )
+    bar = BarColumn(bar_width=None, table_column=Column(ratio=1))
+    return Progress(description, bar, *numbers, note, console=console, expand=True, transient=True)
 
 
 def show(*parts: Table | str) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import io
 
-from study.terminal import PIPED_WIDTH, narrow_table, show
+import pytest
+from rich.console import Console
+from rich.progress import TimeElapsedColumn, TimeRemainingColumn
+
+from study.terminal import PIPED_WIDTH, WHOLE, bars, narrow_table, say, show
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -22,3 +26,29 @@ def test_no_number_of_a_table_is_cut_where_the_terminal_is_narrow(
     assert "…" not in printed
     assert row in [line.split() for line in printed.splitlines()]
     assert max(len(line) for line in printed.splitlines() if "note" in line) <= width < PIPED_WIDTH
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_numbers_beside_a_bar_stand_whole_at_any_width_and_its_words_are_wrapped(width: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None)
+    times = TimeElapsedColumn(table_column=WHOLE), TimeRemainingColumn(table_column=WHOLE)
+    progress = bars(console, "{task.percentage:>3.0f}%", times[0], "left", times[1])
+    label, note = "L2-H64-A2-F256 position_encoding=learned lr=4e-3 seed=0", "14,549 [tokens/s]"
+    progress.add_task(label, total=100, completed=33, note=note)
+    console.print(progress.get_renderable())
+    lines = out.getvalue().splitlines()
+    assert "33% 0:00:00 left -:--:--" in lines[0]
+    assert ("━" in lines[0]) == (width == 200), "the bar gives way first"
+    assert {*label.split(), *note.split()} <= {*out.getvalue().split()}
+    assert (len(lines) > 1) == (width == 80)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_line_is_wrapped_at_words_on_a_terminal_and_stays_one_in_a_log(is_terminal: bool) -> None:
+    out = io.StringIO()
+    line = "COMPLETED L2-H64-A2-F256 [norm=pre] lr=4e-3 seed=0: 5.2424 ± 0.0244 nats after 399,872 tokens in 30 s"
+    say(Console(file=out, width=80, force_terminal=is_terminal, color_system=None), line)
+    lines = out.getvalue().splitlines()
+    assert " ".join(each.strip() for each in lines) == line
+    assert len(lines) == (2 if is_terminal else 1)

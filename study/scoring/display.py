@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
+from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from study.score_records import ScoreRecord
 from study.scoring.coordinator import Progress
 from study.scoring.job import BaselineJob, Job
-from study.terminal import printable
+from study.terminal import WHOLE, bars, printable, say
 
 SHOWN = 4
 """How many of the running scores are named beside the bar."""
@@ -20,8 +19,7 @@ class ScoreDisplay:
 
     def __init__(self, console: Console, names: dict[str, str]) -> None:
         self.console, self.names = console, names
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.bars = Bars(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True)
+        self.bars = bars(console, MofNCompleteColumn(table_column=WHOLE), TimeElapsedColumn(table_column=WHOLE))
         self._task = self.bars.add_task("scores", total=None, note="")
         self._begun = False
         self._shown, self._failed = 0, 0
@@ -29,11 +27,11 @@ class ScoreDisplay:
     def refresh(self, state: Progress) -> None:
         """Show where the scores are."""
         if state.there and not self._begun:
-            self.console.print(f"{state.there} of the scores asked for are there already")
+            say(self.console, f"{state.there} of the scores asked for are there already")
         self._begun = True
         lines = [ended_line(state.ended[score_id], self.names) for score_id in state.new[self._shown :]]
         for line in [*lines, *state.failed_baselines[self._failed :]]:
-            self.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+            say(self.console, printable(line))
         self._shown, self._failed = len(state.new), len(state.failed_baselines)
         names = [self._label(job) for job in state.running.values()]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import TaskID, TimeElapsedColumn, TimeRemainingColumn
 
 from study.config import RunConfig
 from study.folders.metrics import newest_values
@@ -16,7 +16,7 @@ from study.records import RunRecord
 from study.sweeping.coordinator import Progress as SweepProgress
 from study.sweeping.liveness import signs_of
 from study.sweeping.tables import silence
-from study.terminal import printable
+from study.terminal import WHOLE, bars, printable, say
 
 BARS = 12
 """How many running runs have a bar of their own, those first that began first: drawing a thousand takes seconds."""
@@ -28,16 +28,12 @@ class LaunchDisplay:
     def __init__(self, console: Console, folder: SweepFolder, data_fingerprint: str, expected_runs: int) -> None:
         self.console, self.folder, self.data_fingerprint, self.expected_runs = console, folder, data_fingerprint, expected_runs
         self._varied = folder.told_apart_by()
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-            transient=True,
+        self.progress = bars(
+            console,
+            "{task.percentage:>3.0f}%",
+            TimeElapsedColumn(table_column=WHOLE),
+            "left",
+            TimeRemainingColumn(elapsed_when_finished=True, table_column=WHOLE),
         )
         self._sweep = self.progress.add_task(folder.name, total=expected_runs, note="")
         self._tasks: dict[str, TaskID] = {}
@@ -62,18 +58,18 @@ class LaunchDisplay:
             self._shown = set(state.ended)
             if self._shown:
                 are = "is" if len(self._shown) == 1 else "are"
-                self.console.print(f"{plural(len(self._shown), 'run')} {are} there already")
+                say(self.console, f"{plural(len(self._shown), 'run')} {are} there already")
         for key, record in state.ended.items():
             if key not in self._shown:
                 self._shown.add(key)
-                self.console.print(printable(ended_line(record, self._varied)), highlight=False, markup=False, soft_wrap=True)
+                say(self.console, printable(ended_line(record, self._varied)))
 
     def _show_held(self, state: SweepProgress) -> None:
         for key, (config, who) in state.held.items():
             if key not in self._held:
                 self._held.add(key)
                 line = f"WAITS     {config.words(self._varied)}: is being trained by {who}"
-                self.console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+                say(self.console, printable(line))
 
     def _share(self, key: str, config: RunConfig) -> float:
         """Update the bar of one run; the share of its steps that are done."""

@@ -33,6 +33,7 @@ from study.sweeping.spec import SweepSpec
 from study.sweeping.stopping import preparing
 from study.sweeping.sweep_files import TRAINED_RUNS
 from study.sweeping.tables import cost_lines
+from study.terminal import say
 
 MIRROR_SECONDS = 20.0
 """How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
@@ -168,13 +169,13 @@ def launched(
     slots = slots_of(resources)
     billed = _bill(planned, folder, resources, slots, *checks)
     for note in (*cost_lines(billed), *filter(None, [sharing_note(slots)])):
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+        say(console, note)
     with held(folder):
         with preparing(folder.stop_file):
             data = prepare(spec.data, progress=True)
             _check_trained_runs(planned, folder, data)
         for note in filter(None, (_passes(planned, data), spec.data.tokenizer.unread(data.facts.unknown_share))):
-            console.print(note, markup=False, soft_wrap=True)
+            say(console, note)
         coordinator = Coordinator(planned, values, folder, data.fingerprint)
         mirror = MirrorProcess(folder)
         if track:
