@@ -19,7 +19,7 @@ from study.fitting.estimation import Settings
 from study.fitting.expressions import evaluate
 from study.fitting.forecasting import Forecast, forecast
 from study.fitting.learning_rates import searches
-from study.fitting.ledgers import columns_apart, runs_of, settings_of, shapes_of, unusable, validation_columns
+from study.fitting.ledgers import columns_apart, reasons_told, runs_of, settings_of, shapes_of, unusable, validation_columns
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, Table, read_columns, read_observations
 from study.fitting.table_files import read_table
@@ -596,3 +596,13 @@ def test_rows_are_left_out_for_one_reason_whatever_its_particulars() -> None:
         "left out by (N > 1) & (D > 1)": ["row 4"],
         "D (B) is missing": ["row 5"],
     }
+
+
+def test_runs_left_out_are_told_by_state_whatever_number_each_reason_holds() -> None:
+    pruned = [f"PRUNED: median: {loss} nats, where the median of 5 runs is 5.5, after 1,024 tokens" for loss in (5.6, 5.7)]
+    stuck = [f"stuck near the unigram entropy or above (loss {loss}, entropy 5.6 nats)" for loss in (5.57, 5.58, 5.59)]
+    full = ["FAILED: No space left on device"] * 3 + ["FAILED"]
+    told = reasons_told(pd.Series([*pruned, *full, "excluded: broken GPU", *stuck])).split(", ", 2)
+    assert told[0] == "4 FAILED: No space left on device"
+    assert told[1] == "3 stuck near the unigram entropy or above"
+    assert told[2] == f"2 PRUNED, the first: {pruned[0].removeprefix('PRUNED: ')}, 1 excluded: broken GPU"

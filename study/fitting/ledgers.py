@@ -121,9 +121,17 @@ def why_incomparable(runs: pd.DataFrame, remedy: str) -> str:
 
 
 def reasons_told(exclusions: pd.Series[str]) -> str:
-    """How many runs are left out for which reason, without its particulars, the commonest first."""
-    reasons = exclusions.str.partition(" (")[0].value_counts()
-    return ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+    """How many runs are left out for which reason, without its particulars, the commonest first.
+
+    Runs of one state, of which each may have a reason of its own, are told together, with the first of them.
+    """
+    parts = exclusions.str.partition(" (")[0].str.partition(": ")
+    told = []
+    for state, count in parts[0].value_counts().items():
+        reasons = parts[2][(parts[0] == state) & (parts[2] != "")].unique()
+        why = f"{': ' if len(reasons) == 1 else ', the first: '}{reasons[0]}" if len(reasons) else ""
+        told.append(f"{count} {state}{why}")
+    return ", ".join(told)
 
 
 def settings_of(ledger: pd.DataFrame) -> list[str]:
