@@ -99,13 +99,21 @@ ModelT = TypeVar("ModelT", bound=Strict)
 LEAST_LIKENESS = 0.6
 """A known word is named alone where it has so much in common with the one that stands there."""
 
+SAME_LIKENESS = 0.9
+"""A key is taken for one of the same mapping where it has so much in common with it, as one has with its plural."""
+
 
 def nearest(word: str, known: list[str]) -> str:
     """The clause that names the nearest known word, or all where none is near."""
-    best = max(known, key=partial(_likeness, word), default="")
-    if best and _likeness(word, best) >= LEAST_LIKENESS:
+    if best := _near(word, known):
         return f"did you mean {best!r}?"
     return "known: " + ", ".join(sorted(known)) if known else "nothing can stand here"
+
+
+def _near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
+    """The known word that is nearest, None where none is so near."""
+    best = max(known, key=partial(_likeness, word), default=None)
+    return None if best is None or _likeness(word, best) < least else best
 
 
 def _likeness(word: str, one: str) -> float:
@@ -166,7 +174,8 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             here = _model_at(model, detail["loc"][:-1])
             parts = {name: _part(annotation) for name, annotation in _keys(here).items()}
             inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in _keys(part)]
-            return f"is not a known key; {nearest(key, inside or [*_keys(here)])}"
+            meant = inside if _near(key, [*parts], SAME_LIKENESS) is None else []
+            return f"is not a known key; {nearest(key, meant or [*parts])}"
         case "missing":
             return "is missing and has no default"
         case "value_error":
@@ -181,7 +190,8 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             return f"{value} must be below {whole(context['lt']):,}"
         case "literal_error":
             known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
-            return f"{value} is not one of {', '.join(known)}; {nearest(str(detail['input']), known)}"
+            best = _near(str(detail["input"]), known)
+            return f"{value} is not one of {', '.join(known)}{f'; did you mean {best!r}?' if best else ''}"
         case "finite_number":
             return f"{value} must be a finite number"
         case "int_parsing" | "int_type" | "int_from_float":

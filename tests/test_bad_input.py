@@ -104,7 +104,17 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "base: {recipe: {batch_tokens: 256}}",
             "base: {data: {corpus: x}}",
-            "base: holds 'data'; it takes architecture and recipe",
+            "base.data: stands beside base, not under it",
+        ),
+        (
+            "base: {recipe: {batch_tokens: 256}}",
+            "base: {batch_tokens: 256}",
+            "base.batch_tokens: is not a known key; did you mean 'recipe.batch_tokens'?",
+        ),
+        (
+            "base: {recipe: {batch_tokens: 256}}",
+            "base: {rate: 1}",
+            "base.rate: is not a known key; known: architecture, recipe",
         ),
         ("base: {recipe: {batch_tokens: 256}}", "base: [1]", "base: [1] where keys and values are needed"),
         ("steps: [10]", "tokens: 1e5", "budgets.tokens: '1e5' where a list is needed, such as [1e5]"),
@@ -113,7 +123,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
             "base: {architecture: {positions: 8}}",
             "architecture.positions 8 is below data.sequence_length 16",
         ),
-        ("steps: [10]", "tokens: [255]", "budgets.tokens: 255.0 tokens are less than one batch of 256"),
+        ("steps: [10]", "tokens: [255]", "budgets.tokens: 255 tokens are less than one batch of 256"),
         ("steps: [10]", "flops: [10]", "less than one batch of 256"),
         ("steps: [10]", "tokens: [1e300]", "budgets.tokens[0]: '1e300' is above the most allowed, 1e+18"),
         ("steps: [10]", "epochs: [1]", "budgets.epochs: is not a known key"),

@@ -19,6 +19,7 @@ class Leaf(Strict):
     """A model inside another."""
 
     share: Share = 0.5
+    number: Count = 1
     kind: Literal["wordpiece", "file"] = "file"
 
 
@@ -102,6 +103,14 @@ def test_all_problems_are_told_at_once_under_their_paths() -> None:
 
 def test_a_key_of_a_part_below_is_told_with_its_path() -> None:
     assert problems({"share": 0.5}) == {"share": "is not a known key; did you mean 'leaf.share'?"}
+
+
+def test_a_key_that_is_nearly_one_beside_it_is_not_sought_in_parts_below() -> None:
+    assert problems({"number": 1}) == {"number": "is not a known key; did you mean 'numbers'?"}
+
+
+def test_a_word_that_is_like_none_of_a_few_has_them_told_once() -> None:
+    assert problems({"leaf": {"kind": "bpe"}}) == {"leaf.kind": "'bpe' is not one of wordpiece, file"}
 
 
 @pytest.mark.parametrize("values", [None, 3, "text", [1, 2]])

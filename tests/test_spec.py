@@ -54,7 +54,7 @@ def problems(**changes: Any) -> dict[str, str]:
         ({"tune": {"masking.rate": {"low": 0.1, "high": 0.4, "trials": 3}}}, "tune.masking.rate", "the masks of validation"),
         ({"tune": {f"recipe.{knob}": {"low": 0.1, "high": 0.2, "trials": 200} for knob in ("dropout", "epsilon")}}, "tune",
          "asks for 40,000 combinations a cell"),
-        ({"base": {"data": {"sequence_length": 8}}}, "base", "data, masking and seeds stand beside it"),
+        ({"base": {"data": {"sequence_length": 8}}}, "base.data", "stands beside base, not under it"),
         ({"base": {"recipe": 3}}, "base", "holds 3 under recipe"),
         ({"base": {"recipe": {"budget": {"steps": 4}}}}, "base.recipe.budget", "stands under budgets, beside base"),
         ({"base": {"architecture": {"width": 8}}}, "base.architecture.width", "is what shapes give"),

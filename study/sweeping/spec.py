@@ -82,6 +82,10 @@ Varied = Several[Value]
 """Values of a knob to compare, each a setting of its own at every shape and budget."""
 
 
+PARTS = ("architecture", "recipe")
+"""The parts of a run of which `base` says what all runs share."""
+
+
 class SweepSpec(Strict):
     """A sweep: a question, the data, what all runs share, and the cells or the search that answer it."""
 
@@ -113,8 +117,8 @@ class SweepSpec(Strict):
     @classmethod
     def _base_has_known_parts(cls, base: dict[str, Any]) -> dict[str, Any]:
         for key, value in base.items():
-            if key not in ("architecture", "recipe"):
-                raise ValueError(f"holds {key!r}; it takes architecture and recipe (data, masking and seeds stand beside it)")
+            if key not in PARTS:
+                raise ValueError(f"holds {key!r}; it takes {' and '.join(PARTS)}")
             if not isinstance(value, dict):
                 raise ValueError(f"holds {value!r} under {key} where keys and values are needed")
         return base

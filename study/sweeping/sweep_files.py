@@ -14,10 +14,10 @@ from study.architecture import NOT_IN_MLM, Architecture
 from study.config import Masking, Recipe
 from study.errors import InputError, Problem
 from study.named_runs import NO_RUN
-from study.schema import flatten, nearest, number_in, shown
+from study.schema import flatten, nearest, number_in, shown, whole
 from study.sweeping.plan import solved
 from study.sweeping.shape_spec import LARGEST, Shapes, why_beyond
-from study.sweeping.spec import Budgets, SweepSpec
+from study.sweeping.spec import PARTS, Budgets, SweepSpec
 from study.yaml_files import KeyLoader, read_yaml
 
 KNOBS = (
@@ -63,6 +63,8 @@ def parse_sweep(values: Mapping[str, Any]) -> SweepSpec:
     if "prune" in values:
         problems.append(Problem("prune", PRUNE_REFUSED))
         values = {key: value for key, value in values.items() if key != "prune"}
+    if isinstance(base := values.get("base"), Mapping):
+        values = {**values, "base": {key: value for key, value in base.items() if key in PARTS}}
     try:
         spec = SweepSpec.parse(values)
     except InputError as error:
@@ -135,13 +137,17 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(f"{place}.{path}", message)
             elif place != "search.space" and str(path).removeprefix("architecture.") in LARGEST:
                 yield Problem(f"{place}.{path}", "is what shapes give; list its values there")
-    for part in ("architecture", "recipe"):
+    for part in PARTS:
         if part in values:
             yield Problem(part, f"stands under base; write base.{part}")
     base = values.get("base", {})
     yield from _problems_of_varied(knobs["vary"], knobs["tune"], base)
     if not isinstance(base, Mapping):
         return
+    for key in [key for key in base if key not in PARTS]:
+        inside = [knob for knob in KNOBS if knob.startswith(PARTS) and knob.partition(".")[2] == key]
+        told = f"is not a known key; {nearest(str(key), inside or [*PARTS])}"
+        yield Problem(f"base.{key}", "stands beside base, not under it" if key in SweepSpec.model_fields else told)
     if isinstance(architecture := base.get("architecture"), Mapping):
         yield from _problems_of_architecture(architecture, values.get("shapes") is not None)
     if isinstance(recipe := base.get("recipe"), Mapping):
@@ -193,4 +199,4 @@ def _problems_of_budgets(values: Mapping[str, Any], base: Mapping[Any, Any]) -> 
         return  # told already
     for tokens in budgets.tokens:
         if tokens < batch and not varies:
-            yield Problem("budgets.tokens", f"{tokens:,} tokens are less than one batch of {batch:,}")
+            yield Problem("budgets.tokens", f"{whole(tokens):,} tokens are less than one batch of {batch:,}")
