@@ -27,12 +27,30 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise InputError.at(where, f"is not valid YAML: {getattr(error, 'problem', None) or error}") from None
+        raise InputError.at(where, f"is not valid YAML: {getattr(error, 'problem', None) or error}{_remedy(error)}") from None
     except ValueError as error:  # of a date such as 2026-02-30
         raise InputError.at(str(path), f"holds a value that cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise InputError.at(str(path), "is empty" if values is None else "does not hold keys and values")
     return values
+
+
+_REMEDIES = {
+    "mapping values are not allowed": "a colon and a space begin a value: put text that holds them in quotes, "
+    "and a space after the colon of each key",
+    "found character '\\t'": "indent by spaces, not by tabs",
+    "found character": "put text that begins with it in quotes",
+    "expected <block end>": "indent keys of one mapping alike, and put text that begins with a quote in quotes as a whole",
+}
+"""What to do about the slips that the words of YAML's own parser do not name, by how these begin."""
+
+
+def _remedy(error: yaml.YAMLError) -> str:
+    """What to do about YAML that cannot be parsed: where that opens which is not closed, or how to write what was meant."""
+    problem, begun = getattr(error, "problem", None) or "", getattr(error, "context_mark", None)
+    if begun and problem.startswith(("expected ',' or", "found unexpected end of stream")):
+        return f"; what opens at {begun.line + 1}:{begun.column + 1} is not closed"
+    return next((f"; {remedy}" for words, remedy in _REMEDIES.items() if problem.startswith(words)), "")
 
 
 class KeyLoader(yaml.SafeLoader):
