@@ -3,7 +3,7 @@
 What a prediction is follows the kind of the task: a class by index, a number, the classes of an example's words, the text of
 an answer, or of a minimal pair 1 where the good sentence won, 0 where it lost, and 0.5 where nothing tells them apart.
 
-Every metric is a function of a sum over examples (of their confusion counts, of the moments of two numbers, of entities found
+Every metric is a function of a sum over examples (of counts by class, of the moments of two numbers, of entities found
 and meant …), which study.scoring.intervals resamples. Letters: N examples, P parts.
 """
 
@@ -103,7 +103,7 @@ def parts_of(task: TaskData, examples: Sequence[Example], predictions: Sequence[
             return _mean(np.asarray(predictions, dtype=np.float64))
         case _:
             combine = {"accuracy": _accuracy, "f1": _f1, "macro_f1": _macro_f1, "matthews": _matthews}[metric]
-            return Parts(_confusions(len(task.labels), examples, predictions), combine)
+            return Parts(_counts(len(task.labels), examples, predictions), combine)
 
 
 def _mean(values: Floats) -> Parts:
@@ -152,13 +152,15 @@ def _correlation(sums: Floats) -> Floats:
     return _ratio(n * ab - a * b, np.sqrt(np.maximum((n * aa - a * a) * (n * bb - b * b), 0)))
 
 
-def _confusions(count: int, examples: Sequence[Example], predictions: Sequence[Any]) -> Floats:
-    """How often each example's words, or it itself, were of one class and said to be of another: (N, classes²), gold first."""
+def _counts(classes: int, examples: Sequence[Example], predictions: Sequence[Any]) -> Floats:
+    """How many of an example's words, or of it itself, were of a class and said so, were of it, said so: (N, 3·classes)."""
     predicted, gold = _classes(examples, predictions)
     words = [len(example.labels) if isinstance(example, TokensExample) else 1 for example in examples]
     owner = np.repeat(np.arange(len(words)), words)
-    counts = np.zeros((len(words), count * count))
-    np.add.at(counts, (owner, gold * count + predicted), 1.0)
+    counts = np.zeros((len(words), 3 * classes))
+    np.add.at(counts, (owner, gold), predicted == gold)
+    np.add.at(counts, (owner, classes + gold), 1.0)
+    np.add.at(counts, (owner, 2 * classes + predicted), 1.0)
     return counts
 
 
@@ -181,20 +183,15 @@ def _words(example: Example) -> tuple[int, ...]:
     return example.labels
 
 
-def _square(sums: Floats) -> Floats:
-    count = round(sums.shape[-1] ** 0.5)
-    return sums.reshape(*sums.shape[:-1], count, count)
-
-
 def _accuracy(sums: Floats) -> Floats:
-    return _ratio(np.trace(_square(sums), axis1=-2, axis2=-1), sums.sum(axis=-1))
+    right, meant, _ = np.split(sums, 3, axis=-1)
+    return _ratio(right.sum(axis=-1), meant.sum(axis=-1))
 
 
 def _class_f1(sums: Floats) -> tuple[Floats, Floats]:
     """F1 of each class, and how often it was meant or said."""
-    square = _square(sums)
-    there = square.sum(axis=-1) + square.sum(axis=-2)
-    return _ratio(2 * np.diagonal(square, axis1=-2, axis2=-1), there), there
+    right, meant, said = np.split(sums, 3, axis=-1)
+    return _ratio(2 * right, meant + said), meant + said
 
 
 def _f1(sums: Floats) -> Floats:
@@ -208,11 +205,10 @@ def _macro_f1(sums: Floats) -> Floats:
 
 def _matthews(sums: Floats) -> Floats:
     """The correlation of several classes (Gorodkin 2004); of two it is Matthews' own."""
-    square = _square(sums)
-    total, right = sums.sum(axis=-1), np.trace(square, axis1=-2, axis2=-1)
-    meant, said = square.sum(axis=-1), square.sum(axis=-2)
+    right, meant, said = np.split(sums, 3, axis=-1)
+    total = meant.sum(axis=-1)
     spread = (total**2 - (meant**2).sum(axis=-1)) * (total**2 - (said**2).sum(axis=-1))
-    return _ratio(right * total - (meant * said).sum(axis=-1), np.sqrt(spread))
+    return _ratio(right.sum(axis=-1) * total - (meant * said).sum(axis=-1), np.sqrt(spread))
 
 
 def _ratio(above: Floats, below: Floats) -> Floats:
