@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from study.data.surrogates import without_lone_surrogates
 from study.errors import InputError, Problem
@@ -95,9 +95,9 @@ def _tagged(row: int, tokens: object, tags: object, index: ClassIndex) -> Tokens
     words = [_text("token", word) for word in several(tokens)]
     labels = several(tags)
     if not words:
-        _refuse("has no tokens; remove the row")
+        raise _RowError("has no tokens; remove the row")
     if len(words) != len(labels):
-        _refuse(f"has {len(words)} tokens and {len(labels)} tags; give each token one tag")
+        raise _RowError(f"has {len(words)} tokens and {len(labels)} tags; give each token one tag")
     return TokensExample(row, tuple(words), tuple(index(label) for label in labels))
 
 
@@ -106,9 +106,9 @@ def _span(row: int, context: object, question: object, answers: object, starts: 
     texts = [_text("answer", answer) for answer in ([answers] if isinstance(answers, str) else several(answers))]
     places: list[Any] = list(starts) if isinstance(starts, list | tuple) else [starts]
     if not texts:
-        _refuse("has no answer; leave questions without an answer out")
+        raise _RowError("has no answer; leave questions without an answer out")
     if len(texts) != len(places):
-        _refuse(f"has {len(texts)} answers and {len(places)} starts; give each answer one start")
+        raise _RowError(f"has {len(texts)} answers and {len(places)} starts; give each answer one start")
     starts_there = tuple(_checked_start(text, answer, start) for answer, start in zip(texts, places, strict=True))
     return SpanExample(row, text, _text("question", question), tuple(texts), starts_there)
 
@@ -117,12 +117,12 @@ def _checked_start(context: str, answer: str, start: Any) -> int:
     """The character of the context where an answer begins, which is to stand there."""
     if (place := _place(label_name(start))) is None:
         remedy = "give the character of the context where the answer begins, from 0"
-        _refuse(f"answer_start {shown(start)} is not a whole number of up to {_MOST_DIGITS} digits; {remedy}")
+        raise _RowError(f"answer_start {shown(start)} is not a whole number of up to {_MOST_DIGITS} digits; {remedy}")
     there = context[max(place, 0) : max(place, 0) + len(answer)]
     if place < 0 or there != answer:
         found = context.find(answer)
         remedy = f"it stands at {found}" if found >= 0 else "it stands nowhere in it; correct the answer or remove the row"
-        _refuse(f"answer {shown(answer)} is not at character {place} of the context, where {shown(there)} is; {remedy}")
+        raise _RowError(f"answer {shown(answer)} is not at character {place} of the context, where {shown(there)} is; {remedy}")
     return place
 
 
@@ -141,9 +141,9 @@ def several(value: object) -> list[Any]:
 def _text(role: str, value: object) -> str:
     """A text that says something, with question marks for lone surrogates, as in the corpora of encoders."""
     if not isinstance(value, str):
-        _refuse(f"{role} is {shown(value)} where text is needed; fill it in or remove the row")
+        raise _RowError(f"{role} is {shown(value)} where text is needed; fill it in or remove the row")
     if not value.strip():
-        _refuse(f"{role} is empty; fill it in or remove the row")
+        raise _RowError(f"{role} is empty; fill it in or remove the row")
     return without_lone_surrogates(value)
 
 
@@ -153,9 +153,5 @@ def _number(value: object) -> float:
     except ValueError:
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):
-        _refuse(f"score {shown(value)} is not a finite number; fill it in or remove the row")
+        raise _RowError(f"score {shown(value)} is not a finite number; fill it in or remove the row")
     return number
-
-
-def _refuse(message: str) -> NoReturn:
-    raise _RowError(message)
