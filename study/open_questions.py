@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from study.findings import GAINS_TOLD
-from study.fitting.cells import EQUAL_WITHIN, of_equal_size
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
 from study.fitting.expressions import evaluate
+from study.fitting.families import EQUAL_WITHIN, of_equal_size
 from study.fitting.ledgers import LEDGER_COLUMNS
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES
 from study.fitting.rankings import Gain

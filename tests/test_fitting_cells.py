@@ -9,7 +9,8 @@ import pytest
 
 from study.architecture import Architecture
 from study.config import Budget
-from study.fitting.cells import EQUAL_WITHIN, Cell, families_of
+from study.fitting.cells import Cell
+from study.fitting.families import EQUAL_WITHIN, families_of
 from study.fitting.learning_rates import RateSearch
 
 

@@ -9,14 +9,8 @@ from itertools import combinations
 from typing import Literal
 
 from study.config import Budget, setting_words
-from study.fitting.cells import (
-    EQUAL_WITHIN,
-    Cell,
-    Family,
-    difference_between,
-    scatter_over_seeds,
-    seed_variances,
-)
+from study.fitting.cells import Cell, difference_between, scatter_over_seeds, seed_variances
+from study.fitting.families import EQUAL_WITHIN, Family
 from study.fitting.paired import Judged, judged, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariances
 
@@ -134,8 +128,8 @@ def compare(
 ) -> Comparisons:
     """Compare every two shapes of each family of equal parameters, and every two settings of each family of settings.
 
-    `alike` holds the families of settings with the column in which their cells differ (study.fitting.cells). A cell enters when
-    it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate.
+    `alike` holds the families of settings with the column in which their cells differ (families_of_settings). A cell enters
+    when it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate.
     """
     cells = [cell for family in families for cell in family.cells]
     equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]

@@ -13,10 +13,11 @@ from study.durable_files import write_atomically
 from study.errors import UNREADABLE
 from study.fitting.averages import Average, averages_of
 from study.fitting.catalogue import LAWS
-from study.fitting.cells import Cell, Family, by_budget, cells_of, families_of, families_of_settings
+from study.fitting.cells import Cell, by_budget, cells_of
 from study.fitting.comparisons import Comparisons, compare, why_left_out
 from study.fitting.cuts import Cut, cuts_of
 from study.fitting.downstream import Downstream, downstream
+from study.fitting.families import Family, families_of, families_of_settings
 from study.fitting.paired import half_width
 from study.fitting.rankings import Gain, front_of, gains_of
 from study.fitting.seed_scatter import SeedScatter

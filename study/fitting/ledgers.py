@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from study.architecture import SHAPE
 from study.counting import TOTALS
-from study.fitting.cells import EQUAL_SPAN
+from study.fitting.families import EQUAL_SPAN
 from study.fitting.learning_rates import RATE, CellSearch, searches
 
 LEDGER_COLUMNS = {

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from study.architecture import Architecture
 from study.config import setting_words
 from study.errors import InputError, Problem
-from study.fitting.cells import EQUAL_WITHIN, Cell, by_setting_and_budget, common_seeds, of_equal_size, over_places
+from study.fitting.cells import Cell, by_setting_and_budget, common_seeds, over_places
 from study.fitting.contrasts import Contrast, contrast, slope_weights
 from study.fitting.estimation import Fit, fit
 from study.fitting.evidence import Evidence, gather
+from study.fitting.families import EQUAL_WITHIN, of_equal_size
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, validation_columns
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations

@@ -11,8 +11,8 @@ import pandas as pd
 
 from study.architecture import SIZES
 from study.errors import InputError
-from study.fitting.cells import of_equal_size
 from study.fitting.estimation import Settings
+from study.fitting.families import of_equal_size
 from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.ledgers import LEDGER_COLUMNS, columns_apart, usable, why_apart, why_incomparable
 from study.fitting.reading import Source, Table

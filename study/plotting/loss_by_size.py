@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from study.fitting.cells import Cell, Family
+from study.fitting.cells import Cell
 from study.fitting.cuts import under_every_start
 from study.fitting.evidence import Evidence
+from study.fitting.families import Family
 from study.plotting.lines import of_cell
 from study.plotting.style import (
     LOSS,
