@@ -1,4 +1,4 @@
-"""What the trained runs that a recipe names tell of it by their records: what it costs, and how many layers it had."""
+"""What the records of the trained runs that a recipe names say: a teacher's size, which FLOPs count, and a donor's depth."""
 
 from __future__ import annotations
 
