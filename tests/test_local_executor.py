@@ -22,6 +22,7 @@ from study.errors import OOM_EXIT, InputError
 from study.folders.run import RunFolder
 from study.folders.work import checkpoints_in
 from study.records import RunRecord
+from study.scoring.workers import Workers
 from study.sweeping.executors import processes
 from study.sweeping.executors.local import LocalExecutor
 from study.sweeping.executors.slots import Slot, local_slots
@@ -183,6 +184,13 @@ def test_a_run_starts_though_the_forkserver_is_killed_before_it_forks() -> None:
     processes.start(run)
     run.join(60)
     assert run.exitcode == 7
+
+
+def test_torch_is_loaded_for_the_first_run_or_score_and_not_where_all_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Mock()
+    monkeypatch.setattr(processes, "_ensure_forkserver", started)
+    assert (LocalExecutor([ONE], "toy").free, Workers([ONE]).free) == (1, 1)
+    assert not started.called
 
 
 def test_a_run_starts_though_the_killed_forkserver_takes_its_time_to_die(monkeypatch: pytest.MonkeyPatch) -> None:

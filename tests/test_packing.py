@@ -125,7 +125,6 @@ def test_a_coordinated_sweep_fills_the_slots_and_never_overfills_a_gpu(
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         patch.setattr(local, "RunProcesses", fake)
-        patch.setattr(local, "start_forkserver", lambda: None)
         coordinator.run(LocalExecutor(found, "toy"), lambda _: None, refresh_seconds=0.01)
     assert len(coordinator.progress.ended) == 24
     assert fake.largest == len(found)

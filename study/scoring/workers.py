@@ -39,7 +39,6 @@ class Workers:
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._free: list[Worker | Slot] = list(slots)
         self._busy: dict[Future[int], Worker] = {}
-        self._context = start_forkserver(["study.scoring.job"])
 
     @property
     def free(self) -> int:
@@ -79,8 +78,9 @@ class Workers:
                 os.kill(worker.process.pid, number)
 
     def _started(self, slot: Slot) -> Worker:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=work, args=(theirs, slot, rank_environments(slot)[0]))
+        context = start_forkserver(["study.scoring.job"])
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs, slot, rank_environments(slot)[0]))
         start(process)
         theirs.close()
         return Worker(slot, process, ours)

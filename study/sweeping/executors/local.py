@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from study.config import RunConfig
-from study.sweeping.executors.processes import RunProcesses, start_forkserver
+from study.sweeping.executors.processes import RunProcesses
 from study.sweeping.executors.slots import Slot, rank_environments
 
 
@@ -19,7 +19,6 @@ class LocalExecutor:
     def __init__(self, slots: Sequence[Slot], sweep: str) -> None:
         self.sweep, self._free = sweep, list(slots)
         self._running: dict[Future[int], RunProcesses] = {}
-        start_forkserver()
 
     @property
     def free(self) -> int:
