@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from study import answering
 from study.cli import commands
 from study.fitting.catalogue import LAWS
 from study.folders.run import RunFolder
@@ -100,7 +101,10 @@ def test_bad_input_is_told_in_full_with_status_2(study: Any, arguments: tuple[ob
     assert all(message in err for message in messages), err
 
 
-def test_report_prints_the_headline_and_where_the_answer_is(study: Any, tmp_path: Path) -> None:
+def test_report_prints_the_headline_and_where_the_answer_is(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "FIGURES", {"learning_rate": answering.FIGURES["learning_rate"]})
     folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 92)))
     status, out, _ = study("report", folder.path)
     assert status == 0

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from study.answering import report
 from study.folders.sweep import SweepFolder
 from tests.synthetic import depth_or_width
 from tests.synthetic_scores import add_scores
@@ -22,8 +21,8 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "analysis" / "depth_or_width.py
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> SweepFolder:
     folder = depth_or_width(tmp_path_factory.mktemp("results") / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    folder.write_ledger()
     add_scores(folder)
-    report(folder)
     return folder
 
 
