@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from study.config import Masking
@@ -42,18 +42,15 @@ class Masker:
         """
         device, (batch, length) = tokens.device, tokens.shape
         rows = slice(rank * batch, (rank + 1) * batch)
-
-        def draw(width: int) -> Float[Tensor, "B W"]:
-            return torch.rand(batch * ranks, width, device=device, generator=generator)[rows]
-
+        draw = functools.partial(torch.rand, batch * ranks, device=device, generator=generator)
         special = torch.isin(tokens, _on_device(self.special_tokens, device))
-        scores = draw(length).masked_fill_(special, -1.0)
+        scores = draw(length)[rows].masked_fill_(special, -1.0)
         positions = scores.topk(self.predictions, dim=1, sorted=False).indices.sort(dim=1).values
         originals = tokens.gather(1, positions)
         labels = originals.masked_fill(special.gather(1, positions), IGNORED)
 
-        fate = draw(self.predictions)
-        random_tokens = (draw(self.predictions) * self.vocabulary).to(tokens.dtype).clamp_(max=self.vocabulary - 1)
+        fate = draw(self.predictions)[rows]
+        random_tokens = (draw(self.predictions)[rows] * self.vocabulary).to(tokens.dtype).clamp_(max=self.vocabulary - 1)
         masked, replaced = self.masking.mask_share, self.masking.mask_share + self.masking.random_share
         corrupted = torch.where(fate < replaced, random_tokens, originals).masked_fill_(fate < masked, self.mask_token)
         corrupted = torch.where(labels == IGNORED, originals, corrupted)
