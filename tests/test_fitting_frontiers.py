@@ -215,6 +215,17 @@ def test_an_interval_of_shapes_that_lie_off_the_law_covers() -> None:
     assert covered >= 11
 
 
+def test_an_interval_of_shapes_on_a_coarse_grid_holds_what_the_grid_does_not_tell() -> None:
+    """Four times the size by three times the tokens: the best models of every resample lie on one line, of slope 1."""
+    sizes, tokens = 1e6 * 4.0 ** np.arange(6), 1e8 * 3.0 ** np.arange(5)
+    columns = {"parameters": np.repeat(sizes, 5), "tokens": np.tile(tokens, 6)}
+    loss = LAW.predict(TRUTH, columns) * np.exp(np.random.default_rng(0).normal(0, 0.002, 30))
+    points = replace(Observations.of(columns, loss), clusters=np.repeat(np.arange(6), 5), cluster="shape")
+    found = over_clusters(points, envelope)
+    assert found.interval is not None
+    assert found.interval[0] < EXPONENT < found.exponent
+
+
 def among_worse(parameters: Floats, flops: Floats, loss: Floats) -> tuple[Floats, Floats, Floats]:
     """These runs, and at the budget of each a worse one of a tenth and one of ten times its size."""
     sizes = np.concatenate([parameters, parameters / 10, parameters * 10])

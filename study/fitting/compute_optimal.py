@@ -105,8 +105,9 @@ def over_clusters(points: Observations, approach: Callable[[Floats, Floats, Floa
     """The frontier by an approach through best runs; where rows share clusters, with a 95% interval that takes these as drawn.
 
     They are drawn with replacement, all rows of one together (Efron 1979): a run's checkpoints lie off the law together, and a
-    shape's runs. Fewer than three give no interval, nor does a line that has none. Where over 5% of the resamples have no
-    frontier it is weakly identified.
+    shape's runs. The interval holds that of the line, too: on a grid of sizes and tokens the best models of every resample may
+    lie on one line of the grid, by which resamples alone are certain of its slope. Fewer than three give no interval, nor does
+    a line that has none. Where over 5% of the resamples have no frontier it is weakly identified.
     """
     rows = np.array([points.columns["parameters"], points.budget, points.response])
     compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
@@ -120,7 +121,8 @@ def over_clusters(points: Observations, approach: Callable[[Floats, Floats, Floa
         with suppress(InputError):
             exponents.append(approach(*rows.repeat(draw[points.clusters], axis=1)).exponent)
     low, high = percentile_interval(np.array(exponents))
-    found = replace(found, interval=(float(low), float(high)) if exponents else None)
+    of_line = found.interval
+    found = replace(found, interval=(min(of_line[0], float(low)), max(of_line[1], float(high))) if exponents else None)
     if (lost := RESAMPLES - len(exponents)) <= 0.05 * RESAMPLES:
         return found
     return replace(found, status="weakly_identified", reasons=(f"{lost} of {RESAMPLES} resamples have no frontier",))
