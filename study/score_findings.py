@@ -51,7 +51,8 @@ def _verdicts(found: Downstream) -> Iterator[str]:
             for task in found.tasks
             if task.trend is not None and task.trend.verdict == "untested"
         )
-        why = "no interval or p is told, since encoders that begin with layers of one trained encoder are not drawn apart"
+        began = "encoders that began as one, with layers of one trained encoder or on one trunk, are not drawn apart"
+        why = f"no interval or p is told, since {began}"
         yield f"Rank correlation with the falling loss: {told}; {why}."
     if too_few := by_verdict.get(None):
         yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."

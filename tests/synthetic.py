@@ -80,8 +80,9 @@ def add_run(
     state: State = "COMPLETED",
     stuck: bool = False,
     reason: str | None = None,
+    trunk: str | None = None,
 ) -> str:
-    """Write one run whose loss follows the law, or that ended otherwise; its id."""
+    """Write one run whose loss follows the law, or that ended otherwise, of its own or as a branch of a trunk; its id."""
     law = law or Law()
     run_id = config.fingerprint("synthetic")
     run = folder.run(run_id)
@@ -111,6 +112,7 @@ def add_run(
         "unigram_entropy_nats": UNIGRAM,
         **counts_of(config, steps),
         **results,
+        **({} if trunk is None else {"trunk": trunk, "trunk_step": steps // 2}),
         "attempts": 1,
         "started_at": "2026-01-01T00:00:00+00:00",
         "finished_at": "2026-01-01T00:01:00+00:00",

@@ -320,13 +320,29 @@ def test_encoders_that_begin_with_layers_of_one_are_not_drawn_apart(tmp_path: Pa
         assert all((trend.verdict != "untested") == tested for trend in trends)
         told = " ".join(score_findings(evidence))
         blimp, sst2, average = (f"{trend.correlation:+.2f}" for trend in trends)
-        why = "no interval or p is told, since encoders that begin with layers of one trained encoder are not drawn apart."
+        began = "encoders that began as one, with layers of one trained encoder or on one trunk, are not drawn apart"
+        why = f"no interval or p is told, since {began}."
         assert (f"Rank correlation with the falling loss: blimp {blimp}, sst2 {sst2}; {why}" in told) != tested
         assert (
             f"The average's rank correlation with the falling loss is {average} (3 encoders, not drawn apart)." in told
         ) != tested
         assert ("decided relation" in told) == tested
         assert (f"| {blimp} | – | – | – | 3 | 0 |" in trend_table(evidence)) != tested
+
+
+@pytest.mark.parametrize("branches", [False, True])
+def test_branches_of_one_trunk_are_not_drawn_apart(tmp_path: Path, branches: bool) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for width in (64, 128):
+        trunk = add_run(folder, run_config(1, width, tokens=2e6))
+        add_run(folder, run_config(1, width, tokens=1e6), trunk=trunk if branches else None)
+    folder.write_ledger()
+    add_scores(folder, {"sst2": TASKS["sst2"]})
+    found = gather(folder).downstream
+    assert found is not None
+    told = found.tasks[0].trend
+    assert told is not None
+    assert (told.n, told.verdict) == (4, "untested" if branches else "undecided")
 
 
 def test_budgets_of_one_shape_are_encoders_of_their_own_names(tmp_path: Path) -> None:

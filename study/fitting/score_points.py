@@ -7,7 +7,7 @@ import pandas as pd
 
 from study.fitting.cells import budgets_in_words, in_words, setting_columns
 from study.fitting.cuts import START
-from study.fitting.ledgers import usable
+from study.fitting.ledgers import runs_of, usable
 from study.folders.sweep import SweepFolder
 from study.named_runs import donor_of
 from study.score_noise import UNKNOWN, ScoreNoise, noise_of_seeds, pooled_deviation
@@ -17,7 +17,7 @@ from study.wording import at_budget, shape_and_setting
 FROZEN = " (frozen)"
 """What the name of a task ends with where only a head was trained, on features that stay as they are."""
 
-_OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens", "donor"]
+_OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens"]
 """What is known of a cell from any of its runs."""
 
 _OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "encoder", "protocol", "update", "seed"]
@@ -31,11 +31,11 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
 
     Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, and their `run_scores`, the
     `knobs` that were not as usual and not tuned, in words, `truncated_examples`, the most of any of its scores, of how many
-    `examples`, and its facts, of which `name` is the shape with its setting and its budget where these differ, and `donor` the
-    run whose weights it began with, None where it began afresh; `loss_nats`, their mean; `score`, the mean over the runs of
-    each one's mean over `seeds` of the metric on the split reported on, its `noise`, of which `error` is the standard error and
-    `half` half the 95% interval; `random` and `random_half`, the same of the architecture with weights that were never trained;
-    and the baselines `majority` and `bag_of_words`, not a number where there is none.
+    `examples`, and its facts, of which `name` is the shape with its setting and its budget where these differ; `origins`, the
+    runs that its own began as: the donor of their weights, or their trunk, or themselves; `loss_nats`, their mean; `score`, the
+    mean over the runs of each one's mean over `seeds` of the metric on the split reported on, its `noise`, of which `error` is
+    the standard error and `half` half the 95% interval; `random` and `random_half`, the same of the architecture with weights
+    that were never trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
     The noise (see study.score_noise) is that over examples and, where any cell has two runs, between them, else
     where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
     encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
@@ -53,9 +53,9 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
         setting=settings,
         name=list(map(at_budget, _named(ledger, settings), budgets_in_words(ledger))),
         architecture=_named(ledger, in_words(ledger, built)),
-        donor=_donors(ledger),
+        origin=_origins(ledger),
     )
-    runs = runs.set_index("run_id")[[*_OF_CELL, "architecture", "cell", "data_fingerprint", "loss_nats"]]
+    runs = runs.set_index("run_id")[[*_OF_CELL, "origin", "architecture", "cell", "data_fingerprint", "loss_nats"]]
     scores = scores[_OF_SCORE].assign(series=series(scores)).join(runs, on="run_id", how="inner")
     used = set(usable(ledger)["run_id"])
     untrained = scores["protocol"] == "random_init"
@@ -95,6 +95,7 @@ def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: Base
         "cell": first["cell"],
         "runs": tuple(each_run["run_id"]),
         "run_scores": tuple(of_runs[each_run["run_id"]]),
+        "origins": tuple(each_run["origin"].unique()),
         "knobs": first["knobs"],
         "truncated_examples": most["truncated_examples"],
         "examples": most["examples"],
@@ -116,10 +117,10 @@ def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
     return list(map(shape_and_setting, ledger["shape"], settings))
 
 
-def _donors(ledger: pd.DataFrame) -> pd.Series[str]:
-    """The id of the run that each run began with the weights of, None where it began afresh."""
+def _origins(ledger: pd.DataFrame) -> list[str]:
+    """The id of the run that each run began as: of the one whose weights it began with, else of its trunk, or its own."""
     donors = map(donor_of, ledger[START].astype(str)) if START in ledger else [None] * len(ledger)
-    return pd.Series([None if donor is None else donor.folder.name for donor in donors], ledger.index, dtype=object)
+    return [run if donor is None else donor.folder.name for run, donor in zip(runs_of(ledger), donors, strict=True)]
 
 
 def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
