@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from study.counting import parameters, what_doubling_adds
 from study.fitting.averages import Average
-from study.fitting.cells import Cell
+from study.fitting.cells import Cell, difference_between, measured
 from study.fitting.comparisons import WEIGHED, Comparison, why_left_out
 from study.fitting.evidence import Evidence
 from study.fitting.ledgers import reasons_told
@@ -307,7 +307,8 @@ def _best(evidence: Evidence) -> Iterator[str]:
     """The front of each budget and validation set, and what steps to a larger size bought."""
     for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
         *smaller, best = cells
-        words = f"{best.words}, {best.loss_nats:.4f} nats ({compact(best.parameters)} parameters){_like(best, evidence)}"
+        size = f"({compact(best.parameters)} parameters)"
+        words = f"{best.words}, {best.loss_nats:.4f} nats {size}{_like(best, evidence)}{_next(best, evidence)}"
         shown = "; ".join(f"{cell.words} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in smaller)
         cheaper = f"; the front below that size: {shown}" if smaller else ""
         yield f"Lowest loss at {budget_words(of)}: {words}{cheaper}."
@@ -323,12 +324,28 @@ def _best(evidence: Evidence) -> Iterator[str]:
 
 def _like(cell: Cell, evidence: Evidence) -> str:
     """How many of the cells that one was compared with, in pairs or steps, are not told apart from it; empty where all are."""
-    found = [(pair.first_cell, pair.second_cell, pair.status) for pair in evidence.comparisons.pairs]
-    found += [(gain.smaller_cell, gain.larger_cell, gain.status) for gain in evidence.gains]
-    beside = [(two if one == cell.name else one, status) for one, two, status in found if cell.name in (one, two)]
+    beside = _beside(cell, evidence)
     others, alike = {other for other, _ in beside}, {other for other, status in beside if status != "decided"}
     which = "any cell" if alike == others else f"{len(alike)} of the {len(others)} cells"
     return f", not told apart from {which} that it was compared with" if alike else ""
+
+
+def _beside(cell: Cell, evidence: Evidence) -> list[tuple[str, str]]:
+    """The names of the cells that one was compared with in pairs or steps, each with the verdict."""
+    found = [(pair.first_cell, pair.second_cell, pair.status) for pair in evidence.comparisons.pairs]
+    found += [(gain.smaller_cell, gain.larger_cell, gain.status) for gain in evidence.gains]
+    return [(two if one == cell.name else one, status) for one, two, status in found if cell.name in (one, two)]
+
+
+def _next(best: Cell, evidence: Evidence) -> str:
+    """The next lowest cell minus the best, where no pair or step compares the two: chance may have put them in their order."""
+    alike = [cell for cell in measured(evidence.cells) if (cell.budget, cell.validation) == (best.budget, best.validation)]
+    others = [cell for cell in alike if cell.name != best.name]
+    second = min(others, key=lambda cell: float(cell.losses.mean()), default=None)
+    if second is None or any(second.name == other for other, _ in _beside(best, evidence)):
+        return ""
+    above = difference_between(second, best, evidence.comparisons.seed_variances)
+    return f"; the next, {second.words}, minus it {above.to_text()}"
 
 
 def _steps(gains: Sequence[Gain]) -> Iterator[str]:

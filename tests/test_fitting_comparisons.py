@@ -559,6 +559,23 @@ def test_the_lowest_loss_is_not_told_as_if_a_step_to_it_were_decided(tmp_path: P
         assert ("parameters), not told apart from any cell that it was compared with" in lowest) == alike
 
 
+@pytest.mark.parametrize(("seeds", "interval"), [(3, "95% interval -"), (1, "no interval")])
+def test_the_lowest_loss_is_told_with_the_next_where_no_pair_or_step_compares_the_two(
+    tmp_path: Path, seeds: int, interval: str
+) -> None:
+    """Shapes that differ in depth and in width: one of them is the lowest, though all are alike."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for (depth, width), seed in product(((1, 64), (2, 128), (4, 184)), range(seeds)):
+        add_run(folder, run_config(depth, width, seed=seed), NoEffect(seed_deviation=0.02))
+    found = evidence_of(folder)
+    assert (found.comparisons.pairs, found.gains) == ((), ())
+    best, second, _ = sorted(found.cells, key=lambda cell: float(cell.losses.mean()))
+    (lowest,) = [line for line in loss_findings(found) if line.startswith("Lowest loss")]
+    assert f": {best.words}, " in lowest
+    above = signed(float(second.losses.mean() - best.losses.mean()))
+    assert f" parameters); the next, {second.words}, minus it {above} nats ({interval}" in lowest
+
+
 def test_steps_without_seed_replicates_are_not_told_as_findings(tmp_path: Path) -> None:
     folder = depth_or_width(tmp_path / "s", budgets=(1e6,), seeds=1, rates=(4e-3, 8e-3), shapes=((1, 64), (1, 128)))
     (steps,) = [line for line in loss_findings(evidence_of(folder)) if "to a larger size" in line]
