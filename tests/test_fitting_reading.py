@@ -171,6 +171,18 @@ def test_missing_infinite_and_repeated_rows_are_left_out_with_reasons(tmp_path: 
     assert len(points) == 17
 
 
+def test_rows_that_agree_in_all_that_is_read_and_differ_elsewhere_are_told(tmp_path: Path) -> None:
+    """As where two exports of one table were put together, each with its own running number."""
+    data = table()
+    twice = pd.concat([data, data.iloc[[5, 7]]]).assign(number=range(22))
+    points = read(tmp_path, twice)
+    (told,) = points.warnings
+    assert told.startswith("2 rows (row 21, row 22) agree with an earlier one in Model Size, tok, final/loss, though not")
+    assert (len(points), points.excluded) == (22, {})
+    assert read(tmp_path, twice, where="number < 20").warnings == ()
+    assert read(tmp_path, twice.assign(tok=twice["tok"] + twice["number"])).warnings == ()
+
+
 ORDERS: list[dict[str, Any]] = [{"budget": "C"}, {"roles": {**ROLES, "flops": "C"}}]
 
 

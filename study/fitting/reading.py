@@ -35,6 +35,7 @@ from study.fitting.observations import BY_CHOICE, VOCABULARY, Observations, budg
 from study.fitting.table_files import NOTES, read_table
 from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
 from study.folders.sweep import SweepFolder
+from study.quantities import plural
 from study.schema import nearest
 
 NAMED = 30
@@ -138,6 +139,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
     columns = {name: values[name] for name in variables}
     if "loss" in wanted:
         reading.refuse_incomparable_losses(columns)
+    reading.warn_of_repeats(values)
     used = reading.present
     labels, runs = source.table.labels, reading.runs()
     of_shapes = reading.is_ledger and source.cluster is None
@@ -164,10 +166,10 @@ def _numbered(runs: pd.Series[Any]) -> NDArray[np.int64]:
     return np.where(alone, numbers.max(initial=-1) + 1 + np.cumsum(alone), numbers).astype(np.int64)
 
 
-def _listed(names: Sequence[Any]) -> str:
-    """The first names of columns, and how many more there are."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(map(str, names[:NAMED])) + more
+def _listed(names: Sequence[Any], most: int = NAMED) -> str:
+    """The first names of columns or rows, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 class _Reading:
@@ -323,6 +325,17 @@ class _Reading:
         )
         if reason := next(filter(None, reasons), None):
             raise InputError.at("loss", reason)
+
+    def warn_of_repeats(self, values: Mapping[str, NDArray[np.float64]]) -> None:
+        """Warn of rows that have all that is read from an earlier one, and differ elsewhere, as a running number does."""
+        if self.is_ledger:
+            return
+        read = pd.DataFrame(dict(values))[self.present]
+        if len(again := read.index[read.duplicated()]):
+            rows = f"{plural(len(again), 'row')} ({_listed([f'row {row + 1}' for row in again], SHOWN)})"
+            named = ", ".join(self.found[role] for role in values)
+            told = f"{rows} agree with an earlier one in {named}, though not elsewhere"
+            self.warnings.append(f"{told}: where that is one run twice, intervals are too narrow; --where leaves rows out")
 
     def alike(self) -> dict[str, int]:
         """What all rows of a ledger that are used have in common of what their losses hang on."""
