@@ -450,7 +450,7 @@ def test_devices_that_are_not_there_or_cannot_share_a_batch(
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     Path("x.yaml").write_text(GOOD)
-    assert "--device cuda: 1 GPUs a run were asked for, torch sees 0" in one(refusal.of("launch", "x.yaml", "--device", "cuda"))
+    assert "--device cuda: each run is to have 1 GPU, torch sees 0" in one(refusal.of("launch", "x.yaml", "--device", "cuda"))
     assert one(refusal.of("launch", "x.yaml", "--devices", 3)).startswith(
         "--devices 3: cannot share out a batch of 16 sequences evenly"
     )

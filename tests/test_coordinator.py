@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -334,7 +335,8 @@ def test_a_second_launcher_is_told_who_runs_the_sweep_until_that_one_dies(tmp_pa
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(InputError, match=f"is being run by process {holder.pid} on .* since 20"), held(folder):
+        told = f"is being run by process {holder.pid} on .* since 20.*: study stop {re.escape(str(folder.path))}$"
+        with pytest.raises(InputError, match=told), held(folder):
             pytest.fail("held twice")
         assert is_locked(folder.lock_file)
         coordinated_by = status(folder).coordinator

@@ -257,7 +257,7 @@ def test_what_cannot_be_imported_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"sequence-length": 32}, "architecture.positions 24 is below data.sequence_length 32"),
+        ({"sequence-length": 32}, "--sequence-length: 32 is more than the encoder has positions; give 24 or fewer"),
         ({"sequence-length": 4}, "--sequence-length: "),
         ({"corpus": "nowhere.txt"}, "nowhere.txt"),
         ({"validation-sequences": 10**6}, "--validation-sequences: 1,000,000 are asked for"),

@@ -225,5 +225,5 @@ def held(sweep: SweepFolder) -> Iterator[None]:
             finally:
                 sweep.scoring_stop_file.unlink(missing_ok=True)
     except Timeout:
-        message = "is being scored by another process; wait for it, or stop it: study stop"
+        message = f"is being scored by another process; wait for it, or stop it: study stop {sweep.path}"
         raise InputError.at(str(sweep.path), message) from None

@@ -99,7 +99,8 @@ def held(folder: SweepFolder) -> Iterator[None]:
     except Timeout:
         holder = folder.holder() or {}
         who = f"process {holder.get('pid', '?')} on {holder.get('hostname', '?')} since {holder.get('since', '?')}"
-        raise InputError.at(str(folder.path), f"is being run by {who}; wait for it, or stop it: study stop") from None
+        remedy = f"wait for it, or stop it: study stop {folder.path}"
+        raise InputError.at(str(folder.path), f"is being run by {who}; {remedy}") from None
     except OSError as error:
         remedy = "give another folder with --results"
         raise InputError.at(str(folder.path), f"cannot be written: {error.strerror}; {remedy}") from None

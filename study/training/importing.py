@@ -62,6 +62,9 @@ def import_encoder(
     """
     folder = _folder_of(source)
     architecture = our_architecture(_json(folder / "config.json"), str(folder / "config.json"))
+    if data.sequence_length > architecture.positions:
+        fits = f"give {architecture.positions} or fewer"
+        raise InputError.at("data.sequence_length", f"{data.sequence_length} is more than the encoder has positions; {fits}")
     weights = _weights(folder / "model.safetensors", architecture)
     kept = into.path / "tokenizer.json"
     tokenizer = _tokenizer(folder, kept, architecture.vocabulary)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from study import machine
 from study.errors import InputError
 from study.memory import Device
+from study.quantities import plural
 from study.records import AskedKernels
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def local_slots(device: Literal["auto", "cpu", "cuda"], slots_per_device: int | 
     gpus = 0 if device == "cpu" else _gpu_count()
     if gpus < devices_per_run and (gpus or device == "cuda"):
         place = "--device cuda" if device == "cuda" else "--devices"
-        raise InputError.at(place, f"{devices_per_run} GPUs a run were asked for, torch sees {gpus} here")
+        raise InputError.at(place, f"each run is to have {plural(devices_per_run, 'GPU')}, torch sees {gpus} here")
     if gpus >= devices_per_run and gpus:
         groups = [
             tuple(range(first, first + devices_per_run)) for first in range(0, gpus - devices_per_run + 1, devices_per_run)
