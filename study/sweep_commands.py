@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ WATCH_SECONDS = 2.0
 WATCH_MARGIN = 12
 """Lines of the terminal that are no rows of runs."""
 
+MOST_NAMED = 5
+"""Sweeps that are named at most where a folder of several was given for one."""
+
 folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 
 
@@ -31,8 +35,21 @@ def sweep_folder(path: Path) -> SweepFolder:
 
     folder = SweepFolder(path if path.name not in ("", "..") else path.resolve())
     if not folder.sweep_file.exists() and not any(map(is_locked, (folder.lock_file, folder.scoring_lock_file))):
-        raise InputError.at(str(path), "is no sweep's folder (it holds no sweep.yaml); give one under results/")
+        raise InputError.at(str(path), f"is no sweep's folder (it holds no sweep.yaml); {_folder_meant(path)}")
     return folder
+
+
+def _folder_meant(path: Path) -> str:
+    """The clause that names the folder that may be meant by a path that is no sweep's: by a sweep's name, file or results."""
+    from study.folders.sweep import SweepFolder, sweeps_in
+
+    named = SweepFolder(Path("results") / path.stem)
+    if named.sweep_file.exists():
+        return f"did you mean {named.path}?"
+    with suppress(InputError):
+        below = [str(sweep.path) for sweep in sweeps_in(path).values()]
+        return f"give one, such as {', '.join(below[:MOST_NAMED])}{', …' if len(below) > MOST_NAMED else ''}"
+    return "give one under results/"
 
 
 def resource_options(command: Any) -> Any:

@@ -13,6 +13,7 @@ import pytest
 
 from study.cli import main
 from tests.small import write_corpus
+from tests.synthetic import sweep_folder
 
 GOOD = """\
 question: Why?
@@ -469,6 +470,33 @@ def test_results_that_cannot_be_written(here: Path, refusal: Refusal) -> None:
 @pytest.mark.parametrize("folder", ["gone", ".", "text.txt"])
 def test_a_folder_that_is_no_sweeps(command: str, folder: str, here: Path, refusal: Refusal) -> None:
     assert "is no sweep's folder (it holds no sweep.yaml); give one under results/" in one(refusal.of(command, folder))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("mine", "did you mean results/mine?"),
+        ("mine.yaml", "did you mean results/mine?"),
+        ("sweeps/mine.yaml", "did you mean results/mine?"),
+        ("results", "give one, such as results/mine"),
+    ],
+)
+def test_a_sweeps_name_file_or_results_in_place_of_its_folder(given: str, told: str, here: Path, refusal: Refusal) -> None:
+    sweep_folder(Path("results/mine"))
+    for command in ("status", "report", "stop", "sync"):
+        assert one(refusal.of(command, given)).endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("results/mine", "results/mine/sweep.yaml"), ("other", "sweeps/other.yaml"), ("other.yaml", "sweeps/other.yaml")],
+)
+def test_a_sweeps_folder_or_name_in_place_of_its_file(given: str, meant: str, here: Path, refusal: Refusal) -> None:
+    sweep_folder(Path("results/mine"))
+    Path("sweeps").mkdir()
+    Path("sweeps/other.yaml").write_text(GOOD)
+    for command in ("plan", "launch"):
+        assert one(refusal.of(command, given)) == f"{given}: is no file; did you mean {meant}?"
 
 
 @pytest.mark.parametrize("command", ["status", "report"])

@@ -13,6 +13,7 @@ import yaml
 from study.architecture import NOT_IN_MLM, Architecture
 from study.config import Masking, Recipe
 from study.errors import InputError, Problem
+from study.folders.sweep import SweepFolder
 from study.named_runs import NO_RUN
 from study.schema import flatten, nearest, number_in, shown, whole
 from study.sweeping.plan import solved
@@ -40,6 +41,8 @@ def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> tuple[SweepSpec, 
 
     Raises InputError with everything that is wrong with the file or the overrides.
     """
+    if not path.is_file() and (meant := next(filter(Path.is_file, _files_meant(path)), None)):
+        raise InputError.at(str(path), f"is no file; did you mean {meant}?")
     values = {"name": path.stem} | read_yaml(path)
     paths = Counter(override.partition("=")[0] for override in overrides)
     problems = [Problem(path, f"is set {count} times; set it once") for path, count in paths.items() if count > 1]
@@ -55,6 +58,12 @@ def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> tuple[SweepSpec, 
     if problems:
         raise InputError(problems)
     return spec, values
+
+
+def _files_meant(path: Path) -> tuple[Path, ...]:
+    """What may be meant by a path that is no file: a sweep's folder, a file without its suffix, or one under sweeps/."""
+    file = path if path.suffix in (".yaml", ".yml") else Path(f"{path}.yaml")
+    return (SweepFolder(path).sweep_file, file, Path("sweeps") / file.name)
 
 
 def parse_sweep(values: Mapping[str, Any]) -> SweepSpec:
