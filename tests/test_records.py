@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -343,3 +344,14 @@ def test_a_damaged_file_is_named_with_what_to_do(
     assert problem.place == str(file)
     assert problem.message.startswith("is damaged: ")
     assert problem.message.endswith(remedy)
+
+
+def test_a_record_of_another_version_is_named_with_what_to_do(tmp_path: Path) -> None:
+    sweep = sweep_folder(tmp_path / "toy")
+    file = sweep.run(add_run(sweep, run_config(1, 64))).record_file
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema_version": 99, "later": 1}))
+    with pytest.raises(InputError) as caught:
+        sweep.records()
+    first, *others = caught.value.problems
+    assert (first.place, [problem.place for problem in others]) == (str(file), [f"{file}.schema_version", f"{file}.later"])
+    assert first.message.startswith("is damaged, or of another version of the workbench; move it away to train the run again")

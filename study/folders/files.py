@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.durable_files import json_of, write_atomically, write_once
-from study.errors import InputError
+from study.errors import InputError, Problem
 from study.schema import ModelT, Strict
 
 if TYPE_CHECKING:
@@ -33,7 +33,11 @@ class Inside:
 def read_as(file: Path, model: type[ModelT], remedy: str) -> ModelT | None:
     """The values that a file of JSON holds, None where there is none; raises InputError with the remedy where damaged."""
     values = json_of(file, dict, remedy)
-    return None if values is None else model.parse(values, place=str(file))
+    try:
+        return None if values is None else model.parse(values, place=str(file))
+    except InputError as error:
+        told = f"is damaged, or of another version of the workbench; {remedy}, or read it with that version"
+        raise InputError([Problem(str(file), told), *error.problems]) from None
 
 
 def file_once(file: Path, record: Strict) -> bool:
