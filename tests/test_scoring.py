@@ -490,6 +490,16 @@ def test_pairs_with_a_sentence_that_is_cut_are_counted(run: RunFolder, tmp_path:
     assert record.truncated_examples == 3
 
 
+def test_runs_of_an_earlier_launch_alone_are_told_as_such(run: RunFolder) -> None:
+    sweep = SweepFolder.of(run)
+    sweep.cells_file.write_text('["of another launch"]')
+    try:
+        with pytest.raises(InputError, match=r"that its answer uses \(not part of the sweep as last launched\); "):
+            target(sweep.path)
+    finally:
+        sweep.cells_file.unlink()
+
+
 def test_an_excluded_run_is_scored_where_it_is_named(run: RunFolder) -> None:
     exclude(run.run_id, SweepFolder.of(run).path.parent, "out of curiosity")
     try:
