@@ -49,7 +49,7 @@ def _remedy(error: yaml.YAMLError) -> str:
     """What to do about YAML that cannot be parsed: where that opens which is not closed, or how to write what was meant."""
     problem, begun = getattr(error, "problem", None) or "", getattr(error, "context_mark", None)
     if begun and problem.startswith(("expected ',' or", "found unexpected end of stream")):
-        return f"; what opens at {begun.line + 1}:{begun.column + 1} is not closed"
+        return f"; close what opens at {begun.line + 1}:{begun.column + 1}, or put text that holds such a sign in quotes"
     return next((f"; {remedy}" for words, remedy in _REMEDIES.items() if problem.startswith(words)), "")
 
 

@@ -235,9 +235,9 @@ def test_shapes_or_a_search(command: str, text: str, message: str, here: Path, r
         (b"just words", "x.yaml: does not hold keys and values"),
         (
             b"question: [1\nbudgets: 2\n",
-            "x.yaml:2:8: is not valid YAML: expected ',' or ']', but got ':'; what opens at 1:11 is not closed",
+            "x.yaml:2:8: is not valid YAML: expected ',' or ']', but got ':'; close what opens at 1:11, or put text that holds",
         ),
-        (b"question: 'Why?\nbudgets: 2\n", "found unexpected end of stream; what opens at 1:11 is not closed"),
+        (b"question: 'Why?\nbudgets: 2\n", "found unexpected end of stream; close what opens at 1:11, or"),
         (b"question: Why: so?\n", "x.yaml:1:14: is not valid YAML: mapping values are not allowed here; a colon and a space"),
         (b"base: 1\n  seeds: 2\n", "a space after the colon of each key"),
         (b"question: @x\n", "found character '@' that cannot start any token; put text that begins with it in quotes"),
