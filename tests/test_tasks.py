@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -251,9 +252,16 @@ def test_an_embedded_task_of_another_kind_is_refused(
     assert message in refused(str(tmp_path / "mine.yaml"))
 
 
-def test_a_dataset_that_cannot_be_loaded_is_refused_with_a_way_out() -> None:
-    with pytest.raises(InputError, match=r"hub:nyu-mll/glue:qqp: cannot be loaded: .*give a folder with its files"):
+def test_a_dataset_that_cannot_be_loaded_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    remedy = "load it once while online, or give the folder that holds qqp/{split} with --data"
+    unloaded = re.escape("hub:nyu-mll/glue:qqp: cannot be loaded: ") + ".*"
+    with pytest.raises(InputError, match=unloaded + re.escape(remedy)):
         load_task("qqp")
+    with pytest.raises(InputError, match=unloaded + re.escape(f"{remedy} ({tmp_path} has none)")):
+        load_task("qqp", tmp_path)
+    (tmp_path / "mine.yaml").write_text("kind: single\nmetrics: [accuracy]\nsources: [{hub: nobody/nothing}]\n")
+    with pytest.raises(InputError, match=r"hub:nobody/nothing: cannot be loaded: .*; load it once while online$"):
+        load_task(str(tmp_path / "mine.yaml"))
 
 
 BAD_SPECS: list[tuple[dict[str, Any], str]] = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 from study.data.hub import loading
@@ -13,35 +12,34 @@ from study.tasks.spec import Source
 
 _ALL = "*"
 
+UNLOADED = "cannot be loaded"
+"""What is told of a dataset that the hub does not give."""
 
-def read_hub_split(source: Source, split: str) -> Table:
+
+def read_hub_split(source: Source, split: str, remedy: str) -> Table:
     """One split of a dataset of the hub, all its configurations one after another where `config` is `*`.
 
-    No code of the dataset is run. Raises InputError where it cannot be loaded, or has no such split.
+    No code of the dataset is run. Raises InputError where it cannot be loaded, with the remedy, or has no such split.
     """
-    from datasets import concatenate_datasets, disable_progress_bars, get_dataset_config_names
+    from datasets import concatenate_datasets, disable_progress_bars, get_dataset_config_names, load_dataset
 
     disable_progress_bars()
     place = _place(source)
     configs: list[str | None] = [source.config]
     if source.config == _ALL:
-        with _loading(place):
+        with loading(place, UNLOADED, remedy):
             configs = sorted(get_dataset_config_names(source.hub, revision=source.revision))
-    parts = [_split(place, source, config, split) for config in configs]
+    parts = []
+    for config in configs:
+        with loading(place, UNLOADED, remedy):
+            found = load_dataset(source.hub, config, revision=source.revision)
+        if split not in found:
+            raise InputError.at(place, f"has no split {split!r}; {nearest(split, list(found))}")
+        parts.append(found[split])
     dataset = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
     classes = {name: list(names) for name, kind in dataset.features.items() if (names := _class_names(kind)) is not None}
     columns = {name: list(dataset[name]) for name in dataset.column_names}
     return Table(f"{place} ({split})", columns, classes=classes)
-
-
-def _split(place: str, source: Source, config: str | None, split: str) -> Any:
-    from datasets import load_dataset
-
-    with _loading(place):
-        dataset = load_dataset(source.hub, config, revision=source.revision)
-    if split not in dataset:
-        raise InputError.at(place, f"has no split {split!r}; {nearest(split, list(dataset))}")
-    return dataset[split]
 
 
 def _class_names(kind: Any) -> list[str] | None:
@@ -53,7 +51,3 @@ def _class_names(kind: Any) -> list[str] | None:
 
 def _place(source: Source) -> str:
     return ":".join(filter(None, ["hub", source.hub, source.config]))
-
-
-def _loading(place: str) -> AbstractContextManager[None]:
-    return loading(place, "cannot be loaded", "load it once while online, or give a folder with its files (--data)")

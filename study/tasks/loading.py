@@ -30,7 +30,7 @@ def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskD
     if data is not None and not data.is_dir():
         raise InputError.at(str(data), "is not a folder; give the one that holds the files of the tasks")
     source, pattern = _source(spec, [root for root in (data, folder) if root is not None])
-    tables = _tables(spec, source, pattern)
+    tables = _tables(spec, source, pattern, data)
     _refuse_repeated_ids(spec, source, tables)
     labels = _labels(spec, source, tables)
     if "f1" in spec.metrics and len(labels) != 2:
@@ -97,7 +97,7 @@ def _named_splits(spec: TaskSpec, source: Source) -> dict[str, str]:
     return {"train": source.splits.train, **dev, "test": source.splits.test}
 
 
-def _tables(spec: TaskSpec, source: Source, pattern: Path | None) -> dict[str, Table]:
+def _tables(spec: TaskSpec, source: Source, pattern: Path | None, data: Path | None) -> dict[str, Table]:
     """The wanted columns of every split, by what the split is for."""
     if source.embedded is not None:
         tables = embedded_tables(source.embedded)
@@ -105,7 +105,22 @@ def _tables(spec: TaskSpec, source: Source, pattern: Path | None) -> dict[str, T
             lacking = ", ".join(sorted(missing))
             raise InputError.at(spec.name, f"{source.embedded} has no {lacking}, which a task of kind {spec.kind} needs")
         return {role: pick(table, list(spec.columns(source).values())) for role, table in tables.items()}
-    return {role: _table(spec, source, pattern, split) for role, split in _named_splits(spec, source).items()}
+    splits = _named_splits(spec, source)
+    if pattern is None:
+        remedy, column = _remedy_offline(spec, data), _label_column(spec, source)
+        wanted = list(spec.columns(source).values())
+        read = {role: pick(read_hub_split(source, split, remedy), wanted) for role, split in splits.items()}
+        return {role: _with_names(table, column, spec.labels) for role, table in read.items()}
+    return {role: _table(spec, source, pattern, split) for role, split in splits.items()}
+
+
+def _remedy_offline(spec: TaskSpec, data: Path | None) -> str:
+    """What to do where the hub does not give a task: which files stand for it, and that the given folder has none of them."""
+    files = " or ".join(source.files for source in spec.sources if source.files)
+    if not files:
+        return "load it once while online"
+    missing = "" if data is None else f" ({data} has none)"
+    return f"load it once while online, or give the folder that holds {files} with --data{missing}"
 
 
 def _label_column(spec: TaskSpec, source: Source) -> str | None:
@@ -115,15 +130,12 @@ def _label_column(spec: TaskSpec, source: Source) -> str | None:
     return spec.columns(source)["labels" if spec.kind == "tokens" else "label"]
 
 
-def _table(spec: TaskSpec, source: Source, pattern: Path | None, split: str) -> Table:
-    wanted = list(spec.columns(source).values())
-    if pattern is None:
-        return _with_names(pick(read_hub_split(source, split), wanted), _label_column(spec, source), spec.labels)
+def _table(spec: TaskSpec, source: Source, pattern: Path, split: str) -> Table:
     file = split_file(pattern, split)
     if file is None:
         there = splits_there(pattern)
         raise InputError.at(str(pattern), f"has no split {split!r}; {nearest(split, there)}")
-    return read_table(file, wanted)
+    return read_table(file, list(spec.columns(source).values()))
 
 
 def _with_names(table: Table, column: str | None, labels: Sequence[str]) -> Table:
