@@ -126,7 +126,7 @@ def test_everything_wrong_with_a_file_and_its_overrides_is_told_at_once(tmp_path
     }
     assert told["shapes.list[0].heads"] == "3 heads do not divide width 16; leave them out, or give a number that does"
     assert told["data.sequence_lenght"] == "is not a known key; did you mean 'sequence_length'?"
-    assert told["budgets.tokens"] == "64.0 tokens are less than one batch of 256"
+    assert told["budgets.tokens"] == "64 tokens are less than one batch of 256"
 
 
 def test_a_part_of_a_run_at_the_top_is_told_its_place(tmp_path: Path) -> None:
