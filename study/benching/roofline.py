@@ -11,10 +11,10 @@ from typing import Any
 
 from study.benching.cases import Case
 from study.benching.figures import Tell
-from study.benching.gate import Contender, ContenderError, Order, load
+from study.benching.gate import Contender, Order, load
 from study.benching.rows import best_product
 from study.benching.step_profile import PRODUCTS, Shares, explained, shares_of
-from study.benching.training import Stand
+from study.benching.training import PROFILED, Stand
 from study.counting import parameters
 from study.memory import Device, Precision, Step, activation_bytes
 from study.named_models import architecture_of
@@ -136,7 +136,8 @@ def measure_roofline(device: Device, threads: int, tell: Tell) -> None:
                 known[case] = _step_seconds(case, folder / str(number))
             rows.append(roofline_row(varied, case, known[case], limits))
         profiled = sorted({row for pair in fallen(rows).items() for row in pair})
-        shares = {case: _shares(case, known[case], folder) for case in dict.fromkeys(all_cases[row][1] for row in profiled)}
+        told_of = dict.fromkeys(all_cases[row][1] for row in profiled)
+        shares = {case: _shares(case, known[case], folder / f"profile-{number}") for number, case in enumerate(told_of)}
         spent = {row: found for row in profiled if (found := shares[all_cases[row][1]]) is not None}
     for row in with_sentences(rows, spent):
         tell(row)
@@ -145,12 +146,14 @@ def measure_roofline(device: Device, threads: int, tell: Tell) -> None:
 def _shares(case: Case, step_seconds: float | None, folder: Path) -> Shares | None:
     """Where a step goes, by a profile of its own; None where that fails."""
     assert step_seconds is not None
+    stand = Stand(case, folder)
     try:
-        with Contender("study.benching.contenders.profiled", (case, folder), folder / "profile.log") as contender:
-            contender.ready()
-            return shares_of(contender.round(Order(0.0)), step_seconds, case.device)
-    except ContenderError:
-        return None
+        stand.start(PROFILED)
+        stand.warm_up(PROFILED)
+        stand.profile()
+    finally:
+        stand.stop()
+    return None if stand.found.spent is None else shares_of(stand.found.spent, step_seconds, case.device)
 
 
 def _limits(case: Case, folder: Path) -> tuple[float, float]:
