@@ -19,7 +19,7 @@ from study.folders.sweep import SweepFolder
 from study.grouping import grouped
 from study.paths import path_from
 from study.quantities import count_text
-from study.records import FOREIGN, RunRecord, cell_of
+from study.records import RunRecord, cell_of, ledger
 from study.schema import flatten
 from study.score_config import GRID, Downstream
 from study.score_records import scores_of, write_scores
@@ -73,9 +73,9 @@ def target(path: Path) -> Target:
     if not completed and run.is_run:
         raise InputError.at(str(path), "has no completed run; study launch completes runs")
     if not completed:
-        done = [(cell, record) for cell, records in _cells(sweep).items() for record in records if record.state == "COMPLETED"]
-        unused = {cell if cell == FOREIGN else record.exclusion for cell, record in done} - {None}
-        why = f" ({'; '.join(sorted(map(str, unused)))})" if unused else ""
+        table = ledger(sweep.records(), _tuned(sweep), sweep.cells())
+        unused = sorted(table[table["state"] == "COMPLETED"]["exclusion"].dropna().unique())
+        why = f" ({'; '.join(unused)})" if unused else ""
         remedy = "the folder of one that it does not will do, too; study launch completes runs"
         raise InputError.at(str(path), f"has no completed run that its answer uses{why}; {remedy}")
     problems = [
@@ -120,20 +120,10 @@ def at_best_knobs(sweep: SweepFolder) -> list[RunFolder]:
 
     Excluded runs, and those of no cell of the sweep as last launched, are left out; where nothing is tuned all others are in.
     """
-    cells, tuned = _cells(sweep), _tuned(sweep)
-    own = [records for cell, records in cells.items() if cell != FOREIGN]
-    return [sweep.run(record.run_id) for records in own for record in _at_best_knobs(records, tuned)]
-
-
-def _cells(sweep: SweepFolder) -> dict[str, list[RunRecord]]:
-    """The records of a sweep by cell, and as FOREIGN those of no cell of the sweep as last launched."""
     tuned, planned = _tuned(sweep), sweep.cells()
-
-    def cell(record: RunRecord) -> str:
-        found = cell_of(record.config, tuned, record.data_fingerprint)
-        return found if not planned or found in planned else FOREIGN
-
-    return grouped(sweep.records(), cell)
+    cells = grouped(sweep.records(), lambda record: cell_of(record.config, tuned, record.data_fingerprint))
+    own = [records for cell, records in cells.items() if not planned or cell in planned]
+    return [sweep.run(record.run_id) for records in own for record in _at_best_knobs(records, tuned)]
 
 
 def _tuned(sweep: SweepFolder) -> tuple[str, ...]:
