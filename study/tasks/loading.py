@@ -99,19 +99,18 @@ def _named_splits(spec: TaskSpec, source: Source) -> dict[str, str]:
 
 def _tables(spec: TaskSpec, source: Source, pattern: Path | None, data: Path | None) -> dict[str, Table]:
     """The wanted columns of every split, by what the split is for."""
+    wanted, splits = list(spec.columns(source).values()), _named_splits(spec, source)
     if source.embedded is not None:
         tables = embedded_tables(source.embedded)
-        if missing := _named_splits(spec, source).keys() - tables.keys():
+        if missing := splits.keys() - tables.keys():
             lacking = ", ".join(sorted(missing))
             raise InputError.at(spec.name, f"{source.embedded} has no {lacking}, which a task of kind {spec.kind} needs")
-        return {role: pick(table, list(spec.columns(source).values())) for role, table in tables.items()}
-    splits = _named_splits(spec, source)
+        return {role: pick(table, wanted) for role, table in tables.items()}
     if pattern is None:
         remedy, column = _remedy_offline(spec, data), _label_column(spec, source)
-        wanted = list(spec.columns(source).values())
         read = {role: pick(read_hub_split(source, split, remedy), wanted) for role, split in splits.items()}
         return {role: _with_names(table, column, spec.labels) for role, table in read.items()}
-    return {role: _table(spec, source, pattern, split) for role, split in splits.items()}
+    return {role: _table(pattern, split, wanted) for role, split in splits.items()}
 
 
 def _remedy_offline(spec: TaskSpec, data: Path | None) -> str:
@@ -130,12 +129,12 @@ def _label_column(spec: TaskSpec, source: Source) -> str | None:
     return spec.columns(source)["labels" if spec.kind == "tokens" else "label"]
 
 
-def _table(spec: TaskSpec, source: Source, pattern: Path, split: str) -> Table:
+def _table(pattern: Path, split: str, wanted: list[str]) -> Table:
     file = split_file(pattern, split)
     if file is None:
         there = splits_there(pattern)
         raise InputError.at(str(pattern), f"has no split {split!r}; {nearest(split, there)}")
-    return read_table(file, list(spec.columns(source).values()))
+    return read_table(file, wanted)
 
 
 def _with_names(table: Table, column: str | None, labels: Sequence[str]) -> Table:
