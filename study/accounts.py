@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from study.aligned import aligned
-from study.architecture import Architecture, unbuildable
+from study.architecture import Architecture, not_of_berts_kind, unbuildable
 from study.components import LETTERS
 from study.counting import MASKING_RATE, ParameterCount, flops_per_token, formulas, masked_positions, parameters
 from study.errors import InputError
@@ -184,8 +184,8 @@ def explanations(architecture: Architecture, published: tuple[str, str] | None =
         size, status = published
         reason = f"rounded, as the authors or the model card state it; which total is meant is rarely said ({status})"
         found.append(Explanation("published", size, reason))
-    of_bert_s_kind = architecture.norm == "post" and architecture.position_encoding == "learned"
-    if unbuildable(architecture) is None and of_bert_s_kind and architecture.ffn == 4 * architecture.width:
+    plain = not not_of_berts_kind(architecture) and architecture.norm == "post"
+    if plain and architecture.ffn == 4 * architecture.width:
         found += [_lecture(architecture), _tutorial(architecture)]
     return (*found, *_other_totals(architecture, count))
 

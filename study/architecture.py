@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator, model_validator
 
 from study.schema import Count, Index, Strict
 
@@ -15,11 +15,31 @@ SIZES = ("depth", "width", "heads", "ffn")
 SHAPE = tuple(f"architecture.{size}" for size in SIZES)
 """The same as knobs and as ledger columns."""
 
-BUILT = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_decoder")
-"""The fields that study.model builds at any value; the others it builds as BERT has them, or as ALSO_BUILT says."""
+TOLD = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_decoder")
+"""The fields that every configuration tells; it tells the others where the architecture is unlike BERT."""
 
-ALSO_BUILT = {"position_encoding": ("rotary",)}
-"""The values beside BERT's at which study.model builds other fields."""
+COUNTED_ALONE: dict[str, tuple[object, ...]] = {
+    "position_encoding": ("disentangled", "disentangled_shared"),
+    "biases": ("no_key",),
+    "norm_kind": ("affine",),
+    "mlm_transform": ("width", "none"),
+}
+"""The values of fields that can be counted and that study.model does not build."""
+
+BUILT_AS_BERT = (
+    "trigram_embedding",
+    "bottleneck_width",
+    "ffn_stack",
+    "relative_positions",
+    "convolution_kernel",
+    "attention_window",
+    "global_attention_every",
+    "contact_head",
+)
+"""The fields that study.model builds as BERT has them and no other way."""
+
+NONE = "none"
+"""How people write a value that is not there, and how it is told."""
 
 NOT_IN_MLM = ("pooler", "second_output_bias")
 """Fields that only totals of other people's models depend on; an MLM model is built alike at any value."""
@@ -82,6 +102,12 @@ class Architecture(Strict):
     contact_head: bool = False
     second_output_bias: bool = True
 
+    @field_validator("embedding_width", "bottleneck_width", "layer_groups", "embedding_norm", "attention_window", mode="before")
+    @classmethod
+    def _none_is_a_word(cls, value: object) -> object:
+        """What is not there can be named where values are listed: none, of layer_groups, is a group for each layer."""
+        return None if value == NONE else value
+
     @field_validator("heads")
     @classmethod
     def _heads_divide_width(cls, heads: int, info: ValidationInfo) -> int:
@@ -106,6 +132,12 @@ class Architecture(Strict):
         if bottleneck is not None and heads is not None and bottleneck % heads:
             raise ValueError(f"is not divided by heads {heads}; {max(1, round(bottleneck / heads)) * heads} would be")
         return bottleneck
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rms_implies_no_bias(cls, values: Any) -> Any:
+        """RMSNorm has no bias, so that nobody need say it."""
+        return {"norm_bias": False} | values if isinstance(values, dict) and values.get("norm_kind") == "rms" else values
 
     @field_validator("norm_bias")
     @classmethod
@@ -176,6 +208,11 @@ class Architecture(Strict):
         return self.norm == "post" if self.embedding_norm is None else self.embedding_norm
 
     @property
+    def skips_first_norm(self) -> bool:
+        """Whether the norm of the embeddings takes the place of the first block's, as in ModernBERT."""
+        return self.norm == "pre" and self.norms_embeddings
+
+    @property
     def rotary(self) -> bool:
         """Whether queries and keys are turned by their positions."""
         return self.position_encoding == "rotary"
@@ -192,24 +229,38 @@ def nearest_divisor(width: int, heads: int) -> int:
 
 
 def unlike_bert(architecture: Architecture) -> dict[str, object]:
-    """The fields outside BUILT where an architecture has another value than BERT."""
-    return {name: value for name, default in _not_built_at_any_value() if (value := getattr(architecture, name)) != default}
+    """The fields outside TOLD where an architecture has another value than BERT."""
+    return {name: value for name, default in berts_values().items() if (value := getattr(architecture, name)) != default}
+
+
+def not_of_berts_kind(architecture: Architecture) -> dict[str, object]:
+    """The fields outside TOLD in which the MLM model of an architecture is unlike BERT's."""
+    return {name: value for name, value in unlike_bert(architecture).items() if name not in NOT_IN_MLM}
 
 
 @functools.cache
-def _not_built_at_any_value() -> tuple[tuple[str, object], ...]:
-    return tuple((name, field.default) for name, field in Architecture.model_fields.items() if name not in BUILT)
+def berts_values() -> dict[str, object]:
+    """The values of BERT in the fields outside TOLD."""
+    return {name: field.default for name, field in Architecture.model_fields.items() if name not in TOLD}
+
+
+def built_values(field: str) -> tuple[object, ...]:
+    """The values of a field that study.model builds, of one that takes words; empty where it builds numbers or a switch."""
+    words = get_args(Architecture.model_fields[field].annotation)
+    return tuple(word for word in words if isinstance(word, str) and word not in COUNTED_ALONE.get(field, ()))
 
 
 def unbuildable(architecture: Architecture) -> str | None:
     """What keeps study.model from building an architecture, by its field; None where it can build it."""
-    for name, value in unlike_bert(architecture).items():
-        if name not in NOT_IN_MLM and value not in ALSO_BUILT.get(name, ()):
-            default = Architecture.model_fields[name].default
-            values = " or ".join(map(str, (default, *ALSO_BUILT.get(name, ()))))
-            plain = f"{name} as BERT has it" if default is None else f"{name} {values}"
-            built = f"{plain}, and any {', '.join(BUILT)}"
-            return f"{name} {value} can be counted but not trained or timed; what can be built has {built}"
+    for name, value in not_of_berts_kind(architecture).items():
+        if name in BUILT_AS_BERT or value in COUNTED_ALONE.get(name, ()):
+            built = " or ".join(map(str, built_values(name))) or str(berts_values()[name]).lower()
+            return f"{name} {value} can be counted but not trained or timed; what can be built has {name} {built}"
+    if architecture.skips_first_norm and architecture.layer_groups is not None:
+        groups = f"layer_groups {architecture.layer_groups}"
+        return (
+            f"embedding_norm True takes the place of the first layer's norm, which {groups} would share; leave out one of them"
+        )
     if architecture.rotary and (each := architecture.head_width) % 2:
         sizes = f"width {architecture.width} in {architecture.heads} heads"
         return f"position_encoding rotary turns pairs of numbers, and {sizes} gives {each} each"

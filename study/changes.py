@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from study.accounts import Conditions, memory_in, training_flops
 from study.aligned import aligned
-from study.architecture import Architecture, unbuildable
+from study.architecture import Architecture, not_of_berts_kind, unbuildable
 from study.counting import parameters
 from study.errors import InputError, Problem
 from study.naming import Subject
@@ -105,14 +105,14 @@ def rank_changes(
 ) -> list[Change]:
     """The effects of changes of a base, those that add most to the measure `by` first.
 
-    Memory and latency are known for encoders that study.model builds, latency with learned positions alone, and left out where
-    the base or a change is of another kind. Raises InputError where `by` is.
+    Memory is known for encoders that study.model builds, latency for those of BERT's kind, and left out where the base or a
+    change is of another. Raises InputError where `by` is.
     """
     architectures = (base, *(step.architecture for step in steps))
     unknown: Set[str] = set()
     if any(unbuildable(architecture) for architecture in architectures):
         unknown = measured.keys() - {"parameters", "train_flops"}
-    elif any(architecture.position_encoding != "learned" for architecture in architectures):
+    elif any(map(not_of_berts_kind, architectures)):
         unknown = {"latency_seconds"}
     measured = {name: measure for name, measure in measured.items() if name not in unknown}
     if by not in measured:

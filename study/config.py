@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from study.architecture import ALSO_BUILT, BUILT, NOT_IN_MLM, Architecture, unbuildable, unlike_bert
+from study.architecture import NONE, NOT_IN_MLM, TOLD, Architecture, berts_values, unbuildable, unlike_bert
 from study.counting import flops_per_token, masked_positions, parameters
 from study.errors import InputError
 from study.memory import AskedPrecision
-from study.named_runs import NO_RUN, Donor, Teacher, as_told, donor_of, teacher_of
+from study.named_runs import NO_RUN, Donor, Teacher, donor_of, teacher_of
 from study.quantities import read_count
 from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, flatten, set_path, whole
 from study.yaml_files import read_yaml
@@ -27,9 +27,12 @@ NUMERICS_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
 
 LEFT_OUT = {f"recipe.{knob}": none for knob, none in NO_RUN.items()} | {
-    f"architecture.{name}": Architecture.model_fields[name].default for name in ALSO_BUILT
+    f"architecture.{name}": NONE if value is None else value for name, value in berts_values().items()
 }
-"""The values that configurations leave out, by knob: no trained run, and BERT's where study.model builds others, too."""
+"""The values that configurations leave out, by knob: no trained run, and what an architecture has as BERT does."""
+
+OR_NONE = frozenset(f"architecture.{name}" for name, value in berts_values().items() if value is None)
+"""The knobs of an architecture that may be NONE."""
 
 FEWEST_PIECES = 64
 """The smallest vocabulary: the special pieces and a few characters."""
@@ -370,7 +373,7 @@ class RunConfig(Strict):
         none, so that configurations, cells and ledgers stay as they are when another such field is added.
         """
         values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
-        kept = {*BUILT, *unlike_bert(self.architecture)}
+        kept = {*TOLD, *unlike_bert(self.architecture)}
         if "warmup_tokens" in values["recipe"]:
             del values["recipe"]["warmup_fraction"]
         values["recipe"] = {name: value for name, value in values["recipe"].items() if value != NO_RUN.get(name)}
@@ -433,6 +436,15 @@ class RunConfig(Strict):
         values["validation_sequences"] = self.data.validation_sequences
         values |= {"data_fingerprint": data_fingerprint, "numerics_version": NUMERICS_VERSION}
         return fingerprint_of(values)
+
+
+def as_told(knob: str, value: object) -> object:
+    """A knob's value as ledgers tell it: a trained run by its identity, wherever it lies; what may be NONE as a word."""
+    if knob in OR_NONE:
+        return NONE if value is None else str(value)
+    read = {"recipe.start": donor_of, "recipe.teacher": teacher_of}.get(knob)
+    found = read(value) if read is not None and isinstance(value, str) else None
+    return value if found is None else found.identity
 
 
 def setting_words(values: Mapping[str, object]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from study.architecture import Architecture
+from study.components import matrices
 from study.counting import MASKING_RATE, masked_positions, parameters
 from study.errors import InputError
 
@@ -17,6 +18,9 @@ Device = Literal["cpu", "cuda"]
 
 FLOAT, TOKEN = 4, 8
 """Bytes of a float32 and of a token id (int64)."""
+
+NOT_COPIED = {"position embeddings", "segment embeddings", "embedding norm", "block norms", "final norm", "MLM norm"}
+"""The components that no product reads, nor the token embeddings where a decoder of its own stands beside them."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
       and (log-)probabilities: 8MV, in bf16 10MV;
     - gradient of the loss (on CUDA; on a CPU it takes the place of the probabilities): the old gradients are gone,
       log-probabilities and two gradients of them 12MV;
-    - last block's backward: activations, the decoder's gradient 4VH, and gradients on their way through the block;
-    - gradient of the token table: gradients whole, its two contributions and their sum, so 8VH beside (tied only);
+    - last layer's backward: activations, the decoder's gradient 4VE, and gradients on their way through the layer;
+    - gradient of the token table: gradients whole, its two contributions and their sum, so 8VE beside (tied only);
     - validation, at 2B sequences: logits and log-probabilities 16MV, or before them the forward pass (`_forward_activations`)
       with the copies of the weights; gradients and activations gone, but beside the largest of the other moments where steps
       are graphed.
@@ -120,7 +124,7 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     fixed = 3 * weights + more
     copies, kept = _copied_weights(architecture, step), activation_bytes(architecture, step)
     logits = FLOAT * step.batch * step.predictions * architecture.vocabulary
-    table = FLOAT * architecture.vocabulary * architecture.width
+    table = FLOAT * architecture.vocabulary * (architecture.embedding_width or architecture.width)
     bf16_logits = logits // 2 if step.precision == "bf16" else 0
     output = (step.item if step.device == "cuda" else FLOAT) * step.tokens * architecture.width
     moments = {
@@ -144,28 +148,32 @@ def activation_bytes(architecture: Architecture, step: Step) -> int:
 
     With N = B·S tokens and a = 4 in fp32, 2 in bf16 autocast (norms' inputs are counted in fp32, though a CUDA device
     keeps its residual stream in a):
-    - every norm's input and two statistics, (2L + 1)·N·(4H + 8);
-    - each block's product inputs: to query/key/value and to the FFN 2aNH, inner size before and after GELU 2aNF, attention's
-      output aNH;
+    - every norm's input and two statistics, N·(4H + 8) (of RMSNorm N·(4H + 4), on a CPU N·(8H + 4)), of two norms a layer, that
+      of the embeddings, of width E, and pre-norm's last; where embeddings are projected, N·aE more, what the projection reads;
+    - each layer's product inputs: to query/key/value and to the FFN 2aNH, inner size before and after GELU 2aNF (after ReLU
+      alone aNF; where the FFN is gated 4aNF: both halves, the activated one and the product), attention's output aNH;
     - attention: query, key, value 3aNH, and a log-sum-exp 4AN where it is fused; otherwise the probabilities a·A·S·N, with
       dropout its mask and its result too, 3a·A·S·N; with rotary positions query and key as they were turned, 2aNH, where it is
       fused. Where it is not, with one head or one sequence alone, products take key and value as they lie in one tensor, which
       stays beside the scaled query, aNH, and with rotary positions the turned key, aNH;
-    - dropout: 2L + 1 masks of NH, of a byte each on CUDA, of the numbers' own size on CPU;
-    - the head on M = B·K positions: M·(4aH + 8); token ids before and after masking, with the positions and labels 16N + 16M.
+    - dropout: 2L masks of NH and one of NE, of a byte each on CUDA, of the numbers' own size on CPU;
+    - the head on M = B·K positions: M·(aH + 3aE + 8); token ids before and after masking, with positions and labels 16N + 16M.
     """
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
-    norms = (2 * a.depth + 1) * n * (FLOAT * h + 2 * FLOAT)
+    embedding = a.embedding_width or h
+    of_layers = 2 * a.depth + (a.norm == "pre") - a.skips_first_norm
+    norms = n * (of_layers * _norm_activations(a, h, step) + a.norms_embeddings * _norm_activations(a, embedding, step))
+    projected = n * item * embedding if a.embedding_width is not None else 0
     if step.fused_attention:
         attention = n * ((3 + _turned(a)) * item * h + FLOAT * a.heads)
     else:
         kept = 3 if a.heads > 1 and step.batch > 1 else 5 if a.rotary else 4
         attention = n * item * (kept * h + a.heads * step.sequence_length * (3 if step.dropout else 1))
-    block = attention + n * item * (3 * h + 2 * a.ffn)
+    layer = attention + n * item * (3 * h + _inner_kept(a) * a.ffn)
     mask, first_mask = (1, 1) if step.device == "cuda" else (item, FLOAT)
-    masks = n * h * (2 * a.depth * mask + first_mask) if step.dropout else 0
+    masks = n * (2 * a.depth * mask * h + first_mask * embedding) if step.dropout else 0
     token_ids = 2 * TOKEN * (n + step.batch * step.predictions)
-    return norms + a.depth * block + masks + _head_activations(a, step) + token_ids
+    return norms + projected + a.depth * layer + masks + _head_activations(a, step) + token_ids
 
 
 def inference_memory(architecture: Architecture, batch: int, sequence_length: int, precision: Precision = "fp32") -> Memory:
@@ -173,13 +181,14 @@ def inference_memory(architecture: Architecture, batch: int, sequence_length: in
 
     With N = B·S and a bytes a number (weights too: a bf16 encoder is stored in bf16): weights a·parameters_encoder, token ids
     8N, and the wider sublayer: attention holds its input, query, key, value, their mix and its product 6aNH + 4AN, the FFN
-    holds the block's input, its own, and the inner size before and after GELU aN(2H + 2F); pre-norm holds aNH more. With rotary
+    holds the layer's input, its own, and the inner size before and after GELU aN(2H + 2F), where it is gated both halves, the
+    activated one and the product aN(2H + 4F); pre-norm holds aNH more. With rotary
     positions attention holds query and key as they were turned, too, 2aNH. Attention is taken as fused, which it is everywhere
     but in bf16 on a CPU.
     """
     a, h, n, item = architecture, architecture.width, batch * sequence_length, itemsize(precision)
     attention = n * ((6 + _turned(a)) * item * h + FLOAT * a.heads)
-    feed_forward = n * item * (2 * h + 2 * a.ffn)
+    feed_forward = n * item * (2 * h + _inner_alive(a) * a.ffn)
     wider = "attention" if attention > feed_forward else "feed-forward"
     normed = n * item * h if a.norm == "pre" else 0
     alive = max(attention, feed_forward) + normed + TOKEN * n
@@ -231,37 +240,62 @@ def _forward_activations(architecture: Architecture, step: Step) -> int:
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
     weighed = FLOAT * a.heads if step.fused_attention else 2 * item * a.heads * step.sequence_length
     attention = n * (FLOAT * h + (5 + _turned(a)) * item * h + weighed)
-    feed_forward = n * (2 * FLOAT * h + 2 * item * a.ffn)
+    feed_forward = n * (2 * FLOAT * h + _inner_alive(a) * item * a.ffn)
     normed = FLOAT * n * h if a.norm == "pre" else 0
     return max(attention, feed_forward) + normed + TOKEN * n
 
 
 def _head_activations(architecture: Architecture, step: Step) -> int:
-    """Activations of the MLM head on M = B·K positions: M·(4aH + 8)."""
-    return step.batch * step.predictions * (4 * step.item * architecture.width + 2 * FLOAT)
+    """Activations of the MLM head on M = B·K positions: what its norm keeps, and M·(aH + 2aE) around it."""
+    a, embedding = architecture, architecture.embedding_width or architecture.width
+    products = step.item * (a.width + 2 * embedding)
+    return step.batch * step.predictions * (products + _norm_activations(a, embedding, step, step.item))
+
+
+def _norm_activations(architecture: Architecture, width: int, step: Step, item: int = FLOAT) -> int:
+    """Bytes that a norm keeps of each token: its input of `item` bytes a number and two statistics.
+
+    RMSNorm reads fp32 and has one statistic; on a CPU torch has no kernel for it, and keeps what is not scaled yet, too.
+    """
+    if architecture.norm_kind == "layer":
+        return item * width + 2 * FLOAT
+    return FLOAT * width * (2 if step.device == "cpu" else 1) + FLOAT
+
+
+def _inner_kept(architecture: Architecture) -> int:
+    """How many tensors of the inner size an FFN keeps for the backward pass."""
+    return {"relu": 1, "gelu": 2}.get(architecture.activation, 4)
+
+
+def _inner_alive(architecture: Architecture) -> int:
+    """How many tensors of the inner size an FFN holds at its widest, going forward."""
+    return 4 if architecture.gated else 2
 
 
 def _copied_weights(architecture: Architecture, step: Step) -> int:
-    """Autocast's bf16 copies of the weights of the products: all but norms and the position and segment tables."""
+    """Autocast's bf16 copies of the weights of the products, one for each layer that uses them: all but NOT_COPIED."""
     if step.precision == "fp32":
         return 0
-    a, h = architecture, architecture.width
-    block = 4 * (h * h + h) + 2 * h * a.ffn + a.ffn + h
-    return step.item * (a.depth * block + h * h + h + a.vocabulary * (h + 1))
+    a = architecture
+    left_out = NOT_COPIED if a.tied_decoder else NOT_COPIED | {"token embeddings"}
+    unshared = parameters(a.model_copy(update={"layer_groups": None})).components
+    return step.item * sum(component.count for component in unshared if component.name not in left_out)
 
 
 def _block_backward(architecture: Architecture, step: Step) -> int:
     """What the backward pass of the last block holds at its widest beyond the activations; below zero where it frees more.
 
-    The head's activations are gone by then. In the FFN come the gradients of the inner size, aNF, and of the outer weights,
-    4HF, and in bf16 a copy of the incoming one, aNH. Attention that is not fused comes when the FFN's activations and those
-    around it, 2aNF + 4aNH, are freed: the gradients of the FFN's weights, 8HF, and of the probabilities, 4·A·S·N
+    The head's activations are gone by then. In the FFN come the gradients of the inner size, aNF (2aNF, but for GELU, whose
+    gradient takes the place of the incoming one), and of the outer weights, 4HF, and in bf16 a copy of the incoming one, aNH.
+    Attention that is not fused comes when the FFN's activations and those around it, 2aNF + 4aNH (ReLU's aNF, gated ones 4aNF),
+    are freed: the gradients of the FFN's weights, 8HF (gated 12HF), and of the probabilities, 4·A·S·N
     (in bf16 twice: of the probabilities and of the scores).
     """
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
     copy = n * item * h if step.precision == "bf16" else 0
-    widest = n * item * a.ffn + FLOAT * h * a.ffn + copy
+    widest = n * item * a.ffn * (1 if a.activation == "gelu" else 2) + FLOAT * h * a.ffn + copy
     if not step.fused_attention:
         probabilities = FLOAT * n * a.heads * step.sequence_length
-        widest = max(widest, probabilities + 2 * FLOAT * h * a.ffn - n * item * (2 * a.ffn + 4 * h))
+        freed = n * item * (_inner_kept(a) * a.ffn + 4 * h)
+        widest = max(widest, probabilities + matrices(a) * FLOAT * h * a.ffn - freed)
     return widest - _head_activations(a, step)

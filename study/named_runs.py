@@ -83,10 +83,3 @@ def teacher_of(named: str) -> Teacher | None:
     if (found := _TEACHER.fullmatch(named)) is None:
         return None
     return Teacher(Path(found["folder"]), **{name: float(found[name] or usual) for name, usual in USUAL.items()})
-
-
-def as_told(knob: str, value: object) -> object:
-    """A knob's value as ledgers tell it: a trained run by its identity, wherever it lies."""
-    read = {"recipe.start": donor_of, "recipe.teacher": teacher_of}.get(knob)
-    found = read(value) if read is not None and isinstance(value, str) else None
-    return value if found is None else found.identity

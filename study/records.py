@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from study.architecture import Architecture
-from study.config import LEFT_OUT, RunConfig, fingerprint_of
+from study.config import LEFT_OUT, RunConfig, as_told, fingerprint_of
 from study.counting import parameters
 from study.memory import Precision
 from study.schema import Strict, flatten
@@ -202,9 +202,8 @@ def with_left_out(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def dotted(config: RunConfig) -> dict[str, Any]:
-    """A configuration under dotted keys, with the trained runs that it names by their identities."""
-    named = {f"recipe.{knob}": run for knob, run in config.recipe.trained_runs.items()}
-    return flatten(config.to_dict()) | named
+    """A configuration under dotted keys, its values as ledgers tell them (see `as_told`)."""
+    return {knob: as_told(knob, value) for knob, value in flatten(config.to_dict()).items()}
 
 
 def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) -> str:

@@ -51,7 +51,9 @@ class ShapeRules:
 
     def shape(self, depth: int, width: int, template: Architecture) -> Architecture:
         """`template` with this depth and width, and the heads and ffn that follow from the width."""
-        return template.model_copy(update=self.completed({"depth": depth, "width": width}))
+        embedding_width = None if template.embedding_width == width else template.embedding_width
+        sizes = self.completed({"depth": depth, "width": width})
+        return template.model_copy(update=sizes | {"embedding_width": embedding_width})
 
     def at_parameters(self, target: float, depth: int, template: Architecture) -> Architecture:
         """The architecture of `depth` layers whose `parameters_non_embedding` come nearest to `target`.

@@ -19,6 +19,7 @@ from study.memory import Step, activation_bytes, inference_memory, memory_of, tr
 from study.model.encoder import Encoder
 from study.sweeping.room import run_memory
 from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
+from tests.test_model_successors import MODERN
 
 TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
 """How far a prediction may be off; a GPU's allocator rounds, and its kernels have workspaces of their own."""
@@ -44,6 +45,8 @@ def config(
     )
 
 
+SWISH = {"activation": "swiglu", "norm_kind": "rms", "biases": "none"}
+
 TRAINED = {
     "bert-tiny, gradient of the token table": config(2, 128, 2, 512, vocabulary=30522, length=64, batch=8),
     "loss": config(2, 128, 2, 512, vocabulary=2048, length=64, batch=32),
@@ -64,6 +67,30 @@ TRAINED = {
     "dropout, one head, rotary": config(
         5, 64, 1, 64, vocabulary=300, length=64, batch=32, dropout=0.1, position_encoding="rotary"
     ),
+    "factorised embeddings": config(2, 128, 2, 512, vocabulary=8000, length=64, batch=8, embedding_width=32),
+    "factorised embeddings, bf16, dropout": config(
+        2, 128, 2, 512, vocabulary=2048, length=64, batch=16, embedding_width=32, precision="bf16", dropout=0.1
+    ),
+    "shared layers, bf16, few tokens": config(
+        6, 256, 4, 1024, vocabulary=2048, length=32, batch=2, layer_groups=1, precision="bf16"
+    ),
+    "GeGLU": config(4, 128, 2, 512, vocabulary=2048, length=64, batch=16, activation="geglu"),
+    "GeGLU, backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, activation="geglu"),
+    "ReLU, backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, activation="relu"),
+    "SwiGLU, RMSNorm, no biases, bf16": config(
+        4,
+        128,
+        2,
+        512,
+        vocabulary=2048,
+        length=64,
+        batch=16,
+        activation="swiglu",
+        norm_kind="rms",
+        biases="none",
+        precision="bf16",
+    ),
+    "ModernBERT": config(4, 128, 2, 512, vocabulary=2048, length=64, batch=16, dropout=0.1, **MODERN),
     "backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
     "gradient of the loss, where it is the peak on a GPU": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
     "validation": config(1, 32, 2, 32, vocabulary=8000, length=16, batch=64),
@@ -78,6 +105,12 @@ TRAINED = {
 }
 
 ENCODED = {
+    "GeGLU": (config(2, 128, 2, 512, vocabulary=1000, length=64, batch=16, activation="geglu"), "fp32"),
+    "shared layers, RMSNorm, bf16": (
+        config(4, 128, 2, 512, vocabulary=1000, length=64, batch=16, layer_groups=1, norm_kind="rms"),
+        "bf16",
+    ),
+    "factorised embeddings": (config(2, 128, 2, 512, vocabulary=8000, length=64, batch=4, embedding_width=32), "fp32"),
     "feed-forward": (config(2, 128, 2, 512, vocabulary=1000, length=64, batch=8), "fp32"),
     "bf16": (config(2, 128, 2, 512, vocabulary=1000, length=64, batch=8), "bf16"),
     "pre-norm": (config(3, 96, 3, 384, vocabulary=300, length=64, batch=16, norm="pre"), "fp32"),

@@ -13,7 +13,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees
 
 
 def normed(device: str, x: Tensor, added: Tensor | None) -> tuple[Tensor, LayerNorm]:
-    layer = LayerNorm(x.shape[-1]).to(device)
+    layer = LayerNorm(x.shape[-1], eps=EPSILON).to(device)
     with torch.no_grad():
         layer.weight.add_(torch.linspace(-0.5, 0.5, x.shape[-1], device=device))
     with torch.autocast(device, torch.bfloat16):

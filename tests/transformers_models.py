@@ -63,8 +63,8 @@ def settings(kind: str, a: Architecture) -> dict[str, Any]:
             values |= DISENTANGLED | {"share_att_key": True, "position_buckets": a.relative_positions // 2}
             values |= {"norm_rel_ebd": "layer_norm", "conv_kernel_size": a.convolution_kernel, "conv_act": "gelu"}
         case "ModernBert":
-            values |= {"pad_token_id": 3, "local_attention": a.attention_window}
-            values |= {"global_attn_every_n_layers": a.global_attention_every}
+            values |= {"pad_token_id": 3, "global_attn_every_n_layers": a.global_attention_every}
+            values |= {} if a.attention_window is None else {"local_attention": a.attention_window}
         case "Esm":
             values |= {"position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 32, "pad_token_id": 1}
             values |= {"emb_layer_norm_before": False}

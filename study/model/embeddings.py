@@ -1,4 +1,7 @@
-"""Embeddings of BERT: token, position if learned, and segment, summed and normed. Letters: B sequences, S tokens, H width."""
+"""Embeddings: token, position if learned, and segment, summed, normed and projected to the width where they have another.
+
+Letters: B sequences, S tokens, E embedding width, H width.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +12,46 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from study.architecture import Architecture
+from study.components import has_biases
 from study.model.dropout import Dropout
-from study.model.norm import LayerNorm
+from study.model.linear import Linear
+from study.model.norm import norm
 
 
 class Embeddings(nn.Module):
-    """Sum of the token, position and segment tables, LayerNorm (post-norm only) and dropout."""
+    """Sum of the token, position and segment tables, a norm (in pre-norm where one is asked for), dropout and projection.
+
+    The projection is that of ALBERT (Lan et al. 2020, arXiv:1909.11942, section 3.1): tables of width E, then E → H.
+    """
 
     def __init__(self, architecture: Architecture, dropout: float) -> None:
         super().__init__()
         a = architecture
-        self.token = nn.Embedding(a.vocabulary, a.width)
-        self.position = nn.Embedding(a.positions, a.width) if a.position_encoding == "learned" else None
-        self.segment = nn.Embedding(a.segments, a.width) if a.segments else None
-        self.norm = LayerNorm(a.width) if a.norm == "post" else nn.Identity()
+        width = a.embedding_width or a.width
+        self.token = nn.Embedding(a.vocabulary, width)
+        self.position = nn.Embedding(a.positions, width) if a.position_encoding == "learned" else None
+        self.segment = nn.Embedding(a.segments, width) if a.segments else None
+        self.norm = norm(a, width) if a.norms_embeddings else nn.Identity()
         self.dropout = Dropout(dropout)
+        self.projection = None if width == a.width else Linear(width, a.width, bias=bool(has_biases(a)))
 
     def forward(self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S H"]:
         """Embed tokens; without `segments_BxS` all belong to segment 0."""
-        embedded_BxSxH: Tensor = self.token(tokens_BxS)
+        embedded_BxSxE: Tensor = self.token(tokens_BxS)
         offsets: list[Tensor] = []  # what every sequence gets alike, summed before it is spread over them
         if self.position is not None:
             offsets.append(self.position.weight[: tokens_BxS.shape[1]])
         if self.segment is not None and segments_BxS is not None:
-            embedded_BxSxH = embedded_BxSxH + self.segment(segments_BxS)
+            embedded_BxSxE = embedded_BxSxE + self.segment(segments_BxS)
         elif self.segment is not None:
             offsets.append(self.segment.weight[0])
         if offsets:
-            embedded_BxSxH = embedded_BxSxH + functools.reduce(torch.add, offsets)
-        normed: Tensor = self.dropout(self.norm(embedded_BxSxH))
-        return normed
+            embedded_BxSxE = embedded_BxSxE + functools.reduce(torch.add, offsets)
+        normed_BxSxE: Tensor = self.dropout(self.norm(embedded_BxSxE))
+        if self.projection is None:
+            return normed_BxSxE
+        projected_BxSxH: Tensor = self.projection(normed_BxSxE)
+        return projected_BxSxH.to(embedded_BxSxE.dtype)  # the residual stream begins in the precision of the tables
 
 
 def initialise(module: nn.Module) -> None:
@@ -50,9 +63,10 @@ def initialise(module: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
         case nn.Embedding():
             nn.init.normal_(module.weight, std=0.02)
-        case nn.LayerNorm():
+        case nn.LayerNorm() | nn.RMSNorm():
             nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
+            if (bias := getattr(module, "bias", None)) is not None:
+                nn.init.zeros_(bias)
 
 
 def padding_mask(attended_BxS: Tensor) -> Tensor:

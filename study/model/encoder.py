@@ -1,10 +1,11 @@
-"""BERT's encoder at any depth, width, heads and ffn, with learned or rotary positions.
+"""BERT's encoder at any depth, width, heads and ffn, with learned or rotary positions, and what its successors changed.
 
 Letters: B sequences, S tokens, H width, A heads, D head width, E half of it, F ffn, P positions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,10 +15,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from study.architecture import Architecture
+from study.components import has_biases
 from study.model.dropout import Dropout, drop
 from study.model.embeddings import Embeddings, padding_mask
 from study.model.linear import Linear
-from study.model.norm import LayerNorm
+from study.model.norm import norm
 
 
 class Attention(nn.Module):
@@ -26,8 +28,9 @@ class Attention(nn.Module):
     def __init__(self, architecture: Architecture, dropout: float) -> None:
         super().__init__()
         self.heads, self.head_width, self.dropout = architecture.heads, architecture.head_width, dropout
-        self.query_key_value = Linear(architecture.width, 3 * architecture.width)
-        self.output = Linear(architecture.width, architecture.width)
+        biases = bool(has_biases(architecture))
+        self.query_key_value = Linear(architecture.width, 3 * architecture.width, biases)
+        self.output = Linear(architecture.width, architecture.width, biases)
 
     def forward(
         self,
@@ -55,10 +58,9 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B K H"]:
         """Attend from some tokens only, `queries_BxKxH`, to all of `x_BxSxH`: what `forward` gives at their positions."""
         batch, length, width = x_BxSxH.shape
-        product = self.query_key_value
-        queries_BxKxH = product.multiply(queries_BxKxH, product.weight[:width], product.bias[:width])
+        queries_BxKxH = self.query_key_value.multiply_by_rows(queries_BxKxH, slice(width))
         query_BxKxAxD = queries_BxKxH.view(batch, -1, self.heads, self.head_width)
-        joint = product.multiply(x_BxSxH, product.weight[width:], product.bias[width:])
+        joint = self.query_key_value.multiply_by_rows(x_BxSxH, slice(width, None))
         joint = joint.view(batch, length, 2, self.heads, self.head_width)
         key_BxSxAxD, value_BxSxAxD = joint.unbind(2)
         if turns_2xSxE is not None:
@@ -147,30 +149,48 @@ def _gelu(x: Tensor) -> Tensor:
     return activated
 
 
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": _gelu, "relu": F.relu, "geglu": _gelu, "swiglu": F.silu}
+
+
 class FeedForward(nn.Module):
-    """Two products with GELU (the exact one) between, H → F → H."""
+    """Two products with an activation between, H → F → H: f(x·W)·O, where it is gated (f(x·W) ⊗ x·V)·O.
+
+    W and V are one product of width 2F. Source: Shazeer 2020, arXiv:2002.05202, equations 1, 2 and 6; GELU is the exact one.
+    """
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
-        self.inner = Linear(architecture.width, architecture.ffn)
-        self.outer = Linear(architecture.ffn, architecture.width)
+        self.activation, self.gated = architecture.activation, architecture.gated
+        biases = bool(has_biases(architecture))
+        self.inner = Linear(architecture.width, architecture.ffn * (2 if self.gated else 1), biases)
+        self.outer = Linear(architecture.ffn, architecture.width, biases)
 
     def forward(self, x_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S H"]:
         """Apply to every token alike."""
-        y_BxSxH: Tensor = self.outer(_gelu(self.inner(x_BxSxH)))
+        y_BxSxH: Tensor = self.outer(self._activated(self.inner(x_BxSxH)))
         return y_BxSxH
+
+    def _activated(self, inner: Float[Tensor, "B S inner"]) -> Float[Tensor, "B S F"]:
+        activate = _ACTIVATIONS[self.activation]
+        if not self.gated:
+            return activate(inner)
+        x_BxSxF, gate_BxSxF = inner.chunk(2, -1)
+        return activate(x_BxSxF) * gate_BxSxF
 
 
 class Block(nn.Module):
-    """One layer: attention and feed-forward, each with a residual sum and a LayerNorm after it (post) or before it (pre)."""
+    """One layer: attention and feed-forward, each with a residual sum and a norm after it (post) or before it (pre).
 
-    def __init__(self, architecture: Architecture, dropout: float) -> None:
+    A `normed` block reads what is normed already, and has no norm before its attention.
+    """
+
+    def __init__(self, architecture: Architecture, dropout: float, normed: bool = False) -> None:
         super().__init__()
         self.pre_norm = architecture.norm == "pre"
         self.attention = Attention(architecture, dropout)
-        self.attention_norm = LayerNorm(architecture.width)
+        self.attention_norm = nn.Identity() if normed else norm(architecture, architecture.width)
         self.feed_forward = FeedForward(architecture)
-        self.feed_forward_norm = LayerNorm(architecture.width)
+        self.feed_forward_norm = norm(architecture, architecture.width)
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -211,15 +231,21 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeddings and L blocks, as in BERT (Devlin et al. 2019, arXiv:1810.04805); pre-norm adds a last LayerNorm."""
+    """Embeddings and L layers, as in BERT (Devlin et al. 2019, arXiv:1810.04805); pre-norm adds a last norm.
+
+    Each layer has a block of its own, or, of G groups, those of one group have one block between them: layer i, from 0, that
+    of group ⌊i·G/L⌋ (ALBERT, Lan et al. 2020, arXiv:1909.11942, section 3.1).
+    """
 
     def __init__(self, architecture: Architecture, dropout: float = 0.0) -> None:
         super().__init__()
         self.architecture = architecture
         self.embeddings = Embeddings(architecture, dropout)
-        self.blocks = nn.ModuleList(Block(architecture, dropout) for _ in range(architecture.depth))
-        pre_norm = architecture.norm == "pre"
-        self.final_norm = LayerNorm(architecture.width) if pre_norm else nn.Identity()
+        groups = architecture.layer_groups or architecture.depth
+        normed = [architecture.skips_first_norm and group == 0 for group in range(groups)]
+        self.blocks = nn.ModuleList(Block(architecture, dropout, each) for each in normed)
+        self.block_of_layer = [layer * groups // architecture.depth for layer in range(architecture.depth)]
+        self.final_norm = norm(architecture, architecture.width) if architecture.norm == "pre" else nn.Identity()
         turns = rotary_turns(architecture.positions, architecture.head_width) if architecture.rotary else None
         self.register_buffer("turns_2xPxE", turns, persistent=False)
         self.turns_2xPxE: Tensor | None
@@ -232,7 +258,7 @@ class Encoder(nn.Module):
     ) -> Float[Tensor, "B S H"]:
         """Encode every token; `attended_BxS` is False at padding, and without it (packed text) nothing is padding."""
         x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
-        for block in self.blocks:
+        for block in self._in_order:
             x_BxSxH = block(x_BxSxH, mask, turns_2xSxE)
         y_BxSxH: Tensor = self.final_norm(x_BxSxH)
         return y_BxSxH
@@ -246,7 +272,7 @@ class Encoder(nn.Module):
     ) -> Float[Tensor, "B K H"]:
         """What `forward` gives at some positions; the last block works for those alone, since nothing reads the others."""
         x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
-        *earlier, last = self.blocks
+        *earlier, last = self._in_order
         assert isinstance(last, Block)
         for block in earlier:
             x_BxSxH = block(x_BxSxH, mask, turns_2xSxE)
@@ -259,12 +285,17 @@ class Encoder(nn.Module):
         segments_BxS: Int[Tensor, "B S"] | None = None,
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> list[Float[Tensor, "B S H"]]:
-        """The output of the embeddings and of every block, L + 1 of them; in pre-norm the last norm is on the last one."""
+        """The output of the embeddings and of every layer, L + 1 of them; in pre-norm the last norm is on the last one."""
         x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         outputs = [x_BxSxH]
-        for block in self.blocks:
+        for block in self._in_order:
             outputs.append(block(outputs[-1], mask, turns_2xSxE))
         return [*outputs[:-1], self.final_norm(outputs[-1])]
+
+    @property
+    def _in_order(self) -> list[nn.Module]:
+        """The block of each layer."""
+        return [self.blocks[block] for block in self.block_of_layer]
 
     def _before_blocks(
         self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None, attended_BxS: Bool[Tensor, "B S"] | None

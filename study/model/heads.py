@@ -1,4 +1,4 @@
-"""Heads on the encoder. Letters: H width, V vocabulary."""
+"""Heads on the encoder. Letters: H width, E embedding width, V vocabulary."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from study.architecture import Architecture
+from study.components import has_biases
 from study.model.linear import Linear
-from study.model.norm import LayerNorm
+from study.model.norm import norm
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """BERT's MLM head: H → H, GELU, LayerNorm, then the token embedding (tied) or a decoder of its own, and a bias."""
+    """BERT's MLM head: H → E, GELU, a norm, then the token embedding (tied) or a decoder of its own, and a bias."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
-        self.transform = Linear(architecture.width, architecture.width)
-        self.norm = LayerNorm(architecture.width)
-        self.bias = nn.Parameter(torch.zeros(architecture.vocabulary))
-        self.decoder = None if architecture.tied_decoder else Linear(architecture.width, architecture.vocabulary, bias=False)
+        a = architecture
+        width = a.embedding_width or a.width
+        self.transform = Linear(a.width, width, bias=bool(has_biases(a)))
+        self.norm = norm(a, width)
+        self.bias = nn.Parameter(torch.zeros(a.vocabulary))
+        self.decoder = None if a.tied_decoder else Linear(width, a.vocabulary, bias=False)
 
     def forward(
-        self, hidden: Float[Tensor, "*places H"], token_embedding_VxH: Float[Tensor, "V H"]
+        self, hidden: Float[Tensor, "*places H"], token_embedding_VxE: Float[Tensor, "V E"]
     ) -> Float[Tensor, "*places V"]:
         """Logits over the vocabulary at each place that is given."""
-        weight_VxH = token_embedding_VxH if self.decoder is None else self.decoder.weight
-        return self.transform.multiply(self.norm(F.gelu(self.transform(hidden))), weight_VxH, self.bias)
+        weight_VxE = token_embedding_VxE if self.decoder is None else self.decoder.weight
+        return self.transform.multiply(self.norm(F.gelu(self.transform(hidden))), weight_VxE, self.bias)

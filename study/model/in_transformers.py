@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from study.architecture import Architecture, unbuildable
+from study.architecture import Architecture, not_of_berts_kind, unbuildable
 from study.data.tokenizing import SpecialTokens
 from study.errors import InputError, Problem
 from study.model.encoder import rotary_turns
@@ -105,7 +105,11 @@ _USUAL: dict[str, tuple[Any, ...]] = {
 
 
 def kin_of(architecture: Architecture) -> Kin:
-    """The class of transformers for an architecture that study.model builds."""
+    """The class of transformers for an architecture that study.model builds; raises InputError where none computes the same."""
+    unlike = not_of_berts_kind(architecture)
+    if unlike.keys() - {"position_encoding"}:
+        told = ", ".join(f"{name} {value}" for name, value in unlike.items())
+        raise InputError.at("architecture", f"has {told}, for which no class of transformers is written here")
     return _KIN[architecture.norm, architecture.position_encoding]
 
 

@@ -1,4 +1,4 @@
-"""LayerNorm, whose result on a GPU has the precision of the products. Letters: H width."""
+"""The norms of an encoder, whose results on a GPU have the precision of the products. Letters: H width."""
 
 from __future__ import annotations
 
@@ -6,30 +6,50 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from study.architecture import Architecture
+
 EPSILON = 1e-12
-"""BERT's, under every LayerNorm."""
+"""BERT's, under every norm."""
 
 
-class LayerNorm(nn.LayerNorm):
-    """LayerNorm of x, or of the sum of x and what a block adds to it, reckoned in fp32 under autocast.
+class _Norm(nn.Module):
+    """A norm of x, or of the sum of x and what a block adds to it, reckoned in fp32 under autocast.
 
     Under autocast on a GPU the result is rounded to bf16, which the next product would do anyway, so that the residual stream
     of post-norm blocks, and its gradient, is in bf16 too: kernels between the products take as long as their bytes.
-    Source: Ba et al. 2016, arXiv:1607.06450.
     """
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width, eps=EPSILON)
 
     def forward(
         self, x: Float[Tensor, "*places H"], added: Float[Tensor, "*places H"] | None = None
     ) -> Float[Tensor, "*places H"]:
-        """(x - mean) ÷ deviation · weight + bias."""
+        """The norm of x, or of x + `added`."""
         rounded = rounds(x)
+        x = x.float() if rounded else x
         if added is not None:
-            x = (x.float() if rounded else x) + added
+            x = x + added
         normed: Tensor = super().forward(x)
         return normed.to(torch.get_autocast_dtype(x.device.type)) if rounded else normed
+
+
+class LayerNorm(_Norm, nn.LayerNorm):
+    """(x − mean) ÷ deviation · weight + bias. Source: Ba et al. 2016, arXiv:1607.06450."""
+
+
+class RMSNorm(_Norm, nn.RMSNorm):
+    """x ÷ √(mean of x²) · weight. Source: Zhang and Sennrich 2019, arXiv:1910.07467."""
+
+    def forward(
+        self, x: Float[Tensor, "*places H"], added: Float[Tensor, "*places H"] | None = None
+    ) -> Float[Tensor, "*places H"]:
+        """The norm of x, or of x + `added`, in the precision of the weight, in which torch has a fused kernel."""
+        return super().forward(x.to(self.weight.dtype), added)
+
+
+def norm(architecture: Architecture, width: int) -> LayerNorm | RMSNorm:
+    """A norm of the kind that an architecture has."""
+    if architecture.norm_kind == "rms":
+        return RMSNorm(width, eps=EPSILON)
+    return LayerNorm(width, eps=EPSILON, bias=architecture.norm_bias)
 
 
 def rounds(x: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections import Counter
@@ -11,7 +12,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from study.architecture import SIZES, Architecture
+from study.architecture import NONE, SIZES, Architecture
 from study.config import Budget, RunConfig
 from study.counting import parameters
 from study.errors import InputError, Problem, told_together
@@ -24,6 +25,8 @@ from study.sweeping.neighbours import with_neighbours
 from study.sweeping.search_spec import Dimension
 from study.sweeping.shape_spec import LARGEST, Shapes
 from study.sweeping.spec import SweepSpec
+
+_OF_ARCHITECTURE = "architecture."
 
 CHECKED_POINTS = 2000
 """How many points of a space are tried for validity before a search starts."""
@@ -76,6 +79,8 @@ class Plan:
 def cells(spec: SweepSpec) -> list[Cell]:
     """All cells of a sweep of shapes: each budget at each shape in each setting, and searches begin at those of their setting.
 
+    Widths that are solved for are so in each setting, so that targets are met whatever it adds to the parameters.
+
     Starts that keep the same layers of one donor, as each does that keeps them all, are one cell, in the setting of the first
     layers. Raises InputError with every problem of every cell, each once and under its path in the sweep file.
     """
@@ -83,10 +88,10 @@ def cells(spec: SweepSpec) -> list[Cell]:
     given: set[str] = set()
     found: dict[str, Cell] = {}
     planned: list[Cell] = []
-    shapes = _shapes(spec, problems)
+    shapes_with = functools.cache(lambda varied: _shapes(spec, dict(varied), problems))
     for setting in spec.settings:
         of_setting = []
-        for shape in shapes:
+        for shape in shapes_with(tuple(item for item in setting.items() if item[0].startswith(_OF_ARCHITECTURE))):
             for config in _on_one_way(_configs(spec, shape, setting, problems), spec):
                 if config.key in given:
                     told = f"{config.setting(tuple(setting))} stands twice, under two names of one run; each stands once"
@@ -192,9 +197,18 @@ def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
 def point_of(spec: SweepSpec, config: RunConfig) -> dict[str, Any] | None:
     """Where a run lies in the space of a search, None where it does not."""
     assert spec.search is not None
-    point = config.values_of(spec.search.space)
+    point = {path: _searched(config, path, dimension) for path, dimension in spec.search.space.items()}
     inside = all(dimension.holds(point[path]) for path, dimension in spec.search.space.items())
     return point if inside and searched_config(spec, point).key == config.key else None
+
+
+def _searched(config: RunConfig, path: str, dimension: Dimension) -> Any:
+    """What a dimension's knob is set to; tables as wide as the blocks, and a group for each layer, are numbers to a range."""
+    value = config.values_of((path,))[path]
+    if value is not None or dimension.holds(NONE):
+        return NONE if value is None else value
+    architecture = config.architecture
+    return {"architecture.embedding_width": architecture.width, "architecture.layer_groups": architecture.depth}.get(path)
 
 
 def search_example(spec: SweepSpec) -> RunConfig:
@@ -262,10 +276,14 @@ def _place(spec: SweepSpec, path: str, shape: str = "") -> str:
     return f"base.{path}" if path.startswith(("recipe", "architecture")) else path
 
 
-def _shapes(spec: SweepSpec, problems: dict[str, Problem]) -> list[dict[str, int]]:
-    """The sizes of all shapes; a target that no width meets is added to the problems, or else a shape that comes out twice."""
+def _shapes(spec: SweepSpec, varied: Mapping[str, Any], problems: dict[str, Problem]) -> list[dict[str, int]]:
+    """The sizes of all shapes where `varied` is set in the architecture.
+
+    A target that no width meets is added to the problems, or else a shape that comes out twice.
+    """
     assert spec.shapes is not None
-    architecture = spec.base.get("architecture", {})
+    given = {path.removeprefix(_OF_ARCHITECTURE): value for path, value in varied.items()}
+    architecture = spec.base.get("architecture", {}) | given
     shapes = spec.shapes.combinations() if spec.shapes.iso_parameters is None else solved(spec.shapes, architecture, problems)
     sizes = Counter(tuple(shape[size] for size in LARGEST) for shape in shapes)
     if not problems:
@@ -277,11 +295,9 @@ def _shapes(spec: SweepSpec, problems: dict[str, Problem]) -> list[dict[str, int
 
 def solved(asked: Shapes, architecture: Mapping[str, Any], problems: dict[str, Problem]) -> list[dict[str, int]]:
     """The shapes nearest to the parameters that are asked for; a target that no width meets is added to the problems."""
-    norm = {key: value for key, value in architecture.items() if key == "norm"}
-    template = Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | norm, "base.architecture")
     shapes = []
     for target, depth, rules in product(asked.iso_parameters or (), asked.depth or (), asked.rules):
-        found = rules.at_parameters(target, depth, template)
+        found = rules.at_parameters(target, depth, _template(depth, architecture))
         reached = parameters(found).parameters_non_embedding
         if abs(reached / target - 1) > asked.tolerance:
             ratio = f" and FFN ratio {rules.ffn_ratio:g}" if len(asked.ffn_ratio) > 1 else ""
@@ -293,6 +309,16 @@ def solved(asked: Shapes, architecture: Mapping[str, Any], problems: dict[str, P
             )
         shapes.append({"depth": depth, "width": found.width, "heads": found.heads, "ffn": found.ffn})
     return shapes
+
+
+def _template(depth: int, architecture: Mapping[str, Any]) -> Architecture:
+    """An encoder of a depth and with all else that widths are solved for; as BERT where that is wrong, which its runs tell."""
+    sizes = {"depth": depth, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1}
+    others = {name: value for name, value in architecture.items() if name not in sizes}
+    try:
+        return Architecture.parse(sizes | others)
+    except InputError:
+        return Architecture.parse(sizes)
 
 
 def _candidates(dimension: Dimension) -> Sequence[Any]:

@@ -10,7 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from study.architecture import Architecture, unbuildable
+from study.architecture import Architecture, not_of_berts_kind
 from study.counting import parameters
 from study.errors import InputError, Problem
 from study.memory import Device, Precision
@@ -192,8 +192,9 @@ def measured_models(shapes: str, names: str, vocabulary: int, positions: int) ->
         except InputError as error:
             problems += [Problem(f"--models {problem.place}", problem.message) for problem in error.problems]
             continue
-        if reason := unbuildable(architecture):
-            problems.append(Problem(f"--models {name}", reason))
+        if unlike := not_of_berts_kind(architecture):
+            told = ", ".join(f"{field} {value}" for field, value in unlike.items())
+            problems.append(Problem(f"--models {name}", f"has {told}; what is timed is of BERT's kind, of any shape"))
         found[name.lower()] = architecture
     for shape in listed(shapes):
         try:

@@ -12,7 +12,7 @@ import safetensors.torch
 import yaml
 from torch import Tensor
 
-from study.architecture import Architecture
+from study.architecture import Architecture, not_of_berts_kind
 from study.config import Budget, DataConfig, Recipe, RunConfig, TokenizerConfig
 from study.data.hub import PREFIX as HUB
 from study.data.hub import loading
@@ -33,9 +33,6 @@ from study.training.trainer import validated
 
 VALIDATION_BATCH = 32
 """Sequences of a batch of the run's recipe, by which nothing is trained."""
-
-_BASE = ("positions", "segments", "norm", "position_encoding", "tied_decoder")
-"""What of an architecture a sweep file says under `base`, where it is not as usual."""
 
 _UNLIKE = {
     "do_lower_case": "a cased vocab.txt",
@@ -101,8 +98,9 @@ def import_encoder(
 def to_text(run: RunFolder, record: RunRecord) -> str:
     """What was imported, what it reaches on the text, and what a sweep file says to begin with it or to learn from it."""
     data, architecture = record.config.data, record.config.architecture
-    default = {name: field.default for name, field in Architecture.model_fields.items()} | {"positions": data.sequence_length}
-    base = {name: value for name in _BASE if (value := getattr(architecture, name)) != default[name]}
+    usual = {"positions": data.sequence_length, "segments": 2, "norm": "post", "tied_decoder": True}
+    told = {name: value for name, usually in usual.items() if (value := getattr(architecture, name)) != usually}
+    base = told | not_of_berts_kind(architecture)
     of_text = f"{data.validation_sequences:,} sequences of {data.sequence_length} tokens of {data.corpus}"
     return "\n".join(
         [

@@ -19,7 +19,7 @@ from study.model.cutting import cut
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
 from study.model.tutor import Tutor
-from study.named_runs import Donor, kept_layers
+from study.named_runs import Donor, Keep, kept_layers
 from study.records import RunRecord
 
 
@@ -71,7 +71,7 @@ def _raise_all(problems: Iterable[Problem]) -> None:
 
 
 def _problems_of_donor(config: RunConfig, donor: Donor, prepared: PreparedData | None) -> Iterator[Problem]:
-    unfit = partial(_unfit_donor, wanted=config.architecture)
+    unfit = partial(_unfit_donor, wanted=config.architecture, keep=donor.keep)
     return _problems(f"recipe.start {donor.folder}", RunFolder(donor.folder), unfit, config, prepared)
 
 
@@ -109,7 +109,7 @@ def _incomplete(folder: RunFolder, record: RunRecord) -> str | None:
     return None
 
 
-def _unfit_donor(given: Architecture, wanted: Architecture) -> str | None:
+def _unfit_donor(given: Architecture, wanted: Architecture, keep: Keep) -> str | None:
     """Why layers of one encoder cannot be those of another."""
     sizes = [name for name in Architecture.model_fields if name not in (*NOT_IN_MLM, "depth")]
     if differ := [name for name in sizes if getattr(given, name) != getattr(wanted, name)]:
@@ -117,6 +117,10 @@ def _unfit_donor(given: Architecture, wanted: Architecture) -> str | None:
         return f"has {told}; a run begins with the weights of one that differs from it in depth alone"
     if given.depth < wanted.depth:
         return f"has {given.depth} of the {wanted.depth} layers that {wanted.shape_name} begins with"
+    if given.layer_groups is not None and given.depth != wanted.depth:
+        return f"has layer_groups {given.layer_groups}; layers that share their weights cannot be cut off"
+    if given.skips_first_norm and kept_layers(given.depth, wanted.depth, keep)[0] > 0:
+        return "has no norm before its first layer (embedding_norm True), which is made for it alone; keep that"
     return None
 
 

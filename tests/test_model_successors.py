@@ -1,0 +1,216 @@
+"""What BERT's successors changed is built as they have it: parity with transformers, and the equations of their papers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from study.architecture import Architecture
+from study.errors import InputError
+from study.model.encoder import FeedForward, at_positions
+from study.model.masked_language_model import MaskedLanguageModel
+from study.model.norm import norm
+from tests.test_model import randomised, small
+from tests.transformers_models import live_model
+
+MODERN: dict[str, Any] = {"norm": "pre", "embedding_norm": True, "position_encoding": "rotary", "segments": 0}
+MODERN |= {"activation": "geglu", "biases": "none", "norm_bias": False}
+"""ModernBERT with global attention in every layer."""
+
+KINDS: dict[str, dict[str, Any]] = {
+    "factorised embeddings": {"embedding_width": 8},
+    "embeddings wider than the blocks": {"embedding_width": 40, "tied_decoder": False},
+    "one block for all layers": {"layer_groups": 1},
+    "two blocks, factorised": {"layer_groups": 2, "embedding_width": 8, "norm": "pre"},
+    "ReLU": {"activation": "relu"},
+    "GeGLU": {"activation": "geglu"},
+    "SwiGLU, RMSNorm, no biases": {"activation": "swiglu", "norm_kind": "rms", "biases": "none", "norm": "pre"},
+    "LayerNorm without biases": {"norm_bias": False},
+    "ModernBERT": MODERN,
+}
+
+
+def model(**changes: Any) -> MaskedLanguageModel:
+    return randomised(MaskedLanguageModel(small(depth=4, **changes))).eval()  # type: ignore[no-any-return]
+
+
+def tokens() -> Tensor:
+    return torch.randint(5, 97, (3, 24), generator=torch.Generator().manual_seed(1))
+
+
+def put(theirs: torch.nn.Module, ours: dict[str, Tensor], names: dict[str, str]) -> Any:
+    """Their model with our weights, whose names become theirs by what `names` replaces; each has its place there."""
+    state = theirs.state_dict()
+    for name, weight in ours.items():
+        renamed = name
+        for one, other in names.items():
+            renamed = renamed.replace(one, other)
+        parts = (
+            dict(zip(("query", "key", "value"), weight.chunk(3), strict=True)) if "query_key_value" in renamed else {"": weight}
+        )
+        for part, rows in parts.items():
+            place = renamed.replace("query_key_value", part)
+            assert state[place].shape == rows.shape, (name, place)
+            state[place] = rows
+    theirs.load_state_dict(state)
+    return theirs.eval()
+
+
+ALBERTS = {
+    "encoder.embeddings.token": "albert.embeddings.word_embeddings",
+    "encoder.embeddings.position": "albert.embeddings.position_embeddings",
+    "encoder.embeddings.segment": "albert.embeddings.token_type_embeddings",
+    "encoder.embeddings.norm": "albert.embeddings.LayerNorm",
+    "encoder.embeddings.projection": "albert.encoder.embedding_hidden_mapping_in",
+    "encoder.blocks.0.": "albert.encoder.albert_layer_groups.0.albert_layers.0.",
+    "encoder.blocks.1.": "albert.encoder.albert_layer_groups.1.albert_layers.0.",
+    "attention.output": "attention.dense",
+    "attention_norm": "attention.LayerNorm",
+    "feed_forward.inner": "ffn",
+    "feed_forward.outer": "ffn_output",
+    "feed_forward_norm": "full_layer_layer_norm",
+    "head.transform": "predictions.dense",
+    "head.norm": "predictions.LayerNorm",
+    "head.bias": "predictions.bias",
+}
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_shared_layers_and_factorised_embeddings_are_alberts(groups: int) -> None:
+    ours = model(layer_groups=groups, embedding_width=8)
+    theirs = live_model("ALBERT", ours.architecture, hidden_act="gelu", num_hidden_groups=groups, layer_norm_eps=1e-12)
+    theirs = put(theirs, ours.state_dict(), ALBERTS)
+    torch.testing.assert_close(ours(tokens()), theirs(input_ids=tokens()).logits, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("width", [8, 40])
+def test_factorised_embeddings_are_electras(width: int) -> None:
+    ours = model(embedding_width=width)
+    theirs = live_model("ELECTRA", ours.architecture, layer_norm_eps=1e-12)
+    names = {
+        "encoder.embeddings.token": "electra.embeddings.word_embeddings",
+        "encoder.embeddings.position": "electra.embeddings.position_embeddings",
+        "encoder.embeddings.segment": "electra.embeddings.token_type_embeddings",
+        "encoder.embeddings.norm": "electra.embeddings.LayerNorm",
+        "encoder.embeddings.projection": "electra.embeddings_project",
+        "encoder.blocks": "electra.encoder.layer",
+        "attention.output": "attention.output.dense",
+        "attention.query_key_value": "attention.self.query_key_value",
+        "attention_norm": "attention.output.LayerNorm",
+        "feed_forward.inner": "intermediate.dense",
+        "feed_forward.outer": "output.dense",
+        "feed_forward_norm": "output.LayerNorm",
+        "head.transform": "generator_predictions.dense",
+        "head.norm": "generator_predictions.LayerNorm",
+        "head.bias": "generator_lm_head.bias",
+    }
+    theirs = put(theirs, ours.state_dict(), names)
+    torch.testing.assert_close(ours(tokens()), theirs(input_ids=tokens()).logits, atol=1e-4, rtol=0)
+
+
+def test_gated_ffns_without_biases_and_a_norm_of_the_embeddings_are_modernberts() -> None:
+    ours = model(**MODERN)
+    turned = {"rope_type": "default", "rope_theta": 10_000.0}
+    rotations = {"full_attention": turned, "sliding_attention": turned}
+    theirs = live_model("ModernBERT", ours.architecture, norm_eps=1e-12, rope_parameters=rotations)
+    names = {
+        "encoder.embeddings.token": "model.embeddings.tok_embeddings",
+        "encoder.embeddings.norm": "model.embeddings.norm",
+        "encoder.blocks": "model.layers",
+        "attention.query_key_value": "attn.Wqkv",
+        "attention.output": "attn.Wo",
+        "attention_norm": "attn_norm",
+        "feed_forward.inner": "mlp.Wi",
+        "feed_forward.outer": "mlp.Wo",
+        "feed_forward_norm": "mlp_norm",
+        "encoder.final_norm": "model.final_norm",
+        "head.transform": "head.dense",
+        "head.norm": "head.norm",
+        "head.bias": "decoder.bias",
+    }
+    theirs = put(theirs, ours.state_dict(), names)
+    torch.testing.assert_close(ours(tokens()), theirs(input_ids=tokens()).logits, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("activation", "f"), [("geglu", F.gelu), ("swiglu", F.silu), ("relu", F.relu)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_feed_forwards_are_those_of_shazeers_equations(activation: str, f: Any, dtype: torch.dtype) -> None:
+    """And their gradients, to the bit: what is written over an incoming gradient is read by nothing else."""
+    torch.manual_seed(0)
+    layer = randomised(FeedForward(small(activation=activation))).to(dtype)
+    x, towards = torch.randn(3, 5, 32, dtype=dtype, requires_grad=True), torch.randn(3, 5, 32, dtype=dtype)
+    weights = list(layer.parameters())
+    if activation == "relu":
+        plain = layer.outer(f(layer.inner(x)))
+    else:
+        inner = layer.inner(x)
+        assert inner.shape[-1] == 2 * 48
+        plain = layer.outer(f(inner[..., :48]) * inner[..., 48:])
+    assert torch.equal(layer(x), plain)
+    ours, theirs = (torch.autograd.grad(y, [x, *weights], towards, retain_graph=True) for y in (layer(x), plain))
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_rms_norm_divides_by_the_root_of_the_mean_square_alone() -> None:
+    layer, x = norm(small(norm_kind="rms"), 32), torch.randn(4, 32) + 3
+    expected = x / x.square().mean(-1, keepdim=True).sqrt() * layer.weight
+    torch.testing.assert_close(layer(x), expected)
+    torch.testing.assert_close(layer(x, x), expected)
+    assert [name for name, _ in layer.named_parameters()] == ["weight"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_has_the_properties_of_an_encoder(name: str) -> None:
+    """What is at some positions is what is there of all; every parameter learns; padding is inert; layers are in order."""
+    ours = model(**KINDS[name])
+    encoder, read = ours.encoder, tokens()
+    positions = torch.tensor([[0, 5], [23, 2], [7, 7]])
+    everywhere = encoder(read)
+    torch.testing.assert_close(encoder.forward_at(positions, read), at_positions(everywhere, positions), atol=1e-5, rtol=0)
+    torch.testing.assert_close(encoder.layers(read)[-1], everywhere)
+    assert len(encoder.layers(read)) == 5
+    attended = (torch.arange(24) < 20).expand(3, -1)
+    changed = read.masked_fill(~attended, 3)
+    torch.testing.assert_close(encoder(read, None, attended)[:, :20], encoder(changed, None, attended)[:, :20])
+    torch.autograd.backward(ours.predicted_loss(everywhere, positions, torch.full((3, 2), 9)))
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in ours.parameters())
+
+
+def test_layers_of_one_group_are_one_block_and_groups_follow_each_other() -> None:
+    assert model(layer_groups=2).encoder.block_of_layer == [0, 0, 1, 1]
+    assert MaskedLanguageModel(small(depth=5, layer_groups=2)).encoder.block_of_layer == [0, 0, 0, 1, 1]
+    assert MaskedLanguageModel(small(depth=4)).encoder.block_of_layer == [0, 1, 2, 3]
+
+
+def test_a_shared_block_computes_what_equal_blocks_do() -> None:
+    shared = model(layer_groups=1)
+    apart = MaskedLanguageModel(small(depth=4)).eval()
+    state = shared.state_dict()
+    for layer in range(1, 4):
+        state |= {
+            name.replace("blocks.0.", f"blocks.{layer}."): weight for name, weight in state.items() if "blocks.0." in name
+        }
+    apart.load_state_dict(state)
+    assert torch.equal(shared(tokens()), apart(tokens()))
+
+
+def test_a_norm_that_one_layer_lacks_is_shared_by_none() -> None:
+    with pytest.raises(InputError, match="embedding_norm True takes the place of the first layer's norm, which layer_groups 1"):
+        MaskedLanguageModel(small(norm="pre", embedding_norm=True, layer_groups=1))
+
+
+def test_what_is_not_there_can_be_named() -> None:
+    named = small(embedding_width="none", layer_groups="none", embedding_norm="none")
+    assert named == small()
+    assert Architecture.parse(named.model_dump()) == named
+    assert small(norm_kind="rms") == small(norm_kind="rms", norm_bias=False)
+
+
+def test_the_residual_stream_begins_in_fp32_under_autocast_on_a_cpu() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(embedding_width=8).encoder.embeddings(tokens()).dtype == torch.float32
