@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from study.counting import parameters, what_doubling_adds
 from study.fitting.averages import Average
 from study.fitting.cells import Cell, difference_between, measured
-from study.fitting.comparisons import WEIGHED, Comparison, why_left_out
+from study.fitting.comparisons import WEIGHED, Comparison, Pair, why_left_out
 from study.fitting.evidence import Evidence
 from study.fitting.ledgers import reasons_told
 from study.fitting.paired import Judged
@@ -68,12 +68,14 @@ def loss_findings(evidence: Evidence) -> list[str]:
     if not any(cell.usable for cell in evidence.cells):
         return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
     pairs = evidence.comparisons.pairs
-    kinds = [among for of_shapes in (True, False) if (among := [pair for pair in pairs if pair.of_shapes == of_shapes])]
-    told = [sentence for among in kinds for sentence in (verdict(among), *_averages(evidence.averages, among[0].of_shapes))]
+    kinds = sorted(grouped(pairs, _kind).items(), key=lambda kind: not kind[1][0].of_shapes)
+    told: list[str] = []
+    for kind, among in kinds:
+        told += [verdict(among), *_averages([average for average in evidence.averages if _kind(average) == kind])]
     if all(pair.of_shapes for pair in pairs) and evidence.sweep.get("vary"):
         why = f"no two cells can be used that differ in one of them, at one shape and budget{_unbracketed(evidence)}"
         told.append(f"Settings are not compared: {why}.")
-    for among in kinds:
+    for _, among in kinds:
         told += _family_sentences(among)
     told += _cut_sentences(evidence)
     best = [] if evidence.comparisons.weigh_depth_or_width else list(_best(evidence))
@@ -81,6 +83,11 @@ def loss_findings(evidence: Evidence) -> list[str]:
         return [*told, *best, *_longest(evidence)]
     none = f"No comparison at equal parameters: {evidence.comparisons.reason}{_unbracketed(evidence)}."
     return [*([none, *best] if evidence.iso_parameters else [*best, none]), *_longest(evidence)]
+
+
+def _kind(pair: Pair) -> tuple[bool, str]:
+    """What is compared, shapes or settings, and at what that is equal."""
+    return pair.of_shapes, pair.equal
 
 
 def _unbracketed(evidence: Evidence) -> str:
@@ -109,7 +116,7 @@ def _why_excluded(evidence: Evidence) -> str:
 def verdict(pairs: Sequence[Comparison]) -> str:
     """How many pairs, all of shapes or all of settings, are decided, and for which side."""
     of_shapes = pairs[0].of_shapes
-    n, equal = plural(len(pairs), "pair"), "equal parameters" if of_shapes else "equal shape"
+    n, equal = plural(len(pairs), "pair"), f"equal {pairs[0].equal}"
     if why := _why_unknown(pairs):
         return f"Not decided: {n} at {equal}, but {why}."
     if not any(pair.status == "decided" for pair in pairs):
@@ -239,12 +246,13 @@ def _chance(undecided: Judged) -> str:
     return "" if undecided.p_value_holm is None else f"; Holm's p {undecided.p_value_holm:.2g}"
 
 
-def _averages(averages: Sequence[Average], of_shapes: bool) -> Iterator[str]:
-    """The averages over places of two shapes or two settings; of several, what each is above the one that is below all others.
+def _averages(averages: Sequence[Average]) -> Iterator[str]:
+    """The averages over places of two shapes or two settings, all of one kind.
 
-    There may be none, where not all were compared with each other, or not at the same places; then each average is told.
+    Of several it is told what each is above the one that is below all others. There may be none, where not all were compared
+    with each other, or not at the same places; then each average is told.
     """
-    groups = _connected([average for average in averages if average.of_shapes == of_shapes])
+    groups = _connected(averages)
     for alike in groups[:MOST_FAMILIES]:
         counts = {len(average.places) for average in alike}
         over = f"over {counts.pop()} places" if len(counts) == 1 else "over places"
@@ -259,7 +267,8 @@ def _averages(averages: Sequence[Average], of_shapes: bool) -> Iterator[str]:
         yield f"Averaged {over}, {lowest} has the lowest mean. The others minus it, {_judged(above)} (Holm, 5%)."
     if more := groups[MOST_FAMILIES:]:
         rest = plural(len(more), "more group")
-        yield f"The averages of {rest} of {'shapes' if of_shapes else 'settings'} are in the table of averages over places."
+        kind = "shapes" if averages[0].of_shapes else "settings"
+        yield f"The averages of {rest} of {kind} are in the table of averages over places."
 
 
 def _judged(averages: Sequence[Average]) -> str:

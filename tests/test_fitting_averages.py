@@ -56,7 +56,7 @@ def losses(mean: float, of_seeds: ArrayLike, noise: float = 0.0, draw: int = 0) 
 
 def averaged(cells: Sequence[Cell]) -> tuple[tuple[Comparison, ...], tuple[Average, ...]]:
     """The pairs of cells of one shape, and their averages."""
-    pairs = compare(families_of(tuple(cells)), list(families_of_settings(cells)), include_unbracketed=True).pairs
+    pairs = compare(families_of(tuple(cells)), families_of_settings(cells, {}), include_unbracketed=True).pairs
     return pairs, averages_of(pairs, cells)
 
 
@@ -139,7 +139,7 @@ def test_an_average_of_places_that_are_decided_either_way_says_so() -> None:
     ]
     (average,) = averaged(cells)[1]
     assert average.opposed
-    (told,) = sentences([average], of_shapes=False)
+    (told,) = sentences([average])
     assert told.startswith("Averaged over 2 places, norm=pre minus norm=post: -0.1000 nats (95% interval ")
     assert told.endswith(
         "-0.5000 to +0.3000 at its 2 places, decided either way, so the average hides what it depends on (Holm, 5%)."
@@ -155,7 +155,7 @@ def test_of_several_settings_the_lowest_is_told_and_what_the_others_are_above_it
         for place in (1, 2)
         for name, effect in effects.items()
     ]
-    (told,) = sentences(averaged(cells)[1], of_shapes=False)
+    (told,) = sentences(averaged(cells)[1])
     assert told.startswith(
         "Averaged over 2 places, norm=pre has the lowest mean. The others minus it, decided: norm=post +0.2000 nats (95% "
     )
@@ -164,7 +164,7 @@ def test_of_several_settings_the_lowest_is_told_and_what_the_others_are_above_it
         replace(average, p_value_holm=0.06 if "norm=post" in (average.first, average.second) else average.p_value_holm)
         for average in averaged(cells)[1]
     ]
-    (told,) = sentences(unsure, of_shapes=False)
+    (told,) = sentences(unsure)
     assert "minus it, decided: norm=sandwich +0.3000 nats (95% interval" in told
     assert "; undecided: norm=post +0.2000 nats (95% interval" in told
 
@@ -177,7 +177,7 @@ def test_none_of_several_settings_is_told_as_the_lowest_that_was_not_compared_wi
         for place, names in ((1, "post pre"), (2, "post pre"), (3, "pre sandwich"), (4, "pre sandwich"))
         for name in names.split()
     ]
-    (told,) = sentences(averaged(cells)[1], of_shapes=False)
+    (told,) = sentences(averaged(cells)[1])
     assert "lowest" not in told
     assert told.startswith("Averaged over 2 places, norm=pre minus norm=post: -0.1000 nats (95% interval ")
     assert "; norm=sandwich minus norm=pre: -0.1000 nats (95% interval " in told
@@ -189,7 +189,7 @@ def test_shapes_of_other_sizes_are_told_apart() -> None:
     cells = [cell(norm, place, losses(4.0 - 0.1 * (norm == "pre"), off)) for place in (1, 2) for norm in ("post", "pre")]
     (average,) = averaged(cells)[1]
     small, large = (replace(average, weighs="depth", first=f"L2-{size}", second=f"L1-{size}") for size in ("small", "large"))
-    told = list(sentences([small, large], of_shapes=True))
+    told = list(sentences([small, large]))
     assert [sentence.split(":")[0] for sentence in told] == [
         "Averaged over 2 places, L2-small minus L1-small",
         "Averaged over 2 places, L2-large minus L1-large",
@@ -200,8 +200,8 @@ def test_of_many_groups_of_averages_the_answer_says_how_many_it_leaves_to_the_ta
     cells = [cell(norm, place, losses(4.0, (-0.01, 0.01))) for place in (1, 2) for norm in ("post", "pre")]
     (average,) = averaged(cells)[1]
     sizes = [replace(average, weighs="depth", first=f"L2-{size}", second=f"L1-{size}") for size in range(10)]
-    assert len(list(sentences(sizes[:8], of_shapes=True))) == 8
-    *_, last = sentences(sizes, of_shapes=True)
+    assert len(list(sentences(sizes[:8]))) == 8
+    *_, last = sentences(sizes)
     assert last == "The averages of 2 more groups of shapes are in the table of averages over places."
 
 
@@ -238,7 +238,7 @@ def test_pairs_of_shapes_and_of_settings_are_adjusted_together_and_those_without
         for depth, scatter, seeds in ((1, 0.3, 3), (2, 0.003, 3), (3, 0.1, 1))
         for norm in ("post", "pre")
     ]
-    found = compare(families_of(tuple(cells)), list(families_of_settings(cells)), include_unbracketed=True)
+    found = compare(families_of(tuple(cells)), families_of_settings(cells, {}), include_unbracketed=True)
     known = [pair for pair in found.pairs if pair.difference.p_value is not None]
     assert (len(known), len(found.pairs)) == (4, 9)
     assert {pair.of_shapes for pair in known} == {True, False}
@@ -278,8 +278,8 @@ def test_places_that_are_not_decided_do_not_oppose_each_other() -> None:
 
 def test_settings_on_other_validation_sets_are_no_pair() -> None:
     post, pre = (cell(norm, 1, losses(4.0, (0.0, 0.1))) for norm in ("post", "pre"))
-    assert len(list(families_of_settings([post, pre]))) == 1
-    assert not list(families_of_settings([post, replace(pre, validation="other")]))
+    assert len(families_of_settings([post, pre], {})) == 1
+    assert not families_of_settings([post, replace(pre, validation="other")], {})
 
 
 def test_a_single_validation_sequence_is_left_out() -> None:

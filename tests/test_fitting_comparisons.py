@@ -322,6 +322,43 @@ def test_settings_of_shapes_of_equal_parameters_keep_the_order_of_the_sweep(tmp_
     assert {(pair.first, pair.second) for pair in pairs if not pair.of_shapes} == {("norm=post", "norm=pre")}
 
 
+def test_settings_that_cost_parameters_are_compared_at_an_equal_shape_and_at_equal_parameters(tmp_path: Path) -> None:
+    """Four layers of width 128 that share their weights have as many of these as four of width 64 that do not."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.layer_groups": ["none", 1]}})
+    for width, groups, seed in product((64, 128), (None, 1), (0, 1)):
+        law = Law(seed_deviation=0.001, depth_effect=0 if groups is None else 0.05)
+        add_run(folder, in_setting(run_config(4, width, seed=seed), layer_groups=groups), law)
+    found = evidence_of(folder, include_unbracketed=True)
+    sides = {(pair.equal, pair.family): (pair.first, pair.second) for pair in found.comparisons.pairs if not pair.of_shapes}
+    assert {*sides.values()} == {("layer_groups=1", "layer_groups=none")}
+    assert {*sides} == {
+        ("shape", "L4-H64-A2-F256 (191.7k to 341.7k parameters), 1M tokens"),
+        ("shape", "L4-H128-A2-F512 (487.9k to 1.1M parameters), 1M tokens"),
+        ("depth and parameters", "depth 4, 199.3k non-embedding parameters, 1M tokens"),
+    }
+    told = "\n".join(loss_findings(found))
+    assert "at equal shape and tokens, of 2 pairs layer_groups=1 is lower in" in told
+    assert "at equal depth and parameters" in told
+    assert [average.equal for average in found.averages] == ["shape"]
+    assert found.laws.fits or found.laws.reasons
+    ledger = folder.read_ledger()
+    assert {*ledger["architecture.layer_groups"]} == {"none", "1"}
+
+
+def test_equal_parameters_of_several_ffn_ratios_are_compared_at_each(tmp_path: Path) -> None:
+    """Of two ratios and two activations the four shapes are of one size: GeGLU meets GELU at the ratio that both have."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.activation": ["gelu", "geglu"]}})
+    shapes = {("gelu", 4.0): 128, ("gelu", 2.0): 160, ("geglu", 4.0): 112, ("geglu", 2.0): 144}
+    for (activation, ratio), width in shapes.items():
+        run = reshaped(run_config(2, width), ffn=int(ratio * width))
+        add_run(folder, in_setting(run, activation=activation))
+    pairs = [pair for pair in evidence_of(folder, include_unbracketed=True).comparisons.pairs if not pair.of_shapes]
+    assert {(pair.equal, pair.first, pair.second) for pair in pairs} == {
+        ("depth and parameters", "activation=geglu", "activation=gelu")
+    }
+    assert len(pairs) == 2
+
+
 def test_settings_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> None:
     """A batch of 32,768 tokens takes 983,040 of a million, one of 1,024 takes 999,424."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"recipe.batch_tokens": [1024, 32768]}})

@@ -20,7 +20,7 @@ from study.sweeping.bill import bill
 from study.sweeping.cell import Cell
 from study.sweeping.executors.slots import Slot
 from study.sweeping.launch import plan
-from study.sweeping.plan import Plan, cells, check_space, search_example, searched_config
+from study.sweeping.plan import Plan, cells, check_space, point_of, search_example, searched_config
 from study.sweeping.resources import Resources
 from study.sweeping.step_times import step_times
 from study.sweeping.sweep_files import parse_sweep
@@ -697,3 +697,36 @@ def test_a_bill_does_not_time_runs_by_those_of_another_dropout() -> None:
 def test_a_run_that_failed_at_its_first_step_has_spent_all_of_nothing() -> None:
     c = cells(sweep())[0].config
     assert record(c, None, "FAILED", steps=0, tokens=0, spent_tokens=0).spent_share == 1.0
+
+
+def test_widths_are_solved_for_in_each_setting() -> None:
+    """A gated FFN has a third matrix and a shared layer counts once, so that equal parameters take other widths."""
+    settings: dict[str, list[Any]] = {"architecture.activation": ["gelu", "geglu"], "architecture.layer_groups": ["none", 1]}
+    shapes = {"iso_parameters": [2e5], "depth": [4], "head_width": 8, "grid": None}
+    found = [cell.config.architecture for cell in cells(sweep(vary=settings, shapes=shapes))]
+    assert len(found) == 4
+    assert all(parameters(each).parameters_non_embedding == pytest.approx(2e5, rel=0.05) for each in found)
+    widths = {(each.activation, each.layer_groups): each.width for each in found}
+    assert widths["geglu", None] < widths["gelu", None] < widths["geglu", 1] < widths["gelu", 1]
+
+
+def test_a_setting_that_is_wrong_is_told_where_it_stands() -> None:
+    shapes = {"iso_parameters": [2e5], "depth": [2], "grid": None}
+    with pytest.raises(InputError) as error:
+        cells(
+            sweep(vary={"architecture.layer_groups": ["none", 3], "architecture.activation": ["gelu", "swish"]}, shapes=shapes)
+        )
+    told = {problem.place: problem.message for problem in error.value.problems}
+    assert "groups of layers are more than depth 2" in told["vary.architecture.layer_groups"]
+    assert "swiglu" in told["vary.architecture.activation"]
+
+
+def test_a_search_knows_tables_as_wide_as_the_blocks_for_its_own() -> None:
+    space = {
+        "architecture.embedding_width": {"low": 4, "high": 16, "step": 4},
+        "architecture.layer_groups": {"choices": ["none", 1]},
+    }
+    spec = sweep(shapes=None, search={"trials": 4, "space": space}, base={"architecture": {"depth": 2, "width": 16}})
+    for width, groups in itertools.product((4, 16), ("none", 1)):
+        point = {"architecture.embedding_width": width, "architecture.layer_groups": groups}
+        assert point_of(spec, searched_config(spec, point)) == point

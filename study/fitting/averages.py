@@ -37,6 +37,11 @@ class Average(Pair):
     opposed: bool
 
     @property
+    def sides(self) -> str:
+        """What is subtracted from what, and of settings of several shapes what is equal."""
+        return f"{super().sides}{f', at equal {self.equal}' if self.equal == 'depth and parameters' else ''}"
+
+    @property
     def reversed(self) -> Average:
         """The second minus the first."""
         return replace(
@@ -56,7 +61,7 @@ def averages_of(pairs: Iterable[Comparison], cells: Iterable[Cell]) -> tuple[Ave
     scatters three or ten times as widely in 5% to 7% with three seeds or four, in 6% to 11% with two.
     """
     named = {cell.name: cell for cell in cells}
-    groups = grouped(pairs, lambda pair: (pair.weighs, pair.first, pair.second))
+    groups = grouped(pairs, lambda pair: (pair.weighs, pair.equal, pair.first, pair.second))
     several = [group for group in groups.values() if len(group) > 1]
     return judged([average for group in several if (average := _average(group, named)) is not None])
 
@@ -76,6 +81,7 @@ def _average(pairs: Sequence[Comparison], cells: Mapping[str, Cell]) -> Average 
     known = [variances[side] for side in ("first", "second")] if len(variances) == 2 else None
     return Average(
         weighs=pairs[0].weighs,
+        equal=pairs[0].equal,
         first=pairs[0].first,
         second=pairs[0].second,
         places=tuple(pair.family for pair in pairs),

@@ -130,20 +130,25 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
     if ledger.empty:
         return ()
     ledger = _own(ledger)
-    varied_values = (folder.sweep().get("vary") or {}).items()
-    listed = {column: [as_told(column, number_in(value)) for value in values] for column, values in varied_values}
+    listed = listed_values(folder)
     varied = setting_columns(folder, ledger)
     found = [_cell(folder, name, ledger.iloc[search.at_best], search, varied) for name, search in searches(ledger).items()]
 
     def order(cell: Cell) -> tuple[object, ...]:
-        settings = (_place(value, listed.get(column, [])) for column, value in cell.settings.items())
+        settings = (place_of(value, listed.get(column, ())) for column, value in cell.settings.items())
         budget = (cell.budget.unit, cell.budget.amount)  # whole steps of larger batches may be fewer tokens
         return cell.parameters_non_embedding, *cell.architecture.sizes, *budget, *settings, cell.name
 
     return tuple(sorted(found, key=order))
 
 
-def _place(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
+def listed_values(folder: SweepFolder) -> dict[str, list[object]]:
+    """The values of each knob that a sweep varies, as ledgers tell them and in the order of the sweep file."""
+    varied = (folder.sweep().get("vary") or {}).items()
+    return {column: [as_told(column, number_in(value)) for value in values] for column, values in varied}
+
+
+def place_of(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
     """Where a value of a setting stands among those that are listed; the others follow, numbers by size and words in order."""
     number = float(value) if isinstance(value, int | float) and value == value else math.inf
     return listed.index(value) if value in listed else len(listed), number, str(value)

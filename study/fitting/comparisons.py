@@ -1,4 +1,4 @@
-"""Which of two shapes of equal parameters, or of two settings of one shape, has the lower loss: one verdict a pair."""
+"""Which of two shapes of equal parameters, or of two settings of one shape or size, has the lower loss: one verdict a pair."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from study.fitting.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariances
 
 Size = Literal["depth", "width", "ffn", "heads"]
 
+Equal = Literal["parameters", "depth and parameters", "shape"]
+
 WEIGHED: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
 """The sizes of a shape, those first that name what a pair weighs: of a pair that differs in depth, the depth."""
 
@@ -24,9 +26,9 @@ EQUAL_BUDGETS_WITHIN = 0.01
 
 METHOD = (
     "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
-    f"other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size; or of one shape, at equal "
-    "budgets, that of a setting minus that of one before it in the sweep file. A budget pays for whole steps; what "
-    f"they spend is equal within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
+    f"other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size; or of one shape, or depth "
+    "and equal parameters, that of a setting minus that of one before it in the sweep file. A budget pays for whole steps; "
+    f"what they spend is equal within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
     "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, plus over "
     "seeds. That over seeds is one for all cells of a budget and about as many tokens, where they scatter alike (Bartlett's p "
     f"above {ALIKE_ABOVE:.0%}), else of each cell its own; seeds are taken as independent between cells. 95% intervals "
@@ -41,10 +43,11 @@ class Pair(Judged):
     """Two shapes, or two settings, and the loss of the first minus that of the second.
 
     `weighs` is of shapes the first of WEIGHED in which they differ, of which the first shape has more; of settings the column
-    in which they differ.
+    in which they differ. `equal` is what both have.
     """
 
     weighs: str
+    equal: Equal
     first: str
     second: str
 
@@ -204,6 +207,7 @@ def _of_settings(family: str, column: str, first: Cell, second: Cell, seeds: See
         first_cell=first.name,
         second_cell=second.name,
         weighs=column,
+        equal="shape" if _sizes(first) == _sizes(second) else "depth and parameters",
         against=None,
         budget=first.budget,
         difference=difference_between(first, second, seeds),
@@ -220,6 +224,7 @@ def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariances) -> 
         first_cell=first.name,
         second_cell=second.name,
         weighs=more[0],
+        equal="parameters",
         against=fewer[0] if fewer else None,
         budget=first.budget,
         difference=difference_between(first, second, seeds),

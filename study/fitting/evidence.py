@@ -13,7 +13,7 @@ from study.durable_files import write_atomically
 from study.errors import UNREADABLE
 from study.fitting.averages import Average, averages_of
 from study.fitting.catalogue import LAWS
-from study.fitting.cells import Cell, by_budget, cells_of
+from study.fitting.cells import Cell, by_budget, cells_of, listed_values
 from study.fitting.comparisons import Comparisons, compare, why_left_out
 from study.fitting.cuts import Cut, cuts_of
 from study.fitting.downstream import Downstream, downstream
@@ -175,7 +175,7 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     sweep, ledger = folder.sweep(), folder.read_ledger()
     cells = cells_of(folder, ledger)
     families = families_of(cells)
-    alike = [] if "search" in sweep else list(families_of_settings(cells))
+    alike = [] if "search" in sweep else families_of_settings(cells, listed_values(folder))
     comparisons = compare(families, alike, include_unbracketed)
     seeds = comparisons.seed_variances
     at_their_best = [cell for cell in cells if why_left_out(cell, include_unbracketed) is None]

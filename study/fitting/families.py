@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import TypeVar
 
 import numpy as np
 
-from study.config import Budget, setting_words
-from study.fitting.cells import Cell, by_budget, by_setting_and_budget
+from study.config import Budget
+from study.fitting.cells import Cell, by_budget, by_setting_and_budget, place_of
+from study.grouping import grouped
 from study.wording import budget_words, compact
 
 ItemT = TypeVar("ItemT")
@@ -26,7 +29,7 @@ class Family:
     """Cells that are looked at together: those of equal parameters, setting and budget, or else those of one budget.
 
     `size` says what the parameters and the setting are, empty where they differ within the family; of a family of settings
-    (families_of_settings) it is the shape.
+    (families_of_settings) it is the shape, or the depth and the parameters.
     """
 
     size: str
@@ -52,19 +55,49 @@ def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
     return tuple(Family("", budget, tuple(members)) for budget, members in by_budget(cells).items())
 
 
-def families_of_settings(cells: Iterable[Cell]) -> Iterator[tuple[str, Family]]:
-    """The cells of one shape, budget and validation set that differ in one setting alone, and the column of that."""
-    found: dict[tuple[object, ...], tuple[str, str, dict[str, Cell]]] = {}
-    for cell in cells:
-        for column in cell.settings:
-            name = ", ".join(filter(None, (cell.architecture.shape_name, cell.setting_but_for(column))))
-            same = (column, name, cell.budget, cell.validation)
-            _, _, members = found.setdefault(same, (column, name, {}))
-            members.setdefault(setting_words({column: cell.settings[column]}), cell)
-    for column, name, members in found.values():
-        if len(members) > 1:
-            alike = tuple(members.values())
-            yield column, Family(name, alike[0].budget, alike)
+def families_of_settings(cells: Sequence[Cell], listed: Mapping[str, Sequence[object]]) -> list[tuple[str, Family]]:
+    """The cells of one budget and validation set that differ in one setting alone, as `listed`, and the column of that.
+
+    They have one shape; or, of settings of the architecture, which may cost parameters, one depth and equal parameters.
+    """
+    places = {cell.name: place for place, cell in enumerate(cells)}
+    found: list[tuple[str, Family]] = []
+    for column in dict.fromkeys(column for cell in cells for column in cell.settings):
+        ordered = sorted(cells, key=partial(_place, column=column, listed=listed.get(column, ())))
+        same = ((cell.setting_but_for(column), cell.budget, cell.validation) for cell in ordered)
+        for (others, budget, _), members in grouped(zip(same, ordered, strict=True), itemgetter(0)).items():
+            for name, alike in _alike([cell for _, cell in members], column):
+                found.append((column, Family(", ".join(filter(None, (name, others))), budget, tuple(alike))))
+    return sorted(found, key=lambda family: min(places[cell.name] for cell in family[1].cells))
+
+
+def _place(cell: Cell, column: str, listed: Sequence[object]) -> tuple[int, float, str]:
+    """Where a cell's setting stands among those that are listed."""
+    return place_of(cell.settings[column], listed)
+
+
+def _alike(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, list[Cell]]]:
+    """The cells of each shape, and of each depth and size those of several shapes, one a setting; with what they share.
+
+    Where a setting has several cells of one depth and size, those of one FFN ratio belong together.
+    """
+    for shape, members in grouped(cells, lambda cell: cell.architecture.shape_name).items():
+        of_shape = list({str(cell.settings[column]): cell for cell in reversed(members)}.values())[::-1]
+        least, most = min(cell.parameters for cell in of_shape), max(cell.parameters for cell in of_shape)
+        sizes = f" ({compact(least)} to {compact(most)} parameters)" if most > least * EQUAL_SPAN else ""
+        if len(of_shape) > 1:
+            yield f"{shape}{sizes}", of_shape
+    if not column.startswith("architecture."):
+        return
+    for depth, members in grouped(cells, lambda cell: cell.architecture.depth).items():
+        for by_size in of_equal_size(enumerate(members), lambda member: member[1].parameters_non_embedding):
+            equal = [cell for _, cell in sorted(by_size, key=itemgetter(0))]
+            several = len({str(cell.settings[column]) for cell in equal}) < len(equal)
+            ratios = grouped(equal, lambda cell: round(cell.architecture.ffn / cell.architecture.width, 1))
+            for of_size in ratios.values() if several else [equal]:
+                apart = ({str(cell.settings[column]) for cell in of_size}, {cell.architecture.shape_name for cell in of_size})
+                if len(of_size) > 1 and all(len(names) == len(of_size) for names in apart):
+                    yield f"depth {depth}, {_size(of_size)}", of_size
 
 
 def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:
@@ -84,7 +117,12 @@ def of_equal_size(items: Iterable[ItemT], size: Callable[[ItemT], float]) -> Ite
         rest = rest[len(equal) :]
 
 
+def _size(cells: Iterable[Cell]) -> str:
+    """The parameters of cells of equal size in words."""
+    return f"{compact(float(np.median([cell.parameters_non_embedding for cell in cells])))} non-embedding parameters"
+
+
 def _family(cells: list[Cell], budget: Budget, setting: str) -> Family:
-    size = f"{compact(float(np.median([cell.parameters_non_embedding for cell in cells])))} non-embedding parameters"
+    size = _size(cells)
     ordered = sorted(cells, key=lambda cell: cell.architecture.sizes)
     return Family(f"{size}, {setting}" if setting else size, budget, tuple(ordered))
