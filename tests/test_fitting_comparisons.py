@@ -345,18 +345,26 @@ def test_settings_that_cost_parameters_are_compared_at_an_equal_shape_and_at_equ
     assert {*ledger["architecture.layer_groups"]} == {"none", "1"}
 
 
-def test_equal_parameters_of_several_ffn_ratios_are_compared_at_each(tmp_path: Path) -> None:
-    """Of two ratios and two activations the four shapes are of one size: GeGLU meets GELU at the ratio that both have."""
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([("gelu", 128, 512), ("geglu", 112, 448)], [(128, 112)]),  # one a setting
+        ([("gelu", 128, 512), ("gelu", 156, 312), ("geglu", 128, 341), ("geglu", 112, 448)], [(128, 128)]),  # of one width
+        ([("gelu", 128, 512), ("gelu", 156, 312), ("geglu", 112, 448), ("geglu", 140, 280)], [(128, 112), (156, 140)]),  # ratio
+        ([("gelu", 128, 512), ("geglu", 128, 512)], []),  # at one shape alone, with other parameters
+    ],
+)
+def test_equal_parameters_are_matched_by_width_or_else_by_the_ffn_ratio(
+    tmp_path: Path, sizes: list[tuple[str, int, int]], expected: list[tuple[int, int]]
+) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.activation": ["gelu", "geglu"]}})
-    shapes = {("gelu", 4.0): 128, ("gelu", 2.0): 160, ("geglu", 4.0): 112, ("geglu", 2.0): 144}
-    for (activation, ratio), width in shapes.items():
-        run = reshaped(run_config(2, width), ffn=int(ratio * width))
-        add_run(folder, in_setting(run, activation=activation))
-    pairs = [pair for pair in evidence_of(folder, include_unbracketed=True).comparisons.pairs if not pair.of_shapes]
-    assert {(pair.equal, pair.first, pair.second) for pair in pairs} == {
-        ("depth and parameters", "activation=geglu", "activation=gelu")
-    }
-    assert len(pairs) == 2
+    for activation, width, ffn in sizes:
+        add_run(folder, in_setting(reshaped(run_config(2, width), ffn=ffn), activation=activation))
+    found = evidence_of(folder, include_unbracketed=True)
+    widths = {cell.name: cell.architecture.width for cell in found.cells}
+    pairs = [pair for pair in found.comparisons.pairs if pair.equal == "depth and parameters"]
+    assert {(pair.first, pair.second) for pair in pairs} <= {("activation=geglu", "activation=gelu")}
+    assert sorted((widths[pair.second_cell], widths[pair.first_cell]) for pair in pairs) == expected
 
 
 def test_settings_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> None:

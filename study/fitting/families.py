@@ -77,10 +77,7 @@ def _place(cell: Cell, column: str, listed: Sequence[object]) -> tuple[int, floa
 
 
 def _alike(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, list[Cell]]]:
-    """The cells of each shape, and of each depth and size those of several shapes, one a setting; with what they share.
-
-    Where a setting has several cells of one depth and size, those of one FFN ratio belong together.
-    """
+    """The cells of each shape, and of each depth and size those of several shapes, one a setting; with what they share."""
     for shape, members in grouped(cells, lambda cell: cell.architecture.shape_name).items():
         of_shape = list({str(cell.settings[column]): cell for cell in reversed(members)}.values())[::-1]
         least, most = min(cell.parameters for cell in of_shape), max(cell.parameters for cell in of_shape)
@@ -92,12 +89,31 @@ def _alike(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, list[Cell]
     for depth, members in grouped(cells, lambda cell: cell.architecture.depth).items():
         for by_size in of_equal_size(enumerate(members), lambda member: member[1].parameters_non_embedding):
             equal = [cell for _, cell in sorted(by_size, key=itemgetter(0))]
-            several = len({str(cell.settings[column]) for cell in equal}) < len(equal)
-            ratios = grouped(equal, lambda cell: round(cell.architecture.ffn / cell.architecture.width, 1))
-            for of_size in ratios.values() if several else [equal]:
-                apart = ({str(cell.settings[column]) for cell in of_size}, {cell.architecture.shape_name for cell in of_size})
-                if len(of_size) > 1 and all(len(names) == len(of_size) for names in apart):
-                    yield f"depth {depth}, {_size(of_size)}", of_size
+            for of_size in _matched(equal, column):
+                yield f"depth {depth}, {_size(of_size)}", of_size
+
+
+def _matched(cells: Sequence[Cell], column: str) -> list[list[Cell]]:
+    """The cells of one depth and size that are one a setting, each of a shape of its own.
+
+    Where a setting has several they are matched by the width, as GeGLU's smaller FFN is with GELU's, or else by the FFN ratio.
+    """
+    keys: tuple[Callable[[Cell], float], ...] = (
+        lambda cell: cell.architecture.depth,
+        lambda cell: cell.architecture.width,
+        lambda cell: round(cell.architecture.ffn / cell.architecture.width, 1),
+    )
+    for key in keys:
+        groups = [group for group in grouped(cells, key).values() if len(group) > 1]
+        if found := [group for group in groups if _one_a_setting(group, column)]:
+            return found
+    return []
+
+
+def _one_a_setting(cells: Sequence[Cell], column: str) -> bool:
+    """Whether cells differ in their setting, and in their shape, from one another."""
+    names = [(str(cell.settings[column]), cell.architecture.shape_name) for cell in cells]
+    return all(len({*each}) == len(cells) for each in zip(*names, strict=True))
 
 
 def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from study.architecture import NONE, SIZES, Architecture
-from study.config import Budget, RunConfig
+from study.config import Budget, RunConfig, setting_words
 from study.counting import parameters
 from study.errors import InputError, Problem, told_together
 from study.named_records import donor_depth
@@ -284,7 +284,10 @@ def _shapes(spec: SweepSpec, varied: Mapping[str, Any], problems: dict[str, Prob
     assert spec.shapes is not None
     given = {path.removeprefix(_OF_ARCHITECTURE): value for path, value in varied.items()}
     architecture = spec.base.get("architecture", {}) | given
-    shapes = spec.shapes.combinations() if spec.shapes.iso_parameters is None else solved(spec.shapes, architecture, problems)
+    if spec.shapes.iso_parameters is None:
+        shapes = spec.shapes.combinations()
+    else:
+        shapes = solved(spec.shapes, architecture, problems, setting_words(varied))
     sizes = Counter(tuple(shape[size] for size in LARGEST) for shape in shapes)
     if not problems:
         for shape in (shape for shape, count in sizes.items() if count > 1):
@@ -293,15 +296,20 @@ def _shapes(spec: SweepSpec, varied: Mapping[str, Any], problems: dict[str, Prob
     return [dict(zip(LARGEST, shape, strict=True)) for shape in sizes]
 
 
-def solved(asked: Shapes, architecture: Mapping[str, Any], problems: dict[str, Problem]) -> list[dict[str, int]]:
-    """The shapes nearest to the parameters that are asked for; a target that no width meets is added to the problems."""
+def solved(
+    asked: Shapes, architecture: Mapping[str, Any], problems: dict[str, Problem], setting: str = ""
+) -> list[dict[str, int]]:
+    """The shapes nearest to the parameters that are asked for; a target that no width meets is added to the problems.
+
+    `setting` says in words what of the architecture is varied.
+    """
     shapes = []
     for target, depth, rules in product(asked.iso_parameters or (), asked.depth or (), asked.rules):
         found = rules.at_parameters(target, depth, _template(depth, architecture))
         reached = parameters(found).parameters_non_embedding
         if abs(reached / target - 1) > asked.tolerance:
             ratio = f" and FFN ratio {rules.ffn_ratio:g}" if len(asked.ffn_ratio) > 1 else ""
-            place = f"shapes.iso_parameters {target:,.0f} at depth {depth}{ratio}"
+            place = f"shapes.iso_parameters {target:,.0f} at depth {depth}{ratio}{f' with {setting}' if setting else ''}"
             problems[place] = Problem(
                 place,
                 f"the nearest width, {found.width}, has {reached:,} parameters; move the target, or allow it with tolerance "
