@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -25,7 +27,8 @@ from tests.test_branching import trunk_and_branch, with_budget
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 FUSED: tuple[Kernels, ...] = ("compiled", "graphed")
-ENCODINGS = pytest.mark.parametrize("encoding", ["learned", "rotary"])
+SHARED = {"layer_groups": 1, "embedding_width": 8, "activation": "swiglu", "norm_kind": "rms", "biases": "none"}
+KINDS = pytest.mark.parametrize("kind", [{}, {"position_encoding": "rotary"}, SHARED], ids=["BERT", "rotary", "shared"])
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +60,9 @@ def losses(folder: RunFolder) -> list[float]:
     return [row["train/loss"] for row in folder.metrics() if "train/loss" in row]
 
 
-def cuda_config(corpus: Path, encoding: str = "learned", **recipe: Any) -> RunConfig:
+def cuda_config(corpus: Path, kind: Mapping[str, Any] = MappingProxyType({}), **recipe: Any) -> RunConfig:
     changed = {"budget": {"steps": 40}, "dropout": 0.1, **recipe}
-    return config(corpus, architecture={"position_encoding": encoding}, recipe=changed)
+    return config(corpus, architecture=dict(kind), recipe=changed)
 
 
 def taught(corpus: Path, teacher: RunFolder) -> RunConfig:
@@ -96,9 +99,9 @@ def test_torch_compile_builds_on_the_threads_of_a_run_unless_told_otherwise(monk
 
 @pytest.mark.slow
 @pytest.mark.skipif(not can_compile("cpu"), reason="torch.compile finds no C++ compiler or no Python headers here")
-@ENCODINGS
-def test_a_compiled_run_on_cpu_learns_what_an_eager_one_does(corpus: Path, tmp_path: Path, encoding: str) -> None:
-    plain = config(corpus, architecture={"position_encoding": encoding})
+@KINDS
+def test_a_compiled_run_on_cpu_learns_what_an_eager_one_does(corpus: Path, tmp_path: Path, kind: dict[str, Any]) -> None:
+    plain = config(corpus, architecture=kind)
     eager = trained_apart(tmp_path / "eager", plain, kernels="eager")
     compiled = trained_apart(tmp_path / "compiled", plain, kernels="compiled")
     record = compiled.record()
@@ -111,11 +114,11 @@ def test_a_compiled_run_on_cpu_learns_what_an_eager_one_does(corpus: Path, tmp_p
 @needs_gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kernels", FUSED)
-@ENCODINGS
+@KINDS
 def test_fused_kernels_learn_what_eager_ones_do(
-    corpus: Path, tmp_path: Path, kernels: Kernels, precision: str, encoding: str
+    corpus: Path, tmp_path: Path, kernels: Kernels, precision: str, kind: dict[str, Any]
 ) -> None:
-    plain = cuda_config(corpus, encoding, precision=precision, dropout=0.0)
+    plain = cuda_config(corpus, kind, precision=precision, dropout=0.0)
     eager = trained_apart(tmp_path / "eager", plain, device="cuda", kernels="eager")
     fused = trained_apart(tmp_path / "fused", plain, device="cuda", kernels=kernels)
     record = fused.record()
