@@ -47,8 +47,8 @@ class Workers:
 
     def submit(self, job: Job | BaselineJob) -> Future[int]:
         """Start a score; the future resolves to 0, to PREEMPTED_EXIT, or to how the worker died."""
-        self._free.sort(key=lambda place: isinstance(place, Slot))  # a worker that is there goes before a new one
-        place = self._free.pop(0)
+        place = next((place for place in self._free if isinstance(place, Worker)), self._free[0])  # a worker costs nothing
+        self._free.remove(place)  # a list that is sorted while another thread adds to it loses what that adds
         worker = self._started(place) if isinstance(place, Slot) else place
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
