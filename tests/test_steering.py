@@ -341,6 +341,23 @@ def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path
         exclude(str(scores), results, "the GPU was broken")
 
 
+def test_who_excludes_a_run_is_told_by_number_where_the_system_has_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs as any number, to which no user belongs."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    run(tmp_path, FakeExecutor())
+    one = sweep_at(tmp_path).runs()[0]
+    exclude(str(one.path), tmp_path, "the GPU was broken")
+    assert json.loads(one.exclusion_file.read_text())["by"] == str(os.getuid())
+
+
 def test_a_damaged_exclusion_is_named(tmp_path: Path) -> None:
     run(tmp_path, FakeExecutor())
     one = sweep_at(tmp_path).runs()[0]

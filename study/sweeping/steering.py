@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -172,4 +173,12 @@ def _found(run: str, results: Path) -> list[RunFolder]:
 
 def _signed(values: dict[str, str]) -> dict[str, str]:
     """Values, and who says so, and when."""
-    return values | {"by": getpass.getuser(), "at": timestamp()}
+    return values | {"by": _user(), "at": timestamp()}
+
+
+def _user() -> str:
+    """The name of the user, in its place the number where the system knows no name, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
