@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 
 import click
@@ -45,9 +44,6 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # who read this has enough; say nothing at exit either
-        sys.exit(1)
     except (click.Abort, KeyboardInterrupt) as stopped:
         told = (stopped.__cause__ or stopped).args  # click turns an interrupt into an Abort
         click.echo("; ".join(["stopped", *map(str, told)]), err=True)
