@@ -14,6 +14,7 @@ from study.folders.sweep import SweepFolder
 from study.scoring.embedding import embed
 from study.scoring.pretrained import pretrained
 from study.training.execution import Execution
+from tests.live_memory import tracked_peak
 from tests.small import config, trained, write_corpus
 
 LINES = ["babadab", "gila nome dabe", "kame kame kame kame"]
@@ -39,6 +40,16 @@ def test_each_line_has_its_embedding(study: Any, run: RunFolder, texts: Path) ->
     np.testing.assert_allclose(np.load(texts.with_suffix(".npy")), expected, atol=1e-6)
     by_id = study("features", run.run_id[:8], texts, "--device", "cpu", "--results", SweepFolder.of(run).path.parent)
     assert by_id[:2] == (0, out)
+
+
+def test_features_are_all_that_is_kept_of_what_the_encoder_gives(run: RunFolder) -> None:
+    """A view of the first token would keep the outputs of all; 512 texts of 16 tokens are a batch."""
+    encoder = pretrained(run.path)
+    two, eight = (
+        tracked_peak(lambda n=batches: embed(encoder, ["kame " * 20] * (512 * n), None, "cls", "fp32", Execution()))  # type: ignore[misc]
+        for batches in (2, 8)
+    )
+    assert eight < 1.1 * two
 
 
 def test_a_parquet_file_keeps_the_texts_beside_the_embeddings(study: Any, run: RunFolder, texts: Path) -> None:

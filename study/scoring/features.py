@@ -50,28 +50,30 @@ def layer_features(
     """
     device = next(encoder.parameters()).device
     encoder.eval()
-    parts: dict[tuple[int, Pooling], list[NDArray[np.float32]]] = {}
-    batches = EvaluatedSplit(collate)
-    for on_cpu in batches:
+    found: dict[tuple[int, Pooling], NDArray[np.float32]] = {}
+    for on_cpu in EvaluatedSplit(collate):
         if stop.received:
             raise Preempted
-        batch = move_data_to_device(on_cpu, device)
+        batch, places = move_data_to_device(on_cpu, device), _places(collate.inputs, on_cpu.rows.numpy())
         with autocast(device.type, precision):
             outputs = encoder.layers(batch.tokens, batch.segments, batch.attended)
         for layer, output_BxSxH in enumerate(outputs):
             for pooling in poolings if layers(layer) else ():
-                found = pooled(output_BxSxH.float(), batch, pooling)
-                parts.setdefault((layer, pooling), []).append(found.cpu().numpy())
-    order = _order(collate.inputs, np.concatenate(batches.rows))
-    return {key: np.concatenate(found)[order] for key, found in parts.items()}
+                features = pooled(output_BxSxH.float(), batch, pooling)
+                if (layer, pooling) not in found:
+                    found[layer, pooling] = np.empty((_count(collate.inputs), features.shape[1]), np.float32)
+                found[layer, pooling][places] = features.cpu().numpy()
+    return found
 
 
-def _order(inputs: Inputs, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What puts features in the order of inputs, where batches went by length; words follow their inputs."""
-    words = inputs.word_places
-    if words is None:
-        return np.argsort(rows)
-    counts = words.lengths[rows]
-    begins = np.concatenate([[0], np.cumsum(counts)])[:-1]
-    of_row = np.argsort(rows)
-    return np.concatenate([np.arange(begins[place], begins[place] + counts[place]) for place in of_row])
+def _count(inputs: Inputs) -> int:
+    """How many features there are of a layer: one an input, or one a word."""
+    return len(inputs) if inputs.word_places is None else len(inputs.word_places.values)
+
+
+def _places(inputs: Inputs, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the features of a batch of inputs stand, or of their words."""
+    if inputs.word_places is None:
+        return rows
+    starts = inputs.word_places.starts
+    return np.concatenate([np.arange(starts[row], starts[row + 1]) for row in rows])
