@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from study.benching.tables import TITLES, as_line, as_text
 from study.options import FiniteRange, as_json, device_option, output_folder, threads_option
-
-if TYPE_CHECKING:
-    from study.benching.command import Choice
 
 
 @click.command()
@@ -44,8 +40,7 @@ def bench(
 
     vocabularies = None if vocabulary is None else read_whole_numbers("--vocabulary", vocabulary)
     choice = Choice(**options, vocabularies=vocabularies, dtypes=_dtypes(dtype))
-    others: dict[str, Any] = {"laws": _laws, "finetune": partial(_fine_tuning, choice)}
-    results, rows = run(choice, only, output, lambda section, row: click.echo(as_line(section, row), err=True), others)
+    results, rows = run(choice, only, output, lambda section, row: click.echo(as_line(section, row), err=True), {"laws": _laws})
     for figure in (training_speed, roofline):
         figure.draw_file(results.file)
     if as_json:
@@ -65,20 +60,6 @@ def _laws(tell: Callable[[dict[str, Any]], None]) -> None:
     ledger, table = ledger_seconds()
     tell(figure(f"a fit to a ledger of {CELLS * RUNS_OF_A_CELL:,} runs", ledger, "s"))
     tell(figure("over a fit to a table of as many rows", ledger / table, "times"))
-
-
-def _fine_tuning(choice: Choice, tell: Callable[[dict[str, Any]], None]) -> None:
-    """Fine-tune, here and in transformers' Trainer."""
-    from study.benching.figures import figure
-    from study.scoring.benchmark import TARGET, measure_fine_tuning
-
-    def told(row: dict[str, Any]) -> None:
-        speeds = f"{row['tokens_per_second']:,.0f} tokens/s, Trainer {row['trainer_tokens_per_second']:,.0f}"
-        what = f"fine-tuning {row['model']} on texts as long as {row['task']}'s, over Trainer"
-        sentence = f"{row['model']}, {row['task']}, {row['dtype']}: {speeds}."
-        tell(figure(what, row["versus_trainer"], "times", at_least=TARGET, sentence=sentence))
-
-    measure_fine_tuning(choice.resolved_device(), choice.resolved_threads(), told)
 
 
 def _dtypes(text: str | None) -> Any:

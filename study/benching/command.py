@@ -18,6 +18,7 @@ from study.benching.cases import (
     read_shapes,
 )
 from study.benching.figures import Tell
+from study.benching.fine_tuning import measure_fine_tuning
 from study.benching.results import Results
 from study.benching.roofline import measure_roofline
 from study.benching.sharing import measure_sharing
@@ -93,11 +94,12 @@ def run(
 ) -> tuple[Results, dict[str, list[dict[str, Any]]]]:
     """Measure the sections of `only`, or the device's own, and return where they are kept and their rows.
 
-    `others` are sections that other parts of the workbench measure.
+    `others` are sections that are measured in the half of the workbench that trains nothing.
     """
     cases, device, threads = choice.cases(), choice.resolved_device(), choice.resolved_threads()
     sections: dict[str, Callable[[Tell], None]] = {
         "train": lambda tell: measure_training(cases, choice.resolved_rounds(), tell),
+        "finetune": lambda tell: measure_fine_tuning(device, threads, choice.resolved_rounds(), tell),
         "sharing": lambda tell: measure_sharing(device, tell),
         "overhead": lambda tell: measure_overhead(threads, choice.resolved_rounds(), tell),
         "start": measure_starting,

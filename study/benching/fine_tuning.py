@@ -9,11 +9,9 @@ logs while it is timed.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,8 @@ import pytorch_lightning as pl
 import torch
 
 from study.architecture import Architecture
+from study.benching.figures import Tell, figure
+from study.benching.stopwatch import STEPS, WARM_UP, Stopwatch
 from study.memory import Device, Precision
 from study.model.task_model import TaskModel
 from study.named_models import named
@@ -30,18 +30,14 @@ from study.scoring.encoding import Inputs
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.ragged import Ragged
 from study.scoring.task_inputs import TaskInputs
-from study.scoring.trainer_peer import STEPS, WARM_UP, synchronise, trainer_tokens_per_second
 from study.scoring.training import prepare_process
 from study.tasks.examples import TaskData, TextExample
 from study.tasks.spec import Source, TaskSpec
 from study.training.execution import resolve_precision
 from study.training.trainer import lightning_trainer
 
-ROUNDS = 3
 TARGET = 1.5
 """How many times Trainer's tokens/s ours should be."""
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -68,29 +64,24 @@ TASKS = (Drawn("CoLA", 8551, 2.370, 0.332, 5587), Drawn("MRPC", 3668, 3.943, 0.2
 MODELS = ("bert-tiny", "bert-mini")
 
 
-def measure_fine_tuning(device: Device, threads: int, tell: Callable[[Row], None], rounds: int = ROUNDS) -> None:
-    """Tokens/s here and in Trainer for each model and task: medians over rounds in turns, the ratio within each round."""
+def measure_fine_tuning(device: Device, threads: int, rounds: int, tell: Tell) -> None:
+    """How many times Trainer's tokens/s ours are for each model and task: medians of the ratios within rounds."""
+    from study.benching.fine_tuning_peer import trainer_tokens_per_second
+
     prepare_process(threads)
+    precision = resolve_precision("auto", device)
     for model in MODELS:
+        architecture = named(model)
         for task in TASKS:
-            tell(_row(named(model), model, task, device, rounds))
-
-
-def _row(architecture: Architecture, model: str, task: Drawn, device: Device, rounds: int) -> Row:
-    tokens, precision = task.tokens(architecture.vocabulary), resolve_precision("auto", device)
-    ours, theirs = [], []
-    for _ in range(rounds):
-        ours.append(ours_tokens_per_second(architecture, tokens, device, precision))
-        theirs.append(trainer_tokens_per_second(architecture, tokens, device, precision))
-    ratios = [own / other for own, other in zip(ours, theirs, strict=True)]
-    return {
-        "model": model,
-        "task": task.name,
-        "dtype": precision,
-        "tokens_per_second": median(ours),
-        "trainer_tokens_per_second": median(theirs),
-        "versus_trainer": median(ratios),
-    }
+            tokens, ours, theirs = task.tokens(architecture.vocabulary), [], []
+            for _ in range(rounds):
+                ours.append(ours_tokens_per_second(architecture, tokens, device, precision))
+                theirs.append(trainer_tokens_per_second(architecture, tokens, device, precision))
+            ratio = median(own / other for own, other in zip(ours, theirs, strict=True))
+            what = f"fine-tuning {model} on texts as long as {task.name}'s, over Trainer"
+            speeds = f"{median(ours):,.0f} tokens/s, Trainer {median(theirs):,.0f}"
+            sentence = f"{model}, {task.name}, {precision}: {speeds}."
+            tell(figure(what, ratio, "times", at_least=TARGET, sentence=sentence))
 
 
 def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: Device, precision: Precision) -> float:
@@ -104,7 +95,7 @@ def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: D
         encoder="benchmark", task="drawn", task_fingerprint="0", metric="accuracy", protocol="fine_tune", update="all"
     )
     module = FineTuning(config, data, TaskModel(architecture, len(pieces), "sequence", 2, Knobs().dropout))
-    clock = _Clock(device, module)
+    watch = Stopwatch(device)
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
         trainer = lightning_trainer(
             device,
@@ -114,28 +105,21 @@ def ours_tokens_per_second(architecture: Architecture, tokens: Ragged, device: D
             max_steps=WARM_UP + STEPS[device],
             limit_val_batches=0,
             logger=False,
-            callbacks=[clock],
+            callbacks=[_Timer(watch, module)],
         )
         trainer.fit(module, TaskBatches(module))
-    return clock.tokens / clock.seconds
+    return watch.tokens_per_second
 
 
-class _Clock(pl.Callback):
-    """Times the steps after the first few and counts their tokens."""
+class _Timer(pl.Callback):
+    """Tells a stopwatch of every step and the tokens so far."""
 
-    def __init__(self, device: Device, module: FineTuning) -> None:
-        self.device, self.module = device, module
-        self.tokens, self.seconds, self._started = 0, 0.0, 0.0
+    def __init__(self, watch: Stopwatch, module: FineTuning) -> None:
+        self.watch, self.module = watch, module
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """Start after the last step of the warm-up, and stop after the last of all."""
-        if trainer.global_step == WARM_UP:
-            synchronise(self.device)
-            self._started, self.tokens = perf_counter(), -self.module.tokens_done
-        elif trainer.global_step == trainer.max_steps:
-            synchronise(self.device)
-            self.seconds = perf_counter() - self._started
-            self.tokens += self.module.tokens_done
+        """A step is done."""
+        self.watch.step(trainer.global_step, self.module.tokens_done)
 
 
 def _task(count: int) -> TaskData:
