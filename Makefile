@@ -18,7 +18,7 @@ CHECK_VERSION = import sys; sys.version_info >= (3, 11) or sys.exit("scaling-stu
   name another one, as in: make install PYTHON=python3.12" % sys.version_info[:2])
 
 .DEFAULT_GOAL := help
-.PHONY: help install study test slow faults lint dashboard replicate bench scale reference constraints
+.PHONY: help install study test slow faults lint dashboard replicate bench reference constraints
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s%s\n", $$1, $$2 }' Makefile
@@ -45,9 +45,6 @@ replicate: .venv/.installed ## fit published scaling studies again, into results
 
 bench: .venv/.installed-dev ## measure training speed and all else that should be fast, into results/bench
 	.venv/bin/study bench
-
-scale: .venv/.installed ## time the coordination of 10,000 instant runs on 1,000 slots
-	.venv/bin/python -m study.sweeping.simulation
 
 reference: .venv/.installed ## write the committed answers and figures anew from their records
 	for sweep in results/reference/*/sweep.yaml; do .venv/bin/study report $$(dirname $$sweep) > /dev/null || exit 1; done

@@ -17,6 +17,7 @@ from study.benching.cases import (
     cases_of_shapes,
     read_shapes,
 )
+from study.benching.coordinating import measure_coordinating
 from study.benching.figures import Tell
 from study.benching.fine_tuning import measure_fine_tuning
 from study.benching.results import Results
@@ -30,7 +31,7 @@ from study.machine import cores
 from study.memory import Device, Precision
 
 BY_DEVICE: dict[Device, tuple[str, ...]] = {
-    "cpu": ("train", "finetune", "overhead", "start", "data", "validation", "laws", "roofline"),
+    "cpu": ("train", "finetune", "overhead", "start", "coordination", "data", "validation", "laws", "roofline"),
     "cuda": ("train", "sharing"),
 }
 """What is measured where nothing is chosen."""
@@ -103,6 +104,7 @@ def run(
         "sharing": lambda tell: measure_sharing(device, tell),
         "overhead": lambda tell: measure_overhead(threads, choice.resolved_rounds(), tell),
         "start": measure_starting,
+        "coordination": measure_coordinating,
         "data": lambda tell: measure_data(threads, tell),
         "validation": lambda tell: measure_validation(threads, tell),
         "roofline": lambda tell: measure_roofline(device, threads, tell),

@@ -1,18 +1,15 @@
 """How soon things start: commands as whole processes, and runs of a sweep from submission to their first step.
 
-Runs are started in a process of its own (`python -m study.benching.starting FOLDER`), with a cache and results of its own, as
-`study launch` would.
+Runs are started in a process of its own (study.benching.apart), as `study launch` would.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import random
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
@@ -21,7 +18,8 @@ from typing import Any
 import yaml
 
 from study import machine
-from study.benching.figures import Tell, failed, figure
+from study.benching.apart import measure_apart
+from study.benching.figures import Tell, figure
 
 CALLS, RUNS, SWEPT = 7, 8, 100
 """How often a command is called; runs that are started one after the other; runs of the sweep."""
@@ -40,16 +38,7 @@ def measure_starting(tell: Tell) -> None:
     for arguments, limit in COMMANDS:
         seconds = median(_process_seconds(arguments) for _ in range(CALLS))
         tell(figure(f"study {' '.join(arguments)}, a whole process", seconds, "s", at_most=limit))
-    with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        environment = os.environ | {"STUDY_CACHE": f"{folder}/cache"}
-        module = [sys.executable, "-m", "study.benching.starting", folder]
-        done = subprocess.run(module, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        tell(failed("starting runs", lines[-1] if lines else f"exit status {done.returncode}"))
-        return
-    for row in json.loads(done.stdout):
-        tell(row)
+    measure_apart("study.benching.starting", "starting runs", tell)
 
 
 def _process_seconds(arguments: tuple[str, ...]) -> float:

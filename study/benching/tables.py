@@ -16,6 +16,7 @@ TITLES = {
     "sharing": "Small runs that share the device: throughput of all together",
     "overhead": "What surrounds a step",
     "start": "Starting",
+    "coordination": "Coordinating",
     "data": "Data",
     "validation": "Validation",
     "laws": "Laws",
@@ -34,6 +35,8 @@ LEGENDS = {
     "rounds in turns, ratios within a round; both sides work in the precision that scores have there, and neither evaluates, "
     "saves or logs.",
     "sharing": "k runs in processes of their own, 32 x 128 tokens a step; relative is all of them against one.",
+    "coordination": "A sweep of runs that end at once, with real folders and records and the display of a launch, and a restart"
+    " with all of its records, in a process of its own.",
     "roofline": "One size at a time around a middle shape, in fp32 on CPU and bf16 on CUDA. The roof is the lower of the best "
     "matrix-product rate and intensity times the measured memory bandwidth. The sizes that fall off it are profiled, and so is "
     "the best of their axis; on a CPU what the operations leave of a step is Python's, on a GPU it is idle between kernels.",

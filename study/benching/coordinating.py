@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
-import tempfile
+import json
+import sys
 import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from study.benching.apart import measure_apart
+from study.benching.figures import Tell, figure
 from study.config import RunConfig
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
@@ -23,6 +25,9 @@ from study.sweeping.coordinator import Coordinator
 from study.sweeping.display import LaunchDisplay
 from study.sweeping.plan import Plan
 from study.sweeping.spec import SweepSpec
+
+RUNS, SLOTS = 10_000, 1_000
+"""The sweep whose figures are told."""
 
 DATA = "simulated"
 RUNS_PER_CELL = 4
@@ -79,11 +84,11 @@ class Figures:
     runs: int
     slots: int
     plan_seconds: float
-    milliseconds_per_run: float
-    cpu_milliseconds_per_run: float
+    seconds_per_run: float
+    cpu_seconds_per_run: float
     restart_seconds: float
     cpu_restart_seconds: float
-    peak_memory_megabytes: float
+    peak_memory_bytes: int
 
 
 def simulated_values(runs: int) -> dict[str, Any]:
@@ -144,26 +149,32 @@ def simulate(folder: SweepFolder, runs: int, slots: int) -> Figures:
         runs=done,
         slots=slots,
         plan_seconds=planned - began,
-        milliseconds_per_run=1000 * (ended - planned) / done,
-        cpu_milliseconds_per_run=1000 * cpu / done,
+        seconds_per_run=(ended - planned) / done,
+        cpu_seconds_per_run=cpu / done,
         restart_seconds=restarted - ended,
         cpu_restart_seconds=cpu_again,
-        peak_memory_megabytes=peak_resident_bytes() / 1e6,
+        peak_memory_bytes=peak_resident_bytes(),
     )
 
 
-def main() -> None:
-    """Print the figures of one simulated sweep."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10_000)
-    parser.add_argument("--slots", type=int, default=1_000)
-    parser.add_argument("--folder", type=Path, help="where the sweep's folder is made; a temporary one by default")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        figures = simulate(SweepFolder(Path(folder) / "simulated"), asked.runs, asked.slots)
-    for name, value in asdict(figures).items():
-        print(f"{name.replace('_', ' '):<26}{value:>10,.{1 if isinstance(value, float) else 0}f}")  # noqa: T201
+def rows_of(found: Figures) -> list[dict[str, Any]]:
+    """The figures of a simulated sweep as rows."""
+    each, restart = f"each of {found.runs:,} runs on {found.slots:,} slots", "a restart with their records"
+    return [
+        figure("planning", found.plan_seconds, "s"),
+        figure(each, found.seconds_per_run, "s"),
+        figure(f"{each}, CPU time", found.cpu_seconds_per_run, "s"),
+        figure(restart, found.restart_seconds, "s"),
+        figure(f"{restart}, CPU time", found.cpu_restart_seconds, "s"),
+        figure("the most memory of all this", found.peak_memory_bytes, "bytes"),
+    ]
+
+
+def measure_coordinating(tell: Tell) -> None:
+    """Time a simulated sweep in a process of its own, whose memory is in the figures."""
+    measure_apart("study.benching.coordinating", "coordinating", tell)
 
 
 if __name__ == "__main__":
-    main()
+    told = rows_of(simulate(SweepFolder(Path(sys.argv[1]) / "simulated"), RUNS, SLOTS))
+    sys.stdout.write(json.dumps(told))

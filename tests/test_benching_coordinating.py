@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from study.benching.apart import measure_apart
+from study.benching.coordinating import Figures, rows_of, simulate
 from study.folders.sweep import SweepFolder
-from study.sweeping.simulation import Figures, simulate
 
 
 def simulated(root: Path, runs: int, slots: int) -> Figures:
@@ -19,7 +21,7 @@ def test_a_run_of_a_large_sweep_costs_what_one_of_a_small_sweep_does(tmp_path: P
     simulated(tmp_path, 100, 10)  # imports are not in the first figure
     small, large = simulated(tmp_path, 320, 60), simulated(tmp_path, 2400, 480)
     assert (small.runs, large.runs) == (320, 2400)
-    assert large.cpu_milliseconds_per_run < 1.5 * small.cpu_milliseconds_per_run
+    assert large.cpu_seconds_per_run < 1.5 * small.cpu_seconds_per_run
     assert large.cpu_restart_seconds / large.runs < 1.5 * small.cpu_restart_seconds / small.runs
 
 
@@ -27,3 +29,16 @@ def test_a_simulated_sweep_ends_every_run_once(tmp_path: Path) -> None:
     assert simulated(tmp_path, 60, 20).runs == 60
     folder = SweepFolder(tmp_path / "60-20")
     assert len(folder.records()) == 60
+
+
+def test_the_figures_name_the_sweep_and_are_seconds_and_bytes() -> None:
+    rows = rows_of(Figures(10_000, 1_000, 1.5, 0.0048, 0.0034, 8.8, 8.6, 650_000_000))
+    assert (rows[1]["what"], rows[1]["value"]) == ("each of 10,000 runs on 1,000 slots", 0.0048)
+    assert [row["unit"] for row in rows] == [*["s"] * 5, "bytes"]
+
+
+def test_a_module_that_cannot_be_measured_says_why() -> None:
+    rows: list[dict[str, Any]] = []
+    measure_apart("study.benching.nowhere", "what is nowhere", rows.append)
+    assert [(row["what"], row["value"]) for row in rows] == [("what is nowhere", None)]
+    assert "No module named study.benching.nowhere" in rows[0]["error"]
