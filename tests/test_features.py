@@ -11,7 +11,7 @@ import pytest
 
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
-from study.scoring.embedding import embed
+from study.scoring.embedding import embed, read_texts
 from study.scoring.pretrained import pretrained
 from study.training.execution import Execution
 from tests.live_memory import tracked_peak
@@ -50,6 +50,12 @@ def test_features_are_all_that_is_kept_of_what_the_encoder_gives(run: RunFolder)
         for batches in (2, 8)
     )
     assert eight < 1.1 * two
+
+
+def test_line_ends_and_the_mark_of_another_system_are_no_part_of_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_bytes("\ufeff".encode() + "\r\n".join([*LINES, ""]).encode())
+    assert read_texts(path) == LINES
 
 
 def test_a_parquet_file_keeps_the_texts_beside_the_embeddings(study: Any, run: RunFolder, texts: Path) -> None:

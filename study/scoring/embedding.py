@@ -31,7 +31,7 @@ SHOWN = 8
 def read_texts(path: Path) -> list[str]:
     """The texts of a file, one a line; raises InputError where it cannot be read or a line is empty."""
     try:
-        texts = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
+        texts = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise InputError.at(str(path), f"is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
