@@ -20,7 +20,6 @@ from study.grouping import grouped
 from study.paths import path_from
 from study.quantities import count_text
 from study.records import RunRecord, cell_of, ledger
-from study.schema import flatten
 from study.score_config import GRID, Downstream
 from study.score_records import scores_of, write_scores
 from study.scoring.coordinator import Coordinator
@@ -135,9 +134,8 @@ def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...]) -> list[Run
     """The usable records of a cell that have the tuned knobs of its best; all where nothing had to be chosen."""
     losses = {record.run_id: loss for record in records if (loss := record.usable_loss_nats) is not None}
     usable = [record for record in records if record.run_id in losses]
-    values = {record.run_id: flatten(record.config.to_dict()) for record in records}
-    knobs = {run_id: tuple(flat[path] for path in tuned) for run_id, flat in values.items()}
-    if len(set(knobs.values())) == 1:
+    knobs = {record.run_id: record.config.values_of(tuned) for record in records}
+    if all(values == knobs[records[0].run_id] for values in knobs.values()):
         return usable
     first_seed = min(record.config.seed for record in records)
     at_first = [record.run_id for record in usable if record.config.seed == first_seed]

@@ -12,7 +12,7 @@ from typing import Any
 from study.config import RunConfig
 from study.errors import InputError
 from study.records import RunRecord
-from study.schema import deep_merge, flatten, set_path
+from study.schema import deep_merge, set_path
 from study.sweeping.spec import SweepSpec
 from study.sweeping.tuning import Line, sought, start_near
 
@@ -67,7 +67,7 @@ class Cell:
         tuning = tuning or self.tuning(records)
         if not tuning.over or tuning.best is None:
             return tuning.missing
-        knobs = {path: flatten(tuning.best.to_dict())[path] for path in self.spec.tune}
+        knobs = tuning.best.values_of(self.spec.tune)
         repeats = [self.variant(knobs, seed) for seed in self.spec.seed_values[1:]]
         return [config for config in repeats if config.key not in records]
 
@@ -160,7 +160,7 @@ class Cell:
 
         Those that no run can have, such as a share above 1, are left out.
         """
-        knobs = {path: flatten(best.to_dict())[path] for path in self.spec.tune}
+        knobs = best.values_of(self.spec.tune)
         found = []
         for path, tuned in self.spec.tune.items():
             line = tuned.line()
