@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +38,7 @@ class TaskInputs:
     pad: int
     segments: int
 
-    @property
+    @cached_property
     def label_scale(self) -> tuple[float, float]:
         """Mean and deviation of the train labels, the deviation 1 where all are equal."""
         labels = self.splits["train"].labels
