@@ -33,13 +33,14 @@ from study.model.masked_language_model import MaskedLanguageModel
 from study.ownership import Attempt
 from study.randomness import Stream, stream_seed
 from study.records import State
-from study.training import filing, trainer
+from study.training import filing
 from study.training.callbacks import Checkpointer
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint
 from study.training.execution import Execution
 from study.training.filing import Outcome, failure_of, tidy
 from study.training.run import train
 from study.training.stopping import StopSignal
+from study.training.trainer import Training
 from study.training.watchdog import Watchdog
 from tests.ranks import ranks_said
 from tests.small import config, overflow_at, run_folder, stop_after, trained, write_corpus
@@ -356,7 +357,7 @@ def test_a_torn_row_is_repaired_and_later_rows_are_not_kept(
 def test_a_run_that_was_replaced_before_its_first_step_leaves_the_rows_of_the_other_attempt(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted, row, module_of = config(corpus), b'{"trainer/step": 7, "train/loss": 5.0}\n', trainer._module_of
+    wanted, row, module_of = config(corpus), b'{"trainer/step": 7, "train/loss": 5.0}\n', Training._module
     folder = run_folder(tmp_path, wanted)
 
     def replaced(*arguments: Any) -> MaskedLanguageModelling:
@@ -364,7 +365,7 @@ def test_a_run_that_was_replaced_before_its_first_step_leaves_the_rows_of_the_ot
         folder.metrics_file.write_bytes(row)
         return module_of(*arguments)
 
-    monkeypatch.setattr(trainer, "_module_of", replaced)
+    monkeypatch.setattr(Training, "_module", replaced)
     assert train(wanted, folder, "test", Execution(), StopSignal()) == "PREEMPTED"
     assert folder.metrics_file.read_bytes() == row
 

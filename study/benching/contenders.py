@@ -29,8 +29,7 @@ from study.randomness import Stream, stream_seed
 from study.training.allocation import keep_freed_memory
 from study.training.execution import Execution, resolve_kernels
 from study.training.stopping import StopSignal
-from study.training.trainer import fit, masker_of
-from study.training.watchdog import Watchdog
+from study.training.trainer import Training, masker_of
 
 COPIED, COPIES = 2**26, 8
 """Numbers that are copied to measure the memory's bandwidth, 256 MB, more than any cache holds; how often between two looks."""
@@ -104,13 +103,7 @@ def _train(case: Case, folder: Path, callback: pl.Callback) -> None:
     data.mkdir()
     prepared = drawn_data(data, case.architecture.vocabulary, case.sequence_length)
     execution = Execution(case.device, threads=case.threads, checkpoint_seconds=float("inf"))
-    watchdog = Watchdog(float("inf"), never)
-    fit(case.config(), prepared, RunFolder(data), execution, StopSignal(), watchdog, callbacks=[callback])
-
-
-def never(reason: str) -> None:
-    """What a watchdog without a limit never does."""
-    raise AssertionError(reason)
+    Training(case.config(), prepared, RunFolder(data), execution).fit(StopSignal(), callbacks=[callback])
 
 
 def bare(case: Case, folder: Path, channel: Connection) -> None:

@@ -12,7 +12,6 @@ import pytorch_lightning as pl
 import torch
 
 from study.benching.cases import Case
-from study.benching.contenders import never
 from study.benching.synthetic import drawn_data
 from study.config import RunConfig
 from study.counting import parameters
@@ -22,8 +21,7 @@ from study.schema import deep_merge
 from study.training.checkpoints import DurableCheckpointIO
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
-from study.training.trainer import fit
-from study.training.watchdog import Watchdog
+from study.training.trainer import Training
 
 REPEATS, STEPS, VALIDATED_STEPS = 5, 30, 400
 """How often a checkpoint is saved, the steps beside which batches are loaded, and those of the run that validates."""
@@ -97,5 +95,5 @@ def _run(case: Case, config: RunConfig, folder: Path, validation_sequences: int)
     folder.mkdir()
     prepared = drawn_data(folder, case.architecture.vocabulary, case.sequence_length, validation_sequences)
     execution, times = Execution(case.device, threads=case.threads), _Times()
-    fit(config, prepared, RunFolder(folder), execution, StopSignal(), Watchdog(float("inf"), never), callbacks=[times])
+    Training(config, prepared, RunFolder(folder), execution).fit(StopSignal(), callbacks=[times])
     return times

@@ -36,7 +36,7 @@ def shared_log_interval(config: RunConfig) -> int | None:
 class Branching(pl.Callback):
     """Saves the run's state where others leave it, and notes in its own folder where its state came from.
 
-    `check` is asked before a write (see study.training.trainer.fit). A state that cannot be written now is left out.
+    `check` is asked before a write (see study.training.trainer.Training.fit). A state that cannot be written now is left out.
 
     A checkpoint names the run that saved it. The sweep puts a trunk's state among the checkpoints of a run that has none;
     the run resumes from it as from its own, and this writes `trunk.json`.

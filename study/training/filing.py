@@ -14,17 +14,14 @@ import safetensors.torch
 import torch
 
 from study.architecture import Architecture
-from study.config import RunConfig
-from study.data.prepared import PreparedData
 from study.durable_files import FULL_DISK, patiently, write_atomically
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.work import WorkFolder
-from study.memory import Precision
 from study.ownership import Attempt
 from study.records import Ending, RunRecord, State, counts_of, seconds_per_step, timestamp
-from study.training.execution import Execution, environment, peak_memory_bytes
-from study.training.trainer import Trained
+from study.training.execution import environment, peak_memory_bytes
+from study.training.trainer import Trained, Training
 
 UNIGRAM_MARGIN = 0.03
 """A run whose loss is above (1 − margin) · unigram entropy has learned next to nothing about context."""
@@ -46,12 +43,8 @@ class Outcome:
 class Filing:
     """Files what one attempt at a run leaves."""
 
-    config: RunConfig
-    prepared: PreparedData
-    folder: RunFolder
+    training: Training
     sweep: str
-    execution: Execution
-    precision: Precision
     attempt: Attempt
     teacher: Architecture | None = None
     donor_depth: int | None = None
@@ -59,39 +52,38 @@ class Filing:
     def file(self, outcome: Outcome) -> None:
         """Write what a run leaves, waiting while the folder is out of reach; raises Fenced where the run is another's now."""
         self.attempt.check()
-        weights_sha256 = None
+        config, folder, weights_sha256 = self.training.config, self.training.folder, None
         if outcome.trained is not None:
             try:
                 weights_sha256 = self._write_results(outcome.trained)
             except OSError as error:
                 outcome = Outcome("FAILED", reason_of(error))
         assert outcome.state != "PREEMPTED", "a run that was told to stop has not ended"
-        facts = _facts(outcome, self.config, self.prepared, self.folder, self.teacher)
-        facts |= _surroundings(self.prepared, self.execution, self.precision)
+        facts = _facts(outcome, self.training, self.teacher) | _surroundings(self.training)
         record = RunRecord(
-            run_id=self.folder.run_id,
+            run_id=folder.run_id,
             sweep=self.sweep,
             state=outcome.state,
             reason=outcome.reason,
-            config=self.config,
+            config=config,
             attempts=self.attempt.number,
             started_at=self.attempt.started_at,
             finished_at=timestamp(),
             weights_sha256=weights_sha256,
-            layers_cut=None if self.donor_depth is None else self.donor_depth - self.config.architecture.depth,
+            layers_cut=None if self.donor_depth is None else self.donor_depth - config.architecture.depth,
             **facts,
         )
-        patiently(lambda: self.folder.file_record(record), check=self.attempt.check)
-        tidy(self.folder, outcome.state)
+        patiently(lambda: folder.file_record(record), check=self.attempt.check)
+        tidy(folder, outcome.state)
 
     def _write_results(self, trained: Trained) -> str:
         """Write the weights and the validation losses, and return the SHA-256 of the weights' file.
 
         Raises OSError where the disk is full or out of reach, and Fenced.
         """
-        weights = safetensors.torch.save(trained.module.model.state_dict())
-        patiently(lambda: write_atomically(self.folder.weights_file, weights), check=self.attempt.check)
-        patiently(lambda: self.folder.write_validation_losses(trained.validation.nats.numpy()), check=self.attempt.check)
+        folder, weights = self.training.folder, safetensors.torch.save(trained.module.model.state_dict())
+        patiently(lambda: write_atomically(folder.weights_file, weights), check=self.attempt.check)
+        patiently(lambda: folder.write_validation_losses(trained.validation.nats.numpy()), check=self.attempt.check)
         return hashlib.sha256(weights).hexdigest()
 
     def give_up(self, reason: str) -> None:
@@ -144,10 +136,9 @@ def reason_of(error: Exception) -> str:
     return f"disk full: {error}" if full else f"{type(error).__name__}: {error}"
 
 
-def _facts(
-    outcome: Outcome, config: RunConfig, prepared: PreparedData, folder: RunFolder, teacher: Architecture | None
-) -> dict[str, Any]:
+def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -> dict[str, Any]:
     """What the record says of the training itself; what was not reached is left out."""
+    config, folder = training.config, training.folder
     rows = list(_rows(folder))
     steps = config.steps if outcome.trained else max((row["trainer/step"] for row in rows), default=0)
     tokens = steps * config.recipe.batch_tokens
@@ -163,7 +154,7 @@ def _facts(
             "loss_standard_error_nats": validation.standard_error,
             "accuracy": validation.accuracy,
             "validation_masked_tokens": int(validation.tokens.sum()),
-            "stuck_at_unigram": validation.loss > (1 - UNIGRAM_MARGIN) * prepared.unigram_entropy_nats,
+            "stuck_at_unigram": validation.loss > (1 - UNIGRAM_MARGIN) * training.prepared.unigram_entropy_nats,
             "wall_seconds": seconds,
             "start_seconds": start,
             "tokens_per_second": config.recipe.batch_tokens / seconds_per_step(seconds, start, own_steps) if own_steps else 0.0,
@@ -177,13 +168,14 @@ def _rows(folder: RunFolder) -> Iterator[dict[str, Any]]:
         yield from folder.metrics()
 
 
-def _surroundings(prepared: PreparedData, execution: Execution, precision: Precision) -> dict[str, Any]:
+def _surroundings(training: Training) -> dict[str, Any]:
     """What the record says of the data and the machine."""
+    prepared, execution = training.prepared, training.execution
     return {
         "data_fingerprint": prepared.fingerprint,
         "train_tokens": prepared.train_tokens,
         "unigram_entropy_nats": prepared.unigram_entropy_nats,
         "unknown_share": prepared.facts.unknown_share,
         "peak_memory_bytes": peak_memory_bytes(execution),
-        "environment": environment(execution, precision),
+        "environment": environment(execution, training.precision),
     }

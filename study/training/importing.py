@@ -27,9 +27,9 @@ from study.model.in_transformers import our_architecture, our_weights
 from study.ownership import Attempt, turn
 from study.paths import path_from
 from study.records import RunRecord
-from study.training.execution import Execution, resolve_precision
+from study.training.execution import Execution
 from study.training.filing import Filing, Outcome
-from study.training.trainer import validated
+from study.training.trainer import Training
 
 VALIDATION_BATCH = 32
 """Sequences of a batch of the run's recipe, by which nothing is trained."""
@@ -87,11 +87,8 @@ def import_encoder(
         run.write_config(config)
         attempt = Attempt.begin(run, locked)
         with attempt.renewed():
-            alone = execution.of(config)
-            trained = validated(config, prepared, weights, run, alone)
-            used = resolve_precision(precision, alone.device)
-            filing = Filing(config, prepared, run, into.name, alone, used, attempt)
-            filing.file(Outcome("COMPLETED", trained=trained))
+            training = Training(config, prepared, run, execution.of(config))
+            Filing(training, into.name, attempt).file(Outcome("COMPLETED", trained=training.validated(weights)))
     return run
 
 

@@ -7,26 +7,24 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 
 from study.config import RunConfig
-from study.data.prepared import PreparedData, prepare
+from study.data.prepared import prepare
 from study.durable_files import patiently, write_atomically
 from study.folders.run import RunFolder
-from study.memory import Precision
 from study.named_records import donor_depth, teacher_architecture
 from study.ownership import Attempt, Fenced, Held, turn
 from study.records import Ending
-from study.training.checkpoints import newest_whole_checkpoint, precision_of
+from study.training.checkpoints import newest_whole_checkpoint
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy
 from study.training.pruning import Pruned
 from study.training.stopping import Preempted, StopSignal
 from study.training.trained_runs import starting_weights
-from study.training.trainer import Trained, fit, rank, validated
+from study.training.trainer import Trained, Training, rank
 from study.training.watchdog import Watchdog
 
 PEER_SECONDS = 5.0
@@ -46,7 +44,7 @@ def train(config: RunConfig, folder: RunFolder, sweep: str, execution: Execution
     With several devices every rank calls this, under torchrun's variables (RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
     """
     execution.check(config)
-    this = _Rank(config, prepare(config.data), folder, execution.of(config), stop)
+    this = _Rank(Training(config, prepare(config.data), folder, execution.of(config)), stop)
     if rank() > 0:
         return this.follow()
     try:
@@ -61,15 +59,12 @@ def train(config: RunConfig, folder: RunFolder, sweep: str, execution: Execution
 class _Rank:
     """One of a run's processes: the leader owns the folder and files the record, the others follow it."""
 
-    config: RunConfig
-    prepared: PreparedData
-    folder: RunFolder
-    execution: Execution
+    training: Training
     stop: StopSignal
 
     def lead(self, sweep: str, locked: bool) -> Ending:
         """The life of the rank that owns the run's folder."""
-        config, folder, execution = self.config, self.folder, self.execution
+        config, folder = self.training.config, self.training.folder
         if (record := folder.record()) is not None:
             tidy(folder, record.state)
             return record.state
@@ -77,40 +72,36 @@ class _Rank:
         attempt = Attempt.begin(folder, locked)
         with attempt.renewed():
             folder.remove_leftovers()
-            checkpoint = newest_whole_checkpoint(folder.checkpoints)
-            precision = precision_of(config.recipe.precision, checkpoint, execution.device)
-            trained = teacher_architecture(config), donor_depth(config)
-            filing = Filing(config, self.prepared, folder, sweep, execution, precision, attempt, *trained)
-            watchdog = Watchdog(execution.hang_seconds, filing.give_up)
-            outcome = self._outcome(watchdog, checkpoint, attempt.check, precision)
+            training = self._from_newest()
+            filing = Filing(training, sweep, attempt, teacher_architecture(config), donor_depth(config))
+            watchdog = Watchdog(training.execution.hang_seconds, filing.give_up)
+            outcome = self._outcome(training, watchdog, attempt.check)
             if outcome.state != "PREEMPTED":
                 filing.file(outcome)
         return outcome.state
 
     def follow(self) -> Ending:
         """The life of a rank that files nothing; what stops it alone it leaves for the leader, which files it."""
-        watchdog = Watchdog(self.execution.hang_seconds, _end_at_once)
-        outcome = self._outcome(watchdog, newest_whole_checkpoint(self.folder.checkpoints))
+        training = self._from_newest()
+        outcome = self._outcome(training, Watchdog(training.execution.hang_seconds, _end_at_once))
         if outcome.state not in ("COMPLETED", "PREEMPTED", "PRUNED"):
             said = json.dumps({"state": outcome.state, "reason": f"rank {rank()}: {outcome.reason}"})
-            write_atomically(self.folder.rank_file(rank()), said.encode())
+            write_atomically(training.folder.rank_file(rank()), said.encode())
         return outcome.state
 
-    def _outcome(
-        self,
-        watchdog: Watchdog,
-        checkpoint: Path | None,
-        check: Callable[[], None] | None = None,
-        precision: Precision | None = None,
-    ) -> Outcome:
+    def _from_newest(self) -> Training:
+        """The training from the newest whole checkpoint that there is now."""
+        return replace(self.training, checkpoint=newest_whole_checkpoint(self.training.folder.checkpoints))
+
+    def _outcome(self, training: Training, watchdog: Watchdog, check: Callable[[], None] | None = None) -> Outcome:
         """How the attempt ends. A text that has changed since the run was planned would give its id numbers of other text."""
-        if self.config.fingerprint(self.prepared.fingerprint) != self.folder.run_id:
-            changed = f"{self.config.data.corpus} is other text than when the run was planned"
+        if training.config.fingerprint(training.prepared.fingerprint) != training.folder.run_id:
+            changed = f"{training.config.data.corpus} is other text than when the run was planned"
             remedy = "bring it back and `study retry`, or launch anew with what is there"
             return Outcome("FAILED", f"data.corpus: {changed}; {remedy}")
         try:
             with watchdog.watching():
-                return Outcome("COMPLETED", trained=self._trained(watchdog, checkpoint, check, precision))
+                return Outcome("COMPLETED", trained=self._trained(training, watchdog, check))
         except Preempted:
             return Outcome("PREEMPTED")
         except Pruned as order:
@@ -119,18 +110,16 @@ class _Rank:
             raise
         except Exception as error:
             outcome = failure_of(error)
-            if outcome.state == "FAILED" and self.execution.devices > 1 and _is_of_peers(error):
-                return _said_by_peer(self.folder, error)
+            if outcome.state == "FAILED" and training.execution.devices > 1 and _is_of_peers(error):
+                return _said_by_peer(training.folder, error)
             return outcome
 
-    def _trained(
-        self, watchdog: Watchdog, checkpoint: Path | None, check: Callable[[], None] | None, precision: Precision | None
-    ) -> Trained:
+    def _trained(self, training: Training, watchdog: Watchdog, check: Callable[[], None] | None) -> Trained:
         """What the run's steps make of its weights; of no steps those that it begins with, validated as they are."""
-        config, prepared, folder, execution = self.config, self.prepared, self.folder, self.execution
+        config, prepared = training.config, training.prepared
         if config.steps or (weights := starting_weights(config, prepared)) is None:
-            return fit(config, prepared, folder, execution, self.stop, watchdog, check, checkpoint, precision)
-        return validated(config, prepared, weights, folder, execution, [watchdog])
+            return training.fit(self.stop, check, [watchdog])
+        return training.validated(weights, [watchdog])
 
 
 def _end_at_once(reason: str) -> None:

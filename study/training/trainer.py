@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,15 @@ from study.folders.run import RunFolder
 from study.folders.work import step_of
 from study.memory import Device, Precision
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
-from study.model.tutor import Tutor
 from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO, precision_of
-from study.training.execution import LIGHTNING_PRECISION, Execution, peak_flops_per_second, resolve_kernels, resolve_precision
+from study.training.execution import LIGHTNING_PRECISION, Execution, peak_flops_per_second, resolve_kernels
 from study.training.metrics import MetricsFile
 from study.training.pruning import PruneOrder
 from study.training.stopping import StopSignal
 from study.training.trained_runs import starting_weights, tutor_of
-from study.training.watchdog import Watchdog
 
 VALIDATION_SHARE = 0.05
 """What validation may cost of a run, beyond the one at its end."""
@@ -56,105 +55,91 @@ class Trained:
     start_seconds: float | None = None
 
 
-def fit(
-    config: RunConfig,
-    prepared: PreparedData,
-    folder: RunFolder,
-    execution: Execution,
-    stop: StopSignal,
-    watchdog: Watchdog,
-    check: Callable[[], None] | None = None,
-    checkpoint: Path | None = None,
-    precision: Precision | None = None,
-    callbacks: Sequence[pl.Callback] = (),
-) -> Trained:
-    """Train from `checkpoint`, or from where the recipe starts, to the last step, and validate there.
+@dataclass(frozen=True)
+class Training:
+    """What an attempt trains: a run, its data, its folder, how it executes, and the checkpoint that it goes on from."""
 
-    `check` is asked before every write, and raises where the run is no longer this process's to write; `precision` is by
-    default what `precision_of` says; `callbacks` follow the run's own. Raises Preempted when told to stop, after saving, and
-    FloatingPointError where a loss or a weight is not finite.
-    """
-    quiet()
-    torch.set_num_threads(execution.threads)
-    if execution.device == "cpu":
-        keep_freed_memory()
-    masker = masker_of(config, prepared)
-    clock = Clock(folder.run_id)
-    precision = precision or precision_of(config.recipe.precision, checkpoint, execution.device)
-    module = _module_of(config, masker, execution, precision, tutor_of(config, prepared))
-    if checkpoint is None and (weights := starting_weights(config, prepared)) is not None:
+    config: RunConfig
+    prepared: PreparedData
+    folder: RunFolder
+    execution: Execution
+    checkpoint: Path | None = None
+
+    @cached_property
+    def precision(self) -> Precision:
+        """The precision of its matrix products (see precision_of)."""
+        return precision_of(self.config.recipe.precision, self.checkpoint, self.execution.device)
+
+    def fit(self, stop: StopSignal, check: Callable[[], None] | None = None, callbacks: Sequence[pl.Callback] = ()) -> Trained:
+        """Train from the checkpoint, or from where the recipe starts, to the last step, and validate there.
+
+        `check` is asked before every write, and raises where the run is no longer this process's to write; `callbacks` follow
+        the run's own. Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a weight is not
+        finite.
+        """
+        config, folder, execution = self.config, self.folder, self.execution
+        quiet()
+        torch.set_num_threads(execution.threads)
+        if execution.device == "cpu":
+            keep_freed_memory()
+        masker = masker_of(config, self.prepared)
+        clock, module = Clock(folder.run_id), self._module(masker)
+        batches = PackedBatches(config, self.prepared, masker, pinned=execution.device == "cuda")
+        metrics = None
+        if rank() == 0:
+            metrics = MetricsFile(folder.metrics_file, 0 if self.checkpoint is None else step_of(self.checkpoint), check)
+        validations = execution.validations or folder.orders().validations or validations_of(config)
+        checkpointer = Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds)
+        trainer = lightning_trainer(
+            execution.device,
+            self.precision,
+            folder.path,
+            plugins=[DurableCheckpointIO(check)],
+            devices=execution.devices // execution.nodes,
+            num_nodes=execution.nodes,
+            strategy="ddp" if execution.devices > 1 else "auto",
+            max_steps=config.steps,
+            val_check_interval=config.validation_interval(validations),
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            logger=metrics or False,
+            callbacks=[clock, Branching(folder, check), PruneOrder(folder), checkpointer, *callbacks],
+            use_distributed_sampler=False,
+        )
+        try:
+            validation = _trained(trainer, module, batches, self.checkpoint)
+        finally:
+            if metrics is not None:
+                metrics.close()
+        return Trained(module, validation, clock.seconds, clock.start_seconds)
+
+    def _module(self, masker: Masker) -> MaskedLanguageModelling:
+        """What Lightning trains; where its blocks are fused, torch.compile has been told on how many threads to build them."""
+        config, execution = self.config, self.execution
+        log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
+        kernels = resolve_kernels(execution, self.precision)
+        peak = peak_flops_per_second(execution, self.precision)
+        module = MaskedLanguageModelling(config, masker, log_every, peak, kernels, tutor_of(config, self.prepared))
+        if module.fused:
+            compile_on(execution.threads)
+        if self.checkpoint is None and (weights := starting_weights(config, self.prepared)) is not None:
+            module.model.load_state_dict(weights)
+        return module
+
+    def validated(self, weights: Mapping[str, Tensor], callbacks: Sequence[pl.Callback] = ()) -> Trained:
+        """Weights that were trained elsewhere, validated as a run is at its end; see Execution.of."""
+        quiet()
+        torch.set_num_threads(self.execution.threads)
+        started, masker = time.perf_counter(), masker_of(self.config, self.prepared)
+        module = MaskedLanguageModelling(self.config, masker)
         module.model.load_state_dict(weights)
-    batches = PackedBatches(config, prepared, masker, pinned=execution.device == "cuda")
-    metrics = None
-    if rank() == 0:
-        metrics = MetricsFile(folder.metrics_file, 0 if checkpoint is None else step_of(checkpoint), check)
-    trainer = lightning_trainer(
-        execution.device,
-        precision,
-        folder.path,
-        plugins=[DurableCheckpointIO(check)],
-        devices=execution.devices // execution.nodes,
-        num_nodes=execution.nodes,
-        strategy="ddp" if execution.devices > 1 else "auto",
-        max_steps=config.steps,
-        val_check_interval=config.validation_interval(
-            execution.validations or folder.orders().validations or validations_of(config)
-        ),
-        check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
-        logger=metrics or False,
-        callbacks=[
-            clock,
-            Branching(folder, check),
-            PruneOrder(folder),
-            Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds),
-            watchdog,
-            *callbacks,
-        ],
-        use_distributed_sampler=False,
-    )
-    try:
-        validation = _trained(trainer, module, batches, checkpoint)
-    finally:
-        if metrics is not None:
-            metrics.close()
-    return Trained(module, validation, clock.seconds, clock.start_seconds)
-
-
-def validated(
-    config: RunConfig,
-    prepared: PreparedData,
-    weights: Mapping[str, Tensor],
-    folder: RunFolder,
-    execution: Execution,
-    callbacks: Sequence[pl.Callback] = (),
-) -> Trained:
-    """Weights that were trained elsewhere, validated as a run is at its end; see Execution.of."""
-    quiet()
-    torch.set_num_threads(execution.threads)
-    started, masker = time.perf_counter(), masker_of(config, prepared)
-    module = MaskedLanguageModelling(config, masker)
-    module.model.load_state_dict(weights)
-    precision = resolve_precision(config.recipe.precision, execution.device)
-    trainer = lightning_trainer(
-        execution.device, precision, folder.path, devices=execution.devices, logger=False, callbacks=[*callbacks]
-    )
-    trainer.validate(module, PackedBatches(config, prepared, masker), verbose=False)
-    assert module.validation is not None
-    return Trained(module, module.validation, time.perf_counter() - started)
-
-
-def _module_of(
-    config: RunConfig, masker: Masker, execution: Execution, precision: Precision, tutor: Tutor | None
-) -> MaskedLanguageModelling:
-    """What Lightning trains; where its blocks are fused, torch.compile has been told on how many threads to build them."""
-    log_every = shared_log_interval(config) or max(1, min(50, config.steps // ROWS))
-    kernels = resolve_kernels(execution, precision)
-    peak = peak_flops_per_second(execution, precision)
-    module = MaskedLanguageModelling(config, masker, log_every, peak, kernels, tutor)
-    if module.fused:
-        compile_on(execution.threads)
-    return module
+        device, devices = self.execution.device, self.execution.devices
+        trainer = lightning_trainer(
+            device, self.precision, self.folder.path, devices=devices, logger=False, callbacks=[*callbacks]
+        )
+        trainer.validate(module, PackedBatches(self.config, self.prepared, masker), verbose=False)
+        assert module.validation is not None
+        return Trained(module, module.validation, time.perf_counter() - started)
 
 
 def _trained(
