@@ -10,15 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from study.accounts import Conditions, memory_in, training_flops
 from study.aligned import aligned
 from study.architecture import SIZES, Architecture
-from study.counting import MASKING_RATE, TOTALS, flops_per_token, masked_positions, parameters
+from study.counting import TOTALS, parameters
 from study.errors import InputError
 from study.fitting.law_files import FittedLaw, read_law
 from study.fitting.observations import VOCABULARY
 from study.latency.prediction import LatencyModel, Statistic, fit_latency
 from study.latency.table import read_table
-from study.memory import Precision, memory_of
+from study.memory import Precision
 from study.quantities import (
     bytes_text,
     count_text,
@@ -108,8 +109,9 @@ def right_size(
     setting = _setting(memory_of, **rest)
     model = None
     if latency is not None:
-        size = (setting.batch, setting.sequence_length)
-        model = fit_latency(read_table(latency_table), setting.precision, threads, size, latency_statistic)
+        conditions = setting.conditions
+        size = (conditions.batch, conditions.sequence_length)
+        model = fit_latency(read_table(latency_table), conditions.precision, threads, size, latency_statistic)
     fitted = read_law(law, law_convention) if law is not None else None
     trained = None if tokens is None else read_count("--tokens", tokens)
     quantities = _quantities(setting, model, fitted, trained)
@@ -134,7 +136,8 @@ def right_size(
 
 def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], setting: Setting) -> list[str]:
     """How many shapes lie beyond what latency was measured on, and in what."""
-    beyond = [found for shape in shapes if (found := model.beyond(shape, setting.batch, setting.sequence_length))]
+    batch, length = setting.conditions.batch, setting.conditions.sequence_length
+    beyond = [found for shape in shapes if (found := model.beyond(shape, batch, length))]
     if not beyond:
         return []
     in_what = Counter(name for found in beyond for name in found)
@@ -177,13 +180,7 @@ class Setting:
 
     space: Space
     memory_of: str
-    batch: int
-    sequence_length: int
-    precision: Precision
-
-    def __str__(self) -> str:
-        """The setting in words."""
-        return f"{self.batch} x {self.sequence_length} tokens, {self.precision}"
+    conditions: Conditions
 
 
 def _setting(
@@ -205,20 +202,20 @@ def _setting(
     rules = ShapeRules(head_width or HEAD_WIDTH, ffn_ratio, math.lcm(width_multiple, head_width or 1))
     sizes = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": vocabulary, "positions": positions}
     space = Space(rules, read_range("--depth", depth), read_range("--width", width), Architecture.parse(sizes))
-    return Setting(space, memory_of, batch, sequence_length, precision)
+    return Setting(space, memory_of, Conditions(sequence_length, batch, precision))
 
 
 def _quantities(setting: Setting, model: LatencyModel | None, law: FittedLaw | None, tokens: float | None) -> Quantities:
     """How each column is counted; latency only with a model, loss only with a law."""
-    batch, length = setting.batch, setting.sequence_length
-    masked = masked_positions(length, MASKING_RATE)
+    conditions = setting.conditions
+    batch, length = conditions.batch, conditions.sequence_length
 
     def total(name: str) -> Callable[[Architecture], float]:
         return lambda shape: parameters(shape).totals()[name]
 
     found: Quantities = {name: total(name) for name in TOTALS}
-    found["train_flops_per_token"] = lambda shape: flops_per_token(shape, length, masked)["train_flops"]
-    found["memory_bytes"] = lambda shape: memory_of(shape, batch, length, setting.precision)[setting.memory_of].total
+    found["train_flops_per_token"] = lambda shape: training_flops(shape, length)[1]["train_flops"]
+    found["memory_bytes"] = lambda shape: memory_in(conditions, shape)[setting.memory_of].total
     if model is not None:
         found["latency_seconds"] = lambda shape: model.seconds(shape, batch, length)
     if law is not None:
@@ -242,7 +239,8 @@ def _solved(
         shapes.sort(key=loss)
     elif budgets:
         shapes.sort(key=quantities["parameters_non_embedding"], reverse=True)
-    notes = [f"memory: {setting.memory_of}, {setting}" + (" a step, 15% masked" if setting.memory_of == "training" else "")]
+    step = " a step, 15% masked" if setting.memory_of == "training" else ""
+    notes = [f"memory: {setting.memory_of}, {setting.conditions}{step}"]
     notes += [model.to_text()] if model is not None else []
     return Solved(tuple(goals), f"{question} ({setting.space})", tuple(shapes), quantities, model, tuple(notes))
 
