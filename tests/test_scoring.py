@@ -553,6 +553,14 @@ def coordinator_of(subject: Subject, asked: Downstream) -> Coordinator:
     return Coordinator(SweepFolder.of(subject.run.folder), [subject], [], asked)
 
 
+def test_the_scores_of_a_subject_are_worked_out_once_for_what_is_asked(subject: Subject) -> None:
+    """All are asked for again whenever a worker is free, of many encoders and tasks thousands."""
+    asked, other = (Downstream.parse({"tasks": [subject.name], "update": update}) for update in ("all", "head"))
+    first = subject.jobs(asked, {})
+    assert all(one is again for one, again in zip(first, subject.jobs(asked, {}), strict=True))
+    assert subject.jobs(other, {})[0].config.protocol == "frozen"
+
+
 def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """They save, the lock is let go of, and the order to stop is not for those who go on."""
     asked = Downstream.parse({"tasks": [subject.name], "seeds": 3, "learning_rates": [1e-4]})

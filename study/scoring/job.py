@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class Job:
     task: str
     data: Path | None
 
-    @property
+    @cached_property
     def score_id(self) -> str:
         """The score's id."""
         return self.config.fingerprint()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from study.folders.sweep import SweepFolder
@@ -24,6 +24,7 @@ class Subject:
     task: TaskData
     data: Path | None
     random: bool
+    _made: dict[tuple[Downstream, Knobs, int], Job] = field(default_factory=dict, repr=False, compare=False)
 
     def jobs(self, downstream: Downstream, records: Mapping[str, ScoreRecord]) -> list[Job]:
         """The scores that can be made now, given those there are; those made already are among them."""
@@ -68,6 +69,13 @@ class Subject:
         return self._update(downstream) == "all" or self.task.spec.kind == "spans"
 
     def _job(self, downstream: Downstream, knobs: Knobs, seed: int) -> Job:
+        """One score, made once: each time that a worker is free all are asked for."""
+        asked = downstream, knobs, seed
+        if asked not in self._made:
+            self._made[asked] = self._new(downstream, knobs, seed)
+        return self._made[asked]
+
+    def _new(self, downstream: Downstream, knobs: Knobs, seed: int) -> Job:
         config = ScoreConfig(
             encoder=self.run.random_id if self.random else self.run.run_id,
             task=self.task.spec.name,
