@@ -22,6 +22,7 @@ from study.tasks import loading
 from study.tasks.embedded import embedded_tables
 from study.tasks.examples import SpanExample, TextExample, TokensExample
 from study.tasks.loading import load_task
+from study.tasks.reading import read_table
 from study.tasks.spec import METRICS, ROLES, known_tasks, read_spec
 
 GLUE = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"}
@@ -120,6 +121,14 @@ def test_conll_files_are_read_as_they_are(tmp_path: Path) -> None:
         ("Ann", "is"),
         ("Here",),
     ]
+
+
+def test_words_of_conll_files_may_hold_spaces_where_tabs_part_them(tmp_path: Path) -> None:
+    text = "New York\tB-LOC\n10\u00a0000\t_\tO\n\n  Here  RB O\n10\u00a0000 CD O\n\t\nend\t O\n"
+    (tmp_path / "test.conll").write_text(text)
+    table = read_table(tmp_path / "test.conll", ("tokens", "tags"))
+    assert table.columns["tokens"] == [["New York", "10\u00a0000"], ["Here", "10\u00a0000"], ["end"]]
+    assert table.columns["tags"] == [["B-LOC", "O"], ["O", "O"], ["O"]]
 
 
 @pytest.mark.parametrize("labels", [["bad", "good"], [0, 1], ["0", "1"], [0.0, 1.0], [False, True]])

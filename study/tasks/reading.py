@@ -172,17 +172,21 @@ def _refuse_twice(place: str, names: Sequence[str]) -> None:
 
 
 def _read_conll(path: Path) -> Table:
-    """Columns `tokens` and `tags`: a line is a word first and its tag last, and a blank line ends a sentence."""
+    """Columns `tokens` and `tags`: a line is a word first and its tag last, and a blank line ends a sentence.
+
+    Where a line has tabs they part its columns, and a word may hold spaces, else spaces do; a no-break space never does.
+    """
     tokens: list[list[str]] = [[]]
     tags: list[list[str]] = [[]]
     lines = [1]
     try:
         with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
-                fields = line.split()
+                told = line.strip()
+                fields = [column for each in told.split("\t" if "\t" in told else " ") if (column := each.strip())]
                 if fields and fields[0] != "-DOCSTART-":
                     if len(fields) < 2:
-                        raise InputError.at(f"{path}:{number}", f"is {shown(line.strip())} where a word and its tag are needed")
+                        raise InputError.at(f"{path}:{number}", f"is {shown(told)} where a word and its tag are needed")
                     lines[-1] = lines[-1] if tokens[-1] else number
                     tokens[-1].append(fields[0])
                     tags[-1].append(fields[-1])
