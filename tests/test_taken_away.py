@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from study.data.cache import known_sha256_of
 from study.errors import InputError
 from study.folders.run import RunFolder, Trunk
 from study.folders.sweep import SweepFolder
@@ -58,6 +59,16 @@ def test_a_run_is_read_whatever_is_taken_away(tmp_path: Path, takes: Takes) -> N
     assert run.trunk() in (None, Trunk(run_id="trunk", step=3))
     assert run.prune() in (None, "median")
     assert list(run.metrics()) in ([], [{"trainer/step": 1}])
+
+
+def test_a_hash_that_the_cache_forgets_is_found_anew(tmp_path: Path, takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUDY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("study.data.cache.SETTLED_SECONDS", -1.0)
+    (tmp_path / "text.txt").write_text("some text")
+    found = known_sha256_of(tmp_path / "text.txt")
+    (remembered,) = (tmp_path / "cache" / "hashes").iterdir()
+    takes(remembered)
+    assert known_sha256_of(tmp_path / "text.txt") == found
 
 
 def test_a_sweep_that_ends_while_it_is_looked_at(tmp_path: Path, takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:

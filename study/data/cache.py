@@ -23,7 +23,7 @@ import platformdirs
 from filelock import FileLock
 
 from study.config import fingerprint_of
-from study.durable_files import sync_folder, takes_files, write_atomically
+from study.durable_files import content_of, sync_folder, takes_files, write_atomically
 from study.errors import InputError
 from study.paths import path_from
 
@@ -69,8 +69,8 @@ def known_sha256_of(path: Path) -> str:
     """
     before = _touched(path)
     remembered = cache_root() / "hashes" / fingerprint_of([str(path.resolve()), *before])
-    if remembered.exists() and len(known := remembered.read_text()) == SHA256_DIGITS:
-        return known
+    if (known := content_of(remembered)) is not None and len(known) == SHA256_DIGITS:
+        return known.decode()
     found = sha256_of(path)
     if _touched(path) == before and time.time_ns() - max(before[-2:]) > SETTLED_SECONDS * 1e9:
         with contextlib.suppress(OSError):  # it is asked for again, no more
