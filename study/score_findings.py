@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
@@ -60,13 +59,13 @@ def _verdicts(found: Downstream) -> Iterator[str]:
 
 def _hopeless(found: Downstream, undecided: Sequence[str]) -> str:
     """Of which undecided tasks no order of so few encoders has a p that so many tasks leave below 5%, in words."""
-    encoders = {task.task: task.trend.n for task in found.tasks if task.trend and task.trend.p_value is not None}
-    few = {name: encoders[name] for name in undecided if 2 / math.factorial(encoders[name]) * len(encoders) >= 1 - CONFIDENCE}
+    tested = {task.task: task for task in found.tasks if task.trend and task.trend.p_value is not None}
+    few = {name: len(tested[name].points) for name in undecided if tested[name].least_p_value * len(tested) >= 1 - CONFIDENCE}
     if not few:
         return ""
     which = "" if len(few) == len(undecided) else f" ({', '.join(few)})"
     most = plural(max(few.values()), "encoder")
-    return f"; {most} at most{which} cannot decide one of {plural(len(encoders), 'task')} in whatever order, more of them might"
+    return f"; {most} at most{which} cannot decide one of {plural(len(tested), 'task')} in whatever order, more of them might"
 
 
 def _beside_baselines(found: Downstream) -> Iterator[str]:
@@ -139,11 +138,13 @@ def _trend_of_average(average: TaskScores) -> Iterator[str]:
     if (trend := average.trend) is None:
         return
     told = f"The average's rank correlation with the falling loss is {trend.correlation:+.2f}"
-    encoders = plural(trend.n, "encoder")
+    shapes = average.points["shape"].nunique()
+    encoders = plural(trend.n, "encoder") + (f" of {plural(shapes, 'shape')}" if shapes < trend.n else "")
     if trend.p_value is None:
         yield f"{told} ({encoders}, not drawn apart)."
     else:
-        yield f"{told} (95% interval {_interval(trend)}, p = {trend.p_value:.2g}, {encoders}): {trend.verdict}."
+        interval = "" if trend.low is None else f"95% interval {_interval(trend)}, "
+        yield f"{told} ({interval}p = {trend.p_value:.2g}, {encoders}): {trend.verdict}."
 
 
 def _interval(trend: Trend) -> str | None:
@@ -159,7 +160,8 @@ def trend_table(evidence: Evidence) -> str:
         "The best encoder of each task beside what needs no pre-training; how many are above both their untrained weights and "
         "the commonest answer, beyond noise, each at 5% by itself; and Spearman's correlation of score and falling loss over "
         "the encoders, with the interval of a normal population and its permutation p, by itself and adjusted by Holm over the "
-        "tasks. Pairs against: of lower loss, yet lower score beyond noise (Bonferroni, 5%). The average is over tasks of "
+        "tasks. Encoders of one shape share its luck: where there are any, there is no interval, and permutations keep them "
+        "together. Pairs against: of lower loss, yet lower score beyond noise (Bonferroni, 5%). The average is over tasks of "
         "(score − chance)/(1 − chance), where chance is the score of the commonest answer; a run of "
         f"pre-training is averaged over its tasks first, since luck may go through all of them. {NOISE}"
     )

@@ -20,14 +20,14 @@ from study import answering
 from study.answering import report
 from study.behrens_fisher import half_interval
 from study.fitting.catalogue import LAWS
-from study.fitting.downstream import Downstream, between, downstream, noises_over_tasks, observed
+from study.fitting.downstream import Downstream, TaskScores, between, downstream, noises_over_tasks, observed
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.evidence import Evidence, gather
 from study.fitting.forecasting import Forecast
 from study.fitting.observations import Observations
 from study.fitting.published_scores import published_scores
 from study.fitting.score_points import score_points
-from study.fitting.score_trends import rank_interval, trend
+from study.fitting.score_trends import orders, p_value_of, rank_interval, trend
 from study.folders.sweep import SweepFolder
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
 from study.plotting.style import MARKERS
@@ -103,7 +103,7 @@ def test_equal_encoders_of_few_seeds_are_seldom_called_reversed() -> None:
     for _ in range(2000):
         scores = random.normal(0.7, 0.01, (encoders, seeds))
         noise = noise_of_seeds(float(np.sqrt(scores.var(axis=1, ddof=1).mean())), encoders, seeds, 0.0)
-        told = trend(loss, scores.mean(axis=1), [noise] * encoders)
+        told = trend(loss, scores.mean(axis=1), [noise] * encoders, np.arange(encoders))
         assert told is not None
         found.append(bool(told.reversals))
     assert np.mean(found) < 0.06
@@ -147,7 +147,7 @@ def test_trends_are_corrected_for_the_number_of_tasks(evidence: Evidence) -> Non
     assert all(adjusted >= p_value for p_value, adjusted in pairs)
     assert not any("cannot decide" in sentence for sentence in score_findings(evidence))
     many = replace(found, tasks=tuple(replace(found.tasks[0], task=f"task {number}") for number in range(20)))
-    few = [replace(task, trend=replace(task.trend, n=4, p_value_holm=1.0)) for task in many.tasks if task.trend is not None]
+    few = [replace(_of_encoders(task, 4), trend=replace(task.trend, p_value_holm=1.0)) for task in many.tasks if task.trend]
     told = score_findings(_with_downstream(evidence, replace(many, tasks=tuple(few))))
     assert "; 4 encoders at most cannot decide one of 20 tasks in whatever order, more of them might." in told[0]
 
@@ -168,11 +168,26 @@ def test_tasks_that_no_order_of_their_encoders_could_decide_are_named(
     assert found is not None
     assert found.tasks[0].trend is not None
     tasks = tuple(
-        replace(found.tasks[0], task=f"task {place}", trend=replace(found.tasks[0].trend, n=n, p_value_holm=1.0))
+        replace(_of_encoders(found.tasks[0], n), task=f"task {place}", trend=replace(found.tasks[0].trend, p_value_holm=1.0))
         for place, n in enumerate(encoders)
     )
     (sentence,) = [line for line in score_findings(_with_downstream(evidence, replace(found, tasks=tasks))) if "Holm" in line]
     assert sentence == f"task 0, task 1: show no decided relation to the loss (Holm, 5%){told}."
+
+
+def _of_encoders(task: TaskScores, n: int) -> TaskScores:
+    """The task over its first so many encoders."""
+    return replace(task, points=task.points.head(n))
+
+
+def test_the_least_p_of_encoders_of_two_shapes_is_one_of_eight(evidence: Evidence) -> None:
+    """Two of each, so that the two shapes and the two encoders of each change places; the reverse order is one of these."""
+    found = evidence.downstream
+    assert found is not None
+    four = _of_encoders(found.tasks[0], 4)
+    assert four.least_p_value == pytest.approx(2 / 24)
+    two = replace(four, points=four.points.assign(shape=["a", "a", "b", "b"]))
+    assert two.least_p_value == pytest.approx(2 / 8)
 
 
 @pytest.mark.parametrize(
@@ -374,6 +389,10 @@ def test_budgets_of_one_shape_are_encoders_of_their_own_names(tmp_path: Path) ->
     assert all(score_table(evidence).count(f"| {name} |") == 2 for name in names)
     (told,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("On average")]
     assert told.count(" at 2M tokens") == 2
+    (trend,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("The average's")]
+    assert " (p = " in trend
+    assert ", 6 encoders of 3 shapes): " in trend
+    assert trend_table(evidence).count(" | – | 0.") == 3, "two tasks and their average have a p and no interval"
 
 
 def test_no_encoder_that_the_commonest_answer_matches_is_above_untrained(evidence: Evidence) -> None:
@@ -725,24 +744,63 @@ def test_a_rank_correlation_needs_both_its_interval_and_enough_encoders() -> Non
     loss = np.array([4.0, 3.8, 3.6, 3.4, 3.2, 3.0])
     rising = np.array([0.5, 0.55, 0.6, 0.65, 0.7, 0.75])
     quiet, loud = ([ScoreNoise(0.0, np.inf, error**2)] * 6 for error in (0.005, 0.1))
-    found = trend(loss, rising, quiet)
+    apart = np.arange(6)
+    found = trend(loss, rising, quiet, apart)
     assert found is not None
     assert (found.correlation, found.verdict, found.reversals) == (1.0, "monotone", ())
     assert found.p_value == pytest.approx(2 / 720)
-    three = trend(loss[:3], rising[:3], quiet[:3])
+    three = trend(loss[:3], rising[:3], quiet[:3], apart[:3])
     assert three is not None
     assert three.verdict == "undecided", "one order in three is too likely by chance"
     swapped = rising[[0, 1, 2, 3, 5, 4]]
-    clear, noisy = trend(loss, swapped, quiet), trend(loss, swapped, loud)
+    clear, noisy = trend(loss, swapped, quiet, apart), trend(loss, swapped, loud, apart)
     assert clear is not None
     assert noisy is not None
     assert clear.reversals == ((5, 4),)
     assert noisy.reversals == ()
-    falling = trend(loss, rising[::-1].copy(), quiet)
+    falling = trend(loss, rising[::-1].copy(), quiet, apart)
     assert falling is not None
     assert falling.verdict == "falls"
-    assert trend(loss, np.full(6, 0.5), quiet) is None
-    assert trend(loss[:2], rising[:2], quiet[:2]) is None
+    assert trend(loss, np.full(6, 0.5), quiet, apart) is None
+    assert trend(loss[:2], rising[:2], quiet[:2], apart[:2]) is None
+
+
+def test_the_luck_that_encoders_of_one_shape_share_is_no_trend() -> None:
+    """Losses that hang on the shape more than on the budget, and scores on neither, half of whose scatter is their shape's."""
+    random, shapes, budgets = np.random.default_rng(0), 4, 3
+    of_shape = np.repeat(np.arange(shapes), budgets)
+    together, alone = [], []
+    for _ in range(150):
+        loss = 4 - 1.0 * of_shape - 0.2 * np.tile(np.arange(budgets), shapes) + random.normal(0, 0.05, len(of_shape))
+        score = random.normal(size=shapes)[of_shape] + random.normal(size=len(of_shape))
+        together.append(p_value_of(loss, score, of_shape) < 0.05)
+        alone.append(p_value_of(loss, score, np.arange(len(of_shape))) < 0.05)
+    assert np.mean(together) < 0.09
+    assert np.mean(alone) > 0.12
+
+
+def test_a_trend_within_and_between_few_shapes_is_found() -> None:
+    loss = np.array([4.0, 3.7, 3.4, 3.5, 3.2, 2.9, 3.0, 2.7, 2.4])
+    found = trend(loss, -loss, [ScoreNoise(0.0, np.inf, 1e-4)] * 9, np.repeat([0, 1, 2], 3))
+    assert found is not None
+    assert (found.correlation, found.verdict, found.low, found.high) == (1.0, "monotone", None, None)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "count"),
+    [([0, 1, 2, 3], 24), ([0, 0, 0, 0], 24), ([0, 0, 1, 1], 8), ([0, 1, 1, 2], 4), ([0, 1, 0, 1, 0], 12)],
+)
+def test_orders_keep_the_encoders_of_a_shape_together(shapes: list[int], count: int) -> None:
+    """Shapes of as many encoders change places, and encoders within theirs."""
+    kept = orders(np.array(shapes))
+    assert len(np.unique(kept, axis=0)) == len(kept) == count
+    many = np.array([*shapes, 7, 7, 7, 8, 8, 8])
+    drawn = orders(many)
+    assert (np.sort(drawn, axis=1) == np.arange(len(many))).all()
+    together = np.equal.outer(many, many)
+    assert all((np.equal.outer(many[order], many[order]) == together).all() for order in drawn[:200])
+    of_three = [encoder for encoder, shape in enumerate(many) if np.sum(many == shape) == 3]
+    assert np.unique(drawn[:, -1]).tolist() == of_three
 
 
 def test_the_interval_of_a_rank_correlation_covers_that_of_the_population() -> None:

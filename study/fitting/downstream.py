@@ -19,7 +19,7 @@ from study.fitting.laws import Law
 from study.fitting.observations import Observations
 from study.fitting.paired import holm
 from study.fitting.score_points import noise_columns, score_points
-from study.fitting.score_trends import SAME, Trend, trend
+from study.fitting.score_trends import SAME, Trend, p_value_of, trend
 from study.fitting.scores import ScoreBetween
 from study.fitting.two_steps import two_step_forecast
 from study.folders.sweep import SweepFolder
@@ -73,6 +73,12 @@ class TaskScores:
     law: Fit | str
     forecast: Forecast | str
     forecast_from_sizes: Forecast | str
+
+    @property
+    def least_p_value(self) -> float:
+        """The p of the trend if scores rose with every fall of the loss: no other order of these encoders has a lower one."""
+        loss = self.points["loss_nats"].to_numpy(dtype=float)
+        return p_value_of(loss, -loss, shapes_of(self.points))
 
     @property
     def is_forecast(self) -> NDArray[np.bool_]:
@@ -245,7 +251,8 @@ def _trend(points: pd.DataFrame) -> Trend | None:
     Of encoders that do not follow the loss, three to six trunks of three or four branches each, whose luck is as wide as what
     their scores scatter beside it, would be told to follow it in 15% to 24% of draws.
     """
-    found = trend(points["loss_nats"].to_numpy(dtype=float), points["score"].to_numpy(dtype=float), list(points["noise"]))
+    loss, score = (points[column].to_numpy(dtype=float) for column in ("loss_nats", "score"))
+    found = trend(loss, score, list(points["noise"]), shapes_of(points))
     return found.untested if found is not None and points["origins"].explode().duplicated().any() else found
 
 
@@ -271,9 +278,14 @@ def between(chance: float) -> Law:
     return ScoreBetween("score-of-loss", formula, free.conventions, free.source, "score", max(chance, 0.0))
 
 
+def shapes_of(points: pd.DataFrame) -> NDArray[np.int64]:
+    """The number of the shape of each encoder."""
+    return pd.factorize(points["shape"])[0].astype(np.int64)
+
+
 def observed(points: pd.DataFrame) -> Observations:
     """Scores at losses; cells of one shape go together, and shapes are ordered by the largest training budget."""
-    shapes = pd.factorize(points["shape"])[0].astype(np.int64)
+    shapes = shapes_of(points)
     return Observations(
         columns={name: points[column].to_numpy(dtype=float) for name, column in _VARIABLES.items()},
         response=points["score"].to_numpy(dtype=float),

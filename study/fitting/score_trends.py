@@ -9,15 +9,20 @@ from itertools import permutations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import bisect
 from scipy.stats import rankdata
 
 from study.behrens_fisher import CONFIDENCE
 from study.fitting.laws import Floats
+from study.grouping import grouped
 from study.score_noise import ScoreNoise
 
 Verdict = Literal["monotone", "rises", "falls", "undecided", "untested"]
 """`monotone`: it rises and no pair of encoders goes the other way beyond noise; `rises`: some do; `untested`: it has no p."""
+
+Shapes = NDArray[np.int64]
+"""The number of the shape of each encoder."""
 
 _EXACT = 8
 _DRAWS = 10_000
@@ -29,10 +34,10 @@ SAME = 1e-12
 class Trend:
     """Spearman's correlation of a score with the falling loss, over n encoders.
 
-    The interval is that of `rank_interval`. `p_value` is the chance of so high a correlation in either direction if all orders
-    were alike. `reversals` are pairs of rows, the first with the lower loss and, beyond noise (Bonferroni's 5% over all
-    pairs), with the lower score. `p_value_holm` is adjusted for the other tasks, None where there are none. Interval and p are
-    None where the encoders are not drawn apart.
+    The interval is that of `rank_interval`, None where two encoders are of one shape. `p_value` is the chance of so high a
+    correlation in either direction if all `orders` were alike. `reversals` are pairs of rows, the first with the lower loss
+    and, beyond noise (Bonferroni's 5% over all pairs), with the lower score. `p_value_holm` is adjusted for the other tasks,
+    None where there are none. Interval and p are None where the encoders are not drawn apart.
     """
 
     n: int
@@ -45,11 +50,12 @@ class Trend:
 
     @property
     def verdict(self) -> Verdict:
-        """What can be said at 95%: both the interval and the permutations must agree."""
-        if self.low is None or self.high is None or self.p_value is None:
+        """What can be said at 95%: the permutations, and the interval where there is one, must agree."""
+        if self.p_value is None:
             return "untested"
         p_value = self.p_value if self.p_value_holm is None else self.p_value_holm
-        if p_value >= 1 - CONFIDENCE or self.low <= 0 <= self.high:
+        spans_zero = self.low is not None and self.high is not None and self.low <= 0 <= self.high
+        if p_value >= 1 - CONFIDENCE or spans_zero:
             return "undecided"
         if self.correlation < 0:
             return "falls"
@@ -61,13 +67,14 @@ class Trend:
         return replace(self, low=None, high=None, p_value=None)
 
 
-def trend(loss: Floats, score: Floats, noises: Sequence[ScoreNoise]) -> Trend | None:
+def trend(loss: Floats, score: Floats, noises: Sequence[ScoreNoise], shapes: Shapes) -> Trend | None:
     """The trend of scores over losses, each score with its noise; None for fewer than three encoders or scores all alike."""
     if len(score) < 3 or np.ptp(score) == 0 or np.ptp(loss) == 0:
         return None
     correlation = float(_spearman(-loss[None], score[None])[0])
-    low, high = rank_interval(correlation, len(score))
-    return Trend(len(score), correlation, low, high, _p_value(loss, score), _reversals(loss, score, noises))
+    apart = len(np.unique(shapes)) == len(shapes)
+    low, high = rank_interval(correlation, len(score)) if apart else (None, None)
+    return Trend(len(score), correlation, low, high, p_value_of(loss, score, shapes), _reversals(loss, score, noises))
 
 
 @lru_cache(maxsize=256)
@@ -113,16 +120,33 @@ def _correlation(a: Floats, b: Floats) -> Floats:
     return np.asarray(np.divide((a * b).sum(axis=1), spread, out=np.full(len(a), np.nan), where=spread > 0))
 
 
-def _p_value(loss: Floats, score: Floats) -> float:
-    """Two-sided, over all orders of up to 8 encoders, else over random ones, which are always the same."""
-    count = len(score)
-    orders = (
-        np.array(list(permutations(range(count))))
-        if count <= _EXACT
-        else np.vstack([np.arange(count), np.random.default_rng(0).permuted(np.tile(np.arange(count), (_DRAWS, 1)), axis=1)])
-    )
-    found = np.abs(_spearman(np.tile(-loss, (len(orders), 1)), score[orders]))
+def p_value_of(loss: Floats, score: Floats, shapes: Shapes) -> float:
+    """The chance of so high a correlation in either direction if all of `orders` were alike; least where scores are −loss."""
+    chosen = orders(shapes)
+    found = np.abs(_spearman(np.tile(-loss, (len(chosen), 1)), score[chosen]))
     return float(np.mean(found >= abs(_spearman(-loss[None], score[None])[0]) - 1e-12))
+
+
+def orders(shapes: Shapes) -> NDArray[np.int64]:
+    """The orders of encoders that keep those of one shape together: all of up to 8, else random ones, always the same.
+
+    Encoders of one shape, of several budgets say, share its luck: shapes of as many encoders change places as wholes, and
+    encoders within their shape. Of scores that do not hang on the loss, and whose luck between shapes is as wide as within,
+    all orders find p < 0.05 in 13% to 19% of draws where losses differ between shapes (three to six of three or four
+    budgets), in up to 28% where it is twice as wide; these orders in 3% to 6%. Source: Winkler et al. 2015, Multi-level block
+    permutation, NeuroImage 123, 253-268.
+    """
+    count = len(shapes)
+    if count <= _EXACT:
+        together = np.equal.outer(shapes, shapes)
+        every = np.array([*permutations(range(count))], dtype=np.int64)
+        return np.compress((together[every[:, :, None], every[:, None]] == together).all(axis=(1, 2)), every, axis=0)
+    drawn, random = np.empty((_DRAWS, count), dtype=np.int64), np.random.default_rng(0)
+    of_shapes = grouped(range(count), lambda encoder: shapes[encoder]).values()
+    for alike in map(np.array, grouped(of_shapes, len).values()):
+        places = random.permuted(np.tile(np.arange(len(alike)), (_DRAWS, 1)), axis=1)
+        drawn[:, alike.ravel()] = random.permuted(alike[places], axis=2).reshape(_DRAWS, -1)
+    return np.vstack([np.arange(count), drawn])
 
 
 def _reversals(loss: Floats, score: Floats, noises: Sequence[ScoreNoise]) -> tuple[tuple[int, int], ...]:
