@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -267,6 +268,27 @@ def test_runs_are_held_out_whole_and_the_forecast_is_of_what_lies_beyond_the_oth
     assert "2 rows beyond the budgets fitted, up to 2 times the largest: mean |error|" in forecast_text(told)
 
 
+@pytest.mark.parametrize(
+    ("clusters", "words"),
+    [
+        (range(18), "of 6 rows of 2 settings"),
+        (np.repeat(range(6), 3), "of 6 rows of 2 runs"),
+        ([*range(12), *[12] * 6], "of 6 rows of 1 run"),
+    ],
+)
+def test_rows_that_miss_a_law_together_are_not_counted_as_drawn_apart(clusters: Sequence[int], words: str) -> None:
+    """Six sizes of three seeds; the largest two are of one budget."""
+    sizes = np.repeat([1e6, 2e6, 4e6, 8e6, 16e6, 17e6], 3)
+    noise = np.exp(np.random.default_rng(0).normal(0, 0.003, 18))
+    points = Observations.of({"parameters": sizes}, 3 * sizes**-0.05 * noise)
+    told = forecast(LAWS["power"], replace(points, clusters=np.array(clusters)), Settings(bootstrap=50, starts=4))
+    assert isinstance(told, Forecast)
+    assert told.coverage.endswith(words)
+    assert forecast_text(told).endswith(words)
+    count, kind = words.removeprefix("of 6 rows of ").split()
+    assert told.to_dict()["apart"] == {"of": kind.rstrip("s"), "n": int(count)}
+
+
 def test_residuals_of_a_forecast_are_widened_by_what_the_parameters_took() -> None:
     """Six parameters of eight rows leave a quarter of the residuals' variance; what was measured is predicted less residual."""
     residuals, centres = np.full(8, 0.1), np.full((50, 2), 3.0)
@@ -280,7 +302,8 @@ def test_errors_of_a_forecast_are_shares_of_what_was_measured_or_differences(
     relative: bool, errors: list[float], mean: str
 ) -> None:
     none = np.full(2, np.nan)
-    told = Forecast("converged", 9, ("a", "b"), np.array([2.0, 4.0]), np.array([2.2, 3.2]), none, none, 2.0, relative)
+    measured, predicted = np.array([2.0, 4.0]), np.array([2.2, 3.2])
+    told = Forecast("converged", 9, ("a", "b"), measured, predicted, none, none, 2.0, relative, (2, "run"))
     np.testing.assert_allclose(told.errors, errors)
     assert told.mean_error == mean
     assert not told.covered.any()

@@ -37,8 +37,9 @@ class Forecast:
 
     Errors of a loss are relative, (predicted − measured)/measured; those of a score or an error rate, which may be zero, are
     differences, predicted − measured. The interval of a prediction holds the estimates of the resamples and the residuals of
-    the fit: 95% of rows should fall within it; `covered` says which did. `extrapolation` is the largest budget over the largest
-    one fitted.
+    the fit: 95% of rows should fall within it; `covered` says which did. Rows of one setting, or of one cluster, miss it
+    together: `apart` says how many of these there are, and what they are. `extrapolation` is the largest budget over the
+    largest one fitted.
     """
 
     status: Status
@@ -50,6 +51,7 @@ class Forecast:
     high: Floats
     extrapolation: float
     relative: bool
+    apart: tuple[int, str]
 
     @property
     def errors(self) -> Floats:
@@ -81,8 +83,11 @@ class Forecast:
 
     @property
     def coverage(self) -> str:
-        """How many of the rows held out lie within their interval, in words."""
-        return f"interval covered {self.covered.sum()} of {len(self.labels)}" if self.has_interval else "no interval"
+        """How many of the rows held out lie within their interval, and of how few settings or clusters they are, in words."""
+        if not self.has_interval:
+            return "no interval"
+        together = f" rows of {plural(*self.apart)}" if self.apart[0] < len(self.labels) else ""
+        return f"interval covered {self.covered.sum()} of {len(self.labels)}{together}"
 
     def to_dict(self) -> dict[str, Any]:
         """The forecast as plain values; rows beyond the twenty of the largest error are left out."""
@@ -92,6 +97,7 @@ class Forecast:
             "status": self.status,
             "n_fitted": self.n_fitted,
             "n_forecast": len(self.labels),
+            "apart": {"of": self.apart[1], "n": self.apart[0]},
             "extrapolation": self.extrapolation,
             error: float(np.mean(np.abs(errors))),
             "bias": float(np.mean(errors)),
@@ -146,6 +152,7 @@ def predicted(fitted: Fit, unseen: Observations) -> Forecast:
         high=high,
         extrapolation=float(np.max(unseen.budget) / np.max(fitted.observations.budget)),
         relative=fitted.law.predicts == "loss",
+        apart=unseen.apart,
     )
 
 
@@ -176,10 +183,9 @@ def forecast_text(told: Forecast | str) -> str:
     """A forecast in one line: its status, what was held out, the error, and whether the interval covered."""
     if isinstance(told, str):
         return f"forecast: {told}"
-    covered = f"interval covered {np.mean(told.covered):.0%}" if told.has_interval else "no interval"
     return (
         f"forecast ({told.status}): {plural(len(told.labels), 'row')} beyond the budgets fitted, up to "
-        f"{told.extrapolation:.3g} times the largest: mean |error| {told.mean_error}, bias {told.bias}, {covered}"
+        f"{told.extrapolation:.3g} times the largest: mean |error| {told.mean_error}, bias {told.bias}, {told.coverage}"
     )
 
 

@@ -72,6 +72,12 @@ class Observations:
         whole = "" if self.cluster == "run" else f" of {plural(self.n_clusters, self.cluster)}"
         return f"{plural(len(self), 'row')} of {plural(self.n_runs, 'run')}{whole}"
 
+    @property
+    def apart(self) -> tuple[int, str]:
+        """How many things miss a law apart from one another, and what they are: settings, whose rows are seeds, or clusters."""
+        settings = len(np.unique(np.column_stack(list(self.columns.values())), axis=0))
+        return (settings, "setting") if settings < self.n_clusters else (self.n_clusters, self.cluster)
+
     def where(self, kept: NDArray[np.bool_]) -> Observations:
         """The rows for which `kept` is true."""
         return replace(

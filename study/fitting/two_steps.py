@@ -137,6 +137,7 @@ def two_step_forecast(
         high=high,
         extrapolation=float(np.max(unseen.budget) / np.max(known.budget)),
         relative=False,
+        apart=unseen.apart,
     )
 
 
