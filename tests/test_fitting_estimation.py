@@ -217,6 +217,13 @@ def test_too_few_points_and_single_sizes_are_refused_at_once() -> None:
     assert "parameters: is 1e+06 in all 4 rows" in told
 
 
+def test_a_loss_that_is_the_same_everywhere_is_refused() -> None:
+    """Its constants were told with intervals that left out their own estimates."""
+    points = observed(CHINCHILLA, rows=25)
+    with pytest.raises(InputError, match="loss: is 3 in all 25 rows, so there is nothing for chinchilla to explain"):
+        fit(CHINCHILLA, replace(points, response=np.full(25, 3.0)))
+
+
 def test_replicates_of_few_sizes_do_not_make_a_law() -> None:
     sizes = np.repeat([1e6, 2e6, 4e6], 5)
     noise = np.random.default_rng(0).normal(0, 0.01, 15)

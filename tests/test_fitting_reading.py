@@ -229,6 +229,8 @@ def test_clusters_follow_their_column(tmp_path: Path) -> None:
         ({"final/loss": -1.0}, "loss (final/loss): must be positive, but is not in row 1 (-1)"),
         ({"Model Size": 0.0}, "parameters (Model Size): must be positive, but is not in row 1 (0)"),
         ({"final/loss": "high"}, "final/loss: holds a value that is no number (row 1: 'high')"),
+        ({"Model Size": 1e300}, "parameters (Model Size): must be between 1e-100 and 1e+100, but is not in row 1 (1e+300)"),
+        ({"final/loss": 1e-200}, "loss (final/loss): must be between 1e-100 and 1e+100, but is not in row 1 (1e-200)"),
     ],
 )
 def test_impossible_values_are_refused_with_their_rows(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -236,7 +238,7 @@ def test_impossible_values_are_refused_with_their_rows(tmp_path: Path, change: d
     for name, value in change.items():
         data.loc[0, name] = value
     with pytest.raises(InputError) as refused:
-        read(tmp_path, data)
+        read(tmp_path, data, any_units=True)
     assert message in str(refused.value)
 
 

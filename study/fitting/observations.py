@@ -131,6 +131,9 @@ class Observations:
             here = f"{settings}" if settings == len(self) else f"{settings} in {plural(len(self), 'row')}"
             told = f"its {len(law.parameters)} parameters need {needed} different points or more, here are {here}"
             problems.append(Problem(law.name, "; ".join(filter(None, (told, self._left_out())))))
+        if len(self) > 1 and np.ptp(self.response) == 0:
+            told = f"is {self.response[0]:.6g} in all {plural(len(self), 'row')}, so there is nothing for {law.name} to explain"
+            problems.append(Problem(law.predicts, told))
         for name in law.variables:
             values = np.unique(self.columns[name])
             if len(self) > 1 and len(values) == 1:

@@ -33,7 +33,16 @@ from study.fitting.ledgers import (
 )
 from study.fitting.observations import BY_CHOICE, VOCABULARY, Observations, budget_of
 from study.fitting.table_files import NOTES, read_table
-from study.fitting.units import SHOWN, Values, loss_warnings, not_positive, odd_counts, odd_losses, odd_shares
+from study.fitting.units import (
+    SHOWN,
+    Values,
+    beyond_arithmetic,
+    loss_warnings,
+    not_positive,
+    odd_counts,
+    odd_losses,
+    odd_shares,
+)
 from study.folders.sweep import SweepFolder
 from study.quantities import plural
 from study.schema import nearest
@@ -294,11 +303,11 @@ class _Reading:
         return self.source.table.runs if self.source.cluster is None else _numbered(self.column(self.source.cluster))
 
     def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]]) -> None:
-        """Raise InputError for values that are not positive, and for units that look wrong; a ledger's units are known."""
+        """Raise InputError for values that no logarithm or product has, and for units that look wrong; a ledger's are known."""
         present = self.present
         rows = np.flatnonzero(present) + 1
         found = [Values(role, self.found[role], each[present], rows) for role, each in values.items()]
-        checks: list[Callable[[Values], list[Problem]]] = [not_positive]
+        checks: list[Callable[[Values], list[Problem]]] = [not_positive, beyond_arithmetic]
         if not self.source.any_units:
             checks.insert(0, lambda each: odd_shares(each, self.table))
         if not self.source.any_units and not self.is_ledger:

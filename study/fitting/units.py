@@ -16,6 +16,7 @@ SHOWN = 5
 """So many rows are named."""
 
 _SMALLEST = {"parameters": 5e4, "tokens": 5e5, "flops": 1e12, "unique_tokens": 5e5}
+_LARGEST = 1e100
 _SHARES = ("score", "error")
 _PERCENT = 100.0
 _LARGEST_LOSS = 13.0
@@ -45,6 +46,17 @@ def not_positive(found: Values) -> list[Problem]:
     if found.role in _SHARES or not bad.any():
         return []
     message = f"must be positive, but is not in {found.shown(bad)}; mend these rows or leave them out with --where"
+    return [Problem(_place(found), message)]
+
+
+def beyond_arithmetic(found: Values) -> list[Problem]:
+    """Numbers so large or small that a product of two has no logarithm any more, in whatever units."""
+    size = np.abs(found.values)
+    beyond = (size > _LARGEST) | ((size > 0) & (size < 1 / _LARGEST))
+    if not beyond.any():
+        return []
+    range_ = f"between {1 / _LARGEST:g} and {_LARGEST:g}"
+    message = f"must be {range_}, but is not in {found.shown(beyond)}; mend these rows or leave them out with --where"
     return [Problem(_place(found), message)]
 
 
