@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from study.behrens_fisher import CONFIDENCE, chance_beyond, half_interval, satterthwaite
@@ -53,22 +52,14 @@ UNKNOWN = ScoreNoise(math.nan, math.nan, math.nan)
 """The noise of a score that nobody measured."""
 
 
-def noise_of_seeds(deviation: float, freedom: int, seeds: int, error_over_examples: float) -> ScoreNoise:
-    """The noise of a mean over seeds: deviation² ÷ seeds, and error_over_examples².
+def noise_of_seeds(variance: float, freedom: int, seeds: int, error_over_examples: float) -> ScoreNoise:
+    """The noise of a mean over seeds: variance ÷ seeds, and error_over_examples².
 
-    `deviation` between seeds has `freedom` degrees of freedom, 0 where it is not known; `error_over_examples` is the standard
+    `variance` between seeds has `freedom` degrees of freedom, 0 where it is not known; `error_over_examples` is the standard
     error of one score over the examples.
     """
     over_examples = error_over_examples**2
-    return ScoreNoise(deviation**2 / seeds, freedom, over_examples) if freedom else ScoreNoise(0.0, math.inf, over_examples)
-
-
-def pooled_deviation(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
-    """The standard deviation within groups, taken as one for all, and its degrees of freedom; 0 and 0 where none has two."""
-    told = [(statistics.fmean(values), values) for values in groups]
-    freedom = sum(len(values) - 1 for _, values in told)
-    squares = math.fsum((value - mean) ** 2 for mean, values in told for value in values)
-    return math.sqrt(squares / max(1, freedom)), freedom
+    return ScoreNoise(variance / seeds, freedom, over_examples) if freedom else ScoreNoise(0.0, math.inf, over_examples)
 
 
 def noise_of_mean(parts: Sequence[ScoreNoise]) -> ScoreNoise:

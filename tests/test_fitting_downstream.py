@@ -102,7 +102,7 @@ def test_equal_encoders_of_few_seeds_are_seldom_called_reversed() -> None:
     loss, encoders, seeds = np.array([4.0, 3.8, 3.6]), 3, 2
     for _ in range(2000):
         scores = random.normal(0.7, 0.01, (encoders, seeds))
-        noise = noise_of_seeds(float(np.sqrt(scores.var(axis=1, ddof=1).mean())), encoders, seeds, 0.0)
+        noise = noise_of_seeds(float(scores.var(axis=1, ddof=1).mean()), encoders, seeds, 0.0)
         told = trend(loss, scores.mean(axis=1), [noise] * encoders, np.arange(encoders))
         assert told is not None
         found.append(bool(told.reversals))
@@ -469,7 +469,7 @@ def test_an_average_covers_its_truth_though_a_lucky_run_is_lucky_on_every_task(c
         scores = [luck + random.normal(0, own, luck.shape) for _ in range(tasks)]
         of_tasks = []
         for of_task in scores:
-            noise = noise_of_seeds(float(np.sqrt(of_task.var(axis=1, ddof=1).mean())), len(cells) * (seeds - 1), seeds, 0.0)
+            noise = noise_of_seeds(float(of_task.var(axis=1, ddof=1).mean()), len(cells) * (seeds - 1), seeds, 0.0)
             columns = {"noise": noise, "runs": runs, "run_scores": list(map(tuple, of_task))}
             of_tasks.append(pd.DataFrame(columns, cells))
         mean, noises = np.mean(scores, axis=(0, 2)), noises_over_tasks(of_tasks)

@@ -7,14 +7,15 @@ import pytest
 from scipy import stats
 
 from study.behrens_fisher import half_interval, satterthwaite
-from study.score_noise import UNKNOWN, ScoreNoise, noise_of_mean, noise_of_seeds, pooled_deviation
+from study.pooling import pooled_variance
+from study.score_noise import UNKNOWN, ScoreNoise, noise_of_mean, noise_of_seeds
 
 
 def test_the_interval_is_students_over_seeds_and_normal_over_examples() -> None:
-    assert noise_of_seeds(*pooled_deviation([[0.4, 0.6]]), 2, error_over_examples=0.0).half == pytest.approx(1.2706, abs=1e-4)
+    assert noise_of_seeds(*pooled_variance([[0.4, 0.6]]), 2, error_over_examples=0.0).half == pytest.approx(1.2706, abs=1e-4)
     values = [0.2, 0.5, 0.6]
     theirs = stats.ttest_1samp(values, 0).confidence_interval()
-    half = noise_of_seeds(*pooled_deviation([values]), 3, error_over_examples=0.0).half
+    half = noise_of_seeds(*pooled_variance([values]), 3, error_over_examples=0.0).half
     assert 2 * half == pytest.approx(theirs.high - theirs.low)
     assert noise_of_seeds(9.0, 0, 1, error_over_examples=0.1).half == pytest.approx(0.196, abs=1e-4), "of examples alone"
     assert np.isnan(UNKNOWN.half)
@@ -25,13 +26,8 @@ def test_the_interval_is_students_over_seeds_and_normal_over_examples() -> None:
 def test_the_interval_covers_the_score_of_new_seeds_and_examples(seeds: int, of_seeds: float, of_examples: float) -> None:
     random, draws = np.random.default_rng(0), 1000
     scores = random.normal(0, of_examples, (draws, 1)) + random.normal(0, of_seeds, (draws, seeds))
-    halves = [noise_of_seeds(*pooled_deviation([found]), seeds, of_examples).half for found in scores.tolist()]
+    halves = [noise_of_seeds(*pooled_variance([found]), seeds, of_examples).half for found in scores.tolist()]
     assert 0.935 <= np.mean(np.abs(scores.mean(axis=1)) <= halves) <= 0.995
-
-
-def test_the_deviation_between_seeds_is_one_for_all_groups() -> None:
-    assert pooled_deviation([[1.0, 3.0], [5.0], [2.0, 2.0, 5.0]]) == pytest.approx((np.sqrt((2 + 6) / 3), 3))
-    assert pooled_deviation([[1.0], [2.0]]) == (0.0, 0)
 
 
 def test_a_mean_over_tasks_of_seeds_of_their_own_has_the_variances_of_independent_scores() -> None:

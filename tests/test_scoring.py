@@ -364,8 +364,8 @@ def test_encoders_of_two_seeds_have_intervals_of_what_all_of_them_scatter(tmp_pa
     scored = Scored(Target(folder, tuple(runs)), tuple(cast("Subject", _ScoredSubject(run)) for run in runs), ())
     found = rows(scored, Downstream.parse({"tasks": ["sst2"], "random_weights": False}))
     halves = [(row.measured.interval[1] - row.measured.interval[0]) / 2 for row in found if row.measured.interval]
-    deviation, examples = float(np.sqrt((2 * 0.01**2 + 2 * 0.02**2 + 0.0005**2) / 2 / 5)), law.deviation
-    assert halves == pytest.approx([noise_of_seeds(deviation, 5, 2, examples).half] * 5)
+    variance, examples = (2 * 0.01**2 + 2 * 0.02**2 + 0.0005**2) / 2 / 5, law.deviation
+    assert halves == pytest.approx([noise_of_seeds(variance, 5, 2, examples).half] * 5)
     assert halves[0] < 0.03
 
 

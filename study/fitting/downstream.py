@@ -23,7 +23,8 @@ from study.fitting.score_trends import SAME, Trend, p_value_of, trend
 from study.fitting.scores import ScoreBetween
 from study.fitting.two_steps import two_step_forecast
 from study.folders.sweep import SweepFolder
-from study.score_noise import noise_of_mean, pooled_deviation
+from study.pooling import pooled_variance
+from study.score_noise import noise_of_mean
 
 AVERAGE = "average"
 
@@ -336,9 +337,9 @@ def noises_over_tasks(of_tasks: Sequence[pd.DataFrame]) -> pd.Series[Any]:
     noises = pd.Series([noise_of_mean(of_cell) for of_cell in parts.to_numpy().tolist()], parts.index)
     each_run = [of_task.explode(["runs", "run_scores"]).set_index("runs", append=True)["run_scores"] for of_task in of_tasks]
     of_runs = pd.concat(each_run, axis=1).dropna().astype(float).mean(axis=1).rename("score").reset_index()
-    deviation, freedom = pooled_deviation(of_runs.groupby("cell")["score"].agg(list))
+    variance, freedom = pooled_variance(of_runs.groupby("cell")["score"].agg(list))
     if not freedom:
         return noises
     fewest = pd.concat([of_task["runs"].map(len) for of_task in of_tasks], axis=1).min(axis=1)[noises.index]
     of_cells = zip(noises, fewest, strict=True)
-    return pd.Series([replace(noise, over_seeds=deviation**2 / n, freedom=freedom) for noise, n in of_cells], noises.index)
+    return pd.Series([replace(noise, over_seeds=variance / n, freedom=freedom) for noise, n in of_cells], noises.index)

@@ -10,7 +10,8 @@ from study.fitting.cuts import START
 from study.fitting.ledgers import runs_of, usable
 from study.folders.sweep import SweepFolder
 from study.named_runs import donor_of
-from study.score_noise import UNKNOWN, ScoreNoise, noise_of_seeds, pooled_deviation
+from study.pooling import pooled_variance
+from study.score_noise import UNKNOWN, ScoreNoise, noise_of_seeds
 from study.score_records import BaselineRecord, baseline
 from study.wording import at_budget, shape_and_setting
 
@@ -130,11 +131,11 @@ def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
     """
     of_encoders = scores.groupby([by, "encoder"], as_index=False).agg(test=("test", "mean"))
     units = of_encoders if len(of_encoders) > of_encoders[by].nunique() else scores
-    deviation, freedom = pooled_deviation(units.groupby(by)["test"].agg(list))
+    variance, freedom = pooled_variance(units.groupby(by)["test"].agg(list))
     over_examples = scores.astype({"test_standard_error": float}).groupby(by)["test_standard_error"].mean()
     mean, n = of_encoders.groupby(by)["test"].mean(), units.groupby(by).size()
     table = pd.DataFrame({"mean": mean, "over_examples": over_examples, "n": n})
     return {
-        str(name): (mean, noise_of_seeds(deviation, freedom, n, over_examples))
+        str(name): (mean, noise_of_seeds(variance, freedom, n, over_examples))
         for name, mean, over_examples, n in table.itertuples(name=None)
     }

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from study.config import Budget
+from study.pooling import pooled_variance
 
 ALIKE_ABOVE = 0.25
 """Cells share a variance where Bartlett's p-value is above this; preliminary tests that guard pooling need so high a level
@@ -102,8 +103,4 @@ def pooled_seed_variance(cells: Iterable[NDArray[np.float64]]) -> SeedVariance |
     Each cell is an array of seeds × sequences in nats per masked token. Pooling takes the variance as one for all cells.
     """
     means = [losses.mean(axis=1) for losses in cells if losses.shape[0] > 1]
-    if not means:
-        return None
-    freedom = sum(len(cell) - 1 for cell in means)
-    squares = sum(float(((cell - cell.mean()) ** 2).sum()) for cell in means)
-    return SeedVariance(squares / freedom, freedom, len(means))
+    return SeedVariance(*pooled_variance(means), len(means)) if means else None

@@ -13,6 +13,7 @@ from study.behrens_fisher import CONFIDENCE
 from study.fitting.laws import Floats, Law
 from study.fitting.minimising import Objective, minimise
 from study.fitting.observations import Observations
+from study.pooling import pooled_variance
 
 ROWS_TO_REFIT = 10_000
 """Beyond so many rows resamples are drawn from the sandwich where clusters suffice, else fewer are refitted."""
@@ -176,12 +177,10 @@ def replicate_noise(observations: Observations) -> ReplicateNoise | None:
     table = np.column_stack(list(observations.columns.values()))
     _, groups = np.unique(table, axis=0, return_inverse=True)
     counts = np.bincount(groups.ravel())
-    freedom = int((counts - 1).sum())
-    if freedom == 0 or (observations.response <= 0).any():
+    if (counts == 1).all() or (observations.response <= 0).any():
         return None
-    logarithms = np.log(observations.response)
-    means = np.bincount(groups.ravel(), logarithms) / counts
-    variance = float(((logarithms - means[groups.ravel()]) ** 2).sum() / freedom)
+    ordered = np.log(observations.response)[np.argsort(groups.ravel(), kind="stable")]
+    variance, freedom = pooled_variance(np.split(ordered, np.cumsum(counts)[:-1]))
     return ReplicateNoise(float(np.sqrt(variance)), freedom, int((counts > 1).sum()))
 
 

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from study.folders.sweep import SweepFolder
+from study.pooling import pooled_variance
 from study.quantities import plural
 from study.score_config import Downstream
-from study.score_noise import noise_of_seeds, pooled_deviation
+from study.score_noise import noise_of_seeds
 from study.score_records import ScoreRecord, baseline, chosen, scores_of
 from study.scoring.job import Job
 from study.scoring.launch import Scored, at_best_knobs, names_of, score_all
@@ -128,18 +129,18 @@ def _measured(scored: Scored, downstream: Downstream) -> dict[tuple[str, str], M
             at_best.setdefault((subject.random, subject.name), {})[encoder] = chosen(ended)
     found: dict[tuple[str, str], Measured] = {}
     for (_, task), of_encoders in at_best.items():
-        deviation, freedom = pooled_deviation([_scores(best) for best in of_encoders.values()])
-        found |= {(encoder, task): _mean(best, deviation, freedom) for encoder, best in of_encoders.items()}
+        variance, freedom = pooled_variance([_scores(best) for best in of_encoders.values()])
+        found |= {(encoder, task): _mean(best, variance, freedom) for encoder, best in of_encoders.items()}
     return found
 
 
-def _mean(best: Sequence[ScoreRecord], deviation: float, freedom: int) -> Measured:
-    """The mean of an encoder's seeds, whose deviation between seeds is known with `freedom` degrees of freedom."""
+def _mean(best: Sequence[ScoreRecord], variance: float, freedom: int) -> Measured:
+    """The mean of an encoder's seeds, whose variance between seeds is known with `freedom` degrees of freedom."""
     values, interval = _scores(best), best[0].test_interval
     errors = [record.test_standard_error for record in best if record.test_standard_error is not None]
     mean = fmean(values)
     if freedom:
-        half = noise_of_seeds(deviation, freedom, len(values), fmean(errors) if errors else math.nan).half
+        half = noise_of_seeds(variance, freedom, len(values), fmean(errors) if errors else math.nan).half
         interval = (mean - half, mean + half)
     return Measured(mean, interval, len(values), best[0].config.knobs.learning_rate if best[0].steps else None)
 
