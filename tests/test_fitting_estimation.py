@@ -342,6 +342,19 @@ def test_replicates_are_pooled_by_their_degrees_of_freedom() -> None:
     assert replicate_noise(replace(points, response=points.response - points.response.min())) is None, "0 has no logarithm"
 
 
+def test_profiles_cover_where_delta_is_small_against_the_noise_of_few_rows() -> None:
+    """The rows that a fit passes through say nothing of the noise: with them those of nine rows covered 0.3."""
+    truth, draw, covered = TRUTHS["chinchilla"], np.random.default_rng(0), []
+    sizes, tokens = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e7, 1e10, 3), np.geomspace(1e9, 1e12, 3)))
+    columns = {"parameters": sizes, "tokens": tokens}
+    for _ in range(40):
+        loss = CHINCHILLA.predict(truth, columns) * np.exp(draw.normal(0, 0.02, 9))
+        fitted = fit(CHINCHILLA, Observations.of(columns, loss), Settings(bootstrap=0, starts=8))
+        ends = (fitted.profile(exponent).interval for exponent in ("alpha", "beta"))
+        covered += [low <= truth[exponent] <= high for exponent, (low, high) in zip(("alpha", "beta"), ends, strict=True)]
+    assert np.mean(covered) > 0.92
+
+
 def test_two_runs_are_not_resampled_and_many_rows_of_few_runs_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(bootstrap=300, starts=8)
     fits = [fit(LAWS["power"], of_power(runs), settings) for runs in (2, 3)]
