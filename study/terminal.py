@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import textwrap
+from collections.abc import Sequence
+from itertools import groupby
 
 from rich import box
 from rich.console import Console
@@ -12,6 +15,9 @@ from rich.text import Text
 
 PIPED_WIDTH = 200
 """How wide text is where no terminal says."""
+
+NARROW = 78
+"""How wide headings and notes in a table may be, so that a terminal of 80 columns wraps none."""
 
 _ANY_WIDTH = 10_000
 
@@ -24,13 +30,31 @@ def printable(text: str) -> str:
     return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
-def narrow_table(title: str, words: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
-    """An empty table with columns of words and then of numbers, none of them wrapped."""
-    table = Table(title=Text(printable(title)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in words:
-        table.add_column(name, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
+def narrow_table(
+    title: str, words: Sequence[str], numbers: Sequence[str], rows: Sequence[tuple[str, Sequence[str], str]]
+) -> Table:
+    """A table with columns of words and then of numbers, none of them wrapped, without those that are empty.
+
+    A row is its heading, its cells and a note on it. Neighbours with one heading stand in a group below it, so that what they
+    share takes no column; a note stands below its row. Both may be empty.
+    """
+    names, ways = [*words, *numbers], [str.ljust] * len(words) + [str.rjust] * len(numbers)
+    columns = zip(names, *(cells for _, cells, _ in rows), strict=True)
+    widths = [max(map(len, column)) if any(column[1:]) or not rows else 0 for column in columns]
+
+    def line(cells: Sequence[str]) -> Text:
+        return Text("  ".join(way(cell, width) for way, cell, width in zip(ways, cells, widths, strict=True) if width))
+
+    told = Text(printable(title))
+    table = Table(title=told, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(line(names), no_wrap=True, min_width=min(told.cell_len, NARROW))
+    for heading, group in groupby(rows, lambda row: row[0]):
+        for part in textwrap.wrap(printable(heading), NARROW):
+            table.add_row(Text(part, "bold"))
+        for _, cells, note in group:
+            table.add_row(line(cells))
+            for part in textwrap.wrap(printable(note), NARROW, initial_indent="  ", subsequent_indent="  "):
+                table.add_row(Text(part))
     return table
 
 

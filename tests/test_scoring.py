@@ -795,6 +795,11 @@ def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder
     status, again, err = study("score", run.path, "--tasks", tasks, "--precision", "bf16", *options)
     assert json.loads(again) == json.loads(out)
     assert "COMPLETED" not in err
+    status, table, err = study("score", run.path, "--tasks", tasks, "--precision", "bf16", *options[:-1])
+    beside = [
+        f"{name} {rows['first']['baselines'][key]:.4f}" for name, key in (("majority", "majority"), ("words", "bag_of_words"))
+    ]
+    assert f"first, {rows['first']['metric']}: {', '.join(beside)} " in table, "once, above the encoders of the task"
     for arguments, words in (
         ((sweep, "--tasks", "colla"), "error: --tasks: 'colla' is not known, nor is it a .yaml file; did you mean 'cola'?\n"),
         ((sweep, "--tasks", tasks, "--max-length", 99), "99 is too long"),

@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import click
 import pandas as pd
 import pytest
 import yaml
@@ -296,7 +297,7 @@ def test_runs_stand_in_the_order_of_their_sizes_with_their_budgets(tmp_path: Pat
     order = [(one.shape.partition("-")[0], one.target_tokens, one.seed) for one in state.runs]
     assert order == list(product(("L2", "L10"), (20 * 256, 100 * 256), (0, 1)))
     show(status_table(state))
-    assert capsys.readouterr().out.count("5.12k") == 4
+    assert capsys.readouterr().out.count("5.12k") == 2, "above the two seeds of each shape"
 
 
 def test_runs_of_a_shape_stand_budget_by_budget_and_rate_by_rate(tmp_path: Path) -> None:
@@ -318,6 +319,20 @@ def test_runs_of_a_varied_sweep_say_their_setting(tmp_path: Path, study: Any, ca
     assert labels == {f"COMPLETED L1-H16-A2-F32 dropout={dropout} lr=4e-2 seed=0" for dropout in (0, 0.1)}
     sweep_at(tmp_path).sweep_file.write_text("vary: [")
     assert [one.setting for one in status(sweep_at(tmp_path)).runs] == ["", ""]
+
+
+@pytest.mark.parametrize("name", ["distillation", "miniatures", "size_and_tokens"])
+def test_the_status_of_a_sweep_fits_a_terminal_of_80_columns(name: str, study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long settings, many budgets, fast runs, and runs that are left out."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = Path(__file__).resolve().parents[1] / "results" / "reference" / name
+    printed = click.unstyle(study("status", folder)[1])
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "…" not in printed
+    for one in status(SweepFolder(folder)).runs:
+        (line,) = (line for line in printed.splitlines() if line.startswith(f" {one.run_id} "))
+        assert line.split()[1:4] == ["COMPLETED", f"{one.learning_rate:g}", f"{one.seed}"]
 
 
 def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path) -> None:

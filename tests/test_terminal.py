@@ -18,14 +18,29 @@ def test_no_number_of_a_table_is_cut_where_the_terminal_is_narrow(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(width))
     row = [f"{number}.12345678" for number in range(10, 25)]
-    table = narrow_table("wide", (), tuple(row))
-    table.add_row(*row)
+    table = narrow_table("wide", (), row, [("", row, "")])
     note = "a word of a note " * 20
     show(table, note)
     printed = capsys.readouterr().out
     assert "…" not in printed
     assert row in [line.split() for line in printed.splitlines()]
     assert max(len(line) for line in printed.splitlines() if "note" in line) <= width < PIPED_WIDTH
+
+
+def test_rows_of_a_table_stand_below_what_they_share_and_above_what_is_noted_of_them() -> None:
+    rows = [
+        ("L1 norm=pre", ("3f2a", "5.1", ""), ""),
+        ("L1 norm=pre", ("41d3", "5.25", ""), "stuck " * 20),
+        ("L2", ("b7", "4", ""), ""),
+    ]
+    table = narrow_table("a title", ("run",), ("nats", "left"), rows)
+    out = io.StringIO()
+    Console(file=out, width=80).print(table)
+    told = [line.strip() for line in out.getvalue().splitlines()]
+    assert " ".join(told).count("stuck") == 20
+    assert [line for line in told if line and "stuck" not in line and "─" not in line] == [
+        *("a title", "run   nats", "L1 norm=pre", "3f2a   5.1", "41d3  5.25", "L2", "b7       4")
+    ], "and a column that is empty in every row is not there"
 
 
 @pytest.mark.parametrize("width", [80, 200])

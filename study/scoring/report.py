@@ -23,6 +23,9 @@ from study.scoring.planning import Subject
 from study.sweeping.resources import Resources
 from study.terminal import narrow_table, printable
 
+_BASELINES = {"majority": "majority", "bag_of_words": "words"}
+"""What needs no encoder, as the table calls it."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -83,15 +86,13 @@ def rows(scored: Scored, downstream: Downstream) -> list[Row]:
 
 def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ...]:
     """The rows as a table, and what its columns mean."""
-    numbers = ("score", "±", "seeds", "rate", "random", "±", "majority", "words")
-    table = narrow_table(f"{scored.target.sweep.name}: downstream scores", ("task", "encoder", "metric"), numbers)
     names = names_of(scored.target)
-    for row in sorted(rows(scored, downstream), key=lambda row: (row.task, names[row.run_id])):
-        found, kept = row.measured, row.baselines
-        rate = "" if found.learning_rate is None else f"{found.learning_rate:g}"
-        beside = (_number(kept.get("majority")), _number(kept.get("bag_of_words")))
-        pretrained = (*_shown(found), str(found.seeds), rate)
-        table.add_row(row.task, names[row.run_id], row.metric, *pretrained, *_shown(row.random_weights), *beside)
+    shown = [
+        (_task_words(row), (names[row.run_id], *_cells(row)), "")
+        for row in sorted(rows(scored, downstream), key=lambda row: (row.task, names[row.run_id]))
+    ]
+    title = f"{scored.target.sweep.name}: downstream scores"
+    table = narrow_table(title, ["encoder"], ("score", "±", "seeds", "rate", "random", "±"), shown)
     note = "Mean over seeds of fine-tuning on the split reported on, ± half its 95% interval: over examples, and seeds where"
     note += " there are several, which are taken to scatter alike on a task."
     more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
@@ -105,6 +106,18 @@ def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ..
         f"All scores: {scored.target.sweep.scores_file.with_suffix('.csv')}",
     ]
     return table, "\n".join(lines)
+
+
+def _task_words(row: Row) -> str:
+    """A task with its metric, and what needs no encoder, such as `trec, accuracy: majority 0.2260, words 0.7500`."""
+    kept = [f"{word} {row.baselines[name]:.4f}" for name, word in _BASELINES.items() if name in row.baselines]
+    return f"{row.task}, {row.metric}{': ' if kept else ''}{', '.join(kept)}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    found = row.measured
+    rate = "" if found.learning_rate is None else f"{found.learning_rate:g}"
+    return (*_shown(found), str(found.seeds), rate, *_shown(row.random_weights))
 
 
 def score_values(scored: Scored, downstream: Downstream) -> list[dict[str, object]]:
@@ -181,14 +194,10 @@ def _baselines(sweep: SweepFolder, subject: Subject) -> dict[str, float]:
     return {} if kept is None else kept.beside(subject.task.spec.headline, subject.run.data_fingerprint)
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
 def _shown(found: Measured | None) -> tuple[str, str]:
-    if found is None or found.interval is None:
-        return _number(None if found is None else found.score), ""
-    return _number(found.score), f"{(found.interval[1] - found.interval[0]) / 2:.4f}"
+    if found is None:
+        return "", ""
+    return f"{found.score:.4f}", "" if found.interval is None else f"{(found.interval[1] - found.interval[0]) / 2:.4f}"
 
 
 def score_launched(folder: Path, downstream: Downstream, resources: Resources, console: Console) -> tuple[Table | str, ...]:

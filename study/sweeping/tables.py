@@ -11,22 +11,21 @@ from rich.text import Text
 from study.config import run_words
 from study.quantities import count_text, plural
 from study.records import FOREIGN
-from study.sweeping.bill import Bill
+from study.sweeping.bill import Bill, BillRow
 from study.sweeping.liveness import Signs
 from study.sweeping.status import RunStatus, SweepStatus
-from study.terminal import narrow_table, printable
+from study.terminal import narrow_table
 
 
 def bill_table(question: str, bill: Bill) -> Table:
-    """One row a cell: its size and what one of its runs costs."""
-    varied = any(row.setting for row in bill.rows)
-    words = ("shape", *(["setting"] if varied else []))
-    table = narrow_table(question, words, ("parameters", "non-embedding", "tokens", "FLOPs", "seconds", "runs"))
-    for row in bill.rows:
-        name = (row.shape, *([row.setting] if varied else []))
-        sizes = (f"{row.parameters:,}", f"{row.parameters_non_embedding:,}", f"{row.tokens:,}")
-        table.add_row(*name, *sizes, f"{row.train_flops:.3g}", f"{row.expected_seconds:,.0f}", f"{row.runs}")
-    return table
+    """One row a cell, below its setting: its size and what one of its runs costs."""
+    numbers = ("parameters", "non-embedding", "tokens", "FLOPs", "seconds", "runs")
+    return narrow_table(question, ["shape"], numbers, [(row.setting, _bill_cells(row), "") for row in bill.rows])
+
+
+def _bill_cells(row: BillRow) -> tuple[str, ...]:
+    sizes = (f"{row.parameters:,}", f"{row.parameters_non_embedding:,}", f"{row.tokens:,}")
+    return (row.shape, *sizes, f"{row.train_flops:.3g}", f"{row.expected_seconds:,.0f}", f"{row.runs}")
 
 
 def bill_summary(bill: Bill) -> str:
@@ -121,28 +120,35 @@ def _unread_line(bill: Bill) -> Iterator[str]:
 
 
 def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:
-    """One row a run: where it is, and why fits leave it out where they do."""
+    """One row a run, below its cell: where it is, and why fits leave it out where they do."""
     who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
     scored = ", being scored" if state.scored else ""
     title = f"{state.name}: {state.count('COMPLETED')} of {len(state.own)} runs completed, {who}{scored}"
-    with_mfu = any(run.mfu is not None for run in state.runs)
-    varied = any(run.setting for run in state.runs)
     several_budgets = len({run.target_tokens for run in state.runs}) > 1
-    budget, speeds = ["tokens"] if several_budgets else [], ["tokens/s", *(["MFU"] if with_mfu else [])]
-    numbers = (*budget, "rate", "seed", "done", "nats", *speeds, "left")
-    table = narrow_table(title, ("run", "shape", *(["setting"] if varied else []), "state"), numbers)
-    table.add_column("note")
-    for run in state.runs if runs is None else runs:
-        loss = "" if run.loss_nats is None else f"{run.loss_nats:.4f}"
-        speed = "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}"
-        mfu = ([""] if run.mfu is None else [f"{run.mfu:.1%}"]) if with_mfu else []
-        left = "" if run.seconds_left is None else duration(run.seconds_left)
-        of_tokens = [count_text(run.target_tokens)] if several_budgets else []
-        knobs = (*of_tokens, f"{run.learning_rate:g}", f"{run.seed}")
-        cells = (*knobs, f"{run.done:.0%}", loss, speed, *mfu, left)
-        name = (run.run_id, run.shape, *([run.setting] if varied else []), run.state)
-        table.add_row(*name, *cells, Text(printable(run.reason or silence(run.signs) or "")))
-    return table
+    rows = [
+        (_cell_words(run, several_budgets), _status_cells(run), run.reason or silence(run.signs) or "")
+        for run in (state.runs if runs is None else runs)
+    ]
+    return narrow_table(title, ("run", "state"), ("rate", "seed", "nats", "tokens/s", "MFU", "left"), rows)
+
+
+def _cell_words(run: RunStatus, with_budget: bool) -> str:
+    """What the runs of a cell share, such as `L2-H128-A2-F512 norm=pre, 10M tokens`."""
+    name = " ".join(filter(None, (run.shape, run.setting)))
+    return f"{name}, {count_text(run.target_tokens)} tokens" if with_budget else name
+
+
+def _status_cells(run: RunStatus) -> tuple[str, ...]:
+    return (
+        run.run_id,
+        run.state if run.state == "COMPLETED" else f"{run.state} {run.done:.0%}",
+        f"{run.learning_rate:g}",
+        f"{run.seed}",
+        "" if run.loss_nats is None else f"{run.loss_nats:.4f}",
+        "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}",
+        "" if run.mfu is None else f"{run.mfu:.1%}",
+        "" if run.seconds_left is None else duration(run.seconds_left),
+    )
 
 
 def status_summary(state: SweepStatus) -> str:
