@@ -29,10 +29,10 @@ from study.options import FiniteRange, as_json, device_option, output_folder, th
 def bench(
     only: tuple[str, ...], output: Path, as_json: bool, vocabulary: str | None, dtype: str | None, **options: Any
 ) -> None:
-    """Measure how fast this machine trains, starts and reads, beside the usual peer and its own limits.
+    """Measure how fast this machine trains, starts and reads.
 
-    Every row is printed and written to OUTPUT/<hardware>.json as it is finished; a table and a figure lie beside it.
-    With --json the rows are printed, by section where there are several.
+    The usual peer and the machine's own limits stand beside it. Every row is printed and written to OUTPUT/<hardware>.json as
+    it is finished; a table and a figure lie beside it. With --json the rows are printed, by section where there are several.
     """
     from study.benching.command import Choice, run
     from study.plotting import roofline, training_speed

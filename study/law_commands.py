@@ -90,9 +90,10 @@ bootstrap_option = click.option(
 @click.option("--held-out", type=FiniteRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
 @as_json
 def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
-    """Fit a scaling law to any TABLE (csv, jsonl, parquet) or results folder, and forecast its largest runs.
+    """Fit a scaling law to a TABLE, and forecast large runs.
 
-    COLUMN is a name or arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
+    TABLE is any csv, jsonl or parquet, or a results folder; its largest runs are forecast from the others. COLUMN is a name or
+    arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
     """
     from study.fitting.catalogue import law_named
     from study.fitting.estimation import Settings
@@ -117,7 +118,10 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 @click.option("--held-out", type=FiniteRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
 @as_json
 def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:
-    """Fit a downstream score to N and D in two steps (through the loss) and in one, and forecast the largest runs by both."""
+    """Fit a downstream score to N and D in two steps and in one.
+
+    The two lead through the loss; the largest runs are forecast by both.
+    """
     from study.fitting.estimation import Settings
     from study.fitting.reading import Source, Table
     from study.fitting.two_steps import fit_score
@@ -135,7 +139,10 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
 @selection_options
 @as_json
 def frontier(table: Path, where: str | None, cluster: str | None, any_units: bool, as_json: bool, **roles: str | None) -> None:
-    """Find the compute-optimal number of parameters in a TABLE by every approach: envelope, hull, iso-FLOP valleys, law."""
+    """Find the compute-optimal number of parameters in a TABLE.
+
+    By every approach: envelope, hull, iso-FLOP valleys, law.
+    """
     from study.fitting.compute_optimal import frontiers, to_dict, to_text
     from study.fitting.reading import Source, Table
 
@@ -152,9 +159,10 @@ def frontier(table: Path, where: str | None, cluster: str | None, any_units: boo
 @role_options(*_ROLES)
 @selection_options
 def plot(table: Path, law: str | None, like: Path | None, into: Path, **options: Any) -> None:
-    """Draw a law's fit to a TABLE or results folder, its residuals, forecast, iso-FLOP valleys, shapes and multiverse.
+    """Draw a law's fit to a TABLE or results folder.
 
-    What is given beside --as adds to what the file says; what says otherwise is refused.
+    Its residuals, forecast, iso-FLOP valleys, shapes and multiverse are drawn, too. What is given beside --as adds to what the
+    file says; what says otherwise is refused.
     """
     from study.fitting.law_files import read_options
     from study.fitting.reading import Source, Table
@@ -187,11 +195,12 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
 @click.option("--into", type=output_folder, help="Folder for a figure and the JSON of all universes.")
 @as_json
 def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, **options: Any) -> None:
-    """Ask one question in every defensible convention: the share that agrees, and what turns the answer.
+    """Ask one question in every defensible convention.
 
-    Of a sweep's folder it asks the sweep's own question, depth or width at equal size; of a table, how compute should be
-    split between parameters and tokens. In each universe a law is fitted to 1,000 rows at most, with intervals of 100
-    resamples; those of study fit and study frontier, of all rows and 1,000 resamples, differ from them a little.
+    It tells the share that agrees, and what turns the answer. Of a sweep's folder it asks the sweep's own question, depth or
+    width at equal size; of a table, how compute should be split between parameters and tokens. In each universe a law is fitted
+    to 1,000 rows at most, with intervals of 100 resamples; those of study fit and study frontier, of all rows and 1,000
+    resamples, differ from them a little.
     """
     from study.fitting.compute_multiverse import explore
     from study.fitting.reading import Source, Table
@@ -225,7 +234,10 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
 )
 @as_json
 def replicate(into: Path, chinchilla: Path | None, as_json: bool) -> None:
-    """Fit published scaling studies again and compare numbers; exit with 1 where one is beyond its tolerance."""
+    """Fit published scaling studies again and compare numbers.
+
+    It exits with 1 where one is beyond its tolerance.
+    """
     from study.replicating.suite import replicate as replicate_all
     from study.replicating.suite import to_markdown
 

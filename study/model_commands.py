@@ -52,10 +52,10 @@ def params(
     as_json: bool,
     **sizes: int | None,
 ) -> None:
-    """Count the parameters, FLOPs and memory of a model without building it.
+    """Count the parameters, FLOPs and memory of a model.
 
-    NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or a run's id;
-    without it the sizes make the shape, and with it they change it.
+    Nothing is built. NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or
+    a run's id; without it the sizes make the shape, and with it they change it.
     """
     from study.accounts import Conditions, account, explanations, length_of
     from study.named_models import architecture_of, changed
@@ -97,7 +97,9 @@ def compare(
     results: Path,
     as_json: bool,
 ) -> None:
-    """Put models side by side, or rank single changes of one model by what they add.
+    """Put models side by side, or rank single changes of one.
+
+    Changes are ranked by what they add.
 
     \b
     study compare bert-base roberta-base
@@ -137,7 +139,10 @@ def compare(
 @click.argument("folder", type=output_folder)
 @as_json
 def figures(folder: Path, as_json: bool) -> None:
-    """Draw into FOLDER what counting alone shows: where the named models' parameters are, and their elasticities."""
+    """Draw where parameters are, and what each size adds.
+
+    Into FOLDER, of the named models, from counting alone.
+    """
     from study.named_models import catalogue, named
     from study.plotting import elasticities, where_parameters_are
     from study.plotting.style import save_in
@@ -178,7 +183,10 @@ def figures(folder: Path, as_json: bool) -> None:
 @click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions.")
 @as_json
 def shapes(as_json: bool, **options: Any) -> None:
-    """Find the shapes with so many parameters, FLOPs, bytes or seconds, or under several such budgets at once."""
+    """Find shapes by parameters, FLOPs, memory or latency.
+
+    Those that meet one amount, or stay under several at once.
+    """
     from study.right_sizing import right_size
 
     solved = right_size(**options)
@@ -202,7 +210,10 @@ def shapes(as_json: bool, **options: Any) -> None:
 @click.option("--out", type=output_folder, default=Path("results/latency"), show_default=True)
 @as_json
 def latency(out: Path, as_json: bool, **options: Any) -> None:
-    """Time the forward pass of encoders on this machine, and put it into the table that `study shapes` and the plots read."""
+    """Time the forward pass of encoders on this machine.
+
+    The times go into the table that `study shapes` and the plots read.
+    """
     from rich.console import Console
     from rich.progress import Progress, TimeRemainingColumn
 

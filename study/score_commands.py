@@ -41,9 +41,10 @@ precision_option = click.option(
 @click.option("--slots-per-device", type=click.IntRange(1), help="Scores at a time.  [default: 1 a GPU, one a core on a CPU]")
 @as_json
 def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool, **asked: Any) -> None:
-    """Score one run, or of a sweep those that its answer uses, on downstream tasks: each cell's best knobs at every seed.
+    """Score runs on downstream tasks.
 
-    Scores that are there are not made again; Ctrl-C lets those being made save, and the same command goes on from there.
+    Of a sweep those that its answer uses, each cell's best knobs at every seed. Scores that are there are not made again;
+    Ctrl-C lets those being made save, and the same command goes on from there.
     """
     from rich.console import Console
 
@@ -76,7 +77,10 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
 def features(
     folder: Path, texts: Path, layer: int | None, pooling: Any, precision: Any, output: Path | None, results: Path, device: Any
 ) -> None:
-    """Write the embedding of each line of TEXTS by one layer of a completed RUN, its folder, its id or the start of it."""
+    """Write the embedding of each line of TEXTS by a RUN.
+
+    RUN is the folder of a completed run, its id or the start of it.
+    """
     from study.quantities import plural
     from study.scoring.embedding import embed, output_file, read_texts, write_embeddings
     from study.scoring.launch import one_run
@@ -97,10 +101,11 @@ def features(
 @click.argument("into", metavar="NEW_FOLDER", type=click.Path(path_type=Path))
 @results_option
 def export(folder: Path, into: Path, results: Path) -> None:
-    """Write the encoder of a completed RUN as a NEW_FOLDER that transformers opens, with its tokeniser and its record.
+    """Write the encoder of RUN as a folder for transformers.
 
-    RUN is its folder, its id or the start of it. Post-norm encoders become BERT (RoFormer with rotary positions), pre-norm ones
-    Megatron-BERT (ESM with rotary positions), whose classes in transformers compute the same.
+    RUN is the folder of a completed run, its id or the start of it. Its tokeniser and its record come along. Post-norm encoders
+    become BERT (RoFormer with rotary positions), pre-norm ones Megatron-BERT (ESM with rotary positions), whose classes in
+    transformers compute the same.
     """
     from study.scoring.exporting import export as write
     from study.scoring.launch import one_run
@@ -121,10 +126,11 @@ def export(folder: Path, into: Path, results: Path) -> None:
 @device_option
 @as_json
 def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json: bool, **text: Any) -> None:
-    """Make an encoder that was trained elsewhere a completed run, to score, to cut layers off, and to learn from.
+    """Make an encoder trained elsewhere a completed run.
 
-    SOURCE is a folder that transformers saved (config.json, model.safetensors, and tokenizer.json or an uncased vocab.txt) of
-    a BERT, RoFormer, Megatron-BERT or ESM with its MLM head, or hub:NAME.
+    It can be scored, lose layers and be learned from. SOURCE is a folder that transformers saved (config.json,
+    model.safetensors, and tokenizer.json or an uncased vocab.txt) of a BERT, RoFormer, Megatron-BERT or ESM with its MLM head,
+    or hub:NAME.
 
     \b
     study import-encoder hub:google-bert/bert-base-uncased --into results/bert --corpus my_text.parquet

@@ -89,7 +89,10 @@ def resource_options(command: Any) -> Any:
 @resource_options
 @as_json
 def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, **resources: Any) -> None:
-    """Check a SWEEP file and print its bill: parameters, tokens, FLOPs and expected seconds, before anything is spent."""
+    """Check a SWEEP file and print its bill.
+
+    It tells parameters, tokens, FLOPs and expected seconds, before anything is spent.
+    """
     from study.sweeping.launch import plan as bill_of
     from study.sweeping.sweep_files import read_sweep
     from study.sweeping.tables import bill_summary, bill_table
@@ -123,9 +126,10 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
 def launch(
     sweep: Path, overrides: tuple[str, ...], results: Path, track: bool, hung_after: str, as_json: bool, **resources: Any
 ) -> None:
-    """Run what a SWEEP file still needs, then write its ledger, figures and answer.
+    """Run what a SWEEP file still needs, then write its answer.
 
-    Ctrl-C lets the running runs save; the same command goes on from there. Runs that are done are never trained again.
+    Ledger, fits and figures are written, too. Ctrl-C lets the running runs save; the same command goes on from there. Runs that
+    are done are never trained again.
     """
     from rich.console import Console
 
@@ -163,7 +167,10 @@ def launch(
 )
 @as_json
 def report(folder: Path, include_unbracketed: bool, as_json: bool) -> None:
-    """Rebuild ledger, fits, figures and answer from the records in FOLDER; needs no GPU, no account and no torch."""
+    """Rebuild the ledger, fits, figures and answer of a sweep.
+
+    From the records in FOLDER alone; needs no GPU, no account and no torch.
+    """
     _report(sweep_folder(folder), as_json, include_unbracketed)
 
 
@@ -190,9 +197,9 @@ def _check_tasks(spec: SweepSpec) -> None:
 @click.option("--watch", "-w", is_flag=True, help="Show it anew every two seconds, until nobody runs the sweep.")
 @as_json
 def status(folder: Path, watch: bool, as_json: bool) -> None:
-    """Show where the runs of a sweep are; FOLDER is the sweep's folder under results/.
+    """Show where the runs of a sweep are.
 
-    With --json and --watch, one line of JSON each time.
+    FOLDER is the sweep's folder under results/. With --json and --watch, one line of JSON each time.
     """
     from study.sweeping.status import status as status_of
     from study.sweeping.tables import status_summary, status_table
@@ -234,7 +241,10 @@ def _watch(sweep: SweepFolder) -> None:
 @folder_argument
 @as_json
 def stop(folder: Path, as_json: bool) -> None:
-    """Let what is trained or scored of a sweep save and stop, wherever it was started; the same command goes on later."""
+    """Let a sweep save and stop, wherever it was started.
+
+    What is trained or scored of it saves; the same command goes on later.
+    """
     from study.sweeping.steering import stop as stop_sweep
 
     sweep = sweep_folder(folder)
@@ -248,10 +258,10 @@ def stop(folder: Path, as_json: bool) -> None:
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @as_json
 def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
-    """Have failed runs tried again by the next launch: all that FAILED, were HUNG or met OOM, or the RUNs that are named.
+    """Have failed runs tried again by the next launch.
 
-    They go on from their last checkpoint. A run that was excluded can be named too, and is trained anew. What was recorded is
-    kept among each run's past attempts.
+    All that FAILED, were HUNG or met OOM, or the RUNs that are named. They go on from their last checkpoint. A run that was
+    excluded can be named too, and is trained anew. What was recorded is kept among each run's past attempts.
     """
     from dataclasses import asdict
 
@@ -279,10 +289,11 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
 @results_option
 @as_json
 def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bool) -> None:
-    """Leave a run out of fits and comparisons, with the reason; RUN is its id or the start of it, or its folder in one sweep.
+    """Leave a run out of fits and comparisons, with the reason.
 
-    Its record stays as it is. A later launch tunes and repeats as if the run had failed; to have it trained once more, `study
-    retry` it by its id. `study report` writes the answer without it.
+    RUN is its id or the start of it, or its folder in one sweep. Its record stays as it is. A later launch tunes and repeats as
+    if the run had failed; to have it trained once more, `study retry` it by its id. `study report` writes the answer without
+    it.
     """
     from study.folders.sweep import SweepFolder
     from study.sweeping.steering import exclude as exclude_run

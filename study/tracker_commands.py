@@ -17,7 +17,10 @@ from study.sweep_commands import folder_argument, sweep_folder
 @folder_argument
 @as_json
 def sync(folder: Path, as_json: bool) -> None:
-    """Replay the runs in FOLDER to W&B, each into one clean run; what is there already is left alone."""
+    """Replay the runs in FOLDER to W&B, each into one clean run.
+
+    What is there already is left alone.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
@@ -53,7 +56,9 @@ def sync(folder: Path, as_json: bool) -> None:
 )
 @as_json
 def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, ...], as_json: bool) -> None:
-    """Read W&B runs into a ledger that `study fit`, `plot` and `multiverse` take, with their whole histories.
+    """Read W&B runs into a ledger, with their whole histories.
+
+    `study fit`, `plot` and `multiverse` take it.
 
     \b
     study import-wandb entity/project --group depth --into results/theirs

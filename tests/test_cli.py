@@ -29,6 +29,14 @@ def test_help_names_every_command(study: Any) -> None:
     assert all(name in out for name in commands.commands)
 
 
+def test_the_summary_of_every_command_is_whole_at_80_columns(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = study("--help")
+    summaries = out.partition("Commands:\n")[2].splitlines()
+    assert len(summaries) == len(commands.commands), "one line each"
+    assert not [line for line in summaries if line.endswith("...") or len(line) > 80]
+
+
 @pytest.mark.parametrize("name", commands.commands)
 def test_every_command_explains_itself(study: Any, name: str) -> None:
     for flag in ("-h", "--help"):
