@@ -28,7 +28,7 @@ from study.plotting import (
 )
 from study.plotting.lines import line_styles, lines
 from study.plotting.loss_by_size import LossBySize
-from study.plotting.style import FLOPS, LOSS, panels
+from study.plotting.style import FLOPS, LOSS, SIDE_BY_SIDE, panels
 from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")
@@ -308,6 +308,26 @@ def test_loss_against_parameters_has_a_panel_a_budget_where_equal_parameters_sta
     assert "front" not in str([text.get_text() for text in alone.legends[0].get_texts()])
 
 
+def test_bars_at_equal_or_near_flops_stand_side_by_side_and_others_where_they_belong(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for heads, seed in product((1, 2, 4), (0, 1)):
+        add_run(folder, reshaped(run_config(1, 64, seed=seed), heads=heads))
+    for width in (66, 256):
+        add_run(folder, run_config(1, width))
+    folder.write_ledger()
+    data = loss_against_flops.frame(gather(folder)).sort_values("train_flops")
+    assert data["train_flops"].nunique() == 3, "heads change no FLOPs"
+    gaps = np.diff(np.log(data["place"]))
+    np.testing.assert_allclose(gaps[:3], gaps[0])
+    assert gaps[0] > 0.01 * np.log(data["place"].max() / data["place"].min())
+    assert data["place"].iloc[-1] == data["train_flops"].iloc[-1]
+    np.testing.assert_allclose(np.log(data["place"]).sum(), np.log(data["train_flops"]).sum())
+    (panel,) = loss_against_flops.draw(data).axes
+    assert panel.get_xlabel() == FLOPS + SIDE_BY_SIDE
+    shown = {x for line in panel.get_lines() for x in np.asarray(line.get_xdata()).tolist()}
+    assert shown >= {*data["place"]}
+
+
 @pytest.mark.parametrize("figure", [loss_against_flops, loss_against_parameters])
 def test_a_single_cell_stands_in_the_middle_of_a_factor_of_two(figure: ModuleType, tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
@@ -461,7 +481,7 @@ def test_flops_and_front_are_those_of_the_cells(evidence: Evidence) -> None:
 
 def test_axes_name_unit_and_convention(evidence: Evidence) -> None:
     figure = loss_against_flops.draw(loss_against_flops.frame(evidence))
-    assert figure.axes[0].get_xlabel() == FLOPS
+    assert figure.axes[0].get_xlabel() == FLOPS + SIDE_BY_SIDE
     assert figure.axes[0].get_ylabel() == LOSS
     assert "24 runs" in figure.get_suptitle()
 

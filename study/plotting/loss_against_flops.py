@@ -7,14 +7,28 @@ from matplotlib.figure import Figure
 
 from study.fitting.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import FLOPS, LOSS, draw_intervals, finish_cells, legend_below, panels, theme
+from study.plotting.style import (
+    FLOPS,
+    LOSS,
+    SIDE_BY_SIDE,
+    draw_intervals,
+    finish_cells,
+    legend_below,
+    panels,
+    side_by_side,
+    theme,
+)
+
+_SIZE = (9.2, 5.0)
+"""Of the panel, in inches."""
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row a cell that trained, with a usable run: its loss, mean over seeds, and the `train_flops` of one of its runs.
 
     `half_nats` is half the 95% interval of that mean (study.fitting.seed_scatter), missing where that of seeds is unknown.
-    `line` names the cell's line (study.plotting.lines).
+    `line` names the cell's line (study.plotting.lines), and `place` is where it stands: at its FLOPs, or beside them where
+    others have as many or nearly so.
     """
     rows = [
         {"train_flops": cell.train_flops, **of_cell(cell), **evidence.losses(cell)}
@@ -22,18 +36,22 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         if cell.usable and cell.tokens
     ]
     data = pd.DataFrame(rows)
-    return data if data.empty else data.assign(line=lines(data, among=()))
+    if data.empty:
+        return data
+    every = pd.Series("", data.index)
+    return data.assign(line=lines(data, among=()), place=side_by_side(data["train_flops"], every, _SIZE[0]))
 
 
 def draw(data: pd.DataFrame) -> Figure:
     """A line a shape and setting over its budgets."""
     with theme():
-        figure, axes = panels([""], FLOPS, LOSS, size=(9.2, 5.0))
+        axis = FLOPS + (SIDE_BY_SIDE if (data["place"] != data["train_flops"]).any() else "")
+        figure, axes = panels([""], axis, LOSS, size=_SIZE)
         styles = line_styles(data)
-        for line, cells in data.sort_values("train_flops").groupby("line", sort=False):
+        for line, cells in data.sort_values("place").groupby("line", sort=False):
             style = styles[str(line)]
-            axes[0].plot(cells["train_flops"], cells["loss_nats"], **style)
-            draw_intervals(axes[0], cells["train_flops"], cells["loss_nats"], cells["half_nats"], style["color"])
+            axes[0].plot(cells["place"], cells["loss_nats"], **style)
+            draw_intervals(axes[0], cells["place"], cells["loss_nats"], cells["half_nats"], style["color"])
         finish_cells(figure, axes, data, "Final loss against training FLOPs")
         legend_below(figure, line_key(styles))
     return figure

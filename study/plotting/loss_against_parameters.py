@@ -14,13 +14,16 @@ from study.wording import budget_words
 
 PARAMETERS = "parameters (unique tensors of the MLM model, embeddings included)"
 
+_SIZE = (5.0, 4.2)
+"""Of a panel, in inches."""
+
 
 def frame(evidence: Evidence) -> pd.DataFrame:
     """One row a cell with a usable run: its loss, mean over seeds, its `parameters`, and whether it is on the front.
 
     `half_nats` is half the 95% interval of that mean (study.fitting.seed_scatter), missing where that of seeds is unknown.
     The cells of a `series` compete for a front, `line` names the cell's line (study.plotting.lines), and `place` is where it
-    stands: at its parameters, or beside them where others have the same.
+    stands: at its parameters, or beside them where others have as many or nearly so.
     """
     front = {cell.name for cell in evidence.front}
     rows = [
@@ -39,15 +42,15 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     data = pd.DataFrame(rows)
     if data.empty:
         return data
-    return data.assign(line=lines(data, among=()), place=side_by_side(data["parameters"], data["series"]))
+    return data.assign(line=lines(data, among=()), place=side_by_side(data["parameters"], data["series"], _SIZE[0]))
 
 
 def draw(data: pd.DataFrame) -> Figure:
-    """A panel a budget, a point a cell; one stepped line joins the front. Cells of the same parameters stand side by side."""
+    """A panel a budget, a point a cell; one stepped line joins the front. Cells of near parameters stand side by side."""
     with theme():
         every = list(data.groupby("series", sort=False))
         axis = PARAMETERS + (SIDE_BY_SIDE if (data["place"] != data["parameters"]).any() else "")
-        figure, axes = panels([cells["panel"].iloc[0] for _, cells in every], axis, LOSS, size=(5.0, 4.2))
+        figure, axes = panels([cells["panel"].iloc[0] for _, cells in every], axis, LOSS, size=_SIZE)
         styles = line_styles(data)
         for panel, (_, cells) in zip(axes, every, strict=True):
             front = cells[cells["on_front"]].sort_values("parameters")

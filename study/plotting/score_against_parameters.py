@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from study.fitting.evidence import Evidence
 from study.fitting.published_scores import published_scores
 from study.plotting.loss_against_parameters import PARAMETERS
-from study.plotting.score_panels import drawn, measured
+from study.plotting.score_panels import SIZE, drawn, measured
 from study.plotting.style import SIDE_BY_SIDE, halo, log_ticks, side_by_side
 
 _PUBLISHED = "tab:red"
@@ -19,7 +19,7 @@ _PUBLISHED = "tab:red"
 def frame(evidence: Evidence) -> pd.DataFrame:
     """The scores (see study.plotting.score_panels), and rows of kind `published`, of GLUE's secret test sets.
 
-    `x` is where a score stands: at its `parameters`, or beside them where others have the same.
+    `x` is where a score stands: at its `parameters`, or beside them where others have as many or nearly so.
     """
     data = measured(evidence, "parameters")
     if data.empty or evidence.downstream is None:
@@ -29,7 +29,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
         for task in evidence.downstream.tasks
         for found in published_scores(task.task, task.metric)
     ]
-    data = data.assign(parameters=data["x"], x=side_by_side(data["x"], data["task"]))
+    data = data.assign(parameters=data["x"], x=side_by_side(data["x"], data["task"], SIZE[0]))
     return pd.concat([data, pd.DataFrame(published)], ignore_index=True)
 
 

@@ -28,6 +28,9 @@ _SMALLEST, _LARGEST = 4, 8
 """The sizes of points of the smallest and of the largest of several budgets."""
 _FORECAST: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 13, "mfc": "none", "mec": "black", "mew": 1}
 
+SIZE = (4.0, 3.0)
+"""Of a panel, in inches."""
+
 
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
     """One row an encoder and task, the average last: the score against the column `x`, and what it is worth.
@@ -83,7 +86,7 @@ def drawn(
     styles, sizes = line_styles(points), _sizes(points)
     tasks = list(dict.fromkeys(points["task"]))
     with theme():
-        figure, axes = panels([_name(points, task) for task in tasks], x, "score", columns=3, size=(4.0, 3.0), one_y=False)
+        figure, axes = panels([_name(points, task) for task in tasks], x, "score", columns=3, size=SIZE, one_y=False)
         for panel, task in zip(axes, tasks, strict=True):
             rows = points[points["task"] == task]
             for name, (line, colour, _) in _LINES.items():

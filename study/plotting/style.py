@@ -21,6 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
+from scipy.optimize import isotonic_regression
 
 from study.durable_files import write_atomically
 from study.quantities import in_billions, plural
@@ -29,14 +30,14 @@ from study.wording import of_flops, tick
 LOSS = "validation loss (nats per masked token)"
 FLOPS = "training FLOPs (train_flops: products that run)"
 
-SIDE_BY_SIDE = "; equal ones side by side"
+SIDE_BY_SIDE = "; near ones side by side"
 """What the name of an axis ends with where they do."""
 
 _REACH = 2.0
 """How far beyond its points a figure shows their bars, in spreads of the points: those of two seeds can be far longer."""
 
-_APART = 1 / 45
-"""Of the axis, between equal sizes."""
+_APART = 0.13
+"""Inches between bars of sizes that are equal or nearly so, less where there are many."""
 
 LEGEND_INCHES = 1.0
 """The height of a legend that figures have room for."""
@@ -125,11 +126,20 @@ def mark_plateau(axes: Axes, entropies: pd.Series) -> None:
         )
 
 
-def side_by_side(sizes: pd.Series[float], among: pd.Series[str]) -> pd.Series[float]:
-    """Where sizes stand on a logarithmic axis: those that are equal within a group of `among` beside each other."""
-    equal = sizes.groupby([among, sizes])
-    aside = equal.cumcount() - (equal.transform("size") - 1) / 2
-    return sizes * max(2.0, sizes.max() / sizes.min()) ** (_APART * aside)
+def side_by_side(sizes: pd.Series[float], among: pd.Series[str], inches: float) -> pd.Series[float]:
+    """Where sizes stand on a logarithmic axis of so many inches so that those of a group of `among` are apart.
+
+    Each is moved as little as can be, by least squares in the logarithm: an isotonic regression of what is left beside even
+    steps.
+    """
+    span = np.log(max(2.0, sizes.max() / sizes.min()))
+    aside = pd.Series(0.0, sizes.index)
+    for _, group in sizes.groupby(among):
+        ordered = group.sort_values(kind="stable")
+        logarithms = np.log(ordered.to_numpy(dtype=float))
+        steps = span * min(_APART / inches, 0.5 / len(ordered)) * np.arange(len(ordered))
+        aside[ordered.index] = isotonic_regression(logarithms - steps).x + steps - logarithms
+    return sizes * np.exp(aside.round(9))
 
 
 def draw_intervals(axes: Axes, x: pd.Series, loss: pd.Series, half: pd.Series, colour: str) -> None:
