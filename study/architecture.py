@@ -228,6 +228,12 @@ def nearest_divisor(width: int, heads: int) -> int:
     return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - heads))
 
 
+def built_words(field: str) -> tuple[str, ...]:
+    """The values at which study.model builds a field whose values are words; empty of others, and where it builds all."""
+    default = Architecture.model_fields[field].default if field in Architecture.model_fields else None
+    return (default, *ALSO_BUILT.get(field, ())) if isinstance(default, str) and field not in BUILT else ()
+
+
 def unlike_bert(architecture: Architecture) -> dict[str, object]:
     """The fields outside TOLD where an architecture has another value than BERT."""
     return {name: value for name, default in berts_values().items() if (value := getattr(architecture, name)) != default}

@@ -174,6 +174,7 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             here = _model_at(model, detail["loc"][:-1])
             parts = {name: _part(annotation) for name, annotation in _keys(here).items()}
             inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in _keys(part)]
+            inside += [path for path in _paths(model) if path.replace(".", "_") == key]
             meant = inside if _near(key, [*parts], SAME_LIKENESS) is None else []
             return f"is not a known key; {nearest(key, meant or [*parts])}"
         case "missing":
@@ -215,6 +216,13 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
 def _keys(model: type[Strict]) -> dict[str, Any]:
     """The keys of a model, as they are written in files, with their types."""
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+
+
+def _paths(model: type[Strict]) -> Iterator[str]:
+    """The keys within the parts of a model, as in `masking.rate`."""
+    for name, annotation in _keys(model).items():
+        if (part := _part(annotation)) is not None:
+            yield from (f"{name}.{key}" for key in _keys(part))
 
 
 def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Strict]:

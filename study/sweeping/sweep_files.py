@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from study.architecture import NOT_IN_MLM, Architecture
+from study.architecture import NOT_IN_MLM, Architecture, built_words
 from study.config import Masking, Recipe
 from study.errors import InputError, Problem
 from study.folders.sweep import SweepFolder
@@ -27,6 +27,9 @@ KNOBS = (
     *(f"masking.{name}" for name in Masking.model_fields),
 )
 """The dotted keys of a run that `vary`, `tune` and `search` may set."""
+
+_BESIDE_BASE = {f"masking_{name}": f"stands beside base, as masking.{name}" for name in Masking.model_fields}
+"""What is told of a key for the masks, which are those of a whole sweep, where it is given under `base`."""
 
 TRAINED_RUNS = tuple(f"recipe.{knob}" for knob in NO_RUN)
 """The knobs that name a trained run."""
@@ -131,7 +134,7 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
     space = search.get("space") if isinstance(search, Mapping) else None
     knobs = {"vary": values.get("vary"), "tune": values.get("tune"), "search.space": space}
     for place, given in knobs.items():
-        for path in given if isinstance(given, Mapping) else ():
+        for path, value in given.items() if isinstance(given, Mapping) else ():
             if str(path).startswith("data."):
                 message = "is one for all runs of a sweep, since losses on other text or other pieces do not compare"
                 yield Problem(f"{place}.{path}", f"{message}; make a sweep of each")
@@ -146,6 +149,9 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(f"{place}.{path}", message)
             elif place != "search.space" and str(path).removeprefix("architecture.") in LARGEST:
                 yield Problem(f"{place}.{path}", "is what shapes give; list its values there")
+            elif place != "tune":
+                asked = value.get("choices") if isinstance(value, Mapping) else value
+                yield from _problems_of_words(f"{place}.{path}", str(path).removeprefix("architecture."), asked)
     for part in PARTS:
         if part in values:
             yield Problem(part, f"stands under base; write base.{part}")
@@ -156,14 +162,18 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
     for key in [key for key in base if key not in PARTS]:
         inside = [knob for knob in KNOBS if knob.startswith(PARTS) and knob.partition(".")[2] == key]
         told = f"is not a known key; {nearest(str(key), inside or [*PARTS])}"
-        yield Problem(f"base.{key}", "stands beside base, not under it" if key in SweepSpec.model_fields else told)
+        beside = "stands beside base, not under it" if key in SweepSpec.model_fields else _BESIDE_BASE.get(key)
+        yield Problem(f"base.{key}", beside or told)
     if isinstance(architecture := base.get("architecture"), Mapping):
         yield from _problems_of_architecture(architecture, values.get("shapes") is not None)
     if isinstance(recipe := base.get("recipe"), Mapping):
         if "budget" in recipe:
             yield Problem("base.recipe.budget", "stands under budgets, beside base")
+        beside_base = {key: told for key, told in _BESIDE_BASE.items() if key in recipe}
+        yield from (Problem(f"base.recipe.{key}", told) for key, told in beside_base.items())
+        given = {key: value for key, value in recipe.items() if key not in beside_base}
         try:
-            Recipe.parse({**recipe, "budget": {"steps": 1}}, "base.recipe")
+            Recipe.parse({**given, "budget": {"steps": 1}}, "base.recipe")
         except InputError as error:
             yield from error.problems
     yield from _problems_of_budgets(values, base)
@@ -187,11 +197,21 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
             yield Problem(f"{place}.{size}", "is what shapes give; leave it out here")
         elif isinstance(value := number_in(given[size]), int | float) and (why := why_beyond(size, value)):
             yield Problem(f"{place}.{size}", f"{value:g} is {why}")
-    sensible = {key: value for key, value in given.items() if key not in LARGEST}
+    for key, value in given.items():
+        yield from _problems_of_words(f"{place}.{key}", str(key), [value])
+    sensible = {key: value for key, value in given.items() if key not in LARGEST and not built_words(str(key))}
     try:
         Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | sensible, place)
     except InputError as error:
         yield from error.problems
+
+
+def _problems_of_words(place: str, field: str, asked: object) -> Iterator[Problem]:
+    """Which values of a field of the architecture are counted at most, and not trained."""
+    built = built_words(field)
+    for value in asked if built and isinstance(asked, list) else ():
+        if value not in built:
+            yield Problem(place, f"{shown(value)} cannot be trained; {' or '.join(built)} can")
 
 
 def _problems_of_budgets(values: Mapping[str, Any], base: Mapping[Any, Any]) -> Iterator[Problem]:
