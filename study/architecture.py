@@ -228,12 +228,6 @@ def nearest_divisor(width: int, heads: int) -> int:
     return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - heads))
 
 
-def built_words(field: str) -> tuple[str, ...]:
-    """The values at which study.model builds a field whose values are words; empty of others, and where it builds all."""
-    default = Architecture.model_fields[field].default if field in Architecture.model_fields else None
-    return (default, *ALSO_BUILT.get(field, ())) if isinstance(default, str) and field not in BUILT else ()
-
-
 def unlike_bert(architecture: Architecture) -> dict[str, object]:
     """The fields outside TOLD where an architecture has another value than BERT."""
     return {name: value for name, default in berts_values().items() if (value := getattr(architecture, name)) != default}
@@ -250,9 +244,9 @@ def berts_values() -> dict[str, object]:
     return {name: field.default for name, field in Architecture.model_fields.items() if name not in TOLD}
 
 
-def built_values(field: str) -> tuple[object, ...]:
-    """The values of a field that study.model builds, of one that takes words; empty where it builds numbers or a switch."""
-    words = get_args(Architecture.model_fields[field].annotation)
+def built_words(field: str) -> tuple[str, ...]:
+    """The values at which study.model builds a field whose values are words; empty of others."""
+    words = get_args(Architecture.model_fields[field].annotation) if field in Architecture.model_fields else ()
     return tuple(word for word in words if isinstance(word, str) and word not in COUNTED_ALONE.get(field, ()))
 
 
@@ -260,7 +254,7 @@ def unbuildable(architecture: Architecture) -> str | None:
     """What keeps study.model from building an architecture, by its field; None where it can build it."""
     for name, value in not_of_berts_kind(architecture).items():
         if name in BUILT_AS_BERT or value in COUNTED_ALONE.get(name, ()):
-            built = " or ".join(map(str, built_values(name))) or str(berts_values()[name]).lower()
+            built = " or ".join(built_words(name)) or str(berts_values()[name]).lower()
             return f"{name} {value} can be counted but not trained or timed; what can be built has {name} {built}"
     if architecture.skips_first_norm and architecture.layer_groups is not None:
         groups = f"layer_groups {architecture.layer_groups}"

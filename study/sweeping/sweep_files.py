@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from study.architecture import NOT_IN_MLM, Architecture, built_words
+from study.architecture import COUNTED_ALONE, NOT_IN_MLM, Architecture, built_words
 from study.config import Masking, Recipe
 from study.errors import InputError, Problem
 from study.folders.sweep import SweepFolder
@@ -199,7 +199,7 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
             yield Problem(f"{place}.{size}", f"{value:g} is {why}")
     for key, value in given.items():
         yield from _problems_of_words(f"{place}.{key}", str(key), [value])
-    sensible = {key: value for key, value in given.items() if key not in LARGEST and not built_words(str(key))}
+    sensible = {key: value for key, value in given.items() if key not in LARGEST and key not in COUNTED_ALONE}
     try:
         Architecture.parse({"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": 1} | sensible, place)
     except InputError as error:
@@ -207,9 +207,9 @@ def _problems_of_architecture(given: Mapping[Any, Any], has_shapes: bool) -> Ite
 
 
 def _problems_of_words(place: str, field: str, asked: object) -> Iterator[Problem]:
-    """Which values of a field of the architecture are counted at most, and not trained."""
+    """Which values cannot be trained, of a field of the architecture that can be counted at more than can."""
     built = built_words(field)
-    for value in asked if built and isinstance(asked, list) else ():
+    for value in asked if field in COUNTED_ALONE and isinstance(asked, list) else ():
         if value not in built:
             yield Problem(place, f"{shown(value)} cannot be trained; {' or '.join(built)} can")
 
