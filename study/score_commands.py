@@ -103,9 +103,10 @@ def features(
 def export(folder: Path, into: Path, results: Path) -> None:
     """Write the encoder of RUN as a folder for transformers.
 
-    RUN is the folder of a completed run, its id or the start of it. Its tokeniser and its record come along. Post-norm encoders
-    become BERT (RoFormer with rotary positions), pre-norm ones Megatron-BERT (ESM with rotary positions), whose classes in
-    transformers compute the same.
+    RUN is the folder of a completed run, its id or the start of it. Its tokeniser and its record come along. The class of
+    transformers is one that computes the same: BERT, with rotary positions RoFormer; in pre-norm Megatron-BERT, with both ESM;
+    with factorised embeddings or ReLU ELECTRA, with shared layers ALBERT; and ModernBERT. What none of them computes is
+    refused, with what each has in another way.
     """
     from study.scoring.exporting import export as write
     from study.scoring.launch import one_run
@@ -129,8 +130,8 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
     """Make an encoder trained elsewhere a completed run.
 
     It can be scored, lose layers and be learned from. SOURCE is a folder that transformers saved (config.json,
-    model.safetensors, and tokenizer.json or an uncased vocab.txt) of a BERT, RoFormer, Megatron-BERT or ESM with its MLM head,
-    or hub:NAME.
+    model.safetensors, and tokenizer.json or an uncased vocab.txt) of a BERT, RoFormer, Megatron-BERT, ESM, ELECTRA (its
+    generator), ALBERT or ModernBERT with its MLM head, or hub:NAME.
 
     \b
     study import-encoder hub:google-bert/bert-base-uncased --into results/bert --corpus my_text.parquet

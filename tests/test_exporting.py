@@ -19,7 +19,7 @@ from study.folders.sweep import SweepFolder
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
 from tests.small import config, trained, write_corpus
-from tests.test_model import CLASSES
+from tests.transformers_models import CLASSES
 
 
 @pytest.fixture(scope="module")
@@ -34,22 +34,22 @@ def run_of(place: Path, **architecture: Any) -> RunFolder:
     return trained(place / "results" / "toy", config(place / "text.txt", **values))
 
 
-@pytest.mark.parametrize(("norm", "encoding"), CLASSES)
-def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, norm: str, encoding: str) -> None:
-    run = run_of(place, norm=norm, position_encoding=encoding)
-    into = place / f"{norm}-{encoding}"
+@pytest.mark.parametrize("name", CLASSES)
+def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, name: str) -> None:
+    run = run_of(place, **CLASSES[name])
+    into = place / name
     status, out, err = study("export", run.path, into)
     assert (status, err) == (0, "")
     record = run.record()
     assert record is not None
     assert out == (
         f"{record.parameters:,} parameters: {into}; open it with "
-        f"transformers.{CLASSES[norm, encoding]}.from_pretrained({str(into)!r}), or any Auto class\n"
+        f"transformers.{name}.from_pretrained({str(into)!r}), or any Auto class\n"
     )
     theirs, report = AutoModelForMaskedLM.from_pretrained(into, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     tokenizer, pretrained = AutoTokenizer.from_pretrained(into), Pretrained(run)
-    assert type(theirs).__name__ == CLASSES[norm, encoding]
+    assert type(theirs).__name__ == name
     read = tokenizer(["kame gila", "nome dabe kame babadab"], padding=True, return_tensors="pt")
     assert read["input_ids"][:, 0].tolist() == [pretrained.special.cls] * 2
     pieces = pretrained.tokenizer.encode("kame gila", add_special_tokens=False).ids
@@ -58,7 +58,7 @@ def test_an_exported_run_opens_and_predicts_as_it_did(study: Any, place: Path, n
     attended = read["attention_mask"].bool()
     expected = pretrained.masked_language_model()(read["input_ids"], None, None, attended)
     torch.testing.assert_close(theirs.eval()(**read).logits[attended], expected[attended], atol=1e-5, rtol=0)
-    assert theirs.config.hidden_dropout_prob == 0.1
+    assert {module.p for module in theirs.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
     assert pretrained.special.mask in tokenizer("kame [MASK]")["input_ids"]
     assert tokenizer.model_max_length == run.config().data.sequence_length
     bare = AutoModel.from_pretrained(into).eval()
@@ -102,6 +102,21 @@ def test_a_folder_that_holds_something_is_left_alone(study: Any, place: Path, tm
     assert f"{tmp_path}: holds files, and nothing is written over them; give a folder that is not there yet" in err
     assert "is a file; give a folder that is not there yet" in study("export", run.path, tmp_path / "mine")[2]
     assert "is neither the folder of a run" in study("export", tmp_path, tmp_path / "new")[2]
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_no_class_of_transformers_computes_is_refused_with_what_each_has(study: Any, place: Path, tmp_path: Path) -> None:
+    run = run_of(place, depth=3, layer_groups=2, norm_bias=False)
+    status, out, err = study("export", run.path, tmp_path / "new")
+    assert (status, out) == (2, "")
+    nearest, *others = (line.removeprefix("error: ") for line in err.splitlines())
+    assert nearest == (
+        "architecture: is not that of BertForMaskedLM, which has layer_groups none and not 2, norm_bias True and not False"
+    )
+    assert len(others) == len(CLASSES) - 1
+    assert any(
+        "AlbertForMaskedLM, which has norm_bias True and not False, layer_groups a divisor of" in line for line in others
+    )
     assert not (tmp_path / "new").exists()
 
 

@@ -11,12 +11,13 @@ import safetensors.torch
 import torch
 import transformers
 from tokenizers import Tokenizer
-from transformers import BertConfig, BertForMaskedLM, BertModel
+from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.model.in_transformers import our_architecture, our_weights
+from study.model.kin import kin_in
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
 from study.scoring.exporting import export
@@ -25,7 +26,7 @@ from study.training.execution import Execution
 from study.training.importing import import_encoder, to_text
 from tests.small import config, run_folder, trained, write_corpus
 from tests.sweeps import write_sweep
-from tests.test_model import CLASSES
+from tests.transformers_models import CLASSES
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +53,9 @@ def text(place: Path, **changes: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize(("norm", "encoding"), CLASSES)
-def test_what_a_run_exports_is_imported_at_its_loss(
-    study: Any, place: Path, tmp_path: Path, norm: str, encoding: str, tied: bool
-) -> None:
-    run = run_of(place, norm=norm, position_encoding=encoding, tied_decoder=tied)
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_a_run_exports_is_imported_at_its_loss(study: Any, place: Path, tmp_path: Path, name: str, tied: bool) -> None:
+    run = run_of(place, **CLASSES[name], tied_decoder=tied)
     status, out, err = study("import-encoder", exported(place, run), "--into", tmp_path / "theirs", *text(place))
     assert status == 0, err
     (found,) = SweepFolder(tmp_path / "theirs").runs()
@@ -70,9 +69,9 @@ def test_what_a_run_exports_is_imported_at_its_loss(
     assert ("Answers leave it out" in out) == record.stuck_at_unigram
     assert record.validation_masked_tokens == was.validation_masked_tokens
     assert (found.validation_losses() - run.validation_losses()).max() < 1e-3
-    if encoding == "learned" or norm == "post":  # ESM has no segments, whose first row is in its tokens
-        for name, tensor in trained_weights(run).items():
-            assert torch.equal(trained_weights(found)[name], tensor), name
+    if name != "EsmForMaskedLM":  # which has no segments, whose first row is in its tokens
+        for weight, tensor in trained_weights(run).items():
+            assert torch.equal(trained_weights(found)[weight], tensor), weight
 
 
 def saved(place: Path, into: Path, cls: type = BertForMaskedLM, **changes: Any) -> Path:
@@ -107,19 +106,115 @@ def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp
     assert (status, "2 embeddings of width 16" in out) == (0, True), err
 
 
-@pytest.mark.parametrize("name", ["Bert", "MegatronBert", "RoFormer"])
+def ours_of(theirs: PreTrainedModel) -> MaskedLanguageModel:
+    """The model that is built here for one of transformers, with its weights."""
+    settings = theirs.config.to_dict()
+    ours = MaskedLanguageModel(our_architecture(settings, "theirs")).eval()
+    ours.load_state_dict(our_weights(theirs.state_dict(), ours.architecture, kin_in(settings, "theirs"), "theirs"))
+    return ours
+
+
+@pytest.mark.parametrize("name", ["Bert", "MegatronBert", "RoFormer", "Albert"])
 def test_a_decoder_of_its_own_brings_its_own_bias(name: str) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 200}
-    more = {"embedding_size": 16} if name == "RoFormer" else {}
-    settings = getattr(transformers, f"{name}Config")(**sizes, **more, max_position_embeddings=16, tie_word_embeddings=False)
+    of_one: dict[str, dict[str, Any]] = {
+        "RoFormer": {"embedding_size": 16},
+        "Albert": {"embedding_size": 8, "hidden_act": "gelu"},
+    }
+    settings = getattr(transformers, f"{name}Config")(
+        **sizes, **of_one.get(name, {}), max_position_embeddings=16, tie_word_embeddings=False
+    )
     theirs = getattr(transformers, f"{name}ForMaskedLM")(settings).eval()
-    torch.nn.init.normal_(theirs.cls.predictions.bias)
-    torch.nn.init.normal_(theirs.cls.predictions.decoder.bias)
-    ours = MaskedLanguageModel(our_architecture(settings.to_dict(), "theirs")).eval()
-    ours.load_state_dict(our_weights(theirs.state_dict(), ours.architecture, "theirs"))
+    head = theirs.predictions if name == "Albert" else theirs.cls.predictions
+    torch.nn.init.normal_(head.bias)
+    torch.nn.init.normal_(head.decoder.bias)
+    ours = ours_of(theirs)
     tokens = torch.randint(0, 200, (3, 16))
     with torch.no_grad():
         torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("width", [8, 16])
+def test_alberts_of_one_width_are_known_by_their_identity_and_other_heads_are_left_out(width: int) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 200}
+    settings = transformers.AlbertConfig(**sizes, embedding_size=width, num_hidden_groups=2, hidden_act="gelu")
+    theirs = transformers.AlbertForPreTraining(settings).eval()
+    mapped = theirs.albert.encoder.embedding_hidden_mapping_in
+    if width == 16:
+        with pytest.raises(InputError, match=r"embedding_hidden_mapping_in\.weight between tables and blocks of one width"):
+            ours_of(theirs)
+        torch.nn.init.eye_(mapped.weight)
+    tokens = torch.randint(0, 200, (3, 16))
+    torch.testing.assert_close(ours_of(theirs)(tokens), theirs(tokens).prediction_logits, atol=1e-5, rtol=0)
+
+
+def test_electras_of_one_width_have_its_names_and_berts_architecture() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 200}
+    theirs = transformers.ElectraForMaskedLM(transformers.ElectraConfig(**sizes, embedding_size=16)).eval()
+    tokens = torch.randint(0, 200, (3, 16))
+    torch.testing.assert_close(ours_of(theirs)(tokens), theirs(tokens).logits, atol=1e-5, rtol=0)
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "google/electra-small-generator": {
+        "model_type": "electra", "hidden_size": 256, "embedding_size": 128, "num_hidden_layers": 12,
+        "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 30522, "hidden_act": "gelu",
+    },
+    "albert/albert-base-v2": {
+        "model_type": "albert", "hidden_size": 768, "embedding_size": 128, "num_hidden_layers": 12, "inner_group_num": 1,
+        "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30000, "hidden_act": "gelu_new",
+    },
+    "answerdotai/ModernBERT-base": {
+        "model_type": "modernbert", "hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12,
+        "intermediate_size": 1152, "vocab_size": 50368, "norm_eps": 1e-5, "hidden_activation": "gelu",
+        "local_attention": 128, "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0,
+    },
+}  # fmt: skip
+"""What decides of published configurations."""
+
+
+def test_of_published_encoders_those_are_built_that_compute_the_same() -> None:
+    electra = our_architecture(PUBLISHED["google/electra-small-generator"], "theirs")
+    assert (electra.shape_name, electra.embedding_width, electra.tied_decoder) == ("L12-H256-A4-F1024", 128, True)
+    with pytest.raises(InputError) as albert:
+        our_architecture(PUBLISHED["albert/albert-base-v2"], "theirs")
+    assert str(albert.value) == "theirs: has hidden_act gelu_new; what can be built here has gelu"
+    of_its_first_release: dict[str, Any] = {}
+    for more in (of_its_first_release, transformers.ModernBertConfig().to_dict()):
+        with pytest.raises(InputError) as modern:
+            our_architecture(PUBLISHED["answerdotai/ModernBERT-base"] | more, "theirs")
+        assert "theirs: has attention_window 128; what can be built here has none" in str(modern.value)
+        assert "theirs: has norm_eps 1e-05; what can be built here has 1e-12" in str(modern.value)
+        assert "theirs: has global_rope_theta 160000.0; what can be built here has 10000.0" in str(modern.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "told"),
+    [
+        (
+            "Albert",
+            {"num_hidden_layers": 5, "num_hidden_groups": 2},
+            "has layer_groups 2; what can be built here has a divisor",
+        ),
+        ("Albert", {"inner_group_num": 2}, "has inner_group_num 2; what can be built here has 1"),
+        ("Electra", {"hidden_act": "silu"}, "has hidden_act silu; what can be built here has gelu or relu"),
+        ("ModernBert", {"mlp_bias": True}, "has mlp_bias True; what can be built here has False"),
+        (
+            "ModernBert",
+            {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}},
+            "'rope_type': 'linear'",
+        ),
+    ],
+)
+def test_what_a_class_computes_in_another_way_is_told(name: str, changes: dict[str, Any], told: str) -> None:
+    usual: dict[str, Any] = {"num_hidden_layers": 4, "hidden_act": "gelu"}
+    if name == "ModernBert":
+        usual = {"norm_eps": 1e-12, "global_attn_every_n_layers": 1, "global_rope_theta": 10_000.0}
+    settings = getattr(transformers, f"{name}Config")
+    our_architecture(settings(**usual).to_dict(), "theirs")
+    with pytest.raises(InputError) as refused:
+        our_architecture(settings(**usual | changes).to_dict(), "theirs")
+    assert told in str(refused.value)
 
 
 def test_a_vocab_txt_is_kept_as_the_tokeniser_that_it_makes(place: Path, tmp_path: Path) -> None:
@@ -226,7 +321,7 @@ def broken(place: Path, folder: Path, case: str) -> Path:
 @pytest.mark.parametrize(
     ("case", "told"),
     [
-        ("a type", "is a model of type gpt2; what can be built here is bert, roformer, megatron-bert, esm"),
+        ("a type", "is a model of type gpt2; what can be built here is bert, roformer, megatron-bert, esm, electra, albert, "),
         ("an activation", "has hidden_act relu; what can be built here has gelu"),
         ("a norm", "has layer_norm_eps 1e-05; what can be built here has 1e-12"),
         ("heads", "heads do not divide width 16"),

@@ -19,7 +19,7 @@ from study.memory import Step, activation_bytes, inference_memory, memory_of, tr
 from study.model.encoder import Encoder
 from study.sweeping.room import run_memory
 from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
-from tests.test_model_successors import MODERN
+from tests.transformers_models import MODERN
 
 TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
 """How far a prediction may be off; a GPU's allocator rounds, and its kernels have workspaces of their own."""

@@ -12,17 +12,9 @@ from study.counting import parameters
 from study.model.embeddings import padding_mask
 from study.model.encoder import Attention, FeedForward, attended, rotary_turns
 from study.model.masked_language_model import MaskedLanguageModel
-from tests.transformers_models import theirs_of
+from tests.transformers_models import BERTS, theirs_of
 
 SHAPES = [(2, 128, 2, 512), (1, 64, 4, 100), (4, 48, 3, 192), (3, 96, 12, 32)]
-
-CLASSES = {
-    ("post", "learned"): "BertForMaskedLM",
-    ("post", "rotary"): "RoFormerForMaskedLM",
-    ("pre", "learned"): "MegatronBertForMaskedLM",
-    ("pre", "rotary"): "EsmForMaskedLM",
-}
-"""The classes of transformers that compute what is built here, by the place of the norms and the kind of positions."""
 
 
 def small(**changes: Any) -> Architecture:
@@ -78,16 +70,10 @@ def test_the_feed_forward_has_the_gradients_of_plain_gelu_to_the_bit(dtype: torc
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize(("norm", "encoding"), CLASSES)
-@pytest.mark.parametrize(("depth", "width", "heads", "ffn"), SHAPES)
-@pytest.mark.parametrize("more", [{}, {"tied_decoder": False}, {"segments": 0}, {"segments": 0, "tied_decoder": False}])
-def test_logits_equal_those_of_transformers(
-    depth: int, width: int, heads: int, ffn: int, norm: str, encoding: str, more: dict[str, Any]
-) -> None:
-    sizes = {"depth": depth, "width": width, "heads": heads, "ffn": ffn}
-    ours = randomised(MaskedLanguageModel(small(**sizes, norm=norm, position_encoding=encoding, **more), dropout=0.1)).eval()
+def assert_transformers_agrees(ours: MaskedLanguageModel, name: str) -> None:
+    """The logits are those of a class of transformers, with padding and segments too."""
     theirs = theirs_of(ours)
-    assert type(theirs).__name__ == CLASSES[norm, encoding]
+    assert type(theirs).__name__ == name
     tokens = torch.randint(5, 97, (3, 24), generator=torch.Generator().manual_seed(1))
     attended = (torch.arange(24) < 20).expand(3, -1)
     torch.testing.assert_close(ours(tokens), theirs(input_ids=tokens).logits, atol=1e-4, rtol=0)
@@ -97,6 +83,17 @@ def test_logits_equal_those_of_transformers(
         segments = (torch.arange(24) > 10).long().expand(3, -1)
         expected = theirs(input_ids=tokens, token_type_ids=segments).logits
         torch.testing.assert_close(ours(tokens, None, segments), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", BERTS)
+@pytest.mark.parametrize(("depth", "width", "heads", "ffn"), SHAPES)
+@pytest.mark.parametrize("more", [{}, {"tied_decoder": False}, {"segments": 0}, {"segments": 0, "tied_decoder": False}])
+def test_logits_equal_those_of_transformers(
+    depth: int, width: int, heads: int, ffn: int, name: str, more: dict[str, Any]
+) -> None:
+    sizes = {"depth": depth, "width": width, "heads": heads, "ffn": ffn}
+    ours = randomised(MaskedLanguageModel(small(**sizes, **BERTS[name], **more), dropout=0.1)).eval()
+    assert_transformers_agrees(ours, name)
 
 
 def test_rotary_positions_tell_distances_alone() -> None:

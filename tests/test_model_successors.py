@@ -14,12 +14,8 @@ from study.errors import InputError
 from study.model.encoder import FeedForward, at_positions
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.norm import norm
-from tests.test_model import randomised, small
-from tests.transformers_models import live_model
-
-MODERN: dict[str, Any] = {"norm": "pre", "embedding_norm": True, "position_encoding": "rotary", "segments": 0}
-MODERN |= {"activation": "geglu", "biases": "none", "norm_bias": False}
-"""ModernBERT with global attention in every layer."""
+from tests.test_model import assert_transformers_agrees, randomised, small
+from tests.transformers_models import MODERN
 
 KINDS: dict[str, dict[str, Any]] = {
     "factorised embeddings": {"embedding_width": 8},
@@ -42,98 +38,23 @@ def tokens() -> Tensor:
     return torch.randint(5, 97, (3, 24), generator=torch.Generator().manual_seed(1))
 
 
-def put(theirs: torch.nn.Module, ours: dict[str, Tensor], names: dict[str, str]) -> Any:
-    """Their model with our weights, whose names become theirs by what `names` replaces; each has its place there."""
-    state = theirs.state_dict()
-    for name, weight in ours.items():
-        renamed = name
-        for one, other in names.items():
-            renamed = renamed.replace(one, other)
-        parts = (
-            dict(zip(("query", "key", "value"), weight.chunk(3), strict=True)) if "query_key_value" in renamed else {"": weight}
-        )
-        for part, rows in parts.items():
-            place = renamed.replace("query_key_value", part)
-            assert state[place].shape == rows.shape, (name, place)
-            state[place] = rows
-    theirs.load_state_dict(state)
-    return theirs.eval()
-
-
-ALBERTS = {
-    "encoder.embeddings.token": "albert.embeddings.word_embeddings",
-    "encoder.embeddings.position": "albert.embeddings.position_embeddings",
-    "encoder.embeddings.segment": "albert.embeddings.token_type_embeddings",
-    "encoder.embeddings.norm": "albert.embeddings.LayerNorm",
-    "encoder.embeddings.projection": "albert.encoder.embedding_hidden_mapping_in",
-    "encoder.blocks.0.": "albert.encoder.albert_layer_groups.0.albert_layers.0.",
-    "encoder.blocks.1.": "albert.encoder.albert_layer_groups.1.albert_layers.0.",
-    "attention.output": "attention.dense",
-    "attention_norm": "attention.LayerNorm",
-    "feed_forward.inner": "ffn",
-    "feed_forward.outer": "ffn_output",
-    "feed_forward_norm": "full_layer_layer_norm",
-    "head.transform": "predictions.dense",
-    "head.norm": "predictions.LayerNorm",
-    "head.bias": "predictions.bias",
-}
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-def test_shared_layers_and_factorised_embeddings_are_alberts(groups: int) -> None:
-    ours = model(layer_groups=groups, embedding_width=8)
-    theirs = live_model("ALBERT", ours.architecture, hidden_act="gelu", num_hidden_groups=groups, layer_norm_eps=1e-12)
-    theirs = put(theirs, ours.state_dict(), ALBERTS)
-    torch.testing.assert_close(ours(tokens()), theirs(input_ids=tokens()).logits, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("width", [8, 40])
-def test_factorised_embeddings_are_electras(width: int) -> None:
-    ours = model(embedding_width=width)
-    theirs = live_model("ELECTRA", ours.architecture, layer_norm_eps=1e-12)
-    names = {
-        "encoder.embeddings.token": "electra.embeddings.word_embeddings",
-        "encoder.embeddings.position": "electra.embeddings.position_embeddings",
-        "encoder.embeddings.segment": "electra.embeddings.token_type_embeddings",
-        "encoder.embeddings.norm": "electra.embeddings.LayerNorm",
-        "encoder.embeddings.projection": "electra.embeddings_project",
-        "encoder.blocks": "electra.encoder.layer",
-        "attention.output": "attention.output.dense",
-        "attention.query_key_value": "attention.self.query_key_value",
-        "attention_norm": "attention.output.LayerNorm",
-        "feed_forward.inner": "intermediate.dense",
-        "feed_forward.outer": "output.dense",
-        "feed_forward_norm": "output.LayerNorm",
-        "head.transform": "generator_predictions.dense",
-        "head.norm": "generator_predictions.LayerNorm",
-        "head.bias": "generator_lm_head.bias",
-    }
-    theirs = put(theirs, ours.state_dict(), names)
-    torch.testing.assert_close(ours(tokens()), theirs(input_ids=tokens()).logits, atol=1e-4, rtol=0)
-
-
-def test_gated_ffns_without_biases_and_a_norm_of_the_embeddings_are_modernberts() -> None:
-    ours = model(**MODERN)
-    turned = {"rope_type": "default", "rope_theta": 10_000.0}
-    rotations = {"full_attention": turned, "sliding_attention": turned}
-    theirs = live_model("ModernBERT", ours.architecture, norm_eps=1e-12, rope_parameters=rotations)
-    names = {
-        "encoder.embeddings.token": "model.embeddings.tok_embeddings",
-        "encoder.embeddings.norm": "model.embeddings.norm",
-        "encoder.blocks": "model.layers",
-        "attention.query_key_value": "attn.Wqkv",
-        "attention.output": "attn.Wo",
-        "attention_norm": "attn_norm",
-        "feed_forward.inner": "mlp.Wi",
-        "feed_forward.outer": "mlp.Wo",
-        "feed_forward_norm": "mlp_norm",
-        "encoder.final_norm": "model.final_norm",
-        "head.transform": "head.dense",
-        "head.norm": "head.norm",
-        "head.bias": "decoder.bias",
-    }
-    theirs = put(theirs, ours.state_dict(), names)
-    torch.testing.assert_close(ours(tokens()), theirs(input_ids=tokens()).logits, atol=1e-4, rtol=0)
+@pytest.mark.parametrize("more", [{}, {"tied_decoder": False}, {"segments": 0}, {"segments": 2, "tied_decoder": False}])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("ElectraForMaskedLM", {"embedding_width": 8}),
+        ("ElectraForMaskedLM", {"embedding_width": 40, "activation": "relu"}),
+        ("ElectraForMaskedLM", {"activation": "relu"}),
+        ("RoFormerForMaskedLM", {"embedding_width": 8, "position_encoding": "rotary"}),
+        ("AlbertForMaskedLM", {"embedding_width": 8, "layer_groups": 1}),
+        ("AlbertForMaskedLM", {"embedding_width": 40, "layer_groups": 2}),
+        ("AlbertForMaskedLM", {"layer_groups": 2}),
+        ("ModernBertForMaskedLM", MODERN),
+        ("ModernBertForMaskedLM", MODERN | {"activation": "swiglu", "norm_bias": True}),
+    ],
+)
+def test_logits_equal_those_of_transformers(name: str, changes: dict[str, Any], more: dict[str, Any]) -> None:
+    assert_transformers_agrees(model(**changes | more), name)
 
 
 @pytest.mark.parametrize(("activation", "f"), [("geglu", F.gelu), ("swiglu", F.silu), ("relu", F.relu)])

@@ -9,8 +9,26 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from study.architecture import Architecture
 from study.data.tokenizing import SpecialTokens
-from study.model.in_transformers import kin_of, their_config, their_weights
+from study.model.in_transformers import their_config, their_weights
+from study.model.kin import kin_of
 from study.model.masked_language_model import MaskedLanguageModel
+
+MODERN: dict[str, Any] = {"norm": "pre", "embedding_norm": True, "position_encoding": "rotary", "segments": 0}
+MODERN |= {"activation": "geglu", "biases": "none", "norm_bias": False}
+"""ModernBERT with global attention in every layer."""
+
+BERTS: dict[str, dict[str, Any]] = {
+    "BertForMaskedLM": {},
+    "RoFormerForMaskedLM": {"position_encoding": "rotary"},
+    "MegatronBertForMaskedLM": {"norm": "pre"},
+    "EsmForMaskedLM": {"norm": "pre", "position_encoding": "rotary"},
+}
+CLASSES = BERTS | {
+    "ElectraForMaskedLM": {"embedding_width": 8},
+    "AlbertForMaskedLM": {"embedding_width": 8, "layer_groups": 1},
+    "ModernBertForMaskedLM": MODERN,
+}
+"""The classes of transformers that compute what is built here, each with an architecture."""
 
 COMMON = {
     "hidden_size": "width",
@@ -24,7 +42,7 @@ COMMON = {
 DISTILBERT = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
 DISTILBERT |= {"intermediate_size": "hidden_dim"}
 DISENTANGLED = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
-CLASSES = {
+FAMILIES = {
     "RoBERTa": "Roberta",
     "XLM-R": "XLMRoberta",
     "ALBERT": "Albert",
@@ -41,7 +59,7 @@ CLASSES = {
 def live_model(family: str, architecture: Architecture, **more: Any) -> PreTrainedModel:
     """The MLM model of transformers for an architecture of a family, with weights as it initialises them."""
     distilled = "Roberta" if architecture.segments else "DistilBert"
-    kind = distilled if family == "DistilBERT" else CLASSES.get(family, "Bert")
+    kind = distilled if family == "DistilBERT" else FAMILIES.get(family, "Bert")
     config: PreTrainedConfig = getattr(transformers, f"{kind}Config")(**settings(kind, architecture), **more)
     model: PreTrainedModel = getattr(transformers, f"{kind}ForMaskedLM")(config)
     return model
@@ -83,7 +101,6 @@ def theirs_of(ours: MaskedLanguageModel) -> PreTrainedModel:
     config = their_settings(ours.architecture)
     theirs: PreTrainedModel = getattr(transformers, kin_of(ours.architecture).name)(config).eval()
     loaded = theirs.load_state_dict(their_weights(ours.state_dict(), ours.architecture), strict=False)
-    tied = {f"{name}.{kind}" for name in ("cls.predictions.decoder", "lm_head.decoder") for kind in ("weight", "bias")}
     assert not loaded.unexpected_keys
-    assert set(loaded.missing_keys) <= (tied if config.tie_word_embeddings else set())
+    assert set(loaded.missing_keys) <= (set(theirs._tied_weights_keys) if config.tie_word_embeddings else set())
     return theirs

@@ -15,7 +15,8 @@ from study.counting import parameters
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
 from study.durable_files import takes_files, write_atomically
 from study.errors import InputError
-from study.model.in_transformers import kin_of, their_config, their_weights
+from study.model.in_transformers import their_config, their_weights
+from study.model.kin import kin_of
 from study.scoring.pretrained import Pretrained
 
 
@@ -31,11 +32,13 @@ def export(run: Pretrained, folder: Path) -> Exported:
     """Write a completed run as a new folder for `from_pretrained`: of the MLM model, and of all that is built on its encoder.
 
     What is cut at `model_max_length` is the sequence length of pre-training, also where there are more positions: nothing
-    trained those. Raises InputError where the folder holds anything, or weights or text of the run are not there any more.
+    trained those. Raises InputError where the folder holds anything, no class of transformers computes what the run does, or
+    weights or text of the run are not there any more.
     """
     _check_empty(folder)
-    architecture, state = run.config.architecture, run.state()
-    weights = {name: tensor.clone() for name, tensor in their_weights(state, architecture).items()}
+    architecture = run.config.architecture
+    kin = kin_of(architecture)
+    weights = {name: tensor.clone() for name, tensor in their_weights(run.state(), architecture).items()}
     files = {
         "record.json": run.folder.record_file.read_bytes(),
         "tokenizer.json": _with_brackets(run.tokenizer, run.special).to_str(pretty=True).encode(),
@@ -46,7 +49,7 @@ def export(run: Pretrained, folder: Path) -> Exported:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write_atomically(folder / name, content)
-    return Exported(kin_of(architecture).name, parameters(architecture).parameters)
+    return Exported(kin.name, parameters(architecture).parameters)
 
 
 def _check_empty(folder: Path) -> None:

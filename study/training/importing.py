@@ -24,6 +24,7 @@ from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.memory import AskedPrecision
 from study.model.in_transformers import our_architecture, our_weights
+from study.model.kin import Kin, kin_in
 from study.ownership import Attempt, turn
 from study.paths import path_from
 from study.records import RunRecord
@@ -58,11 +59,12 @@ def import_encoder(
     sweep folder has another tokeniser.
     """
     folder = _folder_of(source)
-    architecture = our_architecture(_json(folder / "config.json"), str(folder / "config.json"))
+    settings, place = _json(folder / "config.json"), str(folder / "config.json")
+    architecture, kin = our_architecture(settings, place), kin_in(settings, place)
     if data.sequence_length > architecture.positions:
         fits = f"give {architecture.positions} or fewer"
         raise InputError.at("data.sequence_length", f"{data.sequence_length} is more than the encoder has positions; {fits}")
-    weights = _weights(folder / "model.safetensors", architecture)
+    weights = _weights(folder / "model.safetensors", architecture, kin)
     kept = into.path / "tokenizer.json"
     tokenizer = _tokenizer(folder, kept, architecture.vocabulary)
     digest = hashlib.sha256(safetensors.torch.save(weights)).hexdigest()
@@ -143,7 +145,7 @@ def _json(file: Path) -> dict[str, Any]:
     return values
 
 
-def _weights(file: Path, architecture: Architecture) -> dict[str, Tensor]:
+def _weights(file: Path, architecture: Architecture, kin: Kin) -> dict[str, Tensor]:
     try:
         theirs = safetensors.torch.load_file(file)
     except FileNotFoundError:
@@ -151,7 +153,7 @@ def _weights(file: Path, architecture: Architecture) -> dict[str, Tensor]:
         raise InputError.at(str(file), f"does not exist; {remedy}") from None
     except safetensors.SafetensorError as error:
         raise InputError.at(str(file), f"is damaged: {error}") from None
-    return our_weights(theirs, architecture, str(file))
+    return our_weights(theirs, architecture, kin, str(file))
 
 
 def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> bytes:

@@ -1,0 +1,242 @@
+"""The classes of transformers that compute what is built here, each with the names that it has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from study.architecture import NONE, NOT_IN_MLM, Architecture
+from study.errors import InputError, Problem
+from study.model.norm import EPSILON
+
+_FIELDS = {
+    "vocab_size": "vocabulary",
+    "hidden_size": "width",
+    "num_hidden_layers": "depth",
+    "num_attention_heads": "heads",
+    "intermediate_size": "ffn",
+    "max_position_embeddings": "positions",
+    "tie_word_embeddings": "tied_decoder",
+}
+_SEGMENTS = {"type_vocab_size": "segments"}
+_FACTORISED = {"embedding_size": "embedding_width"}
+_BERTS_USUAL = {"layer_norm_eps": EPSILON, "is_decoder": False, "position_embedding_type": "absolute"}
+_EMBEDDINGS = {
+    "token": "word_embeddings",
+    "position": "position_embeddings",
+    "segment": "token_type_embeddings",
+    "norm": "LayerNorm",
+}
+_PRODUCTS = {
+    "attention.query": "attention.self.query",
+    "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value",
+    "attention.output": "attention.output.dense",
+    "feed_forward.inner": "intermediate.dense",
+    "feed_forward.outer": "output.dense",
+}
+_BERTS_HEAD = {
+    "head": "cls.predictions",
+    "head.transform": "cls.predictions.transform.dense",
+    "head.norm": "cls.predictions.transform.LayerNorm",
+    "head.decoder": "cls.predictions.decoder",
+}
+
+
+@dataclass(frozen=True)
+class Kin:
+    """A class of transformers that computes what ours does.
+
+    `parts` are the names there of our modules, `*` the number of a block. The fields of an architecture that may have any value
+    are in `fields`, by the name there; `activation` is the name of that field there, and `activations` those of the values that
+    it may have. In the fields of `kind` it has these values alone, and in all others those of BERT. `usual` is what its
+    configuration says of what is built here in one way alone, and `left_out` what it means by saying nothing, where that is not
+    as here. `dropouts` are the names of its rates of dropout, `special` the pieces whose ids it tells.
+    """
+
+    model_type: str
+    name: str
+    parts: dict[str, str]
+    fields: dict[str, str] = field(default_factory=lambda: _FIELDS | _SEGMENTS)
+    kind: dict[str, object] = field(default_factory=dict)
+    activation: str = "hidden_act"
+    activations: dict[str, str] = field(default_factory=lambda: {"gelu": "gelu"})
+    usual: dict[str, Any] = field(default_factory=lambda: _BERTS_USUAL)
+    left_out: dict[str, Any] = field(default_factory=dict)
+    dropouts: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    special: tuple[str, ...] = ("pad",)
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether it has a table of segments."""
+        return "segments" in self.fields.values()
+
+    def unlike(self, architecture: Architecture) -> dict[str, str]:
+        """The fields in which it is unlike an architecture, with what it has there."""
+        free = {"segments", *self.fields.values(), *NOT_IN_MLM}
+        found = {}
+        for name, info in Architecture.model_fields.items():
+            has = tuple(self.activations) if name == "activation" else (self.kind.get(name, info.default),)
+            if name not in free and getattr(architecture, name) not in has:
+                found[name] = " or ".join(NONE if value is None else str(value) for value in has)
+        if "layer_groups" in self.fields.values() and architecture.depth % (architecture.layer_groups or 1):
+            found["layer_groups"] = f"a divisor of depth {architecture.depth}"  # others it rounds as floats
+        return found
+
+
+def _berts(
+    prefix: str,
+    norms: tuple[str, str] = ("attention.output.LayerNorm", "output.LayerNorm"),
+    head: Mapping[str, str] = _BERTS_HEAD,
+    final_norm: str = "",
+) -> dict[str, str]:
+    """The parts of a class that is made like BERT's: `norms` are those of a block, by default after its sums."""
+    blocks = _PRODUCTS | {"attention_norm": norms[0], "feed_forward_norm": norms[1]}
+    parts = {f"encoder.embeddings.{ours}": f"{prefix}.embeddings.{theirs}" for ours, theirs in _EMBEDDINGS.items()}
+    parts |= {f"encoder.blocks.*.{ours}": f"{prefix}.encoder.layer.*.{theirs}" for ours, theirs in blocks.items()}
+    parts |= {"encoder.embeddings.projection": f"{prefix}.embeddings_project", "encoder.final_norm": f"{prefix}.{final_norm}"}
+    return parts | dict(head)
+
+
+_ELECTRAS_HEAD = {
+    "head": "generator_lm_head",
+    "head.transform": "generator_predictions.dense",
+    "head.norm": "generator_predictions.LayerNorm",
+    "head.decoder": "generator_lm_head",
+}
+_ESMS_HEAD = {
+    "head": "lm_head",
+    "head.transform": "lm_head.dense",
+    "head.norm": "lm_head.layer_norm",
+    "head.decoder": "lm_head.decoder",
+}
+_ALBERTS_BLOCK = {
+    "attention.query": "attention.query",
+    "attention.key": "attention.key",
+    "attention.value": "attention.value",
+    "attention.output": "attention.dense",
+    "attention_norm": "attention.LayerNorm",
+    "feed_forward.inner": "ffn",
+    "feed_forward.outer": "ffn_output",
+    "feed_forward_norm": "full_layer_layer_norm",
+}
+_ALBERTS = {
+    **{f"encoder.embeddings.{ours}": f"albert.embeddings.{theirs}" for ours, theirs in _EMBEDDINGS.items()},
+    "encoder.embeddings.projection": "albert.encoder.embedding_hidden_mapping_in",
+    **{
+        f"encoder.blocks.*.{ours}": f"albert.encoder.albert_layer_groups.*.albert_layers.0.{theirs}"
+        for ours, theirs in _ALBERTS_BLOCK.items()
+    },
+    "head": "predictions",
+    "head.transform": "predictions.dense",
+    "head.norm": "predictions.LayerNorm",
+    "head.decoder": "predictions.decoder",
+}
+_MODERNBERTS = {
+    "encoder.embeddings.token": "model.embeddings.tok_embeddings",
+    "encoder.embeddings.norm": "model.embeddings.norm",
+    "encoder.blocks.*.attention.query_key_value": "model.layers.*.attn.Wqkv",
+    "encoder.blocks.*.attention.output": "model.layers.*.attn.Wo",
+    "encoder.blocks.*.attention_norm": "model.layers.*.attn_norm",
+    "encoder.blocks.*.feed_forward.inner": "model.layers.*.mlp.Wi",
+    "encoder.blocks.*.feed_forward.outer": "model.layers.*.mlp.Wo",
+    "encoder.blocks.*.feed_forward_norm": "model.layers.*.mlp_norm",
+    "encoder.final_norm": "model.final_norm",
+    "head": "decoder",
+    "head.transform": "head.dense",
+    "head.norm": "head.norm",
+    "head.decoder": "decoder",
+}
+
+KIN = (
+    Kin("bert", "BertForMaskedLM", _berts("bert")),
+    Kin(
+        "roformer",
+        "RoFormerForMaskedLM",
+        _berts("roformer"),
+        fields=_FIELDS | _SEGMENTS | _FACTORISED,
+        kind={"position_encoding": "rotary"},
+        usual={"layer_norm_eps": EPSILON, "is_decoder": False, "rotary_value": False},
+    ),
+    Kin(
+        "megatron-bert",
+        "MegatronBertForMaskedLM",
+        _berts("bert", ("attention.ln", "ln"), final_norm="encoder.ln"),
+        kind={"norm": "pre"},
+    ),
+    Kin(
+        "esm",
+        "EsmForMaskedLM",
+        _berts("esm", ("attention.LayerNorm", "LayerNorm"), _ESMS_HEAD, final_norm="encoder.emb_layer_norm_after"),
+        fields=_FIELDS,
+        kind={"norm": "pre", "position_encoding": "rotary"},
+        usual=_BERTS_USUAL | {"position_embedding_type": "rotary", "emb_layer_norm_before": False, "token_dropout": False},
+        left_out={"position_embedding_type": "absolute"},
+        special=("pad", "mask"),
+    ),
+    Kin(
+        "electra",
+        "ElectraForMaskedLM",
+        _berts("electra", head=_ELECTRAS_HEAD),
+        fields=_FIELDS | _SEGMENTS | _FACTORISED,
+        activations={"gelu": "gelu", "relu": "relu"},
+        left_out={"embedding_size": 128},
+    ),
+    Kin(
+        "albert",
+        "AlbertForMaskedLM",
+        _ALBERTS,
+        fields=_FIELDS | _SEGMENTS | _FACTORISED | {"num_hidden_groups": "layer_groups"},
+        usual={"layer_norm_eps": EPSILON, "inner_group_num": 1, "position_embedding_type": "absolute"},
+        left_out={"embedding_size": 128, "num_hidden_groups": 1, "hidden_act": "gelu_new"},
+        special=("pad", "bos", "eos"),
+    ),
+    Kin(
+        "modernbert",
+        "ModernBertForMaskedLM",
+        _MODERNBERTS,
+        fields=_FIELDS | {"norm_bias": "norm_bias"},
+        kind={"norm": "pre", "position_encoding": "rotary", "embedding_norm": True, "biases": "none"},
+        activation="hidden_activation",
+        activations={"geglu": "gelu", "swiglu": "silu"},
+        usual={
+            "norm_eps": EPSILON,
+            "attention_bias": False,
+            "mlp_bias": False,
+            "classifier_bias": False,
+            "decoder_bias": True,
+            "classifier_activation": "gelu",
+            "global_attn_every_n_layers": 1,
+            "global_rope_theta": 10_000.0,
+        },
+        left_out={"norm_eps": 1e-5, "norm_bias": False, "global_rope_theta": 160_000.0},
+        dropouts=("embedding_dropout", "attention_dropout", "mlp_dropout"),
+        special=("pad", "cls", "sep", "bos", "eos"),
+    ),
+)
+"""Of two that fit, the first is the plainer one."""
+
+
+def kin_of(architecture: Architecture) -> Kin:
+    """The class of transformers that computes what an architecture does.
+
+    Raises InputError where none does, with what each has in another way, the nearest first.
+    """
+    unlike = sorted(((kin, kin.unlike(architecture)) for kin in KIN), key=lambda each: len(each[1]))
+    nearest, differs = unlike[0]
+    if differs:
+        told = {
+            kin.name: ", ".join(f"{name} {has} and not {getattr(architecture, name)}" for name, has in each.items())
+            for kin, each in unlike
+        }
+        raise InputError(Problem("architecture", f"is not that of {name}, which has {each}") for name, each in told.items())
+    return nearest
+
+
+def kin_in(config: Mapping[str, Any], place: str) -> Kin:
+    """The class of transformers that a config.json is of; raises InputError, at `place`, where none is built here."""
+    known = {kin.model_type: kin for kin in KIN}
+    if (kin := known.get(str(model_type := config.get("model_type")))) is None:
+        raise InputError.at(place, f"is a model of type {model_type}; what can be built here is {', '.join(known)}")
+    return kin
