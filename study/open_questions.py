@@ -127,7 +127,9 @@ def _open_rates(evidence: Evidence) -> Iterator[str]:
         yield f"How much of the comparisons is the learning rate's doing: cells that are not bracketed were let in: {names}."
     if not evidence.comparisons.weigh_depth_or_width:
         yield from _open_rates_of_fronts(evidence)
-    for reason, cells in grouped(evidence.comparisons.left_out, lambda left: left.reason).items():
+    usable = {cell.name for cell in evidence.cells if cell.usable}  # of the others nothing is known, which is told by itself
+    left_out = (left for left in evidence.comparisons.left_out if left.cell in usable)
+    for reason, cells in grouped(left_out, lambda left: left.reason).items():
         names = ", ".join(f"{cell.shape} at {cell.family}" for cell in cells)
         yield f"Left out of the comparisons ({reason}): {names}."
 

@@ -16,10 +16,10 @@ from study.quantities import plural
 from study.wording import table
 
 _WORDS: dict[Verdict, str] = {
-    "monotone": "follow the loss, monotone: no encoder of lower loss scores lower beyond noise",
-    "rises": "rise as the loss falls, but not monotonically",
-    "falls": "fall as the loss falls",
-    "undecided": "show no decided relation to the loss",
+    "monotone": "scores follow the loss, monotone: no encoder of lower loss scores lower beyond noise",
+    "rises": "scores rise as the loss falls, but not monotonically",
+    "falls": "scores fall as the loss falls",
+    "undecided": "scores show no decided relation to the loss",
 }
 
 
@@ -65,7 +65,8 @@ def _hopeless(found: Downstream, undecided: Sequence[str]) -> str:
         return ""
     which = "" if len(few) == len(undecided) else f" ({', '.join(few)})"
     most = plural(max(few.values()), "encoder")
-    return f"; {most} at most{which} cannot decide one of {plural(len(tested), 'task')} in whatever order, more of them might"
+    one = "it" if len(tested) == 1 else f"one of {len(tested)} tasks"
+    return f"; {most} at most{which} cannot decide {one} in whatever order, more of them might"
 
 
 def _beside_baselines(found: Downstream) -> Iterator[str]:

@@ -709,6 +709,19 @@ def test_steps_that_may_change_nothing_and_cells_without_a_usable_run_are_left_o
         assert (f"{gain.axis} from {gain.smaller} to {gain.larger}" in steps) == (gain.status == "undecided")
 
 
+def test_a_cell_without_a_usable_run_is_left_open_once(tmp_path: Path) -> None:
+    """And not a second time among those that are left out of pairs."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
+    for width, norm in product((64, 128), ("post", "pre")):
+        add_run(folder, in_setting(run_config(1, width), norm=norm), stuck=(width, norm) == (64, "pre"))
+    found = evidence_of(folder)
+    assert any(left.reason == "no usable run at any learning rate" for left in found.comparisons.left_out)
+    told = "\n".join(undecided(found))
+    assert "none of whose runs can be used: L1-H64-A2-F256 (norm=pre) at 1M tokens." in told
+    assert "norm=pre at L1-H64-A2-F256" not in told
+    assert "norm=pre at L1-H128-A2-F512" in told, "that of one rate alone"
+
+
 def test_of_many_steps_that_may_change_nothing_a_few_are_named_and_none_is_said_to_lower_the_loss(tmp_path: Path) -> None:
     shapes = tuple((1, width) for width in (64, 72, 80, 88, 96, 104, 512))
     folder = depth_or_width(tmp_path / "s", Law(depth_effect=0, seed_deviation=0.12), budgets=(1e6,), shapes=shapes)

@@ -130,8 +130,8 @@ def test_tasks_are_told_apart_by_whether_they_follow_the_loss(evidence: Evidence
     assert above["sst2"] == above["blimp"] == (6, 6)
     assert above["rte"][0] <= 1
     sentences = score_findings(evidence)
-    assert sentences[0].startswith("blimp, cola, sst2: follow the loss, monotone")
-    assert "rte: show no decided relation to the loss (Holm, 5%)." in sentences
+    assert sentences[0].startswith("blimp, cola, sst2: scores follow the loss, monotone")
+    assert "rte: scores show no decided relation to the loss (Holm, 5%)." in sentences
     assert any("sst2 6 of 6" in sentence for sentence in sentences)
     assert not any(sentence.startswith("Left out of the average") for sentence in sentences), "above chance or not"
 
@@ -158,10 +158,11 @@ def test_trends_are_corrected_for_the_number_of_tasks(evidence: Evidence) -> Non
         ((5, 5), ""),
         ((4, 5), "; 4 encoders at most (task 0) cannot decide one of 2 tasks in whatever order, more of them might"),
         ((3, 4), "; 4 encoders at most cannot decide one of 2 tasks in whatever order, more of them might"),
+        ((3,), "; 3 encoders at most cannot decide it in whatever order, more of them might"),
     ],
 )
 def test_tasks_that_no_order_of_their_encoders_could_decide_are_named(
-    evidence: Evidence, encoders: tuple[int, int], told: str
+    evidence: Evidence, encoders: tuple[int, ...], told: str
 ) -> None:
     """The least p of n encoders is 2/n!, which Holm takes twice for the first of two tasks: 0.033 of five, 0.17 of four."""
     found = evidence.downstream
@@ -172,7 +173,8 @@ def test_tasks_that_no_order_of_their_encoders_could_decide_are_named(
         for place, n in enumerate(encoders)
     )
     (sentence,) = [line for line in score_findings(_with_downstream(evidence, replace(found, tasks=tasks))) if "Holm" in line]
-    assert sentence == f"task 0, task 1: show no decided relation to the loss (Holm, 5%){told}."
+    names = ", ".join(task.task for task in tasks)
+    assert sentence == f"{names}: scores show no decided relation to the loss (Holm, 5%){told}."
 
 
 def _of_encoders(task: TaskScores, n: int) -> TaskScores:
@@ -727,7 +729,7 @@ def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolde
     assert "## Scores against the loss" in text
     assert "## Laws from loss to score" in text
     assert "## Downstream scores" in text
-    assert "follow the loss, monotone" in text
+    assert "scores follow the loss, monotone" in text
     kept = json.loads((scored.fits / "downstream.json").read_text())
     assert {task["task"] for task in kept["tasks"]} == set(TASKS)
     assert scored.scores_file.exists(), "scores are rebuilt from the records"
