@@ -242,6 +242,26 @@ def test_impossible_values_are_refused_with_their_rows(tmp_path: Path, change: d
     assert message in str(refused.value)
 
 
+def test_seeds_of_one_setting_that_nobody_put_together_are_told(tmp_path: Path) -> None:
+    """Four rows are of two settings; where a column names them, nothing need be said."""
+    seeds = table()
+    seeds.loc[1, ["Model Size", "tok"]] = seeds.loc[0, ["Model Size", "tok"]].to_numpy()
+    seeds.loc[3, ["Model Size", "tok"]] = seeds.loc[2, ["Model Size", "tok"]].to_numpy()
+    (told,) = read(tmp_path, seeds).warnings
+    assert told.startswith("20 rows are of 18 settings of Model Size, tok: where settings miss the law by more")
+    assert told.endswith("; --cluster with a column that names the setting keeps its rows together")
+    assert read(tmp_path, seeds.assign(setting=seeds["Model Size"]), cluster="setting").warnings == ()
+    assert read(tmp_path, table()).warnings == ()
+
+
+def test_a_cluster_that_no_row_names_is_refused(tmp_path: Path) -> None:
+    empty = table().assign(setting=np.nan)
+    with pytest.raises(InputError, match=r"--cluster: 'setting' is empty in all 20 rows, and names no run; name another"):
+        read(tmp_path, empty, cluster="setting")
+    some = read(tmp_path, empty.assign(setting=["a"] * 5 + [""] * 15), cluster="setting")
+    assert some.n_runs == 16, "a row without one is a run of its own"
+
+
 def test_units_that_look_wrong_are_asked_about(tmp_path: Path) -> None:
     millions = table()
     millions["Model Size"] /= 1e6

@@ -149,6 +149,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
     if "loss" in wanted:
         reading.refuse_incomparable_losses(columns)
     reading.warn_of_repeats(values)
+    reading.warn_of_seeds(columns, values[response])
     used = reading.present
     labels, runs = source.table.labels, reading.runs()
     of_shapes = reading.is_ledger and source.cluster is None
@@ -300,7 +301,13 @@ class _Reading:
 
     def runs(self) -> NDArray[np.int64]:
         """The number of each row's run, by the column of the source where it names one."""
-        return self.source.table.runs if self.source.cluster is None else _numbered(self.column(self.source.cluster))
+        if self.source.cluster is None:
+            return self.source.table.runs
+        named = self.column(self.source.cluster)
+        if named[self.present].isna().all():
+            told = f"{self.source.cluster!r} is empty in all {plural(int(self.present.sum()), 'row')}, and names no run"
+            raise InputError.at("--cluster", f"{told}; name another column, or leave it out, and every row is a run of its own")
+        return _numbered(named)
 
     def refuse_odd_values(self, values: Mapping[str, NDArray[np.float64]]) -> None:
         """Raise InputError for values that no logarithm or product has, and for units that look wrong; a ledger's are known."""
@@ -345,6 +352,22 @@ class _Reading:
             named = ", ".join(self.found[role] for role in values)
             told = f"{rows} agree with an earlier one in {named}, though not elsewhere"
             self.warnings.append(f"{told}: where that is one run twice, intervals are too narrow; --where leaves rows out")
+
+    def warn_of_seeds(self, variables: Mapping[str, NDArray[np.float64]], response: NDArray[np.float64]) -> None:
+        """Warn of rows of one setting that nobody said belong together.
+
+        Where settings scatter about a law 1.5 times as widely as three to five seeds of one, intervals over rows hold the truth
+        in 67% to 82% of draws, over settings in 96% to 98%; where they do not, in 94% to 96% and 96% to 97%.
+        """
+        if self.is_ledger or self.source.cluster is not None:
+            return
+        of_setting = pd.DataFrame(dict(variables))[self.present]
+        distinct = of_setting.assign(response=response[self.present]).drop_duplicates()
+        if (settings := len(of_setting.drop_duplicates())) < len(distinct):
+            counts = f"{plural(len(distinct), 'row')} are of {plural(settings, 'setting')}"
+            named = ", ".join(self.found[role] for role in variables)
+            told = f"{counts} of {named}: where settings miss the law by more than their rows scatter, intervals are too narrow"
+            self.warnings.append(f"{told}; --cluster with a column that names the setting keeps its rows together")
 
     def alike(self) -> dict[str, int]:
         """What all rows of a ledger that are used have in common of what their losses hang on."""
