@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -28,7 +30,7 @@ from study.plotting import (
 )
 from study.plotting.lines import line_styles, lines
 from study.plotting.loss_by_size import LossBySize
-from study.plotting.style import FLOPS, LOSS, SIDE_BY_SIDE, panels
+from study.plotting.style import FLOPS, LOSS, SIDE_BY_SIDE, panels, save_in, theme
 from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")
@@ -503,6 +505,28 @@ def test_same_ledger_gives_the_same_bytes(tmp_path: Path) -> None:
     assert drawn == {str(path) for path in written if path.suffix == ".svg"}
     for path in written:
         assert (first.path / path).read_bytes() == (second.path / path).read_bytes(), path
+
+
+def test_a_file_is_drawn_once_and_holds_what_savefig_would_write(
+    evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, plain = loss_against_flops.frame(evidence), io.BytesIO()
+    with theme():
+        loss_against_flops.draw(data).savefig(plain, format="png", metadata={"Software": None})
+    figure, draw = loss_against_flops.draw(data), Mock(wraps=Figure.draw)
+    monkeypatch.setattr(Figure, "draw", lambda *arguments: draw(*arguments))
+    _, png = save_in(figure, tmp_path, "flops")
+    assert png.read_bytes() == plain.getvalue()
+    assert draw.call_count == 2
+
+
+def test_losses_that_are_nearly_equal_leave_the_title_right_above_its_panel() -> None:
+    with theme():
+        figure, (panel,) = panels(["a title as long as its panel is wide, of losses that are nearly equal"], "tokens", LOSS)
+        panel.plot([1, 2], [3.00001, 3.00002])
+        FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
+    assert not panel.yaxis.get_offset_text().get_text()
+    assert panel.title.get_window_extent().y0 - panel.bbox.y1 < 10
 
 
 def test_lines_of_one_depth_are_told_apart_by_their_widths_and_settings() -> None:

@@ -15,7 +15,9 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
@@ -49,7 +51,16 @@ Panels = tuple[Figure, list[Axes]]
 """A figure and its panels in reading order."""
 
 MARKERS = "osD^vP*X"
-_FIXED = {"svg.hashsalt": "scaling-study", "svg.fonttype": "path", "figure.dpi": 100, "savefig.dpi": 160}
+_CANVASES: dict[str, type[FigureCanvasBase]] = {"svg": FigureCanvasSVG, "png": FigureCanvasAgg}
+_FIXED = {
+    "svg.hashsalt": "scaling-study",
+    "svg.fonttype": "path",
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+    # a title stands right above its panel: to move it above ticks and factors of an axis, all ticks are placed each time
+    "axes.titley": 1.0,
+    "axes.formatter.useoffset": False,
+}
 
 
 @contextmanager
@@ -243,11 +254,27 @@ def halo(linewidth: float = 3) -> list[withStroke]:
 def save_in(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write `<name>.svg` and `.png` into a folder, without dates or versions in them, and say where they are."""
     metadata: dict[str, dict[str, str | None]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+    for axes in figure.axes:
+        for spine in axes.spines.values():
+            spine.axis = None  # else it places every tick, at each layout, to learn that none sticks out
     written = []
     for kind, blank in metadata.items():
         buffer = io.BytesIO()
-        with theme():
+        with theme(), _laid_out(figure, kind):
             figure.savefig(buffer, format=kind, metadata=blank)
         written.append(folder / f"{name}.{kind}")
         write_atomically(written[-1], buffer.getvalue())
     return written
+
+
+@contextmanager
+def _laid_out(figure: Figure, kind: str) -> Iterator[None]:
+    """A figure laid out by the text as a format measures it, for which savefig would draw it once more."""
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    figure.set_dpi(mpl.rcParams["savefig.dpi"])
+    _CANVASES[kind](figure)
+    engine.execute(figure)
+    figure.set_layout_engine(None)
+    yield
+    figure.set_layout_engine(engine)
