@@ -151,6 +151,14 @@ def test_words_get_the_tag_that_they_have_most_often() -> None:
     assert found[MAJORITY][0] == [0, 0, 0]
 
 
+def test_a_word_that_train_has_in_capitals_alone_has_its_tag_in_any_case() -> None:
+    train = [TokensExample(0, ("Ann", "is", "so"), (1, 0, 0))]
+    test = [TokensExample(0, ("ann", "ANN", "Is", "bob"), (0, 0, 0, 0))]
+    found = task("tokens", ["accuracy"], train, ["O", "PER"])
+    found = replace(found, splits={**found.splits, "test": test})
+    assert baseline_predictions(found)[BAG_OF_WORDS] == [[1, 1, 0, 0]]
+
+
 def test_an_answer_is_sought_beside_the_words_of_the_question() -> None:
     context = "Ann, who was born in Oslo, met Bob in Paris last summer."
     assert nearest_run(SpanExample(0, context, "Where was Ann born?", ("Oslo",), (21,))) == "Oslo"
