@@ -34,6 +34,17 @@ def test_knobs_are_chosen_on_dev_and_never_on_test() -> None:
     assert list(table["test"]) == [0.1, 0.2]
 
 
+def test_batches_and_epochs_compete_as_rates_do() -> None:
+    grid = []
+    for knob, values in (("batch_examples", (16, 32)), ("epochs", (2, 3))):
+        for value, dev in zip(values, (0.4, 0.5), strict=True):
+            one = record(1e-4, 0, dev, test=dev)
+            knobs = one.config.knobs.model_copy(update={knob: value})
+            of = one.config.model_copy(update={"knobs": knobs})
+            grid.append(one.model_copy(update={"config": of, "score_id": of.fingerprint()}))
+    assert list(scores(grid[:2])["test"]) == list(scores(grid[2:])["test"]) == [0.5]
+
+
 def test_seeds_that_did_not_run_the_grid_do_not_choose() -> None:
     grid = [record(1e-4, 0, dev=0.5, test=0.1), record(3e-4, 0, dev=0.6, test=0.2)]
     later = [record(3e-4, 1, dev=0.0, test=0.3)]
