@@ -33,7 +33,7 @@ def test_a_restart_that_gains_a_hundred_millionth_shows_a_failed_fit() -> None:
     ("sound", "weak", "told"),
     [
         ({"condition": 0.9e8}, {"condition": 1.1e8}, "the condition number is 1.1e+08"),
-        ({"rows": 5}, {"rows": 4}, "4 different points leave 1 degree of freedom for 3 parameters"),
+        ({"rows": 6}, {"rows": 5}, "5 different points leave 2 degrees of freedom for 3 parameters"),
         ({"alpha": (0.1, 0.9)}, {"alpha": (0.1, 1.1)}, "the interval of alpha spans a factor of 11"),
         ({}, {"alpha": (1e-4, 0.5)}, "the interval of alpha reaches 0"),
         ({"alpha": (1.5, 9.99)}, {"alpha": (1.5, 10.0)}, "the interval of alpha ends on its bound of 10"),

@@ -55,14 +55,19 @@ def bounds_met(law: Law, resting: NDArray[np.bool_], estimates: Floats) -> list[
 def weaknesses(
     law: Law, points: Observations, objective: Objective, condition: float, intervals: Intervals, resamples: Bootstrap
 ) -> list[str]:
-    """What shows that the rows hardly tell the parameters; `intervals` are of those that do not rest on a bound themselves."""
+    """What shows that the rows hardly tell the parameters; `intervals` are of those that do not rest on a bound themselves.
+
+    Points are few where they are fewer than twice the parameters. Were they not told so, the fits with the narrower intervals
+    would be: of nine points of chinchilla that converged, intervals of 95% held alpha and beta in 83% to 96% of draws, of five
+    of power-floor in 78% to 93%, and of six in 98%.
+    """
     reasons = []
     if condition > WORST_CONDITION:
         reasons.append(f"the condition number is {condition:.1e}")
     settings, parameters = points.settings(law), len(law.parameters)
-    if settings - parameters < 2:
-        spare = plural(settings - parameters, "degree")
-        reasons.append(f"{settings} different points leave {spare} of freedom for {parameters} parameters")
+    if (spare := settings - parameters) < parameters:
+        degrees = f"{plural(spare, 'degree')} of freedom"
+        reasons.append(f"{settings} different points leave {degrees} for {parameters} parameters")
     bounds = objective.surface.natural(np.array(objective.surface.bounds)).T
     for name, (lowest, highest) in zip(law.parameters, bounds.tolist(), strict=True):
         low, high = intervals.get(name, (np.nan, np.nan))
