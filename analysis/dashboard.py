@@ -395,7 +395,7 @@ def _(LAWS, LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS, folders, mo):
             law=mo.ui.dropdown(_laws, value=_laws[0], label="law", searchable=True),
             parameters=mo.ui.dropdown(list(LEDGER_PARAMETERS), value="parameters", label="N"),
             flops=mo.ui.dropdown(list(LEDGER_FLOPS), value="train_flops", label="C"),
-            where=mo.ui.text(placeholder="architecture.depth == 2", label="only runs where"),
+            where=mo.ui.text(placeholder="architecture.depth == 2", label="only runs where (--where)", full_width=True),
         )
         .form(submit_button_label="Fit", bordered=False)
     )

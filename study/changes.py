@@ -190,23 +190,26 @@ def _shown(value: object) -> str:
 
 
 def changes_as_text(base: Subject, changes: Sequence[Change], by: str, conditions: Conditions) -> str:
-    """Changes as rows in their order, for each measure what they add, that as a share, and the elasticity."""
+    """Changes as rows in their order: for each measure, one below the other, what they add, as a share, and the elasticity."""
     names = list(changes[0].effects)
-    header = ["", "change"]
-    before = ["", base.title]
-    for name in names:
-        label, scale = LABELS[name]
-        header += [label, "added", "elasticity"]
-        before += [f"{changes[0].effects[name].before * scale:,.0f}", "", ""]
-    lines = [header, before]
-    for rank, change in enumerate(changes, 1):
-        line = [f"{rank}.", change.label + (f" ({change.note})" if change.note else "")]
-        for name, effect in change.effects.items():
-            slope = "–" if effect.elasticity is None else f"{effect.elasticity:z.3f}"
-            line += [f"{effect.added * LABELS[name][1]:+,.0f}", f"{effect.added / effect.before:+.1%}", slope]
-        lines.append(line)
+    lines = aligned([row for name in names for row in _rows(base, changes, name)], left=2)
+    rows = len(lines) // len(names)
+    blocks = [line for place in range(0, len(lines), rows) for line in (*lines[place : place + rows], "")]
     note = "elasticity: ln(after/before) ÷ ln(new size/old size), over the whole change; what is not named stays as it is"
-    return "\n".join([*aligned(lines, left=2), "", _answer(changes, by), note, f"counted at {conditions}"])
+    return "\n".join([*blocks, *_answer(changes, by), note, f"counted at {conditions}"])
+
+
+def _rows(base: Subject, changes: Sequence[Change], name: str) -> list[list[str]]:
+    """What changes do to one measure, below its name and what it was before."""
+    label, scale = LABELS[name]
+    rows = [["", "change", label, "added", "elasticity"]]
+    rows.append(["", base.title, f"{changes[0].effects[name].before * scale:,.0f}", "", ""])
+    for rank, change in enumerate(changes, 1):
+        effect, words = change.effects[name], change.label + (f" ({change.note})" if change.note else "")
+        slope = "–" if effect.elasticity is None else f"{effect.elasticity:z.3f}"
+        added = f"{effect.added * scale:+,.0f}", f"{effect.added / effect.before:+.1%}"
+        rows.append([f"{rank}.", words, *added, slope])
+    return rows
 
 
 def changes_to_dict(base: Subject, changes: Sequence[Change], by: str, conditions: Conditions) -> dict[str, object]:
@@ -224,10 +227,10 @@ def changes_to_dict(base: Subject, changes: Sequence[Change], by: str, condition
     }
 
 
-def _answer(changes: Sequence[Change], by: str) -> str:
-    """The one line that people ask for: which change adds most to each measure."""
+def _answer(changes: Sequence[Change], by: str) -> list[str]:
+    """What people ask for: which change adds most to each measure."""
     parts = [f"ranked by {LABELS[by][0]} added"]
     for name in changes[0].effects:
         added = [change.effects[name].added for change in changes]
         parts.append(f"most {LABELS[name][0]}: {changes[added.index(max(added))].label}")
-    return "; ".join(parts)
+    return parts

@@ -75,6 +75,23 @@ bootstrap_option = click.option(
 )
 
 
+held_out_option = click.option(
+    "--held-out",
+    type=FiniteRange(0, 0.9, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Share of the runs, the largest, that are forecast from the others.",
+)
+
+huber_delta_option = click.option(
+    "--huber-delta",
+    type=FiniteRange(0, min_open=True),
+    default=1e-3,
+    show_default=True,
+    help="From which residual on its loss grows linearly.",
+)
+
+
 @click.command()
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--law", help="chinchilla, power-floor, …; without it all are listed.")
@@ -83,11 +100,11 @@ bootstrap_option = click.option(
 @click.option(
     "--budget", metavar="COLUMN", help="What orders runs from small to large.  [default: --flops, else 6·N·D, else the sizes]"
 )
-@click.option("--huber-delta", type=FiniteRange(0, min_open=True), default=1e-3, show_default=True)
+@huber_delta_option
 @click.option("--space", type=click.Choice(["log", "linear"]), default="log", show_default=True, help="Where residuals are.")
 @bootstrap_option
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resamples.")
-@click.option("--held-out", type=FiniteRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
+@held_out_option
 @as_json
 def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     """Fit a scaling law to a TABLE, and forecast large runs.
@@ -113,9 +130,9 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
 @click.argument("table", type=click.Path(path_type=Path))
 @role_options("parameters", "tokens", "flops", "loss", "score")
 @selection_options
-@click.option("--huber-delta", type=FiniteRange(0, min_open=True), default=1e-3, show_default=True)
+@huber_delta_option
 @bootstrap_option
-@click.option("--held-out", type=FiniteRange(0, 0.9, min_open=True), default=0.1, show_default=True, help="Share of runs.")
+@held_out_option
 @as_json
 def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, as_json: bool, **options: Any) -> None:
     """Fit a downstream score to N and D in two steps and in one.

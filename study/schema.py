@@ -207,7 +207,9 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             return f"{value} where text is needed, such as '{detail['input']}'"
         case "tuple_type" | "list_type":
             return f"{value} where a list is needed, such as [{detail['input']}]"
-        case "model_type" | "dict_type" | "model_attributes_type":
+        case "model_type" | "model_attributes_type":
+            return f"{value} where keys and values are needed: {', '.join(_keys(_model_at(model, detail['loc'])))}"
+        case "dict_type":
             return f"{value} where keys and values are needed"
         case _:
             return f"{value}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"

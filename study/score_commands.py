@@ -151,11 +151,14 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
 
 
 def _folder(name: Path, results: Path) -> Path:
-    """A folder that is there, else that of the run in `results` with an id or its start, where there is one."""
+    """A folder that is there, else that of the run in `results` with an id or its start; raises InputError without either."""
     from study.folders.sweep import runs_of_id
 
-    found = [] if name.exists() else runs_of_id(str(name), results)
-    return found[0].path if found else name
+    if name.exists():
+        return name
+    if found := runs_of_id(str(name), results):
+        return found[0].path
+    raise InputError.at(str(name), f"is neither a folder nor the id of a run in {results}; study status lists them")
 
 
 def _downstream(asked: dict[str, Any]) -> Downstream:

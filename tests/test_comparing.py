@@ -224,7 +224,8 @@ def test_compare_as_json_and_text(study: Any) -> None:
     assert ranked["changes"][0]["change"] == "depth 12 → 24"
     assert ranked["changes"][0]["parameters"]["elasticity"] == pytest.approx(math.log(194_568_762 / 109_514_298, 2))
     _, out, _ = study("compare", "bert-base", *changes)
-    assert "most parameters: depth 12 → 24; most train_flops a token: depth 12 → 24" in out
+    assert {"most parameters: depth 12 → 24", "most train_flops a token: depth 12 → 24"} <= {*out.splitlines()}
+    assert max(map(len, out.partition("ranked by")[0].splitlines())) <= 100, "a measure stands below the other"
     _, out, _ = study("compare", "bert-base", "--change", "positions=64", "--json")
     shorter = measures(Conditions(64, 32, "fp32"))["train_flops"](BASE.architecture)
     assert json.loads(out)["before"]["train_flops"] == shorter  # no longer than the changed model reads

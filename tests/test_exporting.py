@@ -130,4 +130,5 @@ def test_of_a_sweep_of_several_runs_one_is_to_be_named(study: Any, place: Path, 
     status, told, err = study("export", second.run_id[:6], tmp_path / "new", "--results", place / "results")
     assert (status, err) == (0, "")
     assert "MegatronBertForMaskedLM" in told
-    assert "is neither the folder of a run" in study("export", "0" * 16, tmp_path / "none", "--results", place / "results")[2]
+    _, _, told = study("export", "0" * 16, tmp_path / "none", "--results", place / "results")
+    assert f"is neither a folder nor the id of a run in {place / 'results'}; study status lists them" in told

@@ -75,8 +75,8 @@ def test_numbers_are_read_as_people_write_them(key: str, given: object, expected
         ("name", "", "is empty"),
         ("name", False, "False where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"),
         ("name", date(2026, 1, 2), "datetime.date(2026, 1, 2) where text is needed, such as '2026-01-02'"),
-        ("leaf", 3, "3 where keys and values are needed"),
-        ("leaf", None, "None where keys and values are needed"),
+        ("leaf", 3, "3 where keys and values are needed: share, number, kind"),
+        ("leaf", None, "None where keys and values are needed: share, number, kind"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_remedy(key: str, given: object, message: str) -> None:
