@@ -15,6 +15,7 @@ import click
 import pandas as pd
 import pytest
 import yaml
+from rich.table import Table
 
 from study.config import RunConfig
 from study.errors import InputError
@@ -333,6 +334,19 @@ def test_the_status_of_a_sweep_fits_a_terminal_of_80_columns(name: str, study: A
     for one in status(SweepFolder(folder)).runs:
         (line,) = (line for line in printed.splitlines() if line.startswith(f" {one.run_id} "))
         assert line.split()[1:4] == ["COMPLETED", f"{one.learning_rate:g}", f"{one.seed}"]
+
+
+@pytest.mark.parametrize("rows", [4, 7, 1000])
+def test_what_is_watched_has_so_many_rows_with_headings_and_notes_and_counts_the_rest(rows: int) -> None:
+    """Five runs of this reference are left out, each with a note below it and most with a heading above."""
+    state = status(SweepFolder(Path(__file__).resolve().parents[1] / "results" / "reference" / "ffn_or_width"))
+    table, _, note = watched(state, rows).renderables
+    assert isinstance(table, Table)
+    assert table.row_count <= rows
+    shown = sum(str(cell).startswith(tuple(run.run_id for run in state.left_out)) for cell in table.columns[0].cells)
+    assert 0 < shown <= len(state.left_out)
+    more = len(state.left_out) - shown
+    assert str(note) == (f"{more} runs more: study status" if more else "")
 
 
 def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path) -> None:

@@ -176,11 +176,15 @@ def status_summary(state: SweepStatus) -> str:
 
 
 def watched(state: SweepStatus, rows: int) -> Group:
-    """What to look at while a sweep runs: the runs that are training, then those that fits leave out, as many as fit."""
+    """What to look at while a sweep runs: the runs that are training, then those that fits leave out, in so many rows."""
     shown = (*state.running, *state.left_out)
-    more = len(shown) - rows
-    note = f"{more} rows more: study status" if more > 0 else ""
-    return Group(status_table(state, shown[:rows]), Text(status_summary(state)), Text(note))
+    for count in range(min(len(shown), rows), -1, -1):
+        table = status_table(state, shown[:count])
+        if table.row_count <= rows:
+            break
+    more = len(shown) - count
+    note = f"{plural(more, 'run')} more: study status" if more else ""
+    return Group(table, Text(status_summary(state)), Text(note))
 
 
 def silence(signs: Signs | None) -> str | None:
