@@ -100,7 +100,9 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     rotary positions (`angle_bytes`), gradients 4P, two moments 8P, activations (see `activation_bytes`), and in bf16 the copies
     2P of the products' weights. With M = B·K masked positions the moments are
     - loss: all that is stored, the last step's gradients among it, with the encoder's output 4NH (on CUDA aNH), and logits
-      and (log-)probabilities: 8MV, in bf16 10MV;
+      and (log-)probabilities: 8MV;
+    - last layer's forward pass: all that is stored but for the head's activations, what the last norm makes, 4NH (on CUDA aNH),
+      and in post-norm what the FFN gives, aNH, and in bf16 what the two sublayers began with, 8NH;
     - gradient of the loss (on CUDA; on a CPU it takes the place of the probabilities): the old gradients are gone,
       log-probabilities and two gradients of them 12MV;
     - last layer's backward: activations, the decoder's gradient 4VE, and gradients on their way through the layer;
@@ -128,7 +130,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     bf16_logits = logits // 2 if step.precision == "bf16" else 0
     output = (step.item if step.device == "cuda" else FLOAT) * step.tokens * architecture.width
     moments = {
-        "loss": fixed + gradients + copies + kept + output + 2 * logits + bf16_logits,
+        "forward pass of the last layer": fixed + gradients + copies + kept + _last_forward(architecture, step),
+        "loss": fixed + gradients + copies + kept + output + 2 * logits,
         "gradient of the loss": fixed + copies + kept + (3 if step.device == "cuda" else 1) * logits,
         "backward pass of the last block": fixed + copies + kept + table + _block_backward(architecture, step),
         "gradient of the token table": fixed + gradients + (2 * table if architecture.tied_decoder else 0),
@@ -280,6 +283,18 @@ def _copied_weights(architecture: Architecture, step: Step) -> int:
     left_out = NOT_COPIED if a.tied_decoder else NOT_COPIED | {"token embeddings"}
     unshared = parameters(a.model_copy(update={"layer_groups": None})).components
     return step.item * sum(component.count for component in unshared if component.name not in left_out)
+
+
+def _last_forward(architecture: Architecture, step: Step) -> int:
+    """What the forward pass of the last layer holds at its end beyond what is stored, less what the head will store.
+
+    What sublayers begin with is stored in pre-norm, by the norms, and in fp32, by the products; these store the copy in bf16.
+    """
+    numbers = step.tokens * architecture.width
+    stream = numbers * (step.item if step.device == "cuda" else FLOAT)
+    given = 0 if architecture.norm == "pre" else numbers * step.item
+    begun = 2 * stream if architecture.norm == "post" and step.precision == "bf16" else 0
+    return stream + given + begun - _head_activations(architecture, step)
 
 
 def _block_backward(architecture: Architecture, step: Step) -> int:

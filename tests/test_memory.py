@@ -15,7 +15,7 @@ from study.architecture import Architecture
 from study.config import RunConfig
 from study.counting import parameters
 from study.errors import InputError
-from study.memory import Step, activation_bytes, inference_memory, memory_of, training_memory
+from study.memory import Precision, Step, activation_bytes, inference_memory, memory_of, training_memory
 from study.model.encoder import Encoder
 from study.sweeping.room import run_memory
 from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
@@ -74,6 +74,9 @@ TRAINED = {
     "shared layers, bf16, few tokens": config(
         6, 256, 4, 1024, vocabulary=2048, length=32, batch=2, layer_groups=1, precision="bf16"
     ),
+    "forward pass of the last layer, bf16": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, precision="bf16"),
+    "many pieces, bf16": config(2, 128, 2, 512, vocabulary=30522, length=64, batch=8, precision="bf16"),
+    "one layer, pre-norm, bf16": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, norm="pre", precision="bf16"),
     "GeGLU": config(4, 128, 2, 512, vocabulary=2048, length=64, batch=16, activation="geglu"),
     "GeGLU, backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, activation="geglu"),
     "ReLU, backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, activation="relu"),
@@ -160,10 +163,11 @@ def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> N
 
 
 def test_every_moment_is_the_peak_of_some_run_here() -> None:
-    moments = {run_memory(run, "fp32", "cpu").moment for run in TRAINED.values()}
-    assert len(moments) == 4
-    moments |= {run_memory(run, "fp32", "cuda").moment for run in TRAINED.values()}
+    precisions: tuple[Precision, ...] = ("fp32", "bf16")
+    moments = {run_memory(run, precision, "cpu").moment for run in TRAINED.values() for precision in precisions}
     assert len(moments) == 5
+    moments |= {run_memory(run, precision, "cuda").moment for run in TRAINED.values() for precision in precisions}
+    assert len(moments) == 6
 
 
 @pytest.mark.parametrize("name", TRAINED)
