@@ -199,22 +199,22 @@ def test_of_published_encoders_those_are_built_that_compute_the_same() -> None:
         ("Albert", {"inner_group_num": 2}, "has inner_group_num 2; what can be built here has 1"),
         ("Electra", {"hidden_act": "silu"}, "has hidden_act silu; what can be built here has gelu or relu"),
         ("ModernBert", {"mlp_bias": True}, "has mlp_bias True; what can be built here has False"),
-        (
-            "ModernBert",
-            {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}},
-            "'rope_type': 'linear'",
-        ),
+        ("ModernBert", {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2}}}, "'rope_type': 'linear'"),
+        ("ModernBert", {"rope_scaling": {"rope_type": "linear", "factor": 2}}, "'rope_type': 'linear'"),
+        ("ModernBert", {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, "has attention_window 128"),
     ],
 )
 def test_what_a_class_computes_in_another_way_is_told(name: str, changes: dict[str, Any], told: str) -> None:
-    usual: dict[str, Any] = {"num_hidden_layers": 4, "hidden_act": "gelu"}
-    if name == "ModernBert":
-        usual = {"norm_eps": 1e-12, "global_attn_every_n_layers": 1, "global_rope_theta": 10_000.0}
+    """Whether transformers has put the settings in order or not."""
+    usual: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64}
+    usual |= {"vocab_size": 200, "hidden_act": "gelu", "norm_eps": 1e-12}
+    usual |= {"global_attn_every_n_layers": 1, "global_rope_theta": 10_000.0}
     settings = getattr(transformers, f"{name}Config")
     our_architecture(settings(**usual).to_dict(), "theirs")
-    with pytest.raises(InputError) as refused:
-        our_architecture(settings(**usual | changes).to_dict(), "theirs")
-    assert told in str(refused.value)
+    for settled in (settings(**usual | changes).to_dict(), {"model_type": settings.model_type} | usual | changes):
+        with pytest.raises(InputError) as refused:
+            our_architecture(settled, "theirs")
+        assert told in str(refused.value)
 
 
 def test_a_vocab_txt_is_kept_as_the_tokeniser_that_it_makes(place: Path, tmp_path: Path) -> None:

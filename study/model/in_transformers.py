@@ -100,8 +100,10 @@ def _told(config: Mapping[str, Any], kin: Kin) -> dict[str, Any]:
     """What a config.json says, or means by leaving it out; ModernBERT's angles as its first releases called them."""
     told = kin.left_out | {name: value for name, value in config.items() if value is not None}
     angles = told.get("rope_parameters")
-    if isinstance(angles, dict) and isinstance(each := angles.get("full_attention"), dict):
-        told["global_rope_theta"] = each.get("rope_theta") if each.get("rope_type", "default") == "default" else each
+    each = angles.get("full_attention") if isinstance(angles, dict) else told.get("rope_scaling")
+    if isinstance(each, dict):
+        plain = each.get("rope_type", each.get("type", "default")) == "default"
+        told["global_rope_theta"] = each.get("rope_theta", told.get("global_rope_theta")) if plain else each
     return told
 
 
