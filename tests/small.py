@@ -18,6 +18,9 @@ from study.training.execution import Execution
 from study.training.run import train
 from study.training.stopping import StopSignal
 
+SHARED: dict[str, Any] = {"activation": "geglu", "layer_groups": 1, "embedding_width": 8}
+"""Layers that share gated weights, behind narrow tables."""
+
 
 def write_corpus(path: Path, documents: int = 600, seed: int = 0) -> Path:
     """Sentences of a small grammar, so that context helps: each word fixes the next but for a choice of two."""

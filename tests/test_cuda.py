@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -22,13 +20,15 @@ from study.training.execution import Execution, can_compile, resolve_kernels
 from study.training.stopping import StopSignal
 from study.training.trainer import compile_on
 from tests.processes import apart
-from tests.small import config, run_folder, trained, write_corpus
+from tests.small import SHARED, config, run_folder, trained, write_corpus
 from tests.test_branching import trunk_and_branch, with_budget
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 FUSED: tuple[Kernels, ...] = ("compiled", "graphed")
-SHARED = {"layer_groups": 1, "embedding_width": 8, "activation": "swiglu", "norm_kind": "rms", "biases": "none"}
-KINDS = pytest.mark.parametrize("kind", [{}, {"position_encoding": "rotary"}, SHARED], ids=["BERT", "rotary", "shared"])
+PLAIN: dict[str, Any] = {"norm_kind": "rms", "biases": "none"}
+KINDS = pytest.mark.parametrize(
+    "kind", [{}, {"position_encoding": "rotary"}, SHARED | PLAIN], ids=["BERT", "rotary", "shared and plain"]
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,9 @@ def losses(folder: RunFolder) -> list[float]:
     return [row["train/loss"] for row in folder.metrics() if "train/loss" in row]
 
 
-def cuda_config(corpus: Path, kind: Mapping[str, Any] = MappingProxyType({}), **recipe: Any) -> RunConfig:
+def cuda_config(corpus: Path, kind: dict[str, Any] | None = None, **recipe: Any) -> RunConfig:
     changed = {"budget": {"steps": 40}, "dropout": 0.1, **recipe}
-    return config(corpus, architecture=dict(kind), recipe=changed)
+    return config(corpus, architecture=kind or {}, recipe=changed)
 
 
 def taught(corpus: Path, teacher: RunFolder) -> RunConfig:

@@ -43,7 +43,7 @@ from study.training.stopping import StopSignal
 from study.training.trainer import Training
 from study.training.watchdog import Watchdog
 from tests.ranks import ranks_said
-from tests.small import config, overflow_at, run_folder, stop_after, trained, write_corpus
+from tests.small import SHARED, config, overflow_at, run_folder, stop_after, trained, write_corpus
 from tests.sweeps import write_topics
 from tests.waiting import until
 
@@ -228,6 +228,7 @@ def test_a_run_with_a_record_is_not_trained_again(corpus: Path, tmp_path: Path) 
     {"recipe": {"schedule": "cosine", "dropout": 0.1}},
     {"recipe": {"schedule": "wsd", "precision": "bf16", "dropout": 0.1}},
     {"architecture": {"norm": "pre"}, "data": {"corpus": "few"}},
+    {"architecture": SHARED, "recipe": {"precision": "bf16", "dropout": 0.1}},
 ])  # fmt: skip
 @pytest.mark.parametrize("step", [7, 11])
 def test_a_stopped_run_resumes_bit_for_bit(
@@ -619,7 +620,7 @@ def test_checkpoints_come_as_asked_or_as_their_cost_allows(
 
 
 def test_two_ranks_and_one_give_the_same_losses_though_they_stopped_between_two_rows(corpus: Path, tmp_path: Path) -> None:
-    wanted = config(corpus, recipe={"budget": {"steps": 200}})
+    wanted = config(corpus, architecture=SHARED, recipe={"budget": {"steps": 200}})
     alone = trained(tmp_path / "alone", wanted)
     folder = run_folder(tmp_path / "together", wanted)
     folder.write_config(wanted)

@@ -48,7 +48,7 @@ from study.sweeping.steering import exclude, include, stop
 from study.sweeping.tables import status_table
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
-from tests.small import config, trained, write_corpus
+from tests.small import SHARED, config, trained, write_corpus
 from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import ScoreLaw, add_score
 
@@ -151,6 +151,18 @@ def test_features_of_a_frozen_encoder_are_scored(run: RunFolder, task: str) -> N
         assert (record.dev, record.test) == (chosen.dev, chosen.test)
     assert record.seconds is not None
     assert 0 < record.seconds < time.perf_counter() - started
+
+
+def test_an_encoder_of_shared_layers_behind_narrow_tables_is_scored_by_each_protocol(run: RunFolder) -> None:
+    place = run.path.parents[3]
+    shared = trained(place / "results" / "shared", config(place / "text.txt", architecture=SHARED))
+    tuned, ordered, probed = (
+        made(job(shared, task, **changes))
+        for task, changes in (("first", {}), ("order", {}), ("first", {"protocol": "frozen", "update": "head"}))
+    )
+    assert tuned.steps == 3 * 8
+    assert ordered.test is not None
+    assert {probe.layer for probe in probed.probes} == {0, 1, 2}
 
 
 def test_the_strength_of_a_probe_is_the_one_that_dev_likes_best(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

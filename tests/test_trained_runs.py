@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 import yaml
 from scipy import stats
-from torch import nn
 
 from study.architecture import Architecture
 from study.config import RunConfig
@@ -42,9 +41,10 @@ from study.training.trained_runs import check_trained_runs
 from study.training.trainer import Trained, masker_of
 from study.training.watchdog import Watchdog
 from tests.launching import Place
-from tests.small import config, stop_after, trained, write_corpus
+from tests.small import SHARED, config, stop_after, trained, write_corpus
 from tests.sweeps import write_topics
 from tests.synthetic import add_run, sweep_folder
+from tests.transformers_models import MODERN
 
 RECIPE: dict[str, Any] = {"learning_rate": 0.01, "batch_tokens": 256}
 
@@ -125,13 +125,16 @@ def test_layers_are_kept_as_the_literature_keeps_them() -> None:
             kept_layers(2, wrong, "first")
 
 
-@pytest.mark.parametrize("kind", [{"norm": "post"}, {"norm": "pre"}, {"position_encoding": "rotary"}])
-def test_a_cut_model_is_the_deep_one_without_the_other_blocks(kind: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "layers"),
+    [({}, (1, 10, 11)), ({"norm": "pre"}, (1, 10, 11)), ({"position_encoding": "rotary"}, (1, 10, 11)), (MODERN, (0, 10, 11))],
+)
+def test_a_cut_model_is_the_deep_one_without_the_other_blocks(kind: dict[str, Any], layers: tuple[int, ...]) -> None:
     sizes = {"width": 16, "heads": 2, "ffn": 32, "vocabulary": 100, "positions": 8} | kind
     whole = MaskedLanguageModel(Architecture.parse(sizes | {"depth": 12}), seed=1).eval()
     short = MaskedLanguageModel(Architecture.parse(sizes | {"depth": 3}), seed=2).eval()
-    short.load_state_dict(cut(whole.state_dict(), (1, 10, 11)))
-    whole.encoder.blocks = nn.ModuleList(whole.encoder.blocks[layer] for layer in (1, 10, 11))
+    short.load_state_dict(cut(whole.state_dict(), layers))
+    whole.encoder.block_of_layer = list(layers)
     tokens = torch.arange(16).view(2, 8)
     assert torch.equal(short(tokens), whole(tokens))
 
@@ -229,6 +232,35 @@ def test_what_a_donor_cannot_give_is_told_before_anything_is_spent(corpus: Path,
     failed.path.mkdir()
     failed.file_record(RunRecord.parse(record.model_dump() | {"state": "DIVERGED", "run_id": "f" * 16}))
     assert "did not complete (DIVERGED)" in told(started(corpus, failed.path))
+
+
+def of_kind(corpus: Path, kind: dict[str, Any], depth: int = 2, **recipe: Any) -> RunConfig:
+    return RunConfig.parse(deep_merge(toy(corpus, depth, **recipe).to_dict(), {"architecture": kind}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "keep", "refusal"),
+    [
+        (SHARED, "", "has layer_groups 1; layers that share their weights cannot be cut off"),
+        (MODERN, ":last", "has no norm before its first layer (embedding_norm True), which is made for it alone; keep that"),
+    ],
+)
+def test_layers_that_do_not_stand_alone_are_not_cut_off_and_a_whole_encoder_serves(
+    corpus: Path, tmp_path: Path, kind: dict[str, Any], keep: str, refusal: str
+) -> None:
+    whole = trained(tmp_path, of_kind(corpus, kind, depth=3, budget={"steps": 20}))
+    start = f"{whole.path}{keep}"
+    assert told(of_kind(corpus, kind, start=start)).endswith(refusal)
+    for keeping in () if kind == SHARED else ("", ":spread"):
+        check_trained_runs([of_kind(corpus, kind, start=f"{whole.path}{keeping}")])
+    uncut = trained(tmp_path, of_kind(corpus, kind, depth=3, start=start, budget={"steps": 0})).record()
+    record = whole.record()
+    assert uncut is not None
+    assert record is not None
+    assert uncut.loss_nats == pytest.approx(record.loss_nats, abs=1e-6)
+    student = trained(tmp_path, taught(corpus, whole.path, budget={"steps": 2})).record()
+    assert student is not None
+    assert student.state == "COMPLETED", student.reason
 
 
 def test_a_teacher_is_known_by_its_run_weight_and_temperature_wherever_it_lies(corpus: Path) -> None:
