@@ -26,7 +26,8 @@ from study.counting import (
 )
 from study.model.masked_language_model import MaskedLanguageModel
 from study.named_models import catalogue, changed, named
-from tests.transformers_models import live_model
+from tests.small import SHARED
+from tests.transformers_models import MODERN, live_model
 
 BERT_BASE_ADDS = {"depth": 85_054_464, "width": 278_760_960, "ffn": 56_659_968, "heads": 0}
 
@@ -148,6 +149,8 @@ SHAPES: list[tuple[dict[str, Any], int, int, int]] = [
     ({"depth": 3, "width": 128, "heads": 2, "ffn": 512}, 1, 24, 24),
     ({"depth": 1, "width": 8, "heads": 8, "ffn": 200, "norm": "pre"}, 4, 1, 1),
     ({"position_encoding": "rotary"}, 2, 24, 4),
+    (SHARED, 2, 24, 4),
+    (MODERN, 2, 24, 4),
 ]
 """Changes of a small shape, sequences, tokens a sequence, predictions a sequence."""
 
