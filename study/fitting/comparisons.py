@@ -149,9 +149,10 @@ def compare(
             if (reason := reasons[cell.name]) is not None:
                 name = setting_words({column: cell.settings[column]}) if column else cell.architecture.shape_name
                 left_out.setdefault((cell.name, reason), LeftOut(cell.name, name, family.label, reason))
+        of_several_shapes = len({_sizes(cell) for cell in family.cells}) > 1
         for one, other in combinations(entering, 2):
-            if not _equal_budgets(one, other) or (not column and _sizes(one) == _sizes(other)):
-                continue
+            if not _equal_budgets(one, other) or (of_several_shapes and _sizes(one) == _sizes(other)):
+                continue  # settings of one shape have a family of their own
             if column:
                 of_settings.append(_of_settings(family.label, column, other, one, seeds))
             else:

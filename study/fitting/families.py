@@ -94,7 +94,7 @@ def _alike(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, list[Cell]
 
 
 def _matched(cells: Sequence[Cell], column: str) -> list[list[Cell]]:
-    """The cells of one depth and size that are one a setting, each of a shape of its own.
+    """The cells of one depth and size that are one a setting, not all of one shape.
 
     Where a setting has several they are matched by the width, as GeGLU's smaller FFN is with GELU's, or else by the FFN ratio.
     """
@@ -111,9 +111,9 @@ def _matched(cells: Sequence[Cell], column: str) -> list[list[Cell]]:
 
 
 def _one_a_setting(cells: Sequence[Cell], column: str) -> bool:
-    """Whether cells differ in their setting, and in their shape, from one another."""
-    names = [(str(cell.settings[column]), cell.architecture.shape_name) for cell in cells]
-    return all(len({*each}) == len(cells) for each in zip(*names, strict=True))
+    """Whether cells differ in their setting from one another, and not all have one shape."""
+    settings, shapes = {str(cell.settings[column]) for cell in cells}, {cell.architecture.sizes for cell in cells}
+    return len(settings) == len(cells) and len(shapes) > 1
 
 
 def _equal_parameters(cells: tuple[Cell, ...]) -> Iterator[Family]:
