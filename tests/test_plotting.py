@@ -571,3 +571,20 @@ def test_panels_in_rows_have_one_name_of_their_axis() -> None:
     figure, axes = panels(["a", "b", "c"], "tokens", LOSS)
     assert [panel.get_ylabel() for panel in axes] == ["", "", ""]
     assert figure.get_supylabel() == LOSS
+
+
+def test_lines_at_one_place_stand_side_by_side_and_a_line_alone_stands_there(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["pre", "post"]}})
+    for depth, norm, seed in product((1, 2, 4), ("pre", "post"), (0, 1)):
+        add_run(folder, in_setting(run_config(depth, 64, seed=seed), norm=norm))
+    folder.write_ledger()
+    both = BY_DEPTH.frame(gather(folder, include_unbracketed=True))
+    assert both["line"].nunique() == 2
+    for _, at_place in both.groupby("place"):
+        assert at_place["x"].nunique() == at_place["line"].nunique() == 2
+        assert (at_place["x"] / at_place["place"]).between(0.8, 1.25).all()
+    single = depth_or_width(tmp_path / "single", shapes=((1, 64), (2, 64), (4, 64)), budgets=(1e6,))
+    single.write_ledger()
+    alone = BY_DEPTH.frame(gather(single))
+    assert len(alone)
+    assert (alone["x"] == alone["place"]).all()

@@ -18,12 +18,14 @@ from study.fitting.families import Family
 from study.plotting.lines import of_cell
 from study.plotting.style import (
     LOSS,
+    SIDE_BY_SIDE,
     cut_long_bars,
     halo,
     legend_below,
     mark_plateau,
     panels,
     series_styles,
+    side_by_side,
     style_key,
     theme,
     what_bars_show,
@@ -38,6 +40,9 @@ _APART = {"depth": ("ffn", "heads"), "ffn": ("heads",), "heads": ()}
 """What follows the width, and makes lines of its own where a line has several at one place."""
 
 _NAME = {"depth": "depth", "ffn": "FFN ratio", "heads": "number of heads"}
+_WIDTH = 5.0
+"""Inches of a panel."""
+
 _AXIS = {"depth": "depth (layers)", "ffn": "FFN ratio (FFN size ÷ width)", "heads": "number of heads"}
 
 
@@ -100,13 +105,14 @@ class LossBySize:
             table["line"] += _apart(table, size, traded)
         width = "H" + table["width"].astype(str) if traded else ""
         table = table.assign(label=width + table["bracketed"].map({True: "", False: "?"}))
-        return table[table.groupby(["panel", "line"])["place"].transform("nunique") > 1]
+        return _placed(table[table.groupby(["panel", "line"])["place"].transform("nunique") > 1])
 
     def draw(self, data: pd.DataFrame) -> Figure:
         """A panel a budget; points are runs, lines join the means over seeds, and each mean has its interval and label."""
         with theme():
             names = data["panel"].unique()
-            figure, axes = panels(names.tolist(), _AXIS[self.size], LOSS, size=(5.0, 4.2))
+            beside = SIDE_BY_SIDE if (data["x"] != data["place"]).any() else ""
+            figure, axes = panels(names.tolist(), f"{_AXIS[self.size]}{beside}", LOSS, size=(_WIDTH, 4.2))
             styles = series_styles(data["line"])
             for panel, name in zip(axes, names, strict=True):
                 for line, runs in data[data["panel"] == name].groupby("line", sort=False):
@@ -125,6 +131,13 @@ class LossBySize:
             figure.suptitle(_title(data, _NAME[self.size], cut))
             legend_below(figure, style_key(styles), columns=2)
         return figure
+
+
+def _placed(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows with the `x` at which their place on their line is shown, beside those of other lines at the same place."""
+    place = ["panel", "line", "place"]
+    shown = table.drop_duplicates(place)[place]
+    return table.merge(shown.assign(x=side_by_side(shown["place"].astype(float), shown["panel"], _WIDTH)), on=place)
 
 
 def _apart(table: pd.DataFrame, size: str, traded: bool) -> pd.Series[str]:
@@ -147,12 +160,12 @@ def _ratio(table: pd.DataFrame, digits: int) -> pd.Series[float]:
 
 def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
     colour, marker = style
-    axes.scatter(runs["place"], runs["loss_nats"], color=colour, marker=marker, s=30, alpha=0.5, linewidths=0)
+    axes.scatter(runs["x"], runs["loss_nats"], color=colour, marker=marker, s=30, alpha=0.5, linewidths=0)
     means = runs.drop_duplicates("cell").sort_values(["place", "width"])
-    axes.plot(means["place"], means["mean_nats"], color=colour, linewidth=1.8)
+    axes.plot(means["x"], means["mean_nats"], color=colour, linewidth=1.8)
     if means["low_nats"].notna().all():
         reach = [means["mean_nats"] - means["low_nats"], means["high_nats"] - means["mean_nats"]]
-        axes.errorbar(means["place"], means["mean_nats"], reach, color=colour, capsize=4, linestyle="none")
+        axes.errorbar(means["x"], means["mean_nats"], reach, color=colour, capsize=4, linestyle="none")
 
 
 def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str, str]]) -> None:
@@ -161,8 +174,8 @@ def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str
     of_runs = runs.groupby("cell")["loss_nats"].transform("max")
     means = runs.assign(top=runs["top_nats"].where(runs["top_nats"] < highest, of_runs)).drop_duplicates("cell")
     look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "path_effects": halo()}
-    for line, place, name, top in means[["line", "place", "label", "top"]].itertuples(index=False):
-        axes.annotate(name, (place, top), (0, 5), color=styles[line][0], **look)
+    for line, x, name, top in means[["line", "x", "label", "top"]].itertuples(index=False):
+        axes.annotate(name, (x, top), (0, 5), color=styles[line][0], **look)
 
 
 def _title(data: pd.DataFrame, size: str, cut: str) -> str:
