@@ -197,18 +197,18 @@ def searched_config(spec: SweepSpec, values: Mapping[str, Any]) -> RunConfig:
 def point_of(spec: SweepSpec, config: RunConfig) -> dict[str, Any] | None:
     """Where a run lies in the space of a search, None where it does not."""
     assert spec.search is not None
-    point = {path: _searched(config, path, dimension) for path, dimension in spec.search.space.items()}
+    values = config.values_of(spec.search.space)
+    point = {path: _as_searched(path, value, config, spec.search.space[path]) for path, value in values.items()}
     inside = all(dimension.holds(point[path]) for path, dimension in spec.search.space.items())
     return point if inside and searched_config(spec, point).key == config.key else None
 
 
-def _searched(config: RunConfig, path: str, dimension: Dimension) -> Any:
-    """What a dimension's knob is set to; tables as wide as the blocks, and a group for each layer, are numbers to a range."""
-    value = config.values_of((path,))[path]
+def _as_searched(path: str, value: Any, config: RunConfig, dimension: Dimension) -> Any:
+    """A knob's value as its dimension names it: of what is NONE a range holds the width of the blocks, or a group a layer."""
     if value is not None or dimension.holds(NONE):
         return NONE if value is None else value
-    architecture = config.architecture
-    return {"architecture.embedding_width": architecture.width, "architecture.layer_groups": architecture.depth}.get(path)
+    plain = {"embedding_width": config.architecture.width, "layer_groups": config.architecture.depth}
+    return plain.get(path.removeprefix(_OF_ARCHITECTURE))
 
 
 def search_example(spec: SweepSpec) -> RunConfig:
