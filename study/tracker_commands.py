@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from study.options import as_json, output_folder
+from study.quantities import plural
 from study.sweep_commands import folder_argument, sweep_folder
 
 
@@ -34,7 +35,9 @@ def sync(folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(outcome.to_dict(), indent=1))
     else:
-        counts = f"{outcome.mirrored} runs mirrored now, {outcome.already} there already, {len(outcome.failed)} failed"
+        counts = (
+            f"{plural(outcome.mirrored, 'run')} mirrored now, {outcome.already} there already, {len(outcome.failed)} failed"
+        )
         click.echo(f"{counts} (W&B is {outcome.mode})")
         for run_id, reason in outcome.failed.items():
             click.echo(f"{run_id}: {reason}", err=True)
