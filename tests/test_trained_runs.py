@@ -504,7 +504,7 @@ def test_a_sweep_tells_which_layers_to_keep_without_training(
     assert "1 run, 0 tokens" in study("plan", file, f"vary.recipe.start={others}", "shapes.grid.depth=[4]")[1]
     launched = Place(tmp_path).study("launch", file, "--no-wandb", "--device", "cpu")
     assert "Warning" not in launched.stderr
-    assert study("status", folder)[1].count("100%") == 5
+    assert "5 COMPLETED of about 5 planned" in study("status", folder)[1]
     environments = [record.environment for record in SweepFolder(folder).records()]
     assert {each.kernels for each in environments if each is not None} == {"eager"}, "by which they were validated"
     answer = json.loads(study("report", folder, "--json")[1])
