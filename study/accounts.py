@@ -218,7 +218,7 @@ def _tutorial(a: Architecture) -> Explanation:
 
 def _other_totals(a: Architecture, count: ParameterCount) -> list[Explanation]:
     """Totals of modules that people load or sum, where the architecture has them."""
-    tied, pooler, decoder = count.parameters_mlm_tied, count.parameters_pooler, a.vocabulary * (a.embedding_width or a.width)
+    tied, pooler, decoder = count.parameters_mlm_tied, count.parameters_pooler, a.vocabulary * a.table_width
     found = [
         Explanation("matrices of the blocks alone, L·12·H²", 12 * a.depth * a.width**2, "the rule of thumb for BERT's layers")
     ]

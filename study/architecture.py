@@ -198,6 +198,21 @@ class Architecture(Strict):
         return f"L{self.depth}-H{self.width}-A{self.heads}-F{self.ffn}"
 
     @property
+    def table_width(self) -> int:
+        """Width E of the tables of embeddings, H where they have none of their own."""
+        return self.embedding_width or self.width
+
+    @property
+    def groups(self) -> int:
+        """Groups of layers that share their parameters, of one layer each where none do."""
+        return self.layer_groups or self.depth
+
+    @property
+    def biased(self) -> bool:
+        """Whether matrices have biases (the output bias is there always)."""
+        return self.biases != "none"
+
+    @property
     def gated(self) -> bool:
         """Whether the FFN has a third matrix, whose output gates the inner one."""
         return self.activation in ("geglu", "swiglu")

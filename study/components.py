@@ -52,10 +52,10 @@ class Letters:
     def numbers(cls, architecture: Architecture) -> Letters:
         """The sizes of an architecture."""
         a = architecture
-        embedding, inner, groups = a.embedding_width or a.width, a.bottleneck_width or a.width, a.layer_groups or a.depth
+        inner = a.bottleneck_width or a.width
         tables = (a.vocabulary, a.positions, a.segments)
-        others = (a.ffn_stack, groups, a.relative_positions, a.convolution_kernel)
-        return cls(a.depth, a.width, a.heads, a.ffn, *tables, embedding, inner, *others)
+        others = (a.ffn_stack, a.groups, a.relative_positions, a.convolution_kernel)
+        return cls(a.depth, a.width, a.heads, a.ffn, *tables, a.table_width, inner, *others)
 
     @classmethod
     def symbols(cls, architecture: Architecture) -> Letters:
@@ -95,7 +95,7 @@ def _embeddings(a: Architecture, x: Letters) -> Iterator[Entry]:
     if a.relative:
         yield "tables", "relative position embeddings", x.R * x.H
     if projection := projection_weights(a, x):
-        yield "encoder", "embedding projection", projection + has_biases(a) * x.H
+        yield "encoder", "embedding projection", projection + a.biased * x.H
     if a.norms_embeddings:
         yield "encoder", "embedding norm", norm_vectors(a) * summed
     if a.position_encoding == "disentangled_shared":
@@ -104,16 +104,16 @@ def _embeddings(a: Architecture, x: Letters) -> Iterator[Entry]:
 
 def _blocks(a: Architecture, x: Letters) -> Iterator[Entry]:
     if a.bottleneck_width is not None:
-        yield "encoder", "bottlenecks", x.G * (bottleneck_weights(a, x) + has_biases(a) * (2 * x.B + x.H))
+        yield "encoder", "bottlenecks", x.G * (bottleneck_weights(a, x) + a.biased * (2 * x.B + x.H))
     attention_biases = {"all": 4, "no_key": 3, "none": 0}[a.biases]
     yield "encoder", "attention", x.G * (attention_weights(a, x) + attention_biases * x.B)
     if a.position_encoding == "disentangled":
         yield "encoder", "relative position projections", x.G * (2 * x.H**2 + x.H)
     ffn_biases = x.N * ((matrices(a) - 1) * x.F + x.B)
-    yield "encoder", "ffn", x.G * (ffn_weights(a, x) + has_biases(a) * ffn_biases)
+    yield "encoder", "ffn", x.G * (ffn_weights(a, x) + a.biased * ffn_biases)
     yield "encoder", "block norms", _block_norms(a, x)
     if a.convolution_kernel:
-        biases, norm = has_biases(a) * x.H, norm_vectors(a) * x.H
+        biases, norm = a.biased * x.H, norm_vectors(a) * x.H
         yield "encoder", "convolution", convolution_weights(a, x) + biases + norm
     if a.norm == "pre":
         yield "encoder", "final norm", norm_vectors(a) * x.H
@@ -134,18 +134,13 @@ def _block_norms(a: Architecture, x: Letters) -> Quantity:
 def _head(a: Architecture, x: Letters) -> Iterator[Entry]:
     inner = x.E if a.mlm_transform == "embedding_width" else x.H
     if a.mlm_transform != "none":
-        yield "head", "MLM transform", x.H * inner + has_biases(a) * inner
+        yield "head", "MLM transform", x.H * inner + a.biased * inner
         yield "head", "MLM norm", norm_vectors(a) * inner
     yield "head", "MLM output bias", x.V
     if a.mlm_transform == "width" and a.embedding_width is not None:
         yield "head", "MLM decoder beside the embedding", x.V * (x.H - x.E)
     if not a.tied_decoder:
         yield "head", "MLM decoder", x.V * x.E
-
-
-def has_biases(a: Architecture) -> int:
-    """1 where matrices have biases, 0 where they have none (the output bias is there always)."""
-    return int(a.biases != "none")
 
 
 def norm_vectors(a: Architecture) -> int:

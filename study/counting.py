@@ -14,7 +14,6 @@ from study.components import (
     components,
     convolution_weights,
     ffn_weights,
-    has_biases,
     head_weights,
     projection_weights,
 )
@@ -75,14 +74,14 @@ def parameters(architecture: Architecture) -> ParameterCount:
     tables = sum(component.count for component in counted if component.part == "tables")
     encoder = sum(component.count for component in counted if component.part != "head")
     total = sum(component.count for component in counted)
-    decoder = a.vocabulary * (a.embedding_width or a.width)
+    decoder = a.vocabulary * a.table_width
     tied = total if a.tied_decoder else total - decoder
     return ParameterCount(
         components=counted,
         parameters=total,
         parameters_encoder=encoder,
         parameters_non_embedding=encoder - tables,
-        parameters_pooler=(a.width + has_biases(a)) * a.width if a.pooler else 0,
+        parameters_pooler=(a.width + a.biased) * a.width if a.pooler else 0,
         parameters_mlm_tied=tied,
         parameters_mlm_untied=tied + decoder + (a.vocabulary if a.second_output_bias else 0),
     )

@@ -126,9 +126,9 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     fixed = 3 * weights + more
     copies, kept = _copied_weights(architecture, step), activation_bytes(architecture, step)
     logits = FLOAT * step.batch * step.predictions * architecture.vocabulary
-    table = FLOAT * architecture.vocabulary * (architecture.embedding_width or architecture.width)
+    table = FLOAT * architecture.vocabulary * architecture.table_width
     bf16_logits = logits // 2 if step.precision == "bf16" else 0
-    output = (step.item if step.device == "cuda" else FLOAT) * step.tokens * architecture.width
+    output = _stream(architecture, step)
     moments = {
         "forward pass of the last layer": fixed + gradients + copies + kept + _last_forward(architecture, step),
         "loss": fixed + gradients + copies + kept + output + 2 * logits,
@@ -163,7 +163,7 @@ def activation_bytes(architecture: Architecture, step: Step) -> int:
     - the head on M = B·K positions: M·(aH + 3aE + 8); token ids before and after masking, with positions and labels 16N + 16M.
     """
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
-    embedding = a.embedding_width or h
+    embedding = a.table_width
     of_layers = 2 * a.depth + (a.norm == "pre") - a.skips_first_norm
     norms = n * (of_layers * _norm_activations(a, h, step) + a.norms_embeddings * _norm_activations(a, embedding, step))
     projected = n * item * embedding if a.embedding_width is not None else 0
@@ -250,7 +250,7 @@ def _forward_activations(architecture: Architecture, step: Step) -> int:
 
 def _head_activations(architecture: Architecture, step: Step) -> int:
     """Activations of the MLM head on M = B·K positions: what its norm keeps, and M·(aH + 2aE) around it."""
-    a, embedding = architecture, architecture.embedding_width or architecture.width
+    a, embedding = architecture, architecture.table_width
     products = step.item * (a.width + 2 * embedding)
     return step.batch * step.predictions * (products + _norm_activations(a, embedding, step, step.item))
 
@@ -285,14 +285,18 @@ def _copied_weights(architecture: Architecture, step: Step) -> int:
     return step.item * sum(component.count for component in unshared if component.name not in left_out)
 
 
+def _stream(architecture: Architecture, step: Step) -> int:
+    """Bytes of what a layer hands on, 4NH, on CUDA aNH."""
+    return (step.item if step.device == "cuda" else FLOAT) * step.tokens * architecture.width
+
+
 def _last_forward(architecture: Architecture, step: Step) -> int:
     """What the forward pass of the last layer holds at its end beyond what is stored, less what the head will store.
 
     What sublayers begin with is stored in pre-norm, by the norms, and in fp32, by the products; these store the copy in bf16.
     """
-    numbers = step.tokens * architecture.width
-    stream = numbers * (step.item if step.device == "cuda" else FLOAT)
-    given = 0 if architecture.norm == "pre" else numbers * step.item
+    stream = _stream(architecture, step)
+    given = 0 if architecture.norm == "pre" else step.item * step.tokens * architecture.width
     begun = 2 * stream if architecture.norm == "post" and step.precision == "bf16" else 0
     return stream + given + begun - _head_activations(architecture, step)
 

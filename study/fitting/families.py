@@ -79,7 +79,7 @@ def _place(cell: Cell, column: str, listed: Sequence[object]) -> tuple[int, floa
 def _alike(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, list[Cell]]]:
     """The cells of each shape, and of each depth and size those of several shapes, one a setting; with what they share."""
     for shape, members in grouped(cells, lambda cell: cell.architecture.shape_name).items():
-        of_shape = list({str(cell.settings[column]): cell for cell in reversed(members)}.values())[::-1]
+        of_shape = [cell for cell, *_ in grouped(members, lambda cell: str(cell.settings[column])).values()]
         least, most = min(cell.parameters for cell in of_shape), max(cell.parameters for cell in of_shape)
         sizes = f" ({compact(least)} to {compact(most)} parameters)" if most > least * EQUAL_SPAN else ""
         if len(of_shape) > 1:

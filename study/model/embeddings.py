@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from study.architecture import Architecture
-from study.components import has_biases
 from study.model.dropout import Dropout
 from study.model.linear import Linear
 from study.model.norm import norm
@@ -27,13 +26,13 @@ class Embeddings(nn.Module):
     def __init__(self, architecture: Architecture, dropout: float) -> None:
         super().__init__()
         a = architecture
-        width = a.embedding_width or a.width
+        width = a.table_width
         self.token = nn.Embedding(a.vocabulary, width)
         self.position = nn.Embedding(a.positions, width) if a.position_encoding == "learned" else None
         self.segment = nn.Embedding(a.segments, width) if a.segments else None
         self.norm = norm(a, width) if a.norms_embeddings else nn.Identity()
         self.dropout = Dropout(dropout)
-        self.projection = None if width == a.width else Linear(width, a.width, bias=bool(has_biases(a)))
+        self.projection = None if width == a.width else Linear(width, a.width, bias=a.biased)
 
     def forward(self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None = None) -> Float[Tensor, "B S H"]:
         """Embed tokens; without `segments_BxS` all belong to segment 0."""

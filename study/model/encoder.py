@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from study.architecture import Architecture
-from study.components import has_biases
 from study.model.dropout import Dropout, drop
 from study.model.embeddings import Embeddings, padding_mask
 from study.model.linear import Linear
@@ -28,7 +27,7 @@ class Attention(nn.Module):
     def __init__(self, architecture: Architecture, dropout: float) -> None:
         super().__init__()
         self.heads, self.head_width, self.dropout = architecture.heads, architecture.head_width, dropout
-        biases = bool(has_biases(architecture))
+        biases = architecture.biased
         self.query_key_value = Linear(architecture.width, 3 * architecture.width, biases)
         self.output = Linear(architecture.width, architecture.width, biases)
 
@@ -161,7 +160,7 @@ class FeedForward(nn.Module):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.activation, self.gated = architecture.activation, architecture.gated
-        biases = bool(has_biases(architecture))
+        biases = architecture.biased
         self.inner = Linear(architecture.width, architecture.ffn * (2 if self.gated else 1), biases)
         self.outer = Linear(architecture.ffn, architecture.width, biases)
 
@@ -241,7 +240,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.architecture = architecture
         self.embeddings = Embeddings(architecture, dropout)
-        groups = architecture.layer_groups or architecture.depth
+        groups = architecture.groups
         normed = [architecture.skips_first_norm and group == 0 for group in range(groups)]
         self.blocks = nn.ModuleList(Block(architecture, dropout, each) for each in normed)
         self.block_of_layer = [layer * groups // architecture.depth for layer in range(architecture.depth)]

@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from study.architecture import Architecture
-from study.components import has_biases
 from study.model.linear import Linear
 from study.model.norm import norm
 
@@ -19,8 +18,8 @@ class MaskedLanguageModelHead(nn.Module):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         a = architecture
-        width = a.embedding_width or a.width
-        self.transform = Linear(a.width, width, bias=bool(has_biases(a)))
+        width = a.table_width
+        self.transform = Linear(a.width, width, bias=a.biased)
         self.norm = norm(a, width)
         self.bias = nn.Parameter(torch.zeros(a.vocabulary))
         self.decoder = None if a.tied_decoder else Linear(width, a.vocabulary, bias=False)

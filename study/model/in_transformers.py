@@ -30,7 +30,7 @@ def their_config(architecture: Architecture, special: SpecialTokens, dropout: fl
     """The values of config.json for `kin_of(architecture)`."""
     a, kin = architecture, kin_of(architecture)
     values: dict[str, Any] = {"architectures": [kin.name], "model_type": kin.model_type}
-    plain = {"embedding_width": a.width, "layer_groups": a.depth, "segments": 1}
+    plain = {"embedding_width": a.table_width, "layer_groups": a.groups, "segments": 1}
     values |= {theirs: getattr(a, ours) or plain.get(ours, False) for theirs, ours in kin.fields.items()}
     values |= {kin.activation: kin.activations[a.activation], "initializer_range": 0.02}
     values |= kin.usual | dict.fromkeys(kin.dropouts, dropout)

@@ -80,7 +80,7 @@ class Kin:
             has = tuple(self.activations) if name == "activation" else (self.kind.get(name, info.default),)
             if name not in free and getattr(architecture, name) not in has:
                 found[name] = " or ".join(NONE if value is None else str(value) for value in has)
-        if "layer_groups" in self.fields.values() and architecture.depth % (architecture.layer_groups or 1):
+        if "layer_groups" in self.fields.values() and architecture.depth % architecture.groups:
             found["layer_groups"] = f"a divisor of depth {architecture.depth}"  # others it rounds as floats
         return found
 

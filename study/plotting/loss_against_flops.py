@@ -10,7 +10,7 @@ from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import (
     FLOPS,
     LOSS,
-    SIDE_BY_SIDE,
+    axis_name,
     draw_intervals,
     finish_cells,
     legend_below,
@@ -45,7 +45,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 def draw(data: pd.DataFrame) -> Figure:
     """A line a shape and setting over its budgets."""
     with theme():
-        axis = FLOPS + (SIDE_BY_SIDE if (data["place"] != data["train_flops"]).any() else "")
+        axis = axis_name(FLOPS, data["place"], data["train_flops"])
         figure, axes = panels([""], axis, LOSS, size=_SIZE)
         styles = line_styles(data)
         for line, cells in data.sort_values("place").groupby("line", sort=False):

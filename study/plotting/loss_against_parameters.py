@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from study.fitting.cells import by_budget
 from study.fitting.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import LOSS, SIDE_BY_SIDE, draw_intervals, finish_cells, legend_below, panels, side_by_side, theme
+from study.plotting.style import LOSS, axis_name, draw_intervals, finish_cells, legend_below, panels, side_by_side, theme
 from study.wording import budget_words
 
 PARAMETERS = "parameters (unique tensors of the MLM model, embeddings included)"
@@ -49,7 +49,7 @@ def draw(data: pd.DataFrame) -> Figure:
     """A panel a budget, a point a cell; one stepped line joins the front. Cells of near parameters stand side by side."""
     with theme():
         every = list(data.groupby("series", sort=False))
-        axis = PARAMETERS + (SIDE_BY_SIDE if (data["place"] != data["parameters"]).any() else "")
+        axis = axis_name(PARAMETERS, data["place"], data["parameters"])
         figure, axes = panels([cells["panel"].iloc[0] for _, cells in every], axis, LOSS, size=_SIZE)
         styles = line_styles(data)
         for panel, (_, cells) in zip(axes, every, strict=True):

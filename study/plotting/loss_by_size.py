@@ -18,7 +18,7 @@ from study.fitting.families import Family
 from study.plotting.lines import of_cell
 from study.plotting.style import (
     LOSS,
-    SIDE_BY_SIDE,
+    axis_name,
     cut_long_bars,
     halo,
     legend_below,
@@ -111,8 +111,8 @@ class LossBySize:
         """A panel a budget; points are runs, lines join the means over seeds, and each mean has its interval and label."""
         with theme():
             names = data["panel"].unique()
-            beside = SIDE_BY_SIDE if (data["x"] != data["place"]).any() else ""
-            figure, axes = panels(names.tolist(), f"{_AXIS[self.size]}{beside}", LOSS, size=(_WIDTH, 4.2))
+            axis = axis_name(_AXIS[self.size], data["x"], data["place"])
+            figure, axes = panels(names.tolist(), axis, LOSS, size=(_WIDTH, 4.2))
             styles = series_styles(data["line"])
             for panel, name in zip(axes, names, strict=True):
                 for line, runs in data[data["panel"] == name].groupby("line", sort=False):

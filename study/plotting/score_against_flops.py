@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from study.fitting.evidence import Evidence
 from study.plotting.score_panels import SIZE, drawn, measured
-from study.plotting.style import FLOPS, SIDE_BY_SIDE, log_ticks, side_by_side
+from study.plotting.style import FLOPS, axis_name, log_ticks, side_by_side
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
@@ -22,5 +22,5 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 
 def draw(data: pd.DataFrame) -> Figure:
     """FLOPs on a logarithmic axis."""
-    axis = "FLOPs of pre-training" + (SIDE_BY_SIDE if (data["x"] != data["train_flops"]).any() else "")
+    axis = axis_name("FLOPs of pre-training", data["x"], data["train_flops"])
     return drawn(data, axis, FLOPS, lambda panel, _: log_ticks(panel), [])

@@ -11,7 +11,7 @@ from study.fitting.evidence import Evidence
 from study.fitting.published_scores import published_scores
 from study.plotting.loss_against_parameters import PARAMETERS
 from study.plotting.score_panels import SIZE, drawn, measured
-from study.plotting.style import SIDE_BY_SIDE, halo, log_ticks, side_by_side
+from study.plotting.style import axis_name, halo, log_ticks, side_by_side
 
 _PUBLISHED = "tab:red"
 
@@ -38,8 +38,8 @@ def draw(data: pd.DataFrame) -> Figure:
     there = (data["kind"] == "published").any()
     reference = "published: BERT's miniatures on GLUE's test sets (Turc et al. 2019)"
     entries = [Line2D([], [], marker="*", color=_PUBLISHED, linewidth=1, label=reference)] if there else []
-    is_beside = (data["x"] != data["parameters"]) & data["parameters"].notna()
-    axis = "parameters" + (SIDE_BY_SIDE if is_beside.any() else "")
+    ours = data[data["parameters"].notna()]
+    axis = axis_name("parameters", ours["x"], ours["parameters"])
     return drawn(data, axis, PARAMETERS, _finish, entries)
 
 

@@ -33,7 +33,7 @@ LOSS = "validation loss (nats per masked token)"
 FLOPS = "training FLOPs (train_flops: products that run)"
 
 SIDE_BY_SIDE = "; near ones side by side"
-"""What the name of an axis ends with where they do."""
+"""What the name of an axis ends with where they do (see `axis_name`)."""
 
 _REACH = 2.0
 """How far beyond its points a figure shows their bars, in spreads of the points: those of two seeds can be far longer."""
@@ -151,6 +151,11 @@ def side_by_side(sizes: pd.Series[float], among: pd.Series[str], inches: float) 
         steps = span * min(_APART / inches, 0.5 / len(ordered)) * np.arange(len(ordered))
         aside[ordered.index] = isotonic_regression(logarithms - steps).x + steps - logarithms
     return sizes * np.exp(aside.round(9))
+
+
+def axis_name(name: str, places: pd.Series[float], sizes: pd.Series[float]) -> str:
+    """The name of an axis of sizes, which says so where places on it are beside theirs."""
+    return name + (SIDE_BY_SIDE if (places != sizes).any() else "")
 
 
 def draw_intervals(axes: Axes, x: pd.Series, loss: pd.Series, half: pd.Series, colour: str) -> None:

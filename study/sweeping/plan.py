@@ -207,7 +207,7 @@ def _as_searched(path: str, value: Any, config: RunConfig, dimension: Dimension)
     """A knob's value as its dimension names it: of what is NONE a range holds the width of the blocks, or a group a layer."""
     if value is not None or dimension.holds(NONE):
         return NONE if value is None else value
-    plain = {"embedding_width": config.architecture.width, "layer_groups": config.architecture.depth}
+    plain = {"embedding_width": config.architecture.table_width, "layer_groups": config.architecture.groups}
     return plain.get(path.removeprefix(_OF_ARCHITECTURE))
 
 
@@ -303,9 +303,10 @@ def solved(
 
     `setting` says in words what of the architecture is varied.
     """
+    templates = {depth: _template(depth, architecture) for depth in asked.depth or ()}
     shapes = []
     for target, depth, rules in product(asked.iso_parameters or (), asked.depth or (), asked.rules):
-        found = rules.at_parameters(target, depth, _template(depth, architecture))
+        found = rules.at_parameters(target, depth, templates[depth])
         reached = parameters(found).parameters_non_embedding
         if abs(reached / target - 1) > asked.tolerance:
             ratio = f" and FFN ratio {rules.ffn_ratio:g}" if len(asked.ffn_ratio) > 1 else ""
