@@ -191,16 +191,13 @@ def _shown(value: object) -> str:
 
 def changes_as_text(base: Subject, changes: Sequence[Change], by: str, conditions: Conditions) -> str:
     """Changes as rows in their order: for each measure, one below the other, what they add, as a share, and the elasticity."""
-    names = list(changes[0].effects)
-    lines = aligned([row for name in names for row in _rows(base, changes, name)], left=2)
-    rows = len(lines) // len(names)
-    blocks = [line for place in range(0, len(lines), rows) for line in (*lines[place : place + rows], "")]
+    lines = aligned([row for name in changes[0].effects for row in _rows(base, changes, name)], left=2)
     note = "elasticity: ln(after/before) ÷ ln(new size/old size), over the whole change; what is not named stays as it is"
-    return "\n".join([*blocks, *_answer(changes, by), note, f"counted at {conditions}"])
+    return "\n".join([*lines, *_answer(changes, by), note, f"counted at {conditions}"])
 
 
 def _rows(base: Subject, changes: Sequence[Change], name: str) -> list[list[str]]:
-    """What changes do to one measure, below its name and what it was before."""
+    """What changes do to one measure, below its name and what it was before, and a blank row."""
     label, scale = LABELS[name]
     rows = [["", "change", label, "added", "elasticity"]]
     rows.append(["", base.title, f"{changes[0].effects[name].before * scale:,.0f}", "", ""])
@@ -209,7 +206,7 @@ def _rows(base: Subject, changes: Sequence[Change], name: str) -> list[list[str]
         slope = "–" if effect.elasticity is None else f"{effect.elasticity:z.3f}"
         added = f"{effect.added * scale:+,.0f}", f"{effect.added / effect.before:+.1%}"
         rows.append([f"{rank}.", words, *added, slope])
-    return rows
+    return [*rows, [""] * len(rows[0])]
 
 
 def changes_to_dict(base: Subject, changes: Sequence[Change], by: str, conditions: Conditions) -> dict[str, object]:
