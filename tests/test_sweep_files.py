@@ -27,8 +27,10 @@ def test_a_sweep_file_is_a_question_with_a_price(file: Path) -> None:
     assert spec.question.endswith("?")
     assert spec.expect is not None
     assert re.search(r"\d (seconds|minutes|hours|days) on ", spec.expect), "expect names no time and machine"
+    plan = Plan(spec)
+    plan.check()
     for slot in (Slot("cpu", (0,), threads=1), Slot("cuda", (0,), threads=1)):
-        estimate = bill(Plan(spec), [slot] * 2)
+        estimate = bill(plan, [slot] * 2)
         assert estimate.runs > 0
         assert estimate.expected_seconds > 0
 

@@ -13,7 +13,7 @@ from study.named_records import expected_flops
 from study.records import RunRecord
 from study.sweeping.cell import Cell, tunings
 from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import Plan, check_space, points_of, search_example
+from study.sweeping.plan import Plan, points_of
 from study.sweeping.spec import SweepSpec
 from study.sweeping.step_times import StepTimes, step_times
 from study.sweeping.trunks import branching, families
@@ -136,13 +136,12 @@ def bill(
     Runs that have a record are not left to do, those of `others` where they are of the same `text`, a data fingerprint; a
     search takes over none. `precision` is the one that the runs will be in, None where that is not known.
 
-    Raises InputError with every problem of every run that the sweep may want.
+    Raises InputError with every problem of every run of its cells; the space of a search is for `Plan.check`.
     """
     spec, own, others = plan.spec, list(records), list(others)
     times = step_times(slots[0], own, others, precision)
     if spec.search is not None:
-        check_space(spec)
-        example = search_example(spec)
+        (example,) = plan.first_runs
         tried = sum(_stands(record) and plan.holds(record.config) for record in own)
         trials = int(min(spec.search.trials, points_of(spec)))
         row = _row(spec, example, example.steps, (trials, max(0, trials - tried)), times)
