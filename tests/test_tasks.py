@@ -422,6 +422,7 @@ def test_an_id_that_stands_twice_is_refused_across_splits(tmp_path: Path) -> Non
     ("name", "content", "message"),
     [
         ("test.csv", b"", "holds no rows"),
+        ("test.jsonl", b"", "holds no rows"),
         ("test.csv", b"text,label\n", "holds no rows; remove it or fill it"),
         ("test.csv", b"text,label\nx\n", ":2: has 1 fields where the header has 2"),
         ("test.csv", b'text,label\n"x,1\n', "write the file again as RFC 4180 has it"),
@@ -430,7 +431,8 @@ def test_an_id_that_stands_twice_is_refused_across_splits(tmp_path: Path) -> Non
         ("test.jsonl", b'{"text": "x", "label": 1}\n{"text"\n', ":2: is not JSON"),
         ("test.csv", b"text,text,label\na,b,1\n", ":1: names the column 'text' twice; rename one of them"),
         ("test.csv", b"text,label\n" + b"x,1\n" * 9000 + b"\xff,1\n", "is not UTF-8 text (byte 36011)"),
-        ("test.jsonl", b'{"text": "x", "label": ' + b"1" * 5000 + b"}\n", ":1: is not JSON: Exceeds the limit"),
+        ("test.jsonl", b'{"text": "x", "label": ' + b"1" * 5000 + b"}\n", ":1: cannot be read: Exceeds the limit"),
+        ("test.jsonl", b'\n{"text": "x", "label": 1}\n{"text": "\xff"}\n', ":3: is not UTF-8 text (byte 37 of the file)"),
         ("test.parquet", b"PAR1 no", "is not a Parquet file, or damaged"),
         ("test.conll", b"word\n", ":1: is 'word' where a word and its tag are needed"),
     ],

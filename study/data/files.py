@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,35 +121,43 @@ def _is_text(kind: Any) -> bool:
 
 
 def _read_jsonl(path: Path, column: str) -> Iterator[str]:
-    offset, number = 0, 0
+    for number, row in json_rows(path):
+        check_text_column(f"{path}:{number}", column, {key: isinstance(value, str | None) for key, value in row.items()})
+        yield row[column] or ""
+
+
+def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines, each with the number of its line from 1; blank lines hold none.
+
+    Raises InputError with line and byte where a line is too long, no UTF-8 text, or no object.
+    """
+    offset = 0
     with path.open("rb") as file:
-        while line := file.readline(MAX_ROW_BYTES):
-            number += 1
+        for number, line in enumerate(iter(partial(file.readline, MAX_ROW_BYTES), b""), 1):
             if len(line) == MAX_ROW_BYTES:
                 raise InputError.at(f"{path}:{number}", f"is longer than {MAX_ROW_BYTES:,} bytes; put one object on each line")
             if not line.isspace():
-                yield _text_of_row(path, number, offset, line, column)
+                yield number, _object(f"{path}:{number}", line, offset)
             offset += len(line)
 
 
-def _text_of_row(path: Path, number: int, offset: int, line: bytes, column: str) -> str:
-    place = f"{path}:{number}"
+def _object(place: str, line: bytes, offset: int) -> dict[str, Any]:
     mark = len(codecs.BOM_UTF8) if offset == 0 and line.startswith(codecs.BOM_UTF8) else 0
     try:
-        row = json.loads(line[mark:].decode("utf-8"))
+        row = json.loads(line[mark:].decode())
     except UnicodeDecodeError as error:
-        raise InputError.at(place, f"is not UTF-8 text (byte {offset + mark + error.start} of the file)") from error
+        where = f"byte {offset + mark + error.start} of the file"
+        raise InputError.at(place, f"is not UTF-8 text ({where}); convert it first") from error
     except json.JSONDecodeError as error:
-        byte = offset + mark + len(error.doc[: error.pos].encode())
-        raise InputError.at(place, f"is not JSON: {error.msg} (byte {byte} of the file)") from error
+        where = f"byte {offset + mark + len(error.doc[: error.pos].encode())} of the file"
+        raise InputError.at(place, f"is not JSON: {error.msg} ({where}); put one object on each line") from error
     except RecursionError as error:
         raise InputError.at(place, "is nested too deeply") from error
     except ValueError as error:  # of a number of 5,000 digits
         raise InputError.at(place, f"cannot be read: {error}") from error
     if not isinstance(row, dict):
-        raise InputError.at(place, f"is {shown(row)} where an object with the key {column!r} is needed")
-    check_text_column(place, column, {key: isinstance(value, str | None) for key, value in row.items()})
-    return row[column] or ""
+        raise InputError.at(place, f"is {shown(row)} where an object is needed")
+    return row
 
 
 def _read_text(path: Path, _: str) -> Iterator[str]:

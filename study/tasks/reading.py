@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from study.data.files import MAX_ROW_BYTES, first_bad_byte
+from study.data.files import MAX_ROW_BYTES, first_bad_byte, json_rows
 from study.errors import InputError
 from study.schema import nearest, shown
 
@@ -117,28 +116,9 @@ def _read_parquet(path: Path) -> Table:
 
 
 def _read_jsonl(path: Path) -> Table:
-    rows: list[dict[str, Any]] = []
-    lines: list[int] = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.isspace():
-                continue
-            rows.append(_object(f"{path}:{number}", line, first=number == 1))
-            lines.append(number)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return Table(str(path), {name: [row.get(name) for row in rows] for name in names}, lines)
-
-
-def _object(place: str, line: bytes, first: bool) -> dict[str, Any]:
-    try:
-        row = json.loads(line.decode("utf-8-sig" if first else "utf-8"))
-    except UnicodeDecodeError as error:
-        raise InputError.at(place, f"is not UTF-8 text (byte {error.start} of the line); convert it first") from error
-    except (ValueError, RecursionError) as error:  # of a number of 5,000 digits too
-        raise InputError.at(place, f"is not JSON: {error}; put one object on each line") from error
-    if not isinstance(row, dict):
-        raise InputError.at(place, f"is {shown(row)} where an object is needed")
-    return row
+    rows = dict(json_rows(path))
+    names = dict.fromkeys(name for row in rows.values() for name in row)
+    return Table(str(path), {name: [row.get(name) for row in rows.values()] for name in names}, list(rows))
 
 
 def _read_delimited(path: Path, delimiter: str) -> Table:
