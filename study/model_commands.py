@@ -187,9 +187,9 @@ def shapes(as_json: bool, **options: Any) -> None:
 
     Those that meet one amount, or stay under several at once.
     """
-    from study.right_sizing import right_size
+    from study.right_sizing import Question
 
-    solved = right_size(**options)
+    solved = Question(**options).answer()
     if as_json:
         click.echo(json.dumps(solved.to_dict(), indent=1))
     else:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -77,66 +77,150 @@ class Solved:
         return {name: count(shape) for name, count in self.quantities.items()}
 
 
-def right_size(
-    *,
-    parameters: str | None = None,
-    convention: str = "parameters_non_embedding",
-    train_flops: str | None = None,
-    memory: str | None = None,
-    memory_of: str = "inference",
-    latency: str | None = None,
-    latency_table: Path = Path("results/latency"),
-    latency_statistic: Statistic = "median",
-    threads: int | None = None,
-    law: Path | None = None,
-    law_convention: str | None = None,
-    tokens: str | None = None,
-    under: bool = False,
-    tolerance: float = 0.02,
-    **rest: Any,
-) -> Solved:
-    """The shapes that have the amounts asked for: one amount within `tolerance`, or under one or several.
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What `study shapes` is asked, in its options: amounts, which shapes are considered, and what predicts latency and loss.
 
-    Raises InputError for amounts that cannot be read or reached, and where latency is asked for and no table is there.
+    One amount is met within `tolerance`; `under` it, or under several, a shape stays.
     """
-    for option, value, needed, given in (
-        ("--threads", threads, "--latency", latency),
-        ("--law-convention", law_convention, "--law", law),
-        ("--tokens", tokens, "--law", law),
-    ):
-        if value is not None and given is None:
-            raise InputError.at(option, f"is for {needed}; give that too")
-    setting = _setting(memory_of, **rest)
-    model = None
-    if latency is not None:
-        conditions = setting.conditions
-        size = (conditions.batch, conditions.sequence_length)
-        model = fit_latency(read_table(latency_table), conditions.precision, threads, size, latency_statistic)
-    fitted = read_law(law, law_convention) if law is not None else None
-    trained = None if tokens is None else read_count("--tokens", tokens)
-    quantities = _quantities(setting, model, fitted, trained)
-    read = (
-        ("--parameters", convention, parameters, read_count),
-        ("--train-flops", "train_flops_per_token", train_flops, read_count),
-        ("--memory", "memory_bytes", memory, read_bytes),
-        ("--latency", "latency_seconds", latency, read_seconds),
-    )
-    goals = [
-        Goal(place, quantity, reader(place, text), quantities[quantity], partial(_written, quantity))
-        for place, quantity, text, reader in read
-        if text is not None
-    ]
-    solved = _solved(goals, setting, quantities, model, under or len(goals) > 1, tolerance)
-    beyond = [] if model is None else _unmeasured(model, solved.shapes, setting)
-    of_law = (
-        [] if fitted is None else [*fitted.notes, *_unlike(fitted, setting), *_extrapolated(fitted, solved.shapes, trained)]
-    )
-    return replace(solved, notes=(*solved.notes, *beyond, *(f"loss: {note}" for note in of_law)))
+
+    parameters: str | None = None
+    convention: str = "parameters_non_embedding"
+    train_flops: str | None = None
+    memory: str | None = None
+    memory_of: str = "inference"
+    latency: str | None = None
+    under: bool = False
+    tolerance: float = 0.02
+    batch: int = 1
+    sequence_length: int = 128
+    precision: Precision = "fp32"
+    latency_table: Path = Path("results/latency")
+    latency_statistic: Statistic = "median"
+    threads: int | None = None
+    law: Path | None = None
+    law_convention: str | None = None
+    tokens: str | None = None
+    depth: str = "1:24"
+    width: str = "64:2048"
+    width_multiple: int = 64
+    head_width: int | None = None
+    ffn_ratio: float = 4.0
+    vocabulary: int = 30522
+    positions: int = 512
+
+    def answer(self) -> Solved:
+        """The shapes that have the amounts asked for.
+
+        Raises InputError for amounts that cannot be read or reached, and where latency is asked for and no table is there.
+        """
+        self._check()
+        space, quantities = self._space, self._quantities
+        if not (goals := self._goals):
+            raise InputError.at("--parameters", "nothing is asked for; give --parameters, --train-flops, --memory or --latency")
+        amounts = ", ".join(f"{goal.text(goal.amount)} of {goal.words}" for goal in goals)
+        budgets = self.under or len(goals) > 1
+        if budgets:
+            shapes = under(space, goals)
+            question = f"the widest shape at each depth under {amounts}"
+        else:
+            shapes = on_contour(space, goals[0], self.tolerance)
+            question = f"all shapes within {100 * self.tolerance:g}% of {amounts}"
+        if loss := quantities.get("loss_nats"):
+            shapes.sort(key=loss)
+        elif budgets:
+            shapes.sort(key=quantities["parameters_non_embedding"], reverse=True)
+        notes = tuple(self._notes(shapes))
+        return Solved(goals, f"{question} ({space})", tuple(shapes), quantities, self._latency_model, notes)
+
+    def _check(self) -> None:
+        """Raise InputError where an option is of no use, or sequences are longer than there are positions."""
+        for option, value, needed, given in (
+            ("--threads", self.threads, "--latency", self.latency),
+            ("--law-convention", self.law_convention, "--law", self.law),
+            ("--tokens", self.tokens, "--law", self.law),
+        ):
+            if value is not None and given is None:
+                raise InputError.at(option, f"is for {needed}; give that too")
+        if self.sequence_length > self.positions:
+            message = f"{self.sequence_length} exceeds --positions {self.positions}; raise those too"
+            raise InputError.at("--sequence-length", message)
+
+    @property
+    def _space(self) -> Space:
+        """The shapes considered."""
+        head_width = self.head_width or HEAD_WIDTH
+        rules = ShapeRules(head_width, self.ffn_ratio, math.lcm(self.width_multiple, self.head_width or 1))
+        sizes = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": self.vocabulary, "positions": self.positions}
+        return Space(rules, read_range("--depth", self.depth), read_range("--width", self.width), Architecture.parse(sizes))
+
+    @property
+    def _conditions(self) -> Conditions:
+        return Conditions(self.sequence_length, self.batch, self.precision)
+
+    @cached_property
+    def _latency_model(self) -> LatencyModel | None:
+        """What predicts latency, where that is asked for."""
+        if self.latency is None:
+            return None
+        setting = (self.batch, self.sequence_length)
+        return fit_latency(read_table(self.latency_table), self.precision, self.threads, setting, self.latency_statistic)
+
+    @cached_property
+    def _fitted_law(self) -> FittedLaw | None:
+        return None if self.law is None else read_law(self.law, self.law_convention)
+
+    @cached_property
+    def _trained_tokens(self) -> float | None:
+        return None if self.tokens is None else read_count("--tokens", self.tokens)
+
+    @cached_property
+    def _quantities(self) -> Quantities:
+        """How each column is counted; latency only with a model, loss only with a law."""
+
+        def total(name: str) -> Callable[[Architecture], float]:
+            return lambda shape: parameters(shape).totals()[name]
+
+        conditions, model, law, tokens = self._conditions, self._latency_model, self._fitted_law, self._trained_tokens
+        found: Quantities = {name: total(name) for name in TOTALS}
+        found["train_flops_per_token"] = lambda shape: training_flops(shape, self.sequence_length)[1]["train_flops"]
+        found["memory_bytes"] = lambda shape: memory_in(conditions, shape)[self.memory_of].total
+        if model is not None:
+            found["latency_seconds"] = lambda shape: model.seconds(shape, self.batch, self.sequence_length)
+        if law is not None:
+            found["loss_nats"] = lambda shape: law.loss_nats(shape, tokens)
+        return found
+
+    @property
+    def _goals(self) -> tuple[Goal, ...]:
+        """The amounts that are asked for."""
+        read = (
+            ("--parameters", self.convention, self.parameters, read_count),
+            ("--train-flops", "train_flops_per_token", self.train_flops, read_count),
+            ("--memory", "memory_bytes", self.memory, read_bytes),
+            ("--latency", "latency_seconds", self.latency, read_seconds),
+        )
+        return tuple(
+            Goal(place, quantity, reader(place, text), self._quantities[quantity], partial(_written, quantity))
+            for place, quantity, text, reader in read
+            if text is not None
+        )
+
+    def _notes(self, shapes: Sequence[Architecture]) -> Iterator[str]:
+        """At what memory is counted, and what latency and loss are predicted by, where the shapes are like what was seen."""
+        step = " a step, 15% masked" if self.memory_of == "training" else ""
+        yield f"memory: {self.memory_of}, {self._conditions}{step}"
+        if (model := self._latency_model) is not None:
+            yield model.to_text()
+            yield from _unmeasured(model, shapes, self._conditions)
+        if (law := self._fitted_law) is not None:
+            notes = (*law.notes, *_unlike(law, self.vocabulary), *_extrapolated(law, shapes, self._trained_tokens))
+            yield from (f"loss: {note}" for note in notes)
 
 
-def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], setting: Setting) -> list[str]:
+def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], conditions: Conditions) -> list[str]:
     """How many shapes lie beyond what latency was measured on, and in what."""
-    batch, length = setting.conditions.batch, setting.conditions.sequence_length
+    batch, length = conditions.batch, conditions.sequence_length
     beyond = [found for shape in shapes if (found := model.beyond(shape, batch, length))]
     if not beyond:
         return []
@@ -152,9 +236,8 @@ def _from_to(name: str, least: float, largest: float) -> str:
     return f"{name} {least:g}" if least == largest else f"{name} {least:g} to {largest:g}"
 
 
-def _unlike(law: FittedLaw, setting: Setting) -> list[str]:
+def _unlike(law: FittedLaw, vocabulary: int) -> list[str]:
     """What all runs of a law had otherwise than the shapes considered, so that its losses are not theirs."""
-    vocabulary = setting.space.template.vocabulary
     if (fitted := law.alike.get(VOCABULARY, vocabulary)) == vocabulary:
         return []
     return [
@@ -172,77 +255,6 @@ def _extrapolated(law: FittedLaw, shapes: Sequence[Architecture], tokens: float 
         for name in law.ranges
         if beyond[name]
     ]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The shapes considered, and what their memory and latency are counted at."""
-
-    space: Space
-    memory_of: str
-    conditions: Conditions
-
-
-def _setting(
-    memory_of: str,
-    *,
-    batch: int = 1,
-    sequence_length: int = 128,
-    precision: Precision = "fp32",
-    depth: str = "1:24",
-    width: str = "64:2048",
-    width_multiple: int = 64,
-    head_width: int | None = None,
-    ffn_ratio: float = 4.0,
-    vocabulary: int = 30522,
-    positions: int = 512,
-) -> Setting:
-    if sequence_length > positions:
-        raise InputError.at("--sequence-length", f"{sequence_length} exceeds --positions {positions}; raise those too")
-    rules = ShapeRules(head_width or HEAD_WIDTH, ffn_ratio, math.lcm(width_multiple, head_width or 1))
-    sizes = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": vocabulary, "positions": positions}
-    space = Space(rules, read_range("--depth", depth), read_range("--width", width), Architecture.parse(sizes))
-    return Setting(space, memory_of, Conditions(sequence_length, batch, precision))
-
-
-def _quantities(setting: Setting, model: LatencyModel | None, law: FittedLaw | None, tokens: float | None) -> Quantities:
-    """How each column is counted; latency only with a model, loss only with a law."""
-    conditions = setting.conditions
-    batch, length = conditions.batch, conditions.sequence_length
-
-    def total(name: str) -> Callable[[Architecture], float]:
-        return lambda shape: parameters(shape).totals()[name]
-
-    found: Quantities = {name: total(name) for name in TOTALS}
-    found["train_flops_per_token"] = lambda shape: training_flops(shape, length)[1]["train_flops"]
-    found["memory_bytes"] = lambda shape: memory_in(conditions, shape)[setting.memory_of].total
-    if model is not None:
-        found["latency_seconds"] = lambda shape: model.seconds(shape, batch, length)
-    if law is not None:
-        found["loss_nats"] = lambda shape: law.loss_nats(shape, tokens)
-    return found
-
-
-def _solved(
-    goals: list[Goal], setting: Setting, quantities: Quantities, model: LatencyModel | None, budgets: bool, tolerance: float
-) -> Solved:
-    if not goals:
-        raise InputError.at("--parameters", "nothing is asked for; give --parameters, --train-flops, --memory or --latency")
-    amounts = ", ".join(f"{goal.text(goal.amount)} of {goal.words}" for goal in goals)
-    if budgets:
-        shapes = under(setting.space, goals)
-        question = f"the widest shape at each depth under {amounts}"
-    else:
-        shapes = on_contour(setting.space, goals[0], tolerance)
-        question = f"all shapes within {100 * tolerance:g}% of {amounts}"
-    if loss := quantities.get("loss_nats"):
-        shapes.sort(key=loss)
-    elif budgets:
-        shapes.sort(key=quantities["parameters_non_embedding"], reverse=True)
-    step = " a step, 15% masked" if setting.memory_of == "training" else ""
-    notes = [f"memory: {setting.memory_of}, {setting.conditions}{step}"]
-    notes += [model.to_text()] if model is not None else []
-    return Solved(tuple(goals), f"{question} ({setting.space})", tuple(shapes), quantities, model, tuple(notes))
 
 
 def _written(name: str, value: float) -> str:
