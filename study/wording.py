@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from matplotlib.ticker import EngFormatter
 
-from study.config import Budget
 from study.quantities import in_billions
+from study.recipe import Budget
 
 _engineering, _rounded = EngFormatter(sep=""), EngFormatter(places=1, sep="")
 _UP_TO = 1e15

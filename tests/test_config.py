@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from study.architecture import BUILT_AS_BERT, NOT_IN_MLM, Architecture
-from study.config import Budget, DataConfig, Masking, Recipe, RunConfig, TokenizerConfig
+from study.config import DataConfig, Masking, RunConfig, TokenizerConfig
 from study.counting import parameters
 from study.errors import InputError
+from study.recipe import Budget, Recipe
 from study.records import cell_of, counts_of, validation_of
 from study.schema import deep_merge, flatten, set_path
 from study.yaml_files import read_yaml

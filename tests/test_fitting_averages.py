@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from study.architecture import Architecture
-from study.config import Budget
 from study.findings import _averages as sentences
 from study.fitting.averages import Average, averages_of
 from study.fitting.cells import Cell
@@ -19,6 +18,7 @@ from study.fitting.families import families_of, families_of_settings
 from study.fitting.learning_rates import RateSearch
 from study.fitting.paired import Difference, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.seed_scatter import SeedVariance
+from study.recipe import Budget
 
 SEQUENCES = 400
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from study.architecture import Architecture
-from study.config import Budget
 from study.fitting.cells import Cell
 from study.fitting.families import EQUAL_WITHIN, families_of
 from study.fitting.learning_rates import RateSearch
+from study.recipe import Budget
 
 
 def cell(depth: int, size: int) -> Cell:

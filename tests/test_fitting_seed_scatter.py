@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from study.behrens_fisher import chance_beyond
-from study.config import Budget
 from study.fitting.paired import holm, paired_difference, variances_of_sum
 from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, pooled_seed_variance, seed_scatter
+from study.recipe import Budget
 
 POOL = Pool(Budget(tokens=1e6), 20)
 

@@ -11,7 +11,7 @@ import pytest
 
 from study import tables
 from study.answering import report
-from study.config import Budget, RunConfig
+from study.config import RunConfig
 from study.fitting import sweep_laws
 from study.fitting.estimation import Settings
 from study.fitting.evidence import gather, save_fits
@@ -21,6 +21,7 @@ from study.fitting.reading import Source, Table
 from study.fitting.sweep_laws import SweepLaws, _candidates
 from study.folders.sweep import SweepFolder
 from study.law_findings import law_findings
+from study.recipe import Budget
 from study.records import counts_of
 from study.wording import file_name
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 from matplotlib.text import Annotation
 
-from study.config import Budget
 from study.fitting.estimation import Settings
 from study.fitting.evidence import gather
 from study.fitting.law_files import read_options
@@ -24,6 +23,7 @@ from study.plotting import forecast_against_truth, iso_flop_valleys, law_fit, lo
 from study.plotting.explorer import counted
 from study.plotting.law_figures import _exponents, draw_all
 from study.plotting.style import log_ticks, panels
+from study.recipe import Budget
 from study.wording import budget_words, compact, compact_flops, tick
 from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
 from tests.test_fitting_frontiers import best, iso_flop_runs

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from study.architecture import BUILT_AS_BERT, NOT_IN_MLM, Architecture
-from study.config import Masking, Recipe
+from study.config import Masking
 from study.errors import InputError
+from study.recipe import Recipe
 from study.sweeping.search_spec import Dimension
 from study.sweeping.shape_spec import Shapes
 from study.sweeping.spec import Budgets, Tuned

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from study.config import Budget
 from study.errors import InputError
+from study.recipe import Budget
 from study.sweeping.bill import bill
 from study.sweeping.executors.slots import Slot
 from study.sweeping.plan import Plan

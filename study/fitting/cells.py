@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from study.architecture import SHAPE, Architecture
-from study.config import Budget, RunConfig, as_told, setting_words
+from study.config import RunConfig, as_told, setting_words
 from study.counting import TOTALS, parameters
 from study.fitting.learning_rates import RATE, CellSearch, RateSearch, TunedKnob, searches
 from study.fitting.paired import Difference, paired_difference
@@ -20,6 +20,7 @@ from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVari
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.grouping import grouped
+from study.recipe import Budget
 from study.records import FOREIGN, validation_of
 from study.schema import number_in
 from study.wording import at_budget, budget_words, shape_and_setting

@@ -8,11 +8,12 @@ from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
-from study.config import Budget, setting_words
+from study.config import setting_words
 from study.fitting.cells import Cell, difference_between, scatter_over_seeds, seed_variances
 from study.fitting.families import EQUAL_WITHIN, Family
 from study.fitting.paired import Judged, judged, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariances
+from study.recipe import Budget
 
 Size = Literal["depth", "width", "ffn", "heads"]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from study.config import Budget
 from study.fitting.cells import Cell, difference_between, measured
 from study.fitting.paired import Difference
 from study.fitting.seed_scatter import SeedVariances
 from study.grouping import grouped
 from study.named_runs import donor_of
+from study.recipe import Budget
 from study.wording import budget_words
 
 START = "recipe.start"

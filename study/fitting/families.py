@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from study.config import Budget
 from study.fitting.cells import Cell, by_budget, by_setting_and_budget, place_of
 from study.grouping import grouped
+from study.recipe import Budget
 from study.wording import budget_words, compact
 
 ItemT = TypeVar("ItemT")

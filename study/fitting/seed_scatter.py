@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.config import Budget
 from study.pooling import pooled_variance
+from study.recipe import Budget
 
 ALIKE_ABOVE = 0.25
 """Cells share a variance where Bartlett's p-value is above this; preliminary tests that guard pooling need so high a level

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
-from study.config import Budget, Recipe
 from study.memory import Precision
 from study.model.autocast import autocast
 from study.model.dropout import seed_dropout
 from study.model.optimization import adamw, clip_gradients, schedule
 from study.model.task_model import TaskModel
 from study.randomness import Stream, stream_seed
+from study.recipe import Budget, Recipe
 from study.score_config import ScoreConfig
 from study.scoring.batches import EvaluatedSplit, TaskBatch, TrainingOrder, evaluation_batches
 from study.scoring.metrics import measure

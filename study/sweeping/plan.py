@@ -13,11 +13,12 @@ from itertools import product
 from typing import Any
 
 from study.architecture import NONE, SIZES, Architecture
-from study.config import Budget, RunConfig, setting_words
+from study.config import RunConfig, setting_words
 from study.counting import parameters
 from study.errors import InputError, Problem, told_together
 from study.named_records import donor_depth
 from study.named_runs import kept_layers
+from study.recipe import Budget
 from study.schema import deep_merge, flatten, set_path
 from study.solving import undivided
 from study.sweeping.cell import Cell

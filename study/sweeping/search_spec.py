@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
 from study.architecture import Architecture
-from study.config import Recipe
+from study.recipe import Recipe
 from study.schema import Count, Distinct, Index, Several, Share, Strict, number_in
 from study.solving import HEAD_WIDTH, ShapeRules
 from study.sweeping.shape_spec import LARGEST, FfnRatio, Width, why_beyond

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from study.config import Amount
+from study.recipe import Amount
 from study.schema import Count, OneOrSeveral, Positive, Several, Strict
 from study.solving import HEAD_WIDTH, ShapeRules, undivided
 

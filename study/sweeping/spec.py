@@ -12,7 +12,8 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from study.config import Amount, Budget, DataConfig, Masking
+from study.config import DataConfig, Masking
+from study.recipe import Amount, Budget
 from study.schema import Count, Distinct, Index, Positive, Several, Strict, Text, whole
 from study.score_config import Downstream
 from study.sweeping.resources import Resources

@@ -11,10 +11,11 @@ from typing import Any
 import yaml
 
 from study.architecture import COUNTED_ALONE, NOT_IN_MLM, Architecture, built_words
-from study.config import Masking, Recipe
+from study.config import Masking
 from study.errors import InputError, Problem
 from study.folders.sweep import SweepFolder
 from study.named_runs import NO_RUN
+from study.recipe import Recipe
 from study.schema import flatten, nearest, number_in, shown, whole
 from study.sweeping.plan import solved
 from study.sweeping.shape_spec import LARGEST, Shapes, why_beyond

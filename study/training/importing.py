@@ -13,7 +13,7 @@ import yaml
 from torch import Tensor
 
 from study.architecture import Architecture, not_of_berts_kind
-from study.config import Budget, DataConfig, Recipe, RunConfig, TokenizerConfig
+from study.config import DataConfig, RunConfig, TokenizerConfig
 from study.data.hub import PREFIX as HUB
 from study.data.hub import loading
 from study.data.prepared import prepare
@@ -27,6 +27,7 @@ from study.model.in_transformers import our_architecture, our_weights
 from study.model.kin import Kin, kin_in
 from study.ownership import Attempt, turn
 from study.paths import path_from
+from study.recipe import Budget, Recipe
 from study.records import RunRecord
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome
