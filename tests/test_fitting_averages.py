@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from study.architecture import Architecture
-from study.findings import _averages as sentences
 from study.fitting.averages import Average, averages_of
 from study.fitting.cells import Cell
 from study.fitting.comparisons import Comparison, _with_remedies, compare, why_left_out
@@ -18,6 +17,7 @@ from study.fitting.families import families_of, families_of_settings
 from study.fitting.learning_rates import RateSearch
 from study.fitting.paired import Difference, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.seed_scatter import SeedVariance
+from study.pair_findings import average_sentences as sentences
 from study.recipe import Budget
 
 SEQUENCES = 400

@@ -16,7 +16,7 @@ import pytest
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.findings import loss_findings, verdict
+from study.findings import loss_findings
 from study.fitting.cells import cells_of, setting_columns
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, seeds_that_would_decide, sequences_that_would_decide
@@ -25,6 +25,7 @@ from study.fitting.reading import Source, Table, read_columns
 from study.fitting.seed_scatter import SeedScatter, SeedVariance
 from study.folders.sweep import SweepFolder
 from study.open_questions import undecided
+from study.pair_findings import verdict
 from study.tables import cells as cells_table
 from study.wording import signed
 from tests.synthetic import (
