@@ -38,12 +38,13 @@ def parameter_findings(evidence: Evidence) -> list[str]:
 def loss_findings(evidence: Evidence) -> list[str]:
     """What the ledger says about loss: the verdict over all pairs and each family, the best cells and steps; then tokens.
 
-    Best cells and steps are told where no pairs weigh depth or width.
+    Settings come before shapes: a sweep that varies one asks about it, at whatever shapes. Best cells and steps are told where
+    no pairs weigh depth or width.
     """
     if not any(cell.usable for cell in evidence.cells):
         return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
     pairs = evidence.comparisons.pairs
-    kinds = sorted(grouped(pairs, _kind).items(), key=lambda kind: not kind[1][0].of_shapes)
+    kinds = sorted(grouped(pairs, _kind).items(), key=lambda kind: kind[1][0].of_shapes)
     told: list[str] = []
     for kind, among in kinds:
         told += [verdict(among), *average_sentences([average for average in evidence.averages if _kind(average) == kind])]

@@ -525,13 +525,13 @@ def test_a_law_of_a_sweep_that_varies_a_knob_is_fitted_to_one_setting(tmp_path: 
     assert len(chosen) == 4
 
 
-def test_shapes_and_settings_have_verdicts_of_their_own(tmp_path: Path) -> None:
+def test_settings_and_shapes_have_verdicts_of_their_own_and_settings_come_first(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
     for (depth, width), norm, seed in product(((1, 128), (2, 92)), ("post", "pre"), (0, 1)):
         law = Law(depth_effect=0.5, best_rate=3e-3 if norm == "pre" else 9e-3)
         add_run(folder, in_setting(run_config(depth, width, seed=seed), norm=norm), law)
     found = evidence_of(folder, include_unbracketed=True)
-    shapes, of_shapes, settings, of_settings = loss_findings(found)[:4]
+    settings, of_settings, shapes, of_shapes = loss_findings(found)[:4]
     assert shapes.startswith("Width lowers loss more in every pair: at equal parameters and tokens, of 2 pairs")
     assert of_shapes.startswith("Averaged over 2 places, L2-H92-A2-F368 minus L1-H128-A2-F512: +0.4")
     assert of_settings.startswith("Averaged over 2 places, norm=p")
