@@ -335,29 +335,39 @@ def test_settings_that_cost_parameters_are_compared_at_an_equal_shape_and_at_equ
     assert {*sides} == {
         ("shape", "L4-H64-A2-F256 (191.7k to 341.7k parameters), 1M tokens"),
         ("shape", "L4-H128-A2-F512 (487.9k to 1.1M parameters), 1M tokens"),
-        ("depth and parameters", "depth 4, 199.3k non-embedding parameters, 1M tokens"),
+        ("depth, FFN ratio and parameters", "depth 4, 199.3k non-embedding parameters, 1M tokens"),
     }
     told = "\n".join(loss_findings(found))
     assert "at equal shape and tokens, of 2 pairs layer_groups=1 is lower in" in told
-    assert "at equal depth and parameters" in told
+    assert "at equal depth, FFN ratio and parameters" in told
     assert [average.equal for average in found.averages] == ["shape"]
     assert found.laws.fits or found.laws.reasons
     ledger = folder.read_ledger()
     assert {*ledger["architecture.layer_groups"]} == {"none", "1"}
 
 
+WIDTH, RATIO, DEPTH = "depth, width and parameters", "depth, FFN ratio and parameters", "depth and parameters"
+
+
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        ([("gelu", 128, 512), ("geglu", 112, 448)], [(128, 112)]),  # one a setting
-        ([("gelu", 128, 512), ("gelu", 156, 312), ("geglu", 128, 341), ("geglu", 112, 448)], [(128, 128)]),  # of one width
-        ([("gelu", 128, 512), ("gelu", 156, 312), ("geglu", 112, 448), ("geglu", 140, 280)], [(128, 112), (156, 140)]),  # ratio
-        ([("gelu", 128, 512), ("geglu", 128, 512)], []),  # at one shape alone, with other parameters
-        ([("gelu", 128, 512), ("geglu", 128, 341), ("swiglu", 128, 341)], [(128, 128), (128, 128)]),  # these at one shape
+        ([("gelu", 128, 512), ("geglu", 112, 448)], {(RATIO, 128, 112)}),  # one a setting
+        ([("gelu", 128, 512), ("geglu", 140, 280)], {(DEPTH, 128, 140)}),
+        (
+            [("gelu", 128, 512), ("gelu", 156, 312), ("geglu", 128, 341), ("geglu", 112, 448)],
+            {(WIDTH, 128, 128), (RATIO, 128, 112)},
+        ),
+        (
+            [("gelu", 128, 512), ("gelu", 156, 312), ("geglu", 112, 448), ("geglu", 140, 280)],
+            {(RATIO, 128, 112), (RATIO, 156, 140)},
+        ),
+        ([("gelu", 128, 512), ("geglu", 128, 512)], set()),  # at one shape alone, with other parameters
+        ([("gelu", 128, 512), ("geglu", 128, 341), ("swiglu", 128, 341)], {(WIDTH, 128, 128)}),  # twice; these at one shape
     ],
 )
-def test_equal_parameters_are_matched_by_width_or_else_by_the_ffn_ratio(
-    tmp_path: Path, sizes: list[tuple[str, int, int]], expected: list[tuple[int, int]]
+def test_equal_parameters_are_matched_by_the_width_and_by_the_ffn_ratio(
+    tmp_path: Path, sizes: list[tuple[str, int, int]], expected: set[tuple[str, int, int]]
 ) -> None:
     folder = sweep_folder(
         tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.activation": ["gelu", "geglu", "swiglu"]}}
@@ -366,9 +376,22 @@ def test_equal_parameters_are_matched_by_width_or_else_by_the_ffn_ratio(
         add_run(folder, in_setting(reshaped(run_config(2, width), ffn=ffn), activation=activation))
     found = evidence_of(folder, include_unbracketed=True)
     widths = {cell.name: cell.architecture.width for cell in found.cells}
-    pairs = [pair for pair in found.comparisons.pairs if pair.equal == "depth and parameters"]
+    pairs = [pair for pair in found.comparisons.pairs if pair.equal.startswith("depth")]
     assert {pair.second for pair in pairs} <= {"activation=gelu"}
-    assert sorted((widths[pair.second_cell], widths[pair.first_cell]) for pair in pairs) == expected
+    assert {(pair.equal, widths[pair.second_cell], widths[pair.first_cell]) for pair in pairs} == expected
+
+
+def test_a_setting_that_is_lower_for_its_smaller_ffn_alone_is_not_called_lower_at_one_ratio(tmp_path: Path) -> None:
+    """Where a smaller FFN is lower whatever the activation, GeGLU is lower than GELU at one width, and not at one FFN ratio."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.activation": ["gelu", "geglu"]}})
+    shapes = {"gelu": ((128, 512), (144, 384)), "geglu": ((128, 341), (112, 448))}
+    for activation, seed in product(shapes, range(3)):
+        for width, ffn in shapes[activation]:
+            law = Law(seed_deviation=0.001, depth_effect=-0.1 if ffn < 3 * width else 0)
+            add_run(folder, in_setting(reshaped(run_config(2, width, seed=seed), ffn=ffn), activation=activation), law)
+    found = evidence_of(folder, include_unbracketed=True)
+    told = sorted((pair.equal, pair.status) for pair in found.comparisons.pairs if not pair.of_shapes)
+    assert told == [(RATIO, "undecided"), (RATIO, "undecided"), (WIDTH, "decided")]
 
 
 def test_settings_that_cannot_be_compared_are_said_to_be_so(tmp_path: Path) -> None:

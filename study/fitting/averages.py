@@ -39,7 +39,7 @@ class Average(Pair):
     @property
     def sides(self) -> str:
         """What is subtracted from what, and of settings of several shapes what is equal."""
-        return f"{super().sides}{f', at equal {self.equal}' if self.equal == 'depth and parameters' else ''}"
+        return f"{super().sides}{f', at equal {self.equal}' if self.equal.startswith('depth') else ''}"
 
     @property
     def reversed(self) -> Average:

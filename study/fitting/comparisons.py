@@ -8,16 +8,17 @@ from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
+from study.architecture import Architecture
 from study.config import setting_words
 from study.fitting.cells import Cell, difference_between, scatter_over_seeds, seed_variances
-from study.fitting.families import EQUAL_WITHIN, Family
+from study.fitting.families import EQUAL_WITHIN, Family, ffn_ratio
 from study.fitting.paired import Judged, judged, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariances
 from study.recipe import Budget
 
 Size = Literal["depth", "width", "ffn", "heads"]
 
-Equal = Literal["parameters", "depth and parameters", "shape"]
+Equal = Literal["parameters", "depth and parameters", "depth, width and parameters", "depth, FFN ratio and parameters", "shape"]
 
 WEIGHED: tuple[Size, ...] = ("depth", "width", "ffn", "heads")
 """The sizes of a shape, those first that name what a pair weighs: of a pair that differs in depth, the depth."""
@@ -28,7 +29,8 @@ EQUAL_BUDGETS_WITHIN = 0.01
 METHOD = (
     "Loss of the deeper shape (of one depth the wider, else that of the larger FFN, else of more heads) minus that of the "
     f"other, at equal budgets and non-embedding parameters within {EQUAL_WITHIN:.0%} of one size; or of one shape, or depth "
-    "and equal parameters, that of a setting minus that of one before it in the sweep file. A budget pays for whole steps; "
+    "and equal parameters (and width, or FFN ratio, where a setting has several shapes), that of a setting minus that of one "
+    "before it in the sweep file. A budget pays for whole steps; "
     f"what they spend is equal within {EQUAL_BUDGETS_WITHIN:.0%}. Estimate: mean over the "
     "shared validation sequences of the seed-averaged difference per masked token. Variance: over paired sequences, plus over "
     "seeds. That over seeds is one for all cells of a budget and about as many tokens, where they scatter alike (Bartlett's p "
@@ -209,11 +211,20 @@ def _of_settings(family: str, column: str, first: Cell, second: Cell, seeds: See
         first_cell=first.name,
         second_cell=second.name,
         weighs=column,
-        equal="shape" if _sizes(first) == _sizes(second) else "depth and parameters",
+        equal=_equal(first.architecture, second.architecture),
         against=None,
         budget=first.budget,
         difference=difference_between(first, second, seeds),
     )
+
+
+def _equal(first: Architecture, second: Architecture) -> Equal:
+    """What two settings have in common that are compared at equal parameters."""
+    if first.sizes == second.sizes:
+        return "shape"
+    if first.width == second.width:
+        return "depth, width and parameters"
+    return "depth, FFN ratio and parameters" if ffn_ratio(first) == ffn_ratio(second) else "depth and parameters"
 
 
 def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariances) -> Comparison:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from study.architecture import Architecture
 from study.fitting.cells import Cell, by_budget, by_setting_and_budget, place_of
 from study.grouping import grouped
 from study.recipe import Budget
@@ -89,25 +90,32 @@ def _alike(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, list[Cell]
     for depth, members in grouped(cells, lambda cell: cell.architecture.depth).items():
         for by_size in of_equal_size(enumerate(members), lambda member: member[1].parameters_non_embedding):
             equal = [cell for _, cell in sorted(by_size, key=itemgetter(0))]
-            for of_size in _matched(equal, column):
-                yield f"depth {depth}, {_size(of_size)}", of_size
+            for shared, of_size in _matched(equal, column):
+                yield ", ".join(filter(None, (f"depth {depth}", shared, _size(of_size)))), list(of_size)
 
 
-def _matched(cells: Sequence[Cell], column: str) -> list[list[Cell]]:
-    """The cells of one depth and size that are one a setting, not all of one shape.
+def _matched(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, Sequence[Cell]]]:
+    """The cells of one depth and size that are one a setting, not all of one shape, and what more than these they share.
 
-    Where a setting has several they are matched by the width, as GeGLU's smaller FFN is with GELU's, or else by the FFN ratio.
+    Where a setting has several shapes, they are matched by the width, as GeGLU's smaller FFN is with GELU's, and by the FFN
+    ratio: what is lower at one width may be so for its ratio, which the other setting might have had too.
     """
-    keys: tuple[Callable[[Cell], float], ...] = (
-        lambda cell: cell.architecture.depth,
-        lambda cell: cell.architecture.width,
-        lambda cell: round(cell.architecture.ffn / cell.architecture.width, 1),
-    )
-    for key in keys:
-        groups = [group for group in grouped(cells, key).values() if len(group) > 1]
-        if found := [group for group in groups if _one_a_setting(group, column)]:
-            return found
-    return []
+    if _one_a_setting(cells, column):
+        yield "", cells
+        return
+    keys: dict[str, Callable[[Cell], float]] = {
+        "width {:g}": lambda cell: cell.architecture.width,
+        "FFN ratio {:.2g}": lambda cell: ffn_ratio(cell.architecture),
+    }
+    for words, key in keys.items():
+        for value, group in grouped(cells, key).items():
+            if _one_a_setting(group, column):
+                yield words.format(value), group
+
+
+def ffn_ratio(architecture: Architecture) -> float:
+    """How many times the width the FFN is, to one decimal, since widths that are solved for come near the ratio asked for."""
+    return round(architecture.ffn / architecture.width, 1)
 
 
 def _one_a_setting(cells: Sequence[Cell], column: str) -> bool:

@@ -59,7 +59,7 @@ def _row(pair: Comparison | Average) -> dict[str, Any]:
         "n_seeds": "+".join(map(str, found.n_seeds)),
         "status": pair.status,
         "sides": _SIDES.get(pair.weighs, (pair.first, pair.second)),
-        "equal": pair.equal.removeprefix("depth and "),
+        "equal": "shape" if pair.equal == "shape" else "parameters",
     }
 
 
