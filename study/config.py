@@ -22,10 +22,13 @@ from study.yaml_files import read_yaml
 NUMERICS_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
 
-LEFT_OUT = {f"recipe.{knob}": none for knob, none in NO_RUN.items()} | {
+_LATER = NO_RUN | {"initialisation": "bert"}
+"""The knobs of a recipe that configurations leave out at these values."""
+
+LEFT_OUT = {f"recipe.{knob}": plain for knob, plain in _LATER.items()} | {
     f"architecture.{name}": NONE if value is None else value for name, value in berts_values().items()
 }
-"""The values that configurations leave out, by knob: no trained run, and what an architecture has as BERT does."""
+"""The values that configurations leave out, by knob: no trained run, and what is as BERT has it."""
 
 OR_NONE = frozenset(f"architecture.{name}" for name, value in berts_values().items() if value is None)
 """The knobs of an architecture that may be NONE."""
@@ -229,7 +232,7 @@ class RunConfig(Strict):
         kept = {*TOLD, *unlike_bert(self.architecture)}
         if "warmup_tokens" in values["recipe"]:
             del values["recipe"]["warmup_fraction"]
-        values["recipe"] = {name: value for name, value in values["recipe"].items() if value != NO_RUN.get(name)}
+        values["recipe"] = {name: value for name, value in values["recipe"].items() if value != _LATER.get(name)}
         values["architecture"] = {name: value for name, value in values["architecture"].items() if name in kept}
         return values
 

@@ -23,6 +23,8 @@ def _counted(value: object) -> object:
     return value
 
 
+Initialisation = Literal["bert", "unit_stream"]
+
 Amount = Annotated[Positive, BeforeValidator(_counted)]
 """A finite number above zero, which may be written as on the command line: 10M for ten million."""
 
@@ -75,7 +77,8 @@ class Recipe(Strict):
     with `:last` or `:spread` after it the last ones or ones spread evenly (see study.model.cutting). `teacher` is `none`, or
     the folder of a completed run whose predictions take the place of the words that were masked; a share of the loss below 1,
     beside these words, or a temperature is written after it, as in `PATH:weight=0.5:temperature=2` (see
-    study.model.loss.distillation_loss).
+    study.model.loss.distillation_loss). `initialisation` says how fresh weights are drawn (see study.model.embeddings): as
+    BERT's, or with `unit_stream` but for the projection of narrower tables.
     """
 
     learning_rate: Positive = 1e-3
@@ -94,6 +97,7 @@ class Recipe(Strict):
     precision: AskedPrecision = "auto"
     start: Text = NO_RUN["start"]
     teacher: Text = NO_RUN["teacher"]
+    initialisation: Initialisation = "bert"
     budget: Budget
 
     @field_validator("start")

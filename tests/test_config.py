@@ -97,6 +97,7 @@ OTHER_VALUES: dict[str, object] = {
     "recipe.precision": "bf16",
     "recipe.start": "a/0123456789abcdef",
     "recipe.teacher": "a/0123456789abcdef",
+    "recipe.initialisation": "unit_stream",
     "recipe.budget.steps": 31,
     "masking.rate": 0.2,
     "masking.mask_share": 0.7,

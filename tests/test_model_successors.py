@@ -135,3 +135,20 @@ def test_what_is_not_there_can_be_named() -> None:
 def test_the_residual_stream_begins_in_fp32_under_autocast_on_a_cpu() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert model(embedding_width=8).encoder.embeddings(tokens()).dtype == torch.float32
+
+
+def test_a_unit_stream_begins_with_unit_variance_and_draws_nothing_else_anew() -> None:
+    """Through tables of width 48 and BERT's deviation the residual stream begins at 0.02·√48, 0.14."""
+    architecture = Architecture(depth=1, width=192, heads=2, ffn=384, vocabulary=500, positions=16, embedding_width=48)
+    bert, unit = MaskedLanguageModel(architecture), MaskedLanguageModel(architecture, initialisation="unit_stream")
+    tokens = torch.arange(400).reshape(25, 16)
+    begins = [model.encoder.embeddings(tokens).std().item() for model in (bert, unit)]
+    assert begins == pytest.approx([0.02 * 48**0.5, 1], rel=0.05)
+    redrawn = [name for name, weights in bert.named_parameters() if not torch.equal(weights, unit.get_parameter(name))]
+    assert redrawn == ["encoder.embeddings.projection.weight"]
+
+
+def test_a_unit_stream_is_that_of_bert_where_nothing_is_projected() -> None:
+    architecture = Architecture(depth=1, width=16, heads=2, ffn=32, vocabulary=100, positions=16)
+    bert, unit = MaskedLanguageModel(architecture), MaskedLanguageModel(architecture, initialisation="unit_stream")
+    assert all(torch.equal(weights, unit.get_parameter(name)) for name, weights in bert.named_parameters())

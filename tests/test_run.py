@@ -32,6 +32,7 @@ from study.model.linear import Linear
 from study.model.masked_language_model import MaskedLanguageModel
 from study.ownership import Attempt
 from study.randomness import Stream, stream_seed
+from study.recipe import Initialisation
 from study.records import State
 from study.training import filing
 from study.training.callbacks import Checkpointer
@@ -81,12 +82,14 @@ def test_a_run_writes_its_folder(corpus: Path, tmp_path: Path) -> None:
     assert sum(tensor.numel() for tensor in weights(folder).values()) == record.parameters
 
 
-@pytest.mark.parametrize("limit", [0.4, 0])
-def test_a_run_is_the_plain_loop_that_its_recipe_tells(limit: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit", "initialisation"), [(0.4, "bert"), (0, "unit_stream")])
+def test_a_run_is_the_plain_loop_that_its_recipe_tells(limit: float, initialisation: Initialisation, tmp_path: Path) -> None:
     """Order, masks, dropout and validation from their own streams over two epochs, and torch's AdamW, clipped or not."""
     optimiser = {"learning_rate": 1e-2, "beta1": 0.8, "beta2": 0.7, "epsilon": 1e-3, "weight_decay": 0.5}
     recipe = optimiser | {"gradient_clip_norm": limit, "warmup_fraction": 0.2, "dropout": 0.1, "budget": {"steps": 100}}
-    sizes, data = {"depth": 1, "vocabulary": 128}, {"tokenizer": {"vocabulary": 128}, "validation_sequences": 16}
+    recipe |= {"initialisation": initialisation}
+    sizes = {"depth": 1, "vocabulary": 128, "embedding_width": 8}
+    data = {"tokenizer": {"vocabulary": 128}, "validation_sequences": 16}
     wanted = config(write_corpus(tmp_path / "few.txt", 200), recipe=recipe, architecture=sizes, data=data, seed=3)
     folder = trained(tmp_path, wanted, kernels="eager", validations=1)
 
@@ -95,7 +98,7 @@ def test_a_run_is_the_plain_loop_that_its_recipe_tells(limit: float, tmp_path: P
     seeds = [stream_seed(Stream.DATA_ORDER, 3, epoch) for epoch in range(2)]
     order = np.concatenate([np.random.Generator(np.random.PCG64(seed)).permutation(len(train)) for seed in seeds])
     assert len(train) < 800 <= len(order)
-    model = MaskedLanguageModel(wanted.architecture, 0.1, seed=3)
+    model = MaskedLanguageModel(wanted.architecture, 0.1, 3, initialisation)
     groups = [
         {"params": [p for p in model.parameters() if (p.ndim == 2) == decays], "weight_decay": 0.5 * decays}
         for decays in (True, False)

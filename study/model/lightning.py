@@ -77,7 +77,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self.peak_flops_per_second, self.kernels, self.tutor = peak_flops_per_second, kernels, tutor
         teacher = None if tutor is None else tutor.model.architecture
         self.train_flops_per_token = config.flops_per_token_with(teacher)["train_flops"]
-        self.model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed)
+        self.model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed, config.recipe.initialisation)
         self.validation: ValidationResult | None = None
         self.gradient_norm = torch.zeros(())
         self._row_started, self._row_step = 0.0, 0

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from study.architecture import Architecture, unbuildable
 from study.counting import parameters
 from study.errors import InputError
-from study.model.embeddings import initialise
+from study.model.embeddings import initialise, initialise_unit_stream
 from study.model.encoder import Encoder, at_positions
 from study.model.heads import MaskedLanguageModelHead
 from study.model.loss import distillation_loss, mean_cross_entropy
 from study.randomness import Stream, stream_seed
+from study.recipe import Initialisation
 
 
 class Lesson(NamedTuple):
@@ -32,7 +33,9 @@ class MaskedLanguageModel(nn.Module):
     Raises InputError for an architecture that can be counted but is not built here.
     """
 
-    def __init__(self, architecture: Architecture, dropout: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, architecture: Architecture, dropout: float = 0.0, seed: int = 0, initialisation: Initialisation = "bert"
+    ) -> None:
         super().__init__()
         if problem := unbuildable(architecture):
             raise InputError.at("architecture", problem)
@@ -42,6 +45,8 @@ class MaskedLanguageModel(nn.Module):
             self.encoder = Encoder(architecture, dropout)
             self.head = MaskedLanguageModelHead(architecture)
             self.apply(initialise)
+            if initialisation == "unit_stream":
+                initialise_unit_stream(self.encoder.embeddings)
         assert_counts_agree(self, architecture)
 
     def forward(
