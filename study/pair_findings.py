@@ -46,7 +46,7 @@ def verdict(pairs: Sequence[Comparison]) -> str:
         return f"Not decided: none of {n} at {equal} differs beyond chance (Holm, 5%)."
     counts = "; ".join(_counts_of_shapes(pairs) if of_shapes else _counts_of_settings(pairs))
     units = {pair.budget.unit for pair in pairs}
-    words = f"at {equal} and {units.pop() if len(units) == 1 else 'budget'}, {counts} (Holm, 5%)."
+    words = f"at {equal.replace(' and ', ', ')} and {units.pop() if len(units) == 1 else 'budget'}, {counts} (Holm, 5%)."
     winner = _winner(pairs)
     if winner is None:
         return words[0].upper() + words[1:]

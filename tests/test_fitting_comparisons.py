@@ -339,7 +339,7 @@ def test_settings_that_cost_parameters_are_compared_at_an_equal_shape_and_at_equ
     }
     told = "\n".join(loss_findings(found))
     assert "at equal shape and tokens, of 2 pairs layer_groups=1 is lower in" in told
-    assert "at equal depth, FFN ratio and parameters" in told
+    assert "at equal depth, FFN ratio, parameters and tokens, of 1 pair" in told
     assert [average.equal for average in found.averages] == ["shape"]
     assert found.laws.fits or found.laws.reasons
     ledger = folder.read_ledger()
