@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from study.accounts import Conditions, memory_in, training_flops
 from study.aligned import aligned
 from study.architecture import Architecture, not_of_berts_kind, unbuildable
 from study.counting import parameters
-from study.errors import InputError, Problem
+from study.errors import InputError, of_each
 from study.naming import Subject
 from study.schema import nearest, number_in
 from study.solving import ShapeRules
@@ -88,16 +89,7 @@ def steps_from(base: Architecture, texts: Iterable[str]) -> list[Step]:
     ffn. It keeps its heads where they divide the new width; else it gets the number that divides it and comes nearest to the
     base's head width. Raises InputError with every text that cannot be understood or leads to an impossible architecture.
     """
-    steps: list[Step] = []
-    problems: list[Problem] = []
-    for text in texts:
-        try:
-            steps.append(_step(base, text))
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return steps
+    return of_each(partial(_step, base), texts)
 
 
 def rank_changes(

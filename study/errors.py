@@ -48,7 +48,22 @@ def option_name(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
+
+
+def of_each(make: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
+    """What is made of each item; raises InputError with the problems of all, each once."""
+    results: list[ResultT] = []
+    problems: list[Problem] = []
+    for item in items:
+        try:
+            results.append(make(item))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(dict.fromkeys(problems))
+    return results
 
 
 def told_together(first: Callable[[], ResultT], *others: Callable[[], object]) -> ResultT:

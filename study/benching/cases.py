@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
 from study.architecture import Architecture
 from study.config import RunConfig
 from study.counting import MASKING_RATE, flops_per_sequence, masked_positions
-from study.errors import InputError, Problem
+from study.errors import of_each
 from study.memory import Device, Precision
 from study.named_models import architecture_of, changed
 from study.quantities import listed, read_shape
@@ -112,16 +113,7 @@ class Case:
 
 def read_shapes(text: str) -> list[tuple[int, int]]:
     """Depths and widths from `2x128,4x256`; raises InputError with every part that is none."""
-    shapes: list[tuple[int, int]] = []
-    problems: list[Problem] = []
-    for part in listed(text) or [text]:
-        try:
-            shapes.append(read_shape("--shapes", part))
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return shapes
+    return of_each(partial(read_shape, "--shapes"), listed(text) or [text])
 
 
 def cases_of_shapes(

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from study.config import RunConfig
-from study.errors import InputError, Problem, told_together
+from study.errors import InputError, Problem, of_each, told_together
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.grouping import grouped
@@ -145,17 +145,12 @@ def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...]) -> list[Run
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     """Every task that is asked for, by the name it is asked for by; raises InputError with all that is wrong with them."""
-    data = data_folder(downstream)
-    tasks: dict[str, TaskData] = {}
-    problems: list[Problem] = []
-    for number, name in enumerate(downstream.tasks):
-        try:
-            tasks[name] = subset(load_task(name, data, f"downstream.tasks[{number}]"), downstream.knobs)
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(dict.fromkeys(problems))  # all tasks tell of a folder that is not there
-    return tasks
+    data, names = data_folder(downstream), downstream.tasks
+
+    def loaded(number: int) -> TaskData:
+        return subset(load_task(names[number], data, f"downstream.tasks[{number}]"), downstream.knobs)
+
+    return dict(zip(names, of_each(loaded, range(len(names))), strict=True))
 
 
 def _check_grid(downstream: Downstream, found: Sequence[Subject]) -> None:
