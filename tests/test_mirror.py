@@ -15,7 +15,7 @@ import pytest
 from study.errors import InputError
 from study.folders.sweep import SweepFolder
 from study.sweeping.mirror import mirror_sweep, retry_seconds
-from study.sweeping.mirror_state import left_behind
+from study.sweeping.mirror_state import Rows, left_behind
 from study.sweeping.mirror_wandb import batch_seconds, tracked_config
 from study.sweeping.steering import exclude, include
 from tests.fake_runs import FakeRun, empty_sweep
@@ -222,6 +222,20 @@ def test_an_unknown_mode_is_refused_with_its_reason(folder: SweepFolder, monkeyp
     monkeypatch.setenv("WANDB_MODE", "sideways")
     with pytest.raises(InputError, match="should be 'online', 'offline'"):
         mirror_sweep(folder)
+
+
+def test_rows_come_once_and_a_damaged_one_is_named_by_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    rows = Rows(file)
+    assert [*rows.new()] == []
+    file.write_text('{"trainer/step": 1}\n{"trainer/')
+    assert [*rows.new()] == [{"trainer/step": 1}]
+    with file.open("a") as more:
+        more.write('step": 2}\nnot JSON\n')
+    new = rows.new()
+    assert next(new) == {"trainer/step": 2}
+    with pytest.raises(InputError, match=r"metrics.jsonl:3: is no row of metrics"):
+        next(new)
 
 
 def test_bad_names_and_damaged_runs_are_named_and_stop_no_other(folder: SweepFolder, tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ TAIL_BYTES = 4096
 """How much of a file's end is read for its newest rows."""
 
 
-def whole_rows(file: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def whole_rows(file: Path, offset: int = 0, lines_before: int = 0) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Each line with its row, in order, none where there is no file; a torn line ends them.
+
+    They begin at `offset`, before which so many lines end.
 
     Raises InputError at a whole line that is no row.
     """
@@ -23,10 +25,11 @@ def whole_rows(file: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     except FileNotFoundError:
         return
     with lines:
-        for number, line in enumerate(lines, 1):
+        lines.seek(offset)
+        for number, line in enumerate(lines, lines_before + 1):
             if not line.endswith(b"\n"):
                 return
-            yield line, metrics_row(line, f"{file}:{number}")
+            yield line, _row(line, f"{file}:{number}")
 
 
 def newest_rows(file: Path) -> list[dict[str, Any]]:
@@ -38,7 +41,7 @@ def newest_rows(file: Path) -> list[dict[str, Any]]:
             tail = lines.read().split(b"\n")[1 if start else 0 : -1]
     except FileNotFoundError:
         return []
-    return [metrics_row(line, f"{file}, near its end") for line in tail]
+    return [_row(line, f"{file}, near its end") for line in tail]
 
 
 def newest_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -49,7 +52,7 @@ def newest_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def metrics_row(line: bytes, place: str) -> dict[str, Any]:
+def _row(line: bytes, place: str) -> dict[str, Any]:
     """A line of metrics.jsonl as a row; raises InputError at the place where it is none."""
     why = ""
     try:

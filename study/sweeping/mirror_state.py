@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from study.errors import InputError
-from study.folders.metrics import metrics_row
+from study.folders.metrics import whole_rows
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.schema import Index, Strict
@@ -95,17 +95,10 @@ class Rows:
     def new(self) -> Iterator[dict[str, Any]]:
         """The rows that came since; raises InputError at a line that is no row."""
         self.bytes_seen = size_of(self.path)
-        if not self.bytes_seen:
-            return
-        with self.path.open("rb") as lines:
-            lines.seek(self._offset)
-            for line in lines:
-                if not line.endswith(b"\n"):
-                    return
-                row = metrics_row(line, f"{self.path}, after byte {self._offset}")
-                self._offset, self._last = self._offset + len(line), line
-                self.count += 1
-                yield row
+        for line, row in whole_rows(self.path, self._offset, self.count):
+            self._offset, self._last = self._offset + len(line), line
+            self.count += 1
+            yield row
 
     def rewritten(self) -> bool:
         """Whether the last row is no longer where it was, as when a resumed run drops the rows that it will repeat."""
