@@ -15,14 +15,14 @@ import torch
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
-from study.memory import Precision
 from study.records import Ending, timestamp
 from study.score_config import Knobs, ScoreConfig
 from study.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline, score_folder
+from study.scoring.attempt import Scoring
 from study.scoring.baselines import baselines
 from study.scoring.batches import padding_share
 from study.scoring.predictions import test_facts
-from study.scoring.pretrained import Pretrained, pretrained, train_text
+from study.scoring.pretrained import pretrained, train_text
 from study.scoring.probes import probe
 from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.task_inputs import loaded_task, subset, task_inputs
@@ -134,7 +134,8 @@ def score(job: Job, execution: Execution, stop: StopSignal) -> Ending:
     folder.claim_attempt({"pid": os.getpid(), "hostname": platform.node(), "started_at": started})
     checkpoint = newest_whole_checkpoint(folder.checkpoints)
     precision = precision_of(job.config.knobs.precision, checkpoint, execution.device)
-    state, reason, facts = _attempt(lambda: _found(job, run, execution, precision, checkpoint, stop))
+    scoring = Scoring(job.config, run, folder, execution, precision, checkpoint, stop)
+    state, reason, facts = _attempt(lambda: _found(job, scoring))
     if state == "PREEMPTED":
         return state
     folder.file_score(
@@ -172,26 +173,19 @@ def _attempt(found: Callable[[], Facts]) -> tuple[Ending, str | None, Facts]:
         return outcome.state, outcome.reason, {}
 
 
-def _found(
-    job: Job,
-    run: Pretrained,
-    execution: Execution,
-    precision: Precision,
-    checkpoint: Path | None,
-    stop: StopSignal,
-) -> Facts:
+def _found(job: Job, scoring: Scoring) -> Facts:
     """What the protocol of a score finds, and what it finds it on."""
     config = job.config
     task = _planned_task(job.task, job.data, config.knobs, config.task_fingerprint)
     shared: Facts = {f"{split}_examples": len(examples) for split, examples in task.splits.items()}
     shared |= {"chosen_on": "dev" if "dev" in task.splits else None}
     if config.update == "none":
-        return shared | score_pairs(config, run, task, execution.device, precision, stop)
-    data = task_inputs(task, run, config.knobs)
+        return shared | score_pairs(scoring, task)
+    data = task_inputs(task, scoring.run, config.knobs)
     shared |= {"segments": data.segments, "truncated_examples": data.truncated}
     if config.update == "head" and task.spec.kind != "spans":
-        return shared | probe(config, run, data, execution.device, precision, stop)
-    tuned = fine_tune(config, run, data, job.folder, execution, precision, checkpoint, stop)
+        return shared | probe(scoring, data)
+    tuned = fine_tune(scoring, data)
     module = tuned.module
     steps = min(module.steps, module.validated_step)
     train = data.splits["train"].tokens.lengths

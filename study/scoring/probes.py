@@ -10,16 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from study.memory import Device, Precision
 from study.score_config import ScoreConfig
 from study.score_records import Probe
+from study.scoring.attempt import Scoring
 from study.scoring.features import Pooling, layer_features
 from study.scoring.metrics import measure
 from study.scoring.predictions import Logits, predictions, test_facts
-from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import TaskInputs
 from study.scoring.training import task_model
-from study.training.stopping import Preempted, StopSignal
+from study.training.stopping import Preempted
 
 STRENGTHS = (0.01, 0.1, 1.0)
 """Inverse strengths C of the penalty of a logistic regression, on standardised features; of a ridge, 1 / alpha."""
@@ -30,21 +29,19 @@ MOST_ROWS = 20_000
 ITERATIONS = 200
 
 
-def probe(
-    config: ScoreConfig, run: Pretrained, data: TaskInputs, device: Device, precision: Precision, stop: StopSignal
-) -> dict[str, Any]:
+def probe(scoring: Scoring, data: TaskInputs) -> dict[str, Any]:
     """Fit a probe on every layer and pooling, and report test of the one that dev likes best."""
-    started = time.perf_counter()
-    model = task_model(config, run, data).to(torch.device(device))
+    started, config = time.perf_counter(), scoring.config
+    model = task_model(config, scoring.run, data).to(torch.device(scoring.execution.device))
     poolings: tuple[Pooling, ...] = ("token",) if data.task.spec.kind == "tokens" else ("cls", "mean")
     features = {
-        split: layer_features(model.encoder, data.collator(split), poolings, precision, stop)
+        split: layer_features(model.encoder, data.collator(split), poolings, scoring.precision, scoring.stop)
         for split in ("train", "dev", "test")
     }
     best: tuple[dict[str, float], dict[str, Any]] | None = None
     probes = []
     for key in features["train"]:
-        if stop.received:
+        if scoring.stop.received:
             raise Preempted
         of_key = {split: found[key] for split, found in features.items()}
         chosen, dev, found = _best_strength(config, data, of_key)

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 
 from study.data.tokenizing import SpecialTokens
-from study.memory import Device, Precision
+from study.memory import Precision
 from study.model.autocast import autocast
 from study.model.masked_language_model import MaskedLanguageModel
-from study.score_config import ScoreConfig
+from study.scoring.attempt import Scoring
 from study.scoring.metrics import by_paradigm
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import Pretrained
@@ -37,16 +37,15 @@ SENTENCES = 20_000
 """How many sentences are masked at a time, which bounds memory."""
 
 
-def score_pairs(
-    config: ScoreConfig, run: Pretrained, task: TaskData, device: Device, precision: Precision, stop: StopSignal
-) -> dict[str, Any]:
+def score_pairs(scoring: Scoring, task: TaskData) -> dict[str, Any]:
     """Score every pair: which of its sentences the encoder holds for likelier; equal scores count as half."""
-    started = time.perf_counter()
-    model = run.masked_language_model(config.seed if config.protocol == "random_init" else None).to(torch.device(device))
+    started, config, run = time.perf_counter(), scoring.config, scoring.run
+    seed = config.seed if config.protocol == "random_init" else None
+    model = run.masked_language_model(seed).to(torch.device(scoring.execution.device))
     pairs = [example for example in task.test if isinstance(example, MinimalPair)]
     sentences = list(dict.fromkeys(text for pair in pairs for text in (pair.good, pair.bad)))
-    scorer = PseudoLikelihood(model, run, precision, config.knobs.max_length)
-    scores, cut, tokens = scorer(sentences, stop)
+    scorer = PseudoLikelihood(model, run, scoring.precision, config.knobs.max_length)
+    scores, cut, tokens = scorer(sentences, scoring.stop)
     of = dict(zip(sentences, scores.tolist(), strict=True))
     shortened = {sentence for sentence, is_cut in zip(sentences, cut, strict=True) if is_cut}
     won = [(1 + np.sign(of[pair.good] - of[pair.bad])) / 2 for pair in pairs]

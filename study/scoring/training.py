@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from study.folders.work import step_of
-from study.memory import Precision
 from study.model.task_model import TaskModel
 from study.score_config import ScoreConfig
-from study.score_records import ScoreFolder
+from study.scoring.attempt import Scoring
 from study.scoring.data_module import TaskBatches
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.predictions import head_of
@@ -21,9 +19,7 @@ from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import TaskInputs
 from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO
-from study.training.execution import Execution
 from study.training.metrics import MetricsFile
-from study.training.stopping import StopSignal
 from study.training.trainer import lightning_trainer, quiet
 
 ROWS = 20
@@ -39,27 +35,19 @@ class Tuned:
     seconds: float
 
 
-def fine_tune(
-    config: ScoreConfig,
-    run: Pretrained,
-    data: TaskInputs,
-    folder: ScoreFolder,
-    execution: Execution,
-    precision: Precision,
-    checkpoint: Path | None,
-    stop: StopSignal,
-) -> Tuned:
-    """Fine-tune from `checkpoint`, or from the start, to the last epoch or the early stop, and score test.
+def fine_tune(scoring: Scoring, data: TaskInputs) -> Tuned:
+    """Fine-tune from the checkpoint, or from the start, to the last epoch or the early stop, and score test.
 
     Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a logit is not finite.
     """
-    module = FineTuning(config, data, task_model(config, run, data))
+    config, folder, execution, checkpoint = scoring.config, scoring.folder, scoring.execution, scoring.checkpoint
+    module = FineTuning(config, data, task_model(config, scoring.run, data))
     module.log_every_steps = max(1, min(50, module.steps // ROWS))
     clock = Clock(config.fingerprint())
     metrics = MetricsFile(folder.metrics_file, from_step=0 if checkpoint is None else step_of(checkpoint))
     trainer = lightning_trainer(
         execution.device,
-        precision,
+        scoring.precision,
         folder.path,
         plugins=[DurableCheckpointIO()],
         devices=1,
@@ -68,7 +56,7 @@ def fine_tune(
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         logger=metrics,
-        callbacks=[Checkpointer(folder.checkpoints, stop, execution.checkpoint_seconds), clock],
+        callbacks=[Checkpointer(folder.checkpoints, scoring.stop, execution.checkpoint_seconds), clock],
     )
     batches = TaskBatches(module)
     try:
@@ -78,7 +66,7 @@ def fine_tune(
     finally:
         metrics.close()
     module.to("cuda" if execution.device == "cuda" else "cpu")
-    return Tuned(module, module.predict_test(precision), clock.seconds)
+    return Tuned(module, module.predict_test(scoring.precision), clock.seconds)
 
 
 def task_model(config: ScoreConfig, run: Pretrained, data: TaskInputs) -> TaskModel:

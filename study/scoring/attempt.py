@@ -1,0 +1,26 @@
+"""What an attempt at a score works with, by whichever protocol it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.memory import Precision
+from study.score_config import ScoreConfig
+from study.score_records import ScoreFolder
+from study.scoring.pretrained import Pretrained
+from study.training.execution import Execution
+from study.training.stopping import StopSignal
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What an attempt scores: a run, its folder, how it executes, the checkpoint that it goes on from, and what may stop it."""
+
+    config: ScoreConfig
+    run: Pretrained
+    folder: ScoreFolder
+    execution: Execution
+    precision: Precision
+    checkpoint: Path | None
+    stop: StopSignal
