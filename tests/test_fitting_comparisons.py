@@ -664,6 +664,8 @@ def test_shapes_of_one_target_that_are_no_size_are_said_not_to_be_compared(tmp_p
     assert told.startswith("How L1-H64-A2-F256 (")
     assert "; L2-H64-A2-F256 (" in told
     assert "are not within 5% of one size, so none is compared across a semicolon" in told
+    in_words = {**shapes, "iso_parameters": [f"{sum(sizes) / 2000}k"]}  # as sweep.yaml keeps it
+    assert told in undecided(replace(evidence, sweep={**evidence.sweep, "shapes": in_words}))
     near = {"iso_parameters": [sum(sizes) / 2]}
     assert not [line for line in undecided(replace(evidence, sweep={**evidence.sweep, "shapes": near})) if "asked for" in line]
 

@@ -26,6 +26,7 @@ from study.fitting.token_gains import Rise, TokenGain, rises_of, token_gains_of
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.grouping import grouped
+from study.quantities import read_count
 from study.records import cell_of
 from study.wording import budget_words, file_name
 
@@ -80,7 +81,8 @@ class Evidence:
     @property
     def iso_parameters(self) -> list[float]:
         """The sizes at which the sweep asks for shapes of equal parameters."""
-        return [float(target) for target in (self.sweep.get("shapes") or {}).get("iso_parameters") or ()]
+        targets = (self.sweep.get("shapes") or {}).get("iso_parameters") or ()
+        return [read_count("shapes.iso_parameters", str(target)) for target in targets]
 
     def panels(self) -> dict[str, tuple[Cell, ...]]:
         """The cells of each panel of a figure: one a family, or one a budget where that would be more than MOST_PANELS.
