@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from study.architecture import Architecture
 from study.errors import InputError
 from study.named_models import find, unknown
+from study.paths import pasted
 
 if TYPE_CHECKING:
     from study.folders.run import RunFolder
@@ -57,7 +58,7 @@ def _in_file(path: Path) -> Architecture:
     if "architecture" in values:
         return Architecture.parse(values["architecture"], place=f"{path}: architecture")
     if "shapes" in values:
-        raise InputError.at(str(path), f"is a sweep of many architectures; see `study plan {path}`")
+        raise InputError.at(str(path), f"is a sweep of many architectures; see `study plan {pasted(path)}`")
     return Architecture.parse(values, place=str(path))
 
 

@@ -1,7 +1,8 @@
-"""Paths as people write them."""
+"""Paths as people write them, and as they paste them."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from study.errors import InputError
@@ -13,3 +14,8 @@ def path_from(text: str, place: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError:
         raise InputError.at(place, f"{text!r} begins with a home that is nobody's; give the whole path") from None
+
+
+def pasted(path: Path) -> str:
+    """A path as a shell takes it, for a command that is told to be pasted."""
+    return shlex.quote(str(path))

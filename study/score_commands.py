@@ -48,6 +48,7 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
     """
     from rich.console import Console
 
+    from study.paths import pasted
     from study.scoring.launch import score_all
     from study.scoring.report import score_table, score_values
     from study.sweeping.resources import Resources
@@ -62,7 +63,7 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
     else:
         show(*score_table(scored, downstream))
         if (sweep := scored.target.sweep).answer_file.exists():
-            click.echo(f"to write the answer of {sweep.name} anew, with these scores: study report {sweep.path}")
+            click.echo(f"to write the answer of {sweep.name} anew, with these scores: study report {pasted(sweep.path)}")
 
 
 @click.command()

@@ -134,6 +134,7 @@ def launch(
     from rich.console import Console
 
     from study.ownership import HUNG_AFTER
+    from study.paths import pasted
     from study.quantities import plural, read_seconds
     from study.sweeping.launch import folder_of, launched
     from study.sweeping.sweep_files import read_sweep
@@ -146,7 +147,7 @@ def launch(
     with launched(spec, values, results, asked, console, track, lambda: _check_tasks(spec)) as unmirrored:
         if unmirrored:
             are = "is" if unmirrored == 1 else "are"
-            say(console, f"{plural(unmirrored, 'run')} {are} not in W&B yet: study sync {folder.path}")
+            say(console, f"{plural(unmirrored, 'run')} {are} not in W&B yet: study sync {pasted(folder.path)}")
         if spec.downstream is not None:
             from study.answering import report as write_report
             from study.scoring.report import score_launched
@@ -296,6 +297,7 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
     it.
     """
     from study.folders.sweep import SweepFolder
+    from study.paths import pasted
     from study.sweeping.steering import exclude as exclude_run
     from study.sweeping.steering import include
 
@@ -308,7 +310,7 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
     what = "counts again" if reason is None else "is left out"
     for each in found:
         sweep = SweepFolder.of(each)
-        click.echo(f"{each.run_id} {what} in {sweep.name}; to write its answer anew: study report {sweep.path}")
+        click.echo(f"{each.run_id} {what} in {sweep.name}; to write its answer anew: study report {pasted(sweep.path)}")
 
 
 SWEEP_COMMANDS = (plan, launch, report, status, stop, retry, exclude)

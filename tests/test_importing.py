@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
+import yaml
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 
@@ -89,7 +90,7 @@ def imported(place: Path, source: Path, into: Path) -> RunFolder:
 
 
 def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp_path: Path) -> None:
-    run = imported(place, saved(place, tmp_path / "bert"), tmp_path / "results" / "bert")
+    run = imported(place, saved(place, tmp_path / "bert"), tmp_path / "mine, theirs" / "bert")
     record = run.record()
     assert record is not None
     assert record.environment is not None
@@ -97,6 +98,9 @@ def test_a_model_of_transformers_predicts_as_it_did(study: Any, place: Path, tmp
     told = to_text(run, record).splitlines()
     assert any("Answers leave it out, stuck near the unigram entropy or above" in line for line in told)
     assert "  base: {architecture: {positions: 24}}" in told, "what is as usual a sweep file need not say"
+    lines = yaml.safe_load("\n".join(told[told.index("A sweep that begins with it or learns from it says:") + 1 :]))
+    assert lines["vary"] == {"recipe.start": ["fresh", str(run.path)]}
+    assert lines["data"]["tokenizer"]["path"] == str(tmp_path / "mine, theirs" / "bert" / "tokenizer.json")
     assert "30% of the text's tokens are [UNK]" in to_text(run, record.model_copy(update={"unknown_share": 0.3}))
     theirs = BertForMaskedLM.from_pretrained(tmp_path / "bert").eval()
     tokens = torch.randint(0, 200, (3, 12))

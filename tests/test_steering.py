@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import threading
 import time
 from dataclasses import replace
@@ -545,8 +546,9 @@ def test_each_validation_set_has_a_best_run_of_its_own(tmp_path: Path) -> None:
 
 
 def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
-    run(tmp_path, FakeExecutor(fails_when_deep), seeds=2)
-    folder, results = sweep_at(tmp_path), sweep_at(tmp_path).path.parent
+    place = tmp_path / "my study"
+    run(place, FakeExecutor(fails_when_deep), seeds=2)
+    folder, results = sweep_at(place), sweep_at(place).path.parent
     code, out, _ = study("status", folder.path)
     assert code == 0
     assert out.startswith("toy: 2 of 4 runs completed, nobody runs it now")
@@ -561,7 +563,9 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
     assert study("stop", folder.path)[1] == "toy: nobody runs it now\n"
     best = next(one.run_id for one in folder.records() if one.state == "COMPLETED")
     code, out, _ = study("exclude", best, "--reason", "odd", "--results", results)
-    assert out == f"{best} is left out in toy; to write its answer anew: study report {folder.path}\n"
+    told, _, command = out.strip().partition("; to write its answer anew: ")
+    assert told == f"{best} is left out in toy"
+    assert shlex.split(command) == ["study", "report", str(folder.path)], "as a shell reads it"
     code, out, _ = study("exclude", best, "--undo", "--results", results, "--json")
     assert json.loads(out)["excluded"] is None
     assert study("exclude", best, "--results", results)[0] == 2

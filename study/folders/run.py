@@ -18,6 +18,7 @@ from study.durable_files import json_of, sync_folder, write_atomically
 from study.errors import InputError
 from study.folders.files import Inside, file_once, read_as, reason_in
 from study.folders.work import WorkFolder
+from study.paths import pasted
 from study.records import RunRecord
 from study.schema import Count, Strict
 
@@ -194,6 +195,6 @@ class RunFolder(WorkFolder):
             losses: NDArray[np.float64] = np.load(self.validation_losses_file, allow_pickle=False)
         except (FileNotFoundError, ValueError, EOFError) as error:
             what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
-            remedy = f"fetch it, or leave the run out: study exclude {self.path} --reason ..."
+            remedy = f"fetch it, or leave the run out: study exclude {pasted(self.path)} --reason ..."
             raise InputError.at(str(self.validation_losses_file), f"{what}, and comparisons need it; {remedy}") from None
         return losses

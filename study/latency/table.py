@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from study.durable_files import json_of, write_atomically
 from study.errors import InputError
+from study.paths import pasted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +71,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
     found = [path] if path.is_file() else sorted(path.glob("table.csv")) or sorted(path.glob("*/table.csv"))
     if not found:
-        remedy = "measure one: study latency --models bert-tiny,bert-mini,bert-small,bert-medium --out " + str(path)
+        remedy = f"measure one: study latency --models bert-tiny,bert-mini,bert-small,bert-medium --out {pasted(path)}"
         raise InputError.at(str(path), f"holds no latency table; {remedy}")
     if len(found) > 1:
         raise InputError.at(str(path), f"holds {len(found)} latency tables; give one of {', '.join(map(str, found))}")

@@ -17,7 +17,7 @@ from study.errors import InputError, Problem, of_each, told_together
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.grouping import grouped
-from study.paths import path_from
+from study.paths import pasted, path_from
 from study.quantities import count_text
 from study.records import RunRecord, cell_of, ledger
 from study.score_config import GRID, Downstream
@@ -223,5 +223,5 @@ def held(sweep: SweepFolder) -> Iterator[None]:
             finally:
                 sweep.scoring_stop_file.unlink(missing_ok=True)
     except Timeout:
-        message = f"is being scored by another process; wait for it, or stop it: study stop {sweep.path}"
+        message = f"is being scored by another process; wait for it, or stop it: study stop {pasted(sweep.path)}"
         raise InputError.at(str(sweep.path), message) from None

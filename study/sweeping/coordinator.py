@@ -26,6 +26,7 @@ from study.folders.metrics import newest_values
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.named_records import teacher_architecture
+from study.paths import pasted
 from study.records import RunRecord, cell_of, counts_of, timestamp
 from study.sweeping.deaths import Deaths, GivenUp
 from study.sweeping.plan import Plan
@@ -99,7 +100,7 @@ def held(folder: SweepFolder) -> Iterator[None]:
     except Timeout:
         holder = folder.holder() or {}
         who = f"process {holder.get('pid', '?')} on {holder.get('hostname', '?')} since {holder.get('since', '?')}"
-        remedy = f"wait for it, or stop it: study stop {folder.path}"
+        remedy = f"wait for it, or stop it: study stop {pasted(folder.path)}"
         raise InputError.at(str(folder.path), f"is being run by {who}; {remedy}") from None
     except OSError as error:
         remedy = "give another folder with --results"

@@ -109,9 +109,9 @@ def to_text(run: RunFolder, record: RunRecord) -> str:
             *([f"Of {data.corpus}: {unread}"] if (unread := data.tokenizer.unread(record.unknown_share)) else []),
             *([f"Answers leave it out, {record.exclusion}: name its folder to score it"] if record.exclusion else []),
             "A sweep that begins with it or learns from it says:",
-            f"  data: {{tokenizer: {_in_a_line(data.tokenizer.model_dump())}}}",
-            *([f"  base: {{architecture: {_in_a_line(base)}}}"] if base else []),
-            f"  vary: {{recipe.start: [fresh, {run.path}]}}",
+            f"  data: {_in_a_line({'tokenizer': data.tokenizer.model_dump()})}",
+            *([f"  base: {_in_a_line({'architecture': base})}"] if base else []),
+            f"  vary: {_in_a_line({'recipe.start': ['fresh', str(run.path)]})}",
         ]
     )
 
