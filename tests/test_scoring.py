@@ -20,6 +20,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import pytest
 import torch
+from filelock import Timeout
 
 from study.errors import PREEMPTED_EXIT, InputError
 from study.fitting.ledgers import usable
@@ -597,6 +598,14 @@ def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, m
         coordinator_of(subject, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     assert len(scores_of(subject.run.folder)) == 3
     assert not stop(folder)
+
+
+def test_a_lock_that_scoring_waits_for_in_vain_is_not_told_as_another_scorer(subject: Subject) -> None:
+    folder = SweepFolder.of(subject.run.folder)
+    with pytest.raises(Timeout), held(folder):
+        raise Timeout("a lock of the cache")
+    with held(folder), pytest.raises(InputError, match="is being scored by another process; wait for it, or stop it"):
+        held(folder).__enter__()
 
 
 def test_scores_that_are_there_are_those_asked_for(subject: Subject) -> None:

@@ -215,13 +215,15 @@ def slots_for(scores: int, resources: Resources) -> list[Slot]:
 @contextmanager
 def held(sweep: SweepFolder) -> Iterator[None]:
     """Hold the lock of a sweep's scores, which the kernel lets go of when the process dies."""
+    lock = FileLock(sweep.scoring_lock_file, timeout=LOCK_SECONDS)
     try:
-        with FileLock(sweep.scoring_lock_file, timeout=LOCK_SECONDS):
-            sweep.scoring_stop_file.unlink(missing_ok=True)  # left for a scorer that was killed
-            try:
-                yield
-            finally:
-                sweep.scoring_stop_file.unlink(missing_ok=True)
+        lock.acquire()
     except Timeout:
         message = f"is being scored by another process; wait for it, or stop it: study stop {pasted(sweep.path)}"
         raise InputError.at(str(sweep.path), message) from None
+    try:
+        sweep.scoring_stop_file.unlink(missing_ok=True)  # left for a scorer that was killed
+        yield
+    finally:
+        sweep.scoring_stop_file.unlink(missing_ok=True)
+        lock.release()
