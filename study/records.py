@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from study.architecture import Architecture
 from study.config import LEFT_OUT, RunConfig, as_told, fingerprint_of
@@ -59,6 +59,11 @@ class Environment(Strict):
     study: str
 
 
+def _measured(speed: object) -> object:
+    """A speed, None for the 0 that earlier versions told of runs without steps."""
+    return speed or None
+
+
 class RunRecord(Strict):
     """The one row that a finished or failed run leaves; what was not reached is None, never zero.
 
@@ -70,7 +75,7 @@ class RunRecord(Strict):
     known. `unknown_share` is that of [UNK] among the tokens of the train split; records of earlier versions do not tell it.
     `wall_seconds` sums the attempts' training time, validation included, of which `start_seconds` went by until each attempt's
     first step had ended, kernels being built; records of earlier versions do not tell it. `tokens_per_second` is of the steps
-    after that (`seconds_per_step`).
+    after that (`seconds_per_step`); a run that took none has no such speed.
 
     A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
     what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
@@ -108,7 +113,7 @@ class RunRecord(Strict):
     train_flops_6n_non_embedding: float
     wall_seconds: float | None = None
     start_seconds: float | None = None
-    tokens_per_second: float | None = None
+    tokens_per_second: Annotated[float | None, BeforeValidator(_measured)] = None
     peak_memory_bytes: int | None = None
     weights_sha256: str | None = None
     attempts: int

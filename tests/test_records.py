@@ -50,6 +50,11 @@ def record(**changes: Any) -> RunRecord:
     return RunRecord.parse(values | changes)
 
 
+def test_a_run_of_no_steps_has_no_speed_in_records_of_earlier_versions_either() -> None:
+    assert record(tokens_per_second=0.0).tokens_per_second is None
+    assert record(tokens_per_second=12.5).tokens_per_second == 12.5
+
+
 def at_once(write: Callable[[int], Any]) -> list[Any]:
     """What many threads get that call `write` at the same moment."""
     barrier = Barrier(WRITERS)

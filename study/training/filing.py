@@ -149,6 +149,7 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
     if outcome.trained is not None:
         validation, seconds, start = outcome.trained.validation, outcome.trained.seconds, outcome.trained.start_seconds
         own_steps = facts["spent_tokens"] / config.recipe.batch_tokens
+        per_step = seconds_per_step(seconds, start, own_steps) if own_steps else None
         facts |= {
             "loss_nats": validation.loss,
             "loss_standard_error_nats": validation.standard_error,
@@ -157,7 +158,7 @@ def _facts(outcome: Outcome, training: Training, teacher: Architecture | None) -
             "stuck_at_unigram": validation.loss > (1 - UNIGRAM_MARGIN) * training.prepared.unigram_entropy_nats,
             "wall_seconds": seconds,
             "start_seconds": start,
-            "tokens_per_second": config.recipe.batch_tokens / seconds_per_step(seconds, start, own_steps) if own_steps else 0.0,
+            "tokens_per_second": None if per_step is None else config.recipe.batch_tokens / per_step,
         }
     return facts
 
