@@ -10,15 +10,20 @@ from dataclasses import replace
 from itertools import product
 from math import log2
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from study.config import RunConfig
 from study.errors import InputError
 from study.findings import loss_findings
-from study.fitting.cells import cells_of, setting_columns
+from study.fitting.cells import Cell, cells_of, setting_columns
+from study.fitting.comparisons import compare
 from study.fitting.evidence import Evidence, gather, save_fits
+from study.fitting.families import Family
+from study.fitting.learning_rates import RateSearch, TriedRate
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.rankings import gains_of
 from study.fitting.reading import Source, Table, read_columns
@@ -685,6 +690,67 @@ def test_pairs_that_rates_between_those_tried_would_move_out_of_their_interval_a
     (line,) = told(1.1 * half)
     assert f"{pair.first} minus {pair.second} {signed(pair.difference.low_nats - 0.1 * half)} in place of" in line
     assert line.startswith("What rates between those tried would give; by the vertices in the table of cells they move ")
+
+
+def choices_told(evidence: Evidence) -> list[str]:
+    return [line for line in undecided(evidence) if line.startswith("Whether the first seed chose the best of the rates tried")]
+
+
+def test_decided_pairs_that_another_rate_would_leave_open_are_told(tmp_path: Path) -> None:
+    evidence = evidence_of(depth_or_width(tmp_path / "s", Law(depth_effect=0.5), budgets=(1e6,)))
+    decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
+    pair = next(pair for pair in decided if not pair.first_is_lower)
+    higher, lower = (next(c for c in evidence.cells if c.name == name) for name in (pair.first_cell, pair.second_cell))
+    assert lower.loss_nats is not None
+    assert pair.difference.high_nats is not None
+    half = pair.difference.high_nats - pair.difference.estimate_nats
+
+    def told(above: float, **changes: Any) -> list[str]:
+        rates = [TriedRate(1e-3, "", 9.0, None), TriedRate(8e-3, "", lower.losses.mean() + above, None)]
+        tried = (*(rate for rate in higher.rates.tried if rate.learning_rate == higher.rates.chosen), *rates)
+        changed = replace(higher, rates=replace(higher.rates, tried=tuple(replace(rate, **changes) for rate in tried)))
+        return choices_told(replace(evidence, cells=tuple(changed if c is higher else c for c in evidence.cells)))
+
+    assert choices_told(evidence) == []
+    assert told(2 * half) == []
+    (line,) = told(0.5 * half)  # of one seed beside two the interval is 1.22 times as wide
+    assert f": 1 of {len(decided)} decided pairs would be open at the rate that it ranks next for the higher side" in line
+    assert line.endswith(f": {pair.first} at 0.008 minus {pair.second} {signed(0.5 * half)} nats at {pair.family}.")
+    (line,) = told(-0.5)
+    assert f"minus {pair.second} -0.5000 nats" in line
+    assert told(0.5 * half, exclusion="stuck") == []
+
+
+def test_cells_of_equal_loss_are_told_apart_by_a_choice_of_rates_that_is_told(evidence: Evidence) -> None:
+    """Of twelve seeds at rates that one of them chose, equal cells are told apart far more often than at 5%, but not untold."""
+    random, decided, untold = np.random.default_rng(0), 0, 0
+    plain = [cell for cell in evidence.cells if cell.budget.amount == 1e6][:2]
+    for _ in range(150):
+        comparisons = compare((Family("one size", plain[0].budget, tuple(cells := [tuned(cell, random) for cell in plain])),))
+        found = replace(evidence, cells=tuple(cells), comparisons=comparisons)
+        if comparisons.pairs[0].status == "decided":
+            decided += 1
+            untold += not choices_told(found)
+    assert decided > 0.12 * 150
+    assert untold < 0.08 * 150
+
+
+def tuned(cell: Cell, random: np.random.Generator) -> Cell:
+    """The cell with twelve seeds at the one of five rates that the first seed likes best, of a best loss of 4 nats.
+
+    Its curve rises by one deviation over seeds for a doubling of the rate, from an optimum anywhere.
+    """
+    rise = (np.arange(5) - 2 - random.uniform(-0.5, 0.5)) ** 2
+    losses = 4 + 0.1 * (rise - rise.min() + random.normal(size=(12, 5)))
+    tried = tuple(TriedRate(1e-3 * 2**place, "", float(loss), None) for place, loss in enumerate(losses[0]))
+    best = int(losses[0].argmin())
+    return replace(
+        cell,
+        rates=RateSearch(tried, "bracketed", tried[best].learning_rate),
+        runs=tuple(map(str, range(12))),
+        seeds=tuple(range(12)),
+        losses=losses[:, [best]] + random.normal(0, 0.1, SEQUENCES),
+    )
 
 
 def test_where_rates_keep_cells_from_comparisons_the_answer_says_what_lets_them_in(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ METHOD = (
     f"above {ALIKE_ABOVE:.0%}), else of each cell its own; seeds are taken as independent between cells. 95% intervals "
     "of the sum of two Student's variables, of the sequences and of the seeds (Behrens and Fisher), one pair at a time; a pair "
     "is decided where Holm's adjusted p, over all pairs, is below 5%. The first seed also chose the learning rate, which makes "
-    "its loss too low, by the more the wider the seeds of a cell scatter."
+    "its loss too low, by the more the wider the seeds of a cell scatter. Intervals are of the chosen rates, and say nothing "
+    "of a better one that this seed passed over."
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import compress
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -52,6 +53,12 @@ class RateSearch:
     def bracketed(self) -> bool:
         """Whether worse rates were tried on both sides of the chosen one, or none was needed."""
         return self.status in ("bracketed", "untrained")
+
+    @property
+    def next_best(self) -> TriedRate | None:
+        """The rate of the lowest loss at the first seed but for the chosen one; None where no other has a usable run."""
+        others = [rate for rate in self.tried if rate.learning_rate != self.chosen and rate.exclusion is None]
+        return min(others, key=lambda rate: rate.loss_nats or inf, default=None)
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,13 @@ def sequences_that_would_decide(difference: Difference, seeds: Sequence[SeedVari
     return None
 
 
+def tells_apart(estimate_nats: float, noise: Difference, seeds: Sequence[SeedVariance], n_seeds: Sequence[int]) -> bool:
+    """Whether an estimate would be told from zero at 5%, over the sequences of another difference and with so many seeds."""
+    over_seeds = _over_seeds((1.0, -1.0), n_seeds, seeds)
+    freedoms = [of_cells.degrees_of_freedom for of_cells in over_seeds]
+    return _decides(replace(noise, estimate_nats=estimate_nats), 1, list(over_seeds.values()), freedoms, 1)
+
+
 def _decides(
     difference: Difference, times: int, over_seeds: Sequence[float], seed_freedoms: Sequence[float], comparisons: int
 ) -> bool:
