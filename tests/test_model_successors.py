@@ -11,6 +11,7 @@ from torch import Tensor
 
 from study.architecture import Architecture
 from study.errors import InputError
+from study.model import norm as norms
 from study.model.encoder import FeedForward, at_positions
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.norm import norm
@@ -152,3 +153,15 @@ def test_a_unit_stream_is_that_of_bert_where_nothing_is_projected() -> None:
     architecture = Architecture(depth=1, width=16, heads=2, ffn=32, vocabulary=100, positions=16)
     bert, unit = MaskedLanguageModel(architecture), MaskedLanguageModel(architecture, initialisation="unit_stream")
     assert all(torch.equal(weights, unit.get_parameter(name)) for name, weights in bert.named_parameters())
+
+
+@pytest.mark.parametrize("changes", [{}, *KINDS.values()], ids=["BERT", *KINDS])
+def test_every_layer_on_a_gpu_reads_one_dtype_that_of_the_tables_in_pre_norm(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer that read another would be compiled once more; sums in bf16 over all layers would lose what late ones add."""
+    monkeypatch.setattr(norms, "rounds", lambda x: torch.is_autocast_enabled(x.device.type))
+    one = model(**changes)
+    with torch.autocast("cpu", torch.bfloat16):
+        read = {stream.dtype for stream in one.encoder.layers(tokens())[:-1]}
+    assert read == {torch.float32 if one.architecture.norm == "pre" else torch.bfloat16}

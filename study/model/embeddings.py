@@ -20,13 +20,16 @@ from study.model.norm import norm
 class Embeddings(nn.Module):
     """Sum of the token, position and segment tables, a norm (in pre-norm where one is asked for), dropout and projection.
 
-    The projection is that of ALBERT (Lan et al. 2020, arXiv:1909.11942, section 3.1): tables of width E, then E → H.
+    The projection is that of ALBERT (Lan et al. 2020, arXiv:1909.11942, section 3.1): tables of width E, then E → H. The
+    residual stream begins in the precision that it keeps: in pre-norm, which only ever adds to it, in that of the tables, in
+    post-norm in that of the norms, so that every layer reads one dtype and is compiled once.
     """
 
     def __init__(self, architecture: Architecture, dropout: float) -> None:
         super().__init__()
         a = architecture
         width = a.table_width
+        self.pre_norm = a.norm == "pre"
         self.token = nn.Embedding(a.vocabulary, width)
         self.position = nn.Embedding(a.positions, width) if a.position_encoding == "learned" else None
         self.segment = nn.Embedding(a.segments, width) if a.segments else None
@@ -47,10 +50,8 @@ class Embeddings(nn.Module):
         if offsets:
             embedded_BxSxE = embedded_BxSxE + functools.reduce(torch.add, offsets)
         normed_BxSxE: Tensor = self.dropout(self.norm(embedded_BxSxE))
-        if self.projection is None:
-            return normed_BxSxE
-        projected_BxSxH: Tensor = self.projection(normed_BxSxE)
-        return projected_BxSxH.to(embedded_BxSxE.dtype)  # the residual stream begins in the precision of the tables
+        begun_BxSxH: Tensor = normed_BxSxE if self.projection is None else self.projection(normed_BxSxE)
+        return begun_BxSxH.to(embedded_BxSxE.dtype if self.pre_norm else normed_BxSxE.dtype)
 
 
 def initialise_unit_stream(embeddings: Embeddings) -> None:
