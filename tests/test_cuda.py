@@ -14,6 +14,9 @@ from study.config import RunConfig
 from study.data.masking import Masker
 from study.errors import InputError
 from study.folders.run import RunFolder
+from study.model import norm
+from study.model.encoder import Block
+from study.model.lightning import MaskedLanguageModelling
 from study.named_models import named
 from study.records import Kernels
 from study.training.execution import Execution, can_compile, resolve_kernels
@@ -68,6 +71,34 @@ def cuda_config(corpus: Path, kind: dict[str, Any] | None = None, **recipe: Any)
 def taught(corpus: Path, teacher: RunFolder) -> RunConfig:
     named = f"{teacher.path}:weight=0.7:temperature=2"
     return config(corpus, architecture={"depth": 1, "width": 8}, recipe={"teacher": named})
+
+
+def kept_in_fp32(corpus: Path) -> tuple[int, int]:
+    """How many tensors of the stream's size a fused block keeps for its backward pass in fp32, where norms are rounded, and in
+    all.
+    """
+    kept: list[torch.dtype] = []
+    plain = config(corpus, architecture={"width": 768, "heads": 12, "ffn": 3072})
+    module = MaskedLanguageModelling(plain, Masker(plain.masking, 3, 4, (0, 1, 2, 3, 4), 200), kernels="compiled")
+    module.setup("fit")
+    norm.rounds = lambda x: torch.is_autocast_enabled(x.device.type)
+    block = Block(plain.architecture, dropout=0.0)
+    block.compile(backend="aot_eager_decomp_partition", dynamic=False)
+    stream = torch.randn(2, 16, 768).bfloat16().requires_grad_()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.extend([tensor.dtype] * (tensor.shape == stream.shape))
+        return tensor
+
+    with torch.autocast("cpu", torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        block(stream, None)
+    return kept.count(torch.float32), len(kept)
+
+
+def test_fused_blocks_keep_no_number_of_the_stream_in_fp32(corpus: Path) -> None:
+    in_fp32, kept = apart(kept_in_fp32, corpus)
+    assert in_fp32 == 0
+    assert kept > 0
 
 
 def test_kernels_are_eager_on_cpu_and_refused_where_they_cannot_run(corpus: Path) -> None:

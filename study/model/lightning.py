@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
+from torch._functorch import config as functorch
 
 from study.config import RunConfig
 from study.data.masking import IGNORED, MaskedBatch, Masker
@@ -112,6 +113,7 @@ class MaskedLanguageModelling(pl.LightningModule):
                 multiply_through_onednn(model)
         if self.fused and stage == "fit":
             torch._dynamo.config.optimize_ddp = False  # it would cut up what is smaller than a model already
+            functorch.ban_recompute_used_far_apart = False  # else a norm keeps in fp32 what kept bf16 makes again
             for model in models:
                 for block in (model.encoder.embeddings, *model.encoder.blocks):
                     block.compile(dynamic=False)
