@@ -13,7 +13,7 @@ from study.architecture import Architecture
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.model import linear
-from study.model.linear import Linear, multiply_through_onednn
+from study.model.linear import ALIGNED, Linear, aligned_product, multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
 from study.sweeping.executors import choosing
 from study.sweeping.executors.slots import Slot
@@ -226,3 +226,22 @@ def test_compiled_kernels_are_refused_before_a_sweep_starts_where_nothing_can_bu
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(InputError, match=r"--kernels: compiled needs a C compiler and Python's headers"):
         plan(sweep(corpus), tmp_path, Resources(device="cpu", kernels="compiled"))
+
+
+@pytest.mark.parametrize("outputs", [16, 18])
+@pytest.mark.parametrize("biased", [True, False])
+def test_an_aligned_product_is_torchs_with_its_gradients(outputs: int, biased: bool) -> None:
+    def operands() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        return drawn(3, 7, 24).requires_grad_(), drawn(outputs, 24).requires_grad_(), bias.clone() if biased else None
+
+    bias = drawn(outputs).requires_grad_()
+    found, expected = operands(), operands()
+    ours, theirs = aligned_product(*found), torch.nn.functional.linear(*expected)
+    torch.testing.assert_close(ours, theirs)
+    assert ours.stride(-2) % ALIGNED == 0
+    upstream = drawn(3, 7, outputs)
+    gradients = [
+        torch.autograd.grad(product, [operand for operand in given if operand is not None], upstream)
+        for product, given in ((ours, found), (theirs, expected))
+    ]
+    torch.testing.assert_close(*gradients)
