@@ -224,10 +224,14 @@ KERNELS = {
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel": "products",
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>": "products",
     "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0": "attention",
+    "void cudnn::fusion::compute_dot_do_o_specialized<true>": "attention",
+    "void cudnn::fusion::convert_dq_to_16bits<__nv_bfloat16, 64>": "attention",
     "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<64, cutlass::bfloat16_t>": "attention",
     "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float, 4>>": "the optimiser",
     "triton_red_fused__log_softmax__to_copy_nll_loss_forward_2": "the loss over the logits",
     "triton_poi_fused_embedding_dense_backward_1": "the token table",
+    "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>": "the masks",
+    "void at::native::bitonicSortKVInPlace<2, -1, 16, 16, long, long>": "the masks",
     "triton_per_fused__to_copy_add_native_layer_norm_0": "norms, GELU and sums",
 }
 """Names of kernels as CUDA's libraries, torch and Inductor give them on a GPU of the Hopper generation, and their kinds."""

@@ -20,11 +20,12 @@ _OPERATIONS = {
 }
 
 _KERNELS = {
-    ATTENTION: ("flash", "fmha", "sdpa", "cudnn_generated"),  # before the products, whose library flash's kernels name, too
+    ATTENTION: ("flash", "fmha", "sdpa", "cudnn"),  # before the products, whose library flash's kernels name, too
     PRODUCTS: ("gemm", "nvjet", "cutlass", "splitk"),
     "the optimiser": ("adam", "multi_tensor_apply", "lpnorm"),
     "the loss over the logits": ("softmax", "nll_loss"),
     "the token table": ("embedding",),
+    "the masks": ("topk", "sort", "distribution", "scatter_gather"),
 }
 """Parts of the names of CUDA kernels: cuBLAS's, cuDNN's, flash attention's, torch's own, and those that Inductor fuses, which
 name the operations in them."""
