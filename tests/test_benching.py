@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
+from itertools import groupby
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +26,7 @@ from study.benching.step_profile import kernel_kind, kind_of, seconds_by_kind, s
 from study.benching.tables import as_line, as_markdown, as_text
 from study.counting import flops_per_token
 from study.errors import InputError
+from study.memory import Step, training_memory
 from study.named_models import named
 from study.plotting import roofline as roofline_figure
 from study.plotting import training_speed
@@ -277,6 +280,37 @@ def test_a_step_that_was_profiled_is_told_beside_its_row(tmp_path: Path) -> None
     assert row["sentence"] == f"1x32, 4 x 16: {told}"
     assert told in as_text("train", [row])
     assert "sentence" not in training_row(CASE, known_rounds(), None)
+
+
+def test_on_a_gpu_what_compiles_starts_at_once_and_other_peers_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Watched:
+        def __init__(self, case: Case) -> None:
+            self.case = case
+
+        def start(self, name: str) -> None:
+            told.append(f"start {name}")
+
+        def warm_up(self, name: str) -> None:
+            told.append(f"warm up {name}")
+
+    training._warm_up([Watched(cases_of_models(1, 0.0)[0])], together=True)  # type: ignore[list-item]
+    built = ["ours", "trainer_compiled", "profiled"]
+    others = [f"{what} {name}" for name in ("loop", "trainer", "matmul") for what in ("start", "warm up")]
+    assert told == [*(f"start {name}" for name in built), *others, *(f"warm up {name}" for name in built)]
+
+
+def test_a_wave_of_models_fits_into_80_gb_with_one_peer() -> None:
+    """A peer predicts at every token; each of ours is there once more for its profile."""
+    for _, wave in groupby(cases_of_models(1, 0.0), key=lambda case: case.wave):
+        ours = peer = 0
+        for case in wave:
+            step = Step(case.batch, case.sequence_length, case.predictions, case.dtype, device="cuda", graphed=True)
+            dense = replace(step, predictions=case.sequence_length, graphed=False)
+            ours += 2 * training_memory(case.architecture, step).total
+            peer = max(peer, training_memory(case.architecture, dense).total)
+        assert ours + peer < 80e9
 
 
 def test_the_operations_of_a_step_take_at_most_the_step(tmp_path: Path) -> None:

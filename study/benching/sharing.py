@@ -15,6 +15,7 @@ from study.benching.cases import Case
 from study.benching.figures import Tell
 from study.benching.gate import Contender, ContenderError, Order, RoundTime, load
 from study.benching.training import WARM_UP
+from study.machine import cores
 from study.memory import Device, Precision
 from study.named_models import named
 
@@ -50,7 +51,8 @@ def _throughputs(case: Case, runs: tuple[int, ...], mps: bool) -> Iterator[dict[
             with _service(mps, folder) as environment, _crowd() as crowd:
                 for number in range(max(runs)):
                     target, log = "study.benching.contenders.ours", folder / f"{number}.log"
-                    crowd.append(Contender(target, (case, folder), log, environment))
+                    builders = {} if crowd else {"TORCHINDUCTOR_COMPILE_THREADS": str(cores())}
+                    crowd.append(Contender(target, (case, folder), log, environment | builders))
                     if number == 0:
                         crowd[0].ready()  # it compiles what the others then find on the disk
                 for contender in crowd[1:]:

@@ -24,6 +24,9 @@ count only where they are as long as a round, which a cold cache does not show i
 PROFILED = "profiled"
 """The contender that tells where a step of ours goes; it takes no turns."""
 
+BUILT = ("ours", "trainer_compiled", PROFILED)
+"""The contenders that build their kernels on CUDA, which takes most of a start and little of the device."""
+
 WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
 """The round that does not count: compiling, capturing and the allocator's growth are over then."""
 
@@ -97,7 +100,8 @@ def peers_of(case: Case) -> tuple[str, ...]:
 def measure_training(cases: Sequence[Case], rounds: int, tell: Tell) -> None:
     """Measure every case against its peers and tell its row; what fails is told in the row.
 
-    On CUDA the contenders of a wave start together, since compiling them side by side saves most of the time.
+    On CUDA what compiles starts together in a wave, which saves most of the time; meanwhile the peers that do not start one
+    by one, so that the device holds what one of them keeps for its first backward pass, and not what all do.
     """
     load()
     for _, grouped in groupby(cases, key=lambda case: case.wave):
@@ -119,12 +123,13 @@ def measure_training(cases: Sequence[Case], rounds: int, tell: Tell) -> None:
 def _warm_up(stands: list[Stand], together: bool) -> None:
     profiled = (PROFILED,) if together else ()
     names = [(stand, name) for stand in stands for name in ("ours", *peers_of(stand.case), "matmul", *profiled)]
-    if together:
-        for stand, name in names:
-            stand.start(name)
-    for stand, name in names:
-        if not together:
-            stand.start(name)
+    early = [each for each in names if together and each[1] in BUILT]
+    for stand, name in early:
+        stand.start(name)
+    for stand, name in (each for each in names if each not in early):
+        stand.start(name)
+        stand.warm_up(name)
+    for stand, name in early:
         stand.warm_up(name)
 
 
