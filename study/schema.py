@@ -6,7 +6,7 @@ import difflib
 import math
 import reprlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import UnionType
 from typing import Annotated, Any, Self, TypeVar, get_args
@@ -259,16 +259,22 @@ def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
 
 
 def set_path(values: dict[str, Any], path: str, value: object) -> None:
-    """Put `value` at the dotted `path`, making the mappings on the way.
+    """Put `value` at the dotted `path`, as `set_below` does."""
+    set_below(values, path.split("."), value)
+
+
+def set_below(values: dict[str, Any], keys: Sequence[str], value: object) -> None:
+    """Put `value` below these keys, which may hold dots themselves, making the mappings on the way.
 
     Raises InputError where a scalar stands in the way.
     """
-    *way, last = path.split(".")
+    *way, last = keys
     here = values
     for depth, part in enumerate(way):
         below = here.setdefault(part, {})
         if not isinstance(below, dict):
-            raise InputError.at(path, f"{'.'.join(way[: depth + 1])} is {shown(below)}, nothing can be set below it")
+            told = f"{'.'.join(way[: depth + 1])} is {shown(below)}, nothing can be set below it"
+            raise InputError.at(".".join(keys), told)
         here = below
     here[last] = value
 

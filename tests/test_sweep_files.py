@@ -81,6 +81,7 @@ def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> 
         ("base..x=3", "'base..x=3'", "write key.path=value"),
         ("seeds=[1", "seeds", "is not a YAML value"),
         ("seeds.more=1", "seeds.more", "seeds is 2, nothing can be set below it"),
+        ("masking.rate.more=1", "masking.rate.more", "masking.rate is 0.2, nothing can be set below it"),
         ("sedes=3", "sedes", "did you mean 'seeds'?"),
         ("base.recipe.lerning_rate=1", "base.recipe.lerning_rate", "did you mean 'learning_rate'?"),
         ("vary.architecture.pooler=[true, false]", "vary.architecture.pooler", "changes no run"),
@@ -89,7 +90,7 @@ def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> 
     ],
 )
 def test_an_override_that_cannot_be_is_named(override: str, place: str, message: str, tmp_path: Path) -> None:
-    file = write_sweep(tmp_path / "x.yaml", tmp_path / "text.txt", seeds=2)
+    file = write_sweep(tmp_path / "x.yaml", tmp_path / "text.txt", seeds=2, masking={"rate": 0.2})
     with pytest.raises(InputError) as caught:
         read_sweep(file, (override,))
     assert [problem.place for problem in caught.value.problems] == [place]

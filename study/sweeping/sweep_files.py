@@ -16,7 +16,7 @@ from study.errors import InputError, Problem
 from study.folders.sweep import SweepFolder
 from study.named_runs import NO_RUN
 from study.recipe import Recipe
-from study.schema import flatten, nearest, number_in, shown, whole
+from study.schema import flatten, nearest, number_in, set_below, shown, whole
 from study.sweeping.plan import solved
 from study.sweeping.shape_spec import LARGEST, Shapes, why_beyond
 from study.sweeping.spec import PARTS, Budgets, SweepSpec
@@ -109,14 +109,7 @@ def _override(values: dict[str, Any], override: str) -> None:
         raise InputError.at(path, str(error.problem)) from None
     except (yaml.YAMLError, ValueError):
         raise InputError.at(path, f"{shown(text)} is not a YAML value") from None
-    *way, last = _keys_of(path)
-    here = values
-    for key in way:
-        below = here.setdefault(key, {})
-        if not isinstance(below, dict):
-            raise InputError.at(path, f"{key} is {shown(below)}, nothing can be set below it")
-        here = below
-    here[last] = value
+    set_below(values, _keys_of(path), value)
 
 
 def _keys_of(path: str) -> list[str]:
