@@ -6,6 +6,7 @@ import json
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -229,6 +230,19 @@ def test_a_logarithmic_axis_leaves_out_what_is_not_positive(made: SweepFolder) -
     assert explorer.why_none_shown(below, log_x=True, log_y=False) == ""
     assert "Of 1 run here none is positive" in explorer.why_none_shown(below, log_x=False, log_y=True)
     assert "Untick “log y” to see them." in explorer.why_none_shown(below, log_x=False, log_y=True)
+
+
+def test_a_logarithmic_axis_has_no_more_ticks_than_labels_and_one_at_each_decade(made: SweepFolder) -> None:
+    data = explorer.frame(runs_in({"made": made})[0], "train_flops", "loss_nats", "seed")
+
+    def ticks(low: float, high: float) -> list[float] | None:
+        at = data.assign(x=np.geomspace(low, high, len(data)))
+        values = explorer.draw(at, "FLOPs", "nats", "seed").to_dict()["encoding"]["x"]["axis"].get("values")
+        return values and [value for value in values if low <= value <= high]
+
+    assert ticks(1.4e11, 1.3e13) == [2e11, 5e11, 1e12, 2e12, 5e12, 1e13]
+    assert ticks(1e6, 1e10) == [1e6, 1e7, 1e8, 1e9, 1e10]
+    assert ticks(1e6, 1.9e6) is None, "few places are round there, and Vega finds others"
 
 
 def test_runs_without_one_of_the_quantities_are_no_points(made: SweepFolder) -> None:

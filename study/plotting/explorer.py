@@ -5,8 +5,10 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 import seaborn as sns
+from altair.utils.schemapi import UndefinedType
 
 from study.fitting.ledgers import reasons_told
+from study.plotting.style import log_locator
 from study.quantities import plural
 from study.wording import of_flops
 
@@ -105,12 +107,24 @@ def _title(data: pd.DataFrame, not_positive: int) -> str:
 def _axis(data: pd.DataFrame, name: str, title: str, is_log: bool) -> alt.X | alt.Y:
     kind = alt.X if name == "x" else alt.Y
     scale = alt.Scale(type="log", nice=False, padding=20) if is_log else alt.Scale(zero=False, padding=20)
-    axis = counted(title) if data[name].max() >= MANY_OF else alt.Axis(format=".4~g")
+    ticks = log_ticks(data[name]) if is_log else alt.Undefined
+    axis = counted(title, ticks) if data[name].max() >= MANY_OF else alt.Axis(format=".4~g", values=ticks)
     return kind(f"{name}:Q", title=title, scale=scale, axis=axis)
 
 
-def counted(title: str) -> alt.Axis:
+def log_ticks(values: pd.Series[float]) -> list[float] | UndefinedType:
+    """Where a logarithmic axis of these values has ticks; within a factor 2 Vega's own.
+
+    Those are so many over a wider range that Vega drops the labels of decades, too.
+    """
+    low, high = values.min(), values.max()
+    if not high >= 2 * low:
+        return alt.Undefined
+    return [float(place) for place in log_locator(low, high).tick_values(low, high)]
+
+
+def counted(title: str, ticks: list[float] | UndefinedType) -> alt.Axis:
     """An axis in k, M, B (of FLOPs G) and T, and beyond in powers of ten, as those that study.plotting.style makes."""
     short = "format(datum.value, '~s')" if of_flops(title) else "replace(format(datum.value, '~s'), 'G', 'B')"
     words = f"datum.value < 1e15 ? {short} : replace(format(datum.value, '~e'), '+', '')"
-    return alt.Axis(labelExpr=words, labelSeparation=8)
+    return alt.Axis(labelExpr=words, labelSeparation=8, values=ticks)

@@ -12,7 +12,7 @@ import pandas as pd
 from study.config import run_words
 from study.errors import UNREADABLE
 from study.folders.sweep import SweepFolder
-from study.plotting.explorer import counted
+from study.plotting.explorer import counted, log_ticks
 from study.plotting.style import FLOPS, LOSS
 
 AXES = {"tokens": "training tokens", "train_flops": FLOPS}
@@ -64,11 +64,12 @@ def draw(data: pd.DataFrame, x: str = "tokens", loss: str = "val/loss") -> alt.C
     chosen = alt.selection_point(fields=["run"], bind="legend")
     few = len(data) < 2 * MOST_POINTS
     legend = alt.Legend(orient="bottom", columns=1, labelLimit=420, symbolLimit=0)
+    axis = counted(AXES[x], log_ticks(data[x]))
     chart: alt.Chart = (
         alt.Chart(data, width="container", height=380)
         .mark_line(point=few)
         .encode(
-            x=alt.X(f"{x}:Q", title=AXES[x], scale=alt.Scale(type="log", nice=False, padding=20), axis=counted(AXES[x])),
+            x=alt.X(f"{x}:Q", title=AXES[x], scale=alt.Scale(type="log", nice=False, padding=20), axis=axis),
             y=alt.Y("loss_nats:Q", title=LOSSES[loss], scale=alt.Scale(zero=False)),
             color=alt.Color("run:N", title="run", legend=legend, scale=alt.Scale(scheme="tableau20")),
             opacity=alt.condition(chosen, alt.value(1.0), alt.value(0.15)),

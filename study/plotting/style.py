@@ -214,11 +214,16 @@ def log_ticks(axes: Axes) -> None:
     if high < 2 * low:
         middle = np.sqrt(low * high)
         low, high = axes.set_xlim(middle / np.sqrt(2), middle * np.sqrt(2))
-    decades = np.log10(high / low)
-    narrow = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if decades < 0.4 else (1, 2, 3, 4, 5, 6, 8)
-    axes.xaxis.set_major_locator(LogLocator(subs=narrow if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,)))
+    axes.xaxis.set_major_locator(log_locator(low, high))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _x_tick(axes, value)))
+
+
+def log_locator(low: float, high: float) -> LogLocator:
+    """The places of ticks between two values on a logarithmic axis, so few that each has room for its label."""
+    decades = np.log10(high / low)
+    narrow = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if decades < 0.4 else (1, 2, 3, 4, 5, 6, 8)
+    return LogLocator(subs=narrow if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,))
 
 
 def _x_tick(axes: Axes, value: float) -> str:
