@@ -105,13 +105,17 @@ def _(mo):
     def keep(name):
         return lambda value: kept.__setitem__(name, value)
 
-    def dropdown(name, options, first):
+    def dropdown(name, options, first, **look):
         """Options by their words; begins with what was chosen before, else with the value `first`."""
         words = {value: words for words, value in options.items()}
         value = words.get(kept.get(name), words.get(first, next(iter(options), None)))
-        return mo.ui.dropdown(options, value=value, label=name, searchable=True, on_change=keep(name))
+        return mo.ui.dropdown(options, value=value, label=name, searchable=True, on_change=keep(name), **look)
 
-    return again, dropdown, keep, kept, refresh
+    def on_page(menu):
+        """A menu of full width whose words may be long: it is no wider than the page, which would scroll."""
+        return menu.style(width="min(100%, 48rem)")
+
+    return again, dropdown, keep, kept, on_page, refresh
 
 
 @app.cell
@@ -253,6 +257,7 @@ def _(again, keep, kept, mo, scan):
         options=list(folders),
         value=[name for name in kept.get("sweeps", folders) if name in folders],
         label="sweeps",
+        full_width=True,
         on_change=keep("sweeps"),
     )
     return explored, folders
@@ -270,7 +275,7 @@ def _(dropdown, keep, kept, mo, quantities, runs, validations):
     common = {words or "the one that all share": words for words in validations(runs)}
     x_axis = dropdown("x", axes, "train_flops")
     y_axis = dropdown("y", axes, "loss_nats")
-    validation = dropdown("validated on", common, next(iter(common.values()), ""))
+    validation = dropdown("validated on", common, next(iter(common.values()), ""), full_width=True)
     log_x, log_y, used_only = (
         mo.ui.checkbox(kept.get(name, value), label=name, on_change=keep(name))
         for name, value in {"log x": True, "log y": False, "only runs that laws use": True}.items()
@@ -295,6 +300,7 @@ def _(
     log_x,
     log_y,
     mo,
+    on_page,
     quantities,
     runs,
     unread,
@@ -324,7 +330,8 @@ def _(
     explorer_page = mo.vstack(
         [
             warning(unread),
-            mo.hstack([x_axis, y_axis, colour, validation], justify="start", wrap=True),
+            mo.hstack([x_axis, y_axis, colour], justify="start", wrap=True),
+            on_page(validation),
             mo.hstack([log_x, log_y, used_only], justify="start"),
             mo.callout(mo.md(escape(_why)), kind="warn") if _why else mo.vstack([mo.md(_about), chart]),
         ]
@@ -496,6 +503,7 @@ def _(
     kept,
     law_page,
     mo,
+    on_page,
     refresh,
     results,
     selection_page,
@@ -506,7 +514,7 @@ def _(
 ):
     pages = {
         "Sweeps": mo.vstack([mo.hstack([refresh], justify="end"), sweeps_warning, sweep_table, sweep_page]),
-        "Explore": mo.vstack([mo.hstack([explored, again], justify="start"), explorer_page, selection_page]),
+        "Explore": mo.vstack([on_page(explored), again, explorer_page, selection_page]),
         "Laws": law_page,
         "Sizes": sizes_page,
     }
