@@ -89,11 +89,18 @@ def _():
 
 @app.cell
 def _(html, mo):
+    def _as_it_stands(text, white_space):
+        return mo.Html(f'<pre class="text-xs" style="white-space: {white_space}; overflow-x: auto">{html.escape(text)}</pre>')
+
     def plain(text):
         """Text as it stands, its tables among it, which scroll sideways where they are wider than the page."""
-        return mo.Html(f'<pre class="text-xs" style="white-space: pre; overflow-x: auto">{html.escape(text)}</pre>')
+        return _as_it_stands(text, "pre")
 
-    return (plain,)
+    def prose(text):
+        """Text as it stands but for lines wider than the page, which go on below: for sentences and narrow tables."""
+        return _as_it_stands(text, "pre-wrap")
+
+    return plain, prose
 
 
 @app.cell
@@ -410,7 +417,7 @@ def _(LAWS, LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS, folders, mo):
 
 
 @app.cell
-def _(FIGURES, InputError, LAWS, Source, Table, escape, fit_table, folders, law_form, mo, plain):
+def _(FIGURES, InputError, LAWS, Source, Table, escape, fit_table, folders, law_form, mo, prose):
     def fitted(values):
         """The fit that the form asks for, or what keeps it from being made."""
         if values["sweep"] is None:
@@ -426,7 +433,7 @@ def _(FIGURES, InputError, LAWS, Source, Table, escape, fit_table, folders, law_
         except InputError as error:
             return mo.callout(mo.md("\n\n".join(escape(problem) for problem in error.problems)), kind="warn")
         drawn = [draw(data) for frame, draw in FIGURES.values() if not (data := frame(found)).empty]
-        return mo.vstack([plain(found.to_text()), *drawn])
+        return mo.vstack([prose(found.to_text()), *drawn])
 
     _about = mo.md("A law is fitted to the ledger as `study launch` or `study report` last wrote it.")
     law_page = mo.vstack([_about, law_form, fitted(law_form.value) if law_form.value else mo.md("")])
