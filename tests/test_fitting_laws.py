@@ -93,7 +93,11 @@ def test_derivatives_hold_on_both_sides_of_the_most_useful_parameters() -> None:
     np.testing.assert_allclose(surface.derivatives(theta[None]).jacobian[0], differences.T, rtol=1e-6, atol=1e-8)
 
 
-def test_unknown_law_names_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"'chinchila' is no known law; known: power, .*chinchilla"):
-        law_named("chinchila")
+def test_unknown_law_names_the_nearest_or_the_known_ones() -> None:
+    with pytest.raises(InputError, match=r"^--law: 'Chinchila' is no known law; did you mean 'chinchilla'\?$"):
+        law_named("Chinchila")
+    with pytest.raises(InputError, match=r"'x' is no known law; known: chinchilla, .*power-floor"):
+        law_named("x")
+    with pytest.raises(InputError, match=r"is missing; known: power, .*chinchilla"):
+        law_named(None)
     assert law_named("Chinchilla") is LAWS["chinchilla"]

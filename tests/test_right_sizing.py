@@ -235,7 +235,7 @@ def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
         ("{", "is not JSON"),
         ("[1]", "holds no keys and values"),
         ("{}", "holds no law"),
-        ('{"law": "powr"}', "is no known law; known: power, power-floor"),
+        ('{"law": "powr"}', "y.json: 'powr' is no known law; did you mean 'power'?"),
         ('{"law": "power", "estimates": {"A": "much", "alpha": 0.3}}', "estimates.A: is 'much', not a number"),
         ('{"law": "power", "estimates": {"A": 2, "alpha": 1}, "ranges": {"parameters": 3}}', "ranges.parameters: "),
         ('{"law": "flops", "estimates": {"C": 2, "gamma": 0.3}}', "flops needs flops, which a shape does not have"),

@@ -8,6 +8,7 @@ from study.fitting.laws import Law
 from study.fitting.repetition import RepeatedTokens
 from study.fitting.scores import ScoreOfLoss, ScoreOfSizes
 from study.fitting.sums import SumOfTerms, Term
+from study.schema import nearest
 
 _LOSS = "Loss in nats (or any unit: its logarithm is fitted)"
 _N = "N: parameters, all as Hoffmann et al. count or without embeddings as Kaplan et al. do, as in the caller's column"
@@ -168,9 +169,10 @@ LAWS: dict[str, Law] = {law.name: law for law in (*_ALL, *_CURVES)}
 """Every law by its name."""
 
 
-def law_named(name: str | None) -> Law:
-    """The law of this name, in any case; raises InputError with the known ones."""
-    if name is None or (law := LAWS.get(name.lower())) is None:
-        found = "is missing" if name is None else f"{name!r} is no known law"
-        raise InputError.at("--law", f"{found}; known: {', '.join(LAWS)}")
+def law_named(name: str | None, place: str = "--law") -> Law:
+    """The law of this name, in any case; raises InputError with the nearest, or all where none is near or given."""
+    if name is None:
+        raise InputError.at(place, f"is missing; known: {', '.join(LAWS)}")
+    if (law := LAWS.get(name.lower())) is None:
+        raise InputError.at(place, f"{name!r} is no known law; {nearest(name.lower(), [*LAWS])}")
     return law

@@ -75,7 +75,7 @@ def read_law(path: Path, convention: str | None = None) -> FittedLaw:
     name = values.get("law")
     if not isinstance(name, str):
         raise InputError.at(str(path), f"holds no law ({shown(name)} under 'law'); give what study fit --json prints")
-    law = law_named(name)
+    law = law_named(name, str(path))
     problems = [
         Problem(str(path), f"{name} needs {variable}, which a shape does not have")
         for variable in law.variables
@@ -154,7 +154,7 @@ def read_options(path: Path) -> FitOptions:
     name = values.get("law")
     if "options" not in values or not isinstance(name, str):
         raise InputError.at(str(path), "holds no law with its options; give what study fit --json prints")
-    law_named(name)
+    law_named(name, str(path))
     options = _Options.parse(values["options"], f"{path}: options").model_dump()
     held_out, delta = options.pop("held_out"), options.pop("huber_delta")
     settings = {each.name: options.pop(each.name) for each in fields(Settings) if each.name != "huber_delta"}
