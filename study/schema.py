@@ -105,12 +105,12 @@ SAME_LIKENESS = 0.9
 
 def nearest(word: str, known: list[str]) -> str:
     """The clause that names the nearest known word, or all where none is near."""
-    if best := _near(word, known):
+    if best := near(word, known):
         return f"did you mean {best!r}?"
     return "known: " + ", ".join(sorted(known)) if known else "nothing can stand here"
 
 
-def _near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
+def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
     """The known word that is nearest, None where none is so near."""
     best = max(known, key=partial(_likeness, word), default=None)
     return None if best is None or _likeness(word, best) < least else best
@@ -175,7 +175,7 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             parts = {name: _part(annotation) for name, annotation in _keys(here).items()}
             inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in _keys(part)]
             inside += [path for path in _paths(model) if path.replace(".", "_") == key]
-            meant = inside if _near(key, [*parts], SAME_LIKENESS) is None else []
+            meant = inside if near(key, [*parts], SAME_LIKENESS) is None else []
             return f"is not a known key; {nearest(key, meant or [*parts])}"
         case "missing":
             return "is missing and has no default"
@@ -191,7 +191,7 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             return f"{value} must be below {whole(context['lt']):,}"
         case "literal_error":
             known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
-            best = _near(str(detail["input"]), known)
+            best = near(str(detail["input"]), known)
             return f"{value} is not one of {', '.join(known)}{f'; did you mean {best!r}?' if best else ''}"
         case "finite_number":
             return f"{value} must be a finite number"

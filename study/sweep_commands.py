@@ -40,12 +40,19 @@ def sweep_folder(path: Path) -> SweepFolder:
 
 
 def _folder_meant(path: Path) -> str:
-    """The clause that names the folder that may be meant by a path that is no sweep's: by a sweep's name, file or results."""
+    """The clause that names the folder that may be meant by a path that is no sweep's: by a sweep's name, file or results.
+
+    Or by one that is nearly the name of a sweep beside it.
+    """
     from study.folders.sweep import SweepFolder, sweeps_in
+    from study.schema import near
 
     named = SweepFolder(Path("results") / path.stem)
     if named.sweep_file.exists():
         return f"did you mean {named.path}?"
+    beside = {folder.parent.name: folder.parent for folder in sorted(path.parent.glob("*/sweep.yaml"))}
+    if (best := near(path.name, [*beside])) is not None:
+        return f"did you mean {beside[best]}?"
     with suppress(InputError):
         below = [str(sweep.path) for sweep in sweeps_in(path).values()]
         return f"give one, such as {', '.join(below[:MOST_NAMED])}{', …' if len(below) > MOST_NAMED else ''}"

@@ -478,6 +478,7 @@ def test_a_folder_that_is_no_sweeps(command: str, folder: str, here: Path, refus
         ("mine", "did you mean results/mine?"),
         ("mine.yaml", "did you mean results/mine?"),
         ("sweeps/mine.yaml", "did you mean results/mine?"),
+        ("results/mien", "did you mean results/mine?"),
         ("results", "give one, such as results/mine"),
     ],
 )
@@ -489,7 +490,12 @@ def test_a_sweeps_name_file_or_results_in_place_of_its_folder(given: str, told: 
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("results/mine", "results/mine/sweep.yaml"), ("other", "sweeps/other.yaml"), ("other.yaml", "sweeps/other.yaml")],
+    [
+        ("results/mine", "results/mine/sweep.yaml"),
+        ("other", "sweeps/other.yaml"),
+        ("other.yaml", "sweeps/other.yaml"),
+        ("sweeps/othr.yaml", "sweeps/other.yaml"),
+    ],
 )
 def test_a_sweeps_folder_or_name_in_place_of_its_file(given: str, meant: str, here: Path, refusal: Refusal) -> None:
     sweep_folder(Path("results/mine"))

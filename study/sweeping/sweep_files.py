@@ -16,7 +16,7 @@ from study.errors import InputError, Problem
 from study.folders.sweep import SweepFolder
 from study.named_runs import NO_RUN
 from study.recipe import Recipe
-from study.schema import flatten, nearest, number_in, set_below, shown, whole
+from study.schema import flatten, near, nearest, number_in, set_below, shown, whole
 from study.sweeping.plan import solved
 from study.sweeping.shape_spec import LARGEST, Shapes, why_beyond
 from study.sweeping.spec import PARTS, Budgets, SweepSpec
@@ -64,10 +64,16 @@ def read_sweep(path: Path, overrides: tuple[str, ...] = ()) -> tuple[SweepSpec, 
     return spec, values
 
 
-def _files_meant(path: Path) -> tuple[Path, ...]:
-    """What may be meant by a path that is no file: a sweep's folder, a file without its suffix, or one under sweeps/."""
+def _files_meant(path: Path) -> Iterator[Path]:
+    """What may be meant by a path that is no file.
+
+    A sweep's folder, a file without its suffix, one under sweeps/, or the one beside it whose name is nearest.
+    """
     file = path if path.suffix in (".yaml", ".yml") else Path(f"{path}.yaml")
-    return (SweepFolder(path).sweep_file, file, Path("sweeps") / file.name)
+    yield from (SweepFolder(path).sweep_file, file, Path("sweeps") / file.name)
+    beside = {one.stem: one for one in sorted(path.parent.glob("*.y*ml"))}
+    if (best := near(file.stem, [*beside])) is not None:
+        yield beside[best]
 
 
 def parse_sweep(values: Mapping[str, Any]) -> SweepSpec:
