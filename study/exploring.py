@@ -14,8 +14,7 @@ from study.fitting.learning_rates import searches
 from study.fitting.ledgers import unusable, validation_columns
 from study.fitting.score_points import series
 from study.folders.sweep import SweepFolder
-from study.plotting.loss_against_parameters import PARAMETERS
-from study.plotting.style import FLOPS, LOSS
+from study.plotting.style import COUNTS, LOSS
 from study.records import with_left_out
 from study.score_records import scores_in
 
@@ -29,13 +28,7 @@ LOSSES = {
 """What is measured on a validation set and compares only there, with its unit."""
 
 QUANTITIES = {
-    "parameters": PARAMETERS,
-    "parameters_encoder": "parameters_encoder (embeddings and blocks, no pooler, no head)",
-    "parameters_non_embedding": "parameters_non_embedding (the encoder less its tables)",
-    "train_flops": FLOPS,
-    "train_flops_dense_head": "training FLOPs (train_flops_dense_head: the head at every position)",
-    "train_flops_6n": "training FLOPs (train_flops_6n: 6·parameters·tokens)",
-    "train_flops_6n_non_embedding": "training FLOPs (train_flops_6n_non_embedding: 6·parameters_non_embedding·tokens)",
+    **COUNTS,
     "tokens": "training tokens",
     "architecture.depth": "depth (layers)",
     "architecture.width": "width (hidden size)",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from study.behrens_fisher import CONFIDENCE
 from study.fitting.downstream import AVERAGE, FREE_FROM, Downstream, TaskScores
 from study.fitting.evidence import Evidence
 from study.fitting.forecasting import Forecast
+from study.fitting.published_scores import published_scores
 from study.fitting.score_trends import Trend, Verdict
 from study.grouping import grouped
 from study.quantities import plural
@@ -23,11 +26,17 @@ _WORDS: dict[Verdict, str] = {
 }
 
 
+NEAR = 2.0
+"""An encoder stands beside a published one of up to so many times its parameters, or as many times fewer."""
+
 NOISE = (
     "Noise is over examples and between seeds, of pre-training where an encoder has several, else of fine-tuning; encoders "
     "share the examples, which makes what is said of two of them cautious."
 )
 """What the intervals of scores are over."""
+
+SCORES = f"Each encoder's mean over its runs and the seeds of fine-tuning, beside what needs no pre-training. {NOISE}"
+"""What a table of scores shows."""
 
 
 def score_findings(evidence: Evidence) -> list[str]:
@@ -223,31 +232,77 @@ def _forecast(told: Forecast | str) -> str:
     return f"{told.mean_error}, {told.coverage} ({told.status.replace('_', ' ')})"
 
 
-def score_table(evidence: Evidence) -> str:
+def scores_told(evidence: Evidence) -> pd.DataFrame:
     """Every encoder's score on every task with its interval, beside what needs no pre-training; empty where there is none."""
-    found = evidence.downstream
-    if found is None:
-        return ""
-    intro = f"Each encoder's mean over its runs and the seeds of fine-tuning, beside what needs no pre-training. {NOISE}"
-    header = ["task", "metric", "encoder", "parameters", "loss (nats)", "score", "± 95%", "runs", "seeds"]
-    header += ["untrained", "commonest answer", "words without order"]
+    if evidence.downstream is None:
+        return pd.DataFrame()
     rows = [
-        [
-            task.task,
-            task.metric,
-            row["name"],
-            f"{row['parameters']:,}",
-            f"{row['loss_nats']:.4f}",
-            f"{row['score']:.4f}",
-            _number(row["half"]),
-            len(row["runs"]),
-            row["seeds"],
-            *(_number(row[name]) for name in ("random", "majority", "bag_of_words")),
-        ]
-        for task in found.tasks
+        {
+            "task": task.task,
+            "metric": task.metric,
+            "encoder": row["name"],
+            "parameters": row["parameters"],
+            "loss (nats)": row["loss_nats"],
+            "score": row["score"],
+            "± 95%": row["half"],
+            "runs": len(row["runs"]),
+            "seeds": row["seeds"],
+            "untrained": row["random"],
+            "commonest answer": row["majority"],
+            "words without order": row["bag_of_words"],
+        }
+        for task in evidence.downstream.tasks
         for _, row in task.points.iterrows()
     ]
+    return pd.DataFrame(rows)
+
+
+def score_table(evidence: Evidence) -> str:
+    """What `scores_told` has, as Markdown."""
+    told = scores_told(evidence)
+    if told.empty:
+        return ""
+    rows = [[_written(str(name), value) for name, value in row.items()] for row in told.to_dict("records")]
+    return f"{SCORES}\n\n{table([str(name) for name in told], rows)}"
+
+
+def _written(name: str, value: Any) -> object:
+    """A value of a column of scores for readers."""
+    if name == "parameters":
+        return f"{value:,}"
+    return _number(value) if isinstance(value, float) else value
+
+
+def published_table(evidence: Evidence) -> str:
+    """The published scores of the tasks, each beside an encoder of its size; empty where nobody has published any."""
+    found = evidence.downstream
+    rows = [] if found is None else [row for task in found.tasks for row in _published_rows(task)]
+    if not rows:
+        return ""
+    intro = (
+        "BERT's miniatures on GLUE's secret test sets (Turc et al. 2019): 30,522 word pieces, pre-trained on Wikipedia and "
+        "books, the best of five batch sizes and four learning rates for each task. Beside each stands the encoder here of the "
+        f"nearest `parameters`, where any has up to {NEAR:g} times as many or as few."
+    )
+    header = ["task", "metric", "published", "parameters", "score", "here", "parameters", "score", "± 95%"]
     return f"{intro}\n\n{table(header, rows)}"
+
+
+def _published_rows(task: TaskScores) -> Iterator[list[object]]:
+    """Each published score of a task, and the encoder of the nearest size where one is near."""
+    for one in published_scores(task.task, task.metric):
+        size = one.sizes["parameters"]
+        away = np.abs(np.log(task.points["parameters"].to_numpy(dtype=float) / size))
+        nearest = task.points.iloc[int(away.argmin())]
+        here = [nearest["name"], f"{nearest['parameters']:,}", f"{nearest['score']:.4f}", _number(nearest["half"])]
+        yield [
+            task.task,
+            task.metric,
+            one.model,
+            f"{size:,}",
+            f"{one.score:.3f}",
+            *(here if away.min() <= np.log(NEAR) else [None] * 4),
+        ]
 
 
 def _number(value: float) -> str | None:

@@ -19,20 +19,23 @@ from scipy.stats import spearmanr
 from study import answering
 from study.answering import report
 from study.behrens_fisher import half_interval
+from study.counting import parameters
 from study.fitting.catalogue import LAWS
 from study.fitting.downstream import Downstream, TaskScores, between, downstream, noises_over_tasks, observed
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.evidence import Evidence, gather
 from study.fitting.forecasting import Forecast
+from study.fitting.ledgers import LEDGER_PARAMETERS
 from study.fitting.observations import Observations
 from study.fitting.published_scores import published_scores
 from study.fitting.score_points import score_points
 from study.fitting.score_trends import orders, p_value_of, rank_interval, trend
 from study.folders.sweep import SweepFolder
-from study.plotting import score_against_flops, score_against_loss, score_against_parameters
+from study.named_models import find
+from study.plotting import score_against_flops, score_against_loss, score_against_parameters, score_figures
 from study.plotting.style import MARKERS
 from study.score_config import Knobs
-from study.score_findings import law_table, score_findings, score_table, trend_table
+from study.score_findings import law_table, published_table, score_findings, score_table, trend_table
 from study.score_noise import ScoreNoise, noise_of_mean, noise_of_seeds
 from study.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
 from study.wording import budget_words
@@ -588,6 +591,37 @@ def test_figures_show_points_laws_and_published_scores(evidence: Evidence) -> No
     np.testing.assert_allclose(flops["x"], flops["train_flops"], rtol=0.05)
 
 
+@pytest.mark.parametrize("count", score_figures.FIGURES)
+def test_scores_stand_at_the_loss_or_the_count_of_the_ledger_that_is_chosen(evidence: Evidence, count: str) -> None:
+    frame, draw = score_figures.FIGURES[count]
+    data = frame(evidence)
+    points = data[(data["kind"] == "measured") & (data["task"] == "sst2")]
+    known = evidence.ledger.groupby("cell")[count].mean()[points["cell"]]
+    np.testing.assert_allclose(points["x"].astype(float), known.astype(float), rtol=0.05)
+    assert score_figures.AXES[count] in draw(data).get_suptitle().replace("\n", " ")
+
+
+@pytest.mark.parametrize("count", LEDGER_PARAMETERS)
+def test_published_models_stand_at_their_size_in_the_count_that_is_chosen(evidence: Evidence, count: str) -> None:
+    data = score_against_parameters.frame(evidence, count)
+    published = data[(data["kind"] == "published") & (data["task"] == "sst2")].set_index("label")
+    tiny = find("bert-tiny")
+    assert tiny is not None
+    assert published.loc["BERT-Tiny", "x"] == getattr(parameters(tiny.architecture), count)
+
+
+def test_published_scores_stand_beside_an_encoder_of_their_size(evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = published_table(evidence).splitlines()
+    (tiny,) = [line for line in lines if line.startswith("| sst2 | accuracy | BERT-Tiny | 4,416,698 | 0.832 |")]
+    assert tiny.endswith("| 0.832 | – | – | – | – |"), "the largest here has a fifth of its parameters"
+    monkeypatch.setattr("study.score_findings.NEAR", 1000.0)
+    assert evidence.downstream is not None
+    points = next(task.points for task in evidence.downstream.tasks if task.task == "sst2")
+    largest = points["parameters"].max()
+    (tiny,) = [line for line in published_table(evidence).splitlines() if line.startswith("| sst2 | accuracy | BERT-Tiny |")]
+    assert f"| {largest:,} |" in tiny
+
+
 def test_the_key_of_a_law_names_its_interval_where_one_is_drawn(evidence: Evidence) -> None:
     with_interval = score_against_loss.frame(evidence)
     for data, label in (
@@ -859,6 +893,6 @@ def test_published_scores_are_those_of_the_table(shared_data: Path) -> None:
     tiny, *_, medium = published_scores("mrpc", "accuracy")
     assert (tiny.model, tiny.score) == ("BERT-Tiny", 0.711)
     assert (medium.model, medium.score) == ("BERT-Medium", 0.816)
-    assert tiny.parameters < medium.parameters
+    assert tiny.sizes["parameters"] < medium.sizes["parameters"]
     assert [one.score for one in published_scores("stsb", "spearman")] == [0.736, 0.733, 0.770, 0.784]
     assert published_scores("trec", "accuracy") == ()

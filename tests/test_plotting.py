@@ -19,6 +19,7 @@ from matplotlib.text import Annotation
 from study.answering import FIGURES, report
 from study.config import RunConfig
 from study.fitting.evidence import Evidence, gather
+from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
 from study.plotting import (
     learning_rate,
     loss_against_flops,
@@ -30,7 +31,7 @@ from study.plotting import (
 )
 from study.plotting.lines import line_styles, lines
 from study.plotting.loss_by_size import LossBySize
-from study.plotting.style import FLOPS, LOSS, SIDE_BY_SIDE, panels, save_in, theme
+from study.plotting.style import COUNTS, LOSS, SIDE_BY_SIDE, panels, save_in, theme
 from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")
@@ -325,7 +326,7 @@ def test_bars_at_equal_or_near_flops_stand_side_by_side_and_others_where_they_be
     assert data["place"].iloc[-1] == data["train_flops"].iloc[-1]
     np.testing.assert_allclose(np.log(data["place"]).sum(), np.log(data["train_flops"]).sum())
     (panel,) = loss_against_flops.draw(data).axes
-    assert panel.get_xlabel() == FLOPS + SIDE_BY_SIDE
+    assert panel.get_xlabel() == COUNTS["train_flops"] + SIDE_BY_SIDE
     shown = {x for line in panel.get_lines() for x in np.asarray(line.get_xdata()).tolist()}
     assert shown >= {*data["place"]}
 
@@ -483,9 +484,37 @@ def test_flops_and_front_are_those_of_the_cells(evidence: Evidence) -> None:
 
 def test_axes_name_unit_and_convention(evidence: Evidence) -> None:
     figure = loss_against_flops.draw(loss_against_flops.frame(evidence))
-    assert figure.axes[0].get_xlabel() == FLOPS + SIDE_BY_SIDE
+    assert figure.axes[0].get_xlabel() == COUNTS["train_flops"] + SIDE_BY_SIDE
     assert figure.axes[0].get_ylabel() == LOSS
     assert "24 runs" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize("count", LEDGER_PARAMETERS)
+def test_loss_stands_at_its_size_in_any_count_which_the_axis_names(evidence: Evidence, count: str) -> None:
+    data = loss_against_parameters.frame(evidence, count)
+    assert sorted(data[count]) == sorted(getattr(cell, count) for cell in evidence.cells)
+    figure = loss_against_parameters.draw(data)
+    names = " ".join(axes.get_xlabel() for axes in figure.axes).replace("\n", " ")
+    assert COUNTS[count] in names
+
+
+@pytest.mark.parametrize("count", LEDGER_FLOPS)
+def test_loss_stands_at_its_flops_in_any_count_which_the_axis_names(evidence: Evidence, count: str) -> None:
+    data = loss_against_flops.frame(evidence, count)
+    assert set(data[count]) == set(evidence.used[count])
+    (panel,) = loss_against_flops.draw(data).axes
+    assert panel.get_xlabel().replace("\n", " ") == COUNTS[count] + SIDE_BY_SIDE
+
+
+def test_the_front_is_that_of_the_count_on_the_axis(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for depth, width in ((1, 128), (6, 64)):  # the wide shape has more parameters, of which fewer are beside the tables
+        add_run(folder, run_config(depth, width))
+    folder.write_ledger()
+    evidence = gather(folder)
+    for count, beaten in (("parameters", []), ("parameters_non_embedding", [6])):
+        data = loss_against_parameters.frame(evidence, count)
+        assert data.loc[~data["on_front"], "depth"].tolist() == beaten
 
 
 OF_OTHER_LEDGERS = {

@@ -130,6 +130,12 @@ class Evidence:
         own = {cell_of(config, self.folder.tuned(), text) for text in texts if config.fingerprint(text) == run.run_id}
         return bool(cells and own) and not own & cells
 
+    def counted(self, count: str) -> dict[str, float]:
+        """What the ledger says in a column, as one that counts parameters or FLOPs, of each cell with a usable run."""
+        usable_cells = [cell for cell in self.cells if cell.usable]
+        of_runs = self.ledger.set_index("run_id")[count] if usable_cells else pd.Series(dtype=float)
+        return {cell.name: of_runs[cell.runs[0]] for cell in usable_cells}
+
     def learning_rates(self) -> dict[str, Any]:
         """What `fits/learning_rate.json` holds: every cell's rate search."""
         return {"cells": [cell.to_dict() | {"search": asdict(cell.rates)} for cell in self.cells]}

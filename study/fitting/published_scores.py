@@ -8,6 +8,7 @@ learning rates for each task. GLUE's test labels are secret, so these are not th
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -30,10 +31,10 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class PublishedScore:
-    """One published number: of which model, how large it is (`parameters`), on which task by which metric, 0 to 1."""
+    """One published number: of which model, how large it is by each count, on which task by which metric, 0 to 1."""
 
     model: str
-    parameters: int
+    sizes: Mapping[str, int]
     task: str
     metric: str
     score: float
@@ -48,14 +49,14 @@ def published_scores(task: str, metric: str) -> tuple[PublishedScore, ...]:
         rows = list(csv.DictReader(table))
     found = [
         PublishedScore(
-            row["model"], _size(row["model"]), task, metric, round(float(row[column].split("/")[places[metric]]) / 100, 6)
+            row["model"], _sizes(row["model"]), task, metric, round(float(row[column].split("/")[places[metric]]) / 100, 6)
         )
         for row in rows
     ]
-    return tuple(sorted(found, key=lambda one: one.parameters))
+    return tuple(sorted(found, key=lambda one: one.sizes["parameters"]))
 
 
-def _size(model: str) -> int:
+def _sizes(model: str) -> dict[str, int]:
     named = find(model)
     assert named is not None, f"{model} is not in the catalogue"
-    return parameters(named.architecture).parameters
+    return parameters(named.architecture).totals()

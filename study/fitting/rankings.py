@@ -58,14 +58,14 @@ def gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[Gain, ...]:
     return judged(sorted(gains, key=lambda gain: -gain.nats_lowered_per_million))
 
 
-def front_of(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """The cells that no other of the same budget and validation set beats: as small in `parameters` with lower loss.
+def front_of(cells: Sequence[Cell], size: Callable[[Cell], float] = lambda cell: cell.parameters) -> tuple[Cell, ...]:
+    """The cells that no other of the same budget and validation set beats: as small, by default in `parameters`, of lower loss.
 
-    The budgets of fewer tokens come first; along one budget and validation set the parameters rise and the loss falls.
+    The budgets of fewer tokens come first; along one budget and validation set the sizes rise and the loss falls.
     """
     usable = sorted((cell for cell in cells if cell.usable), key=lambda cell: cell.tokens)
     groups = grouped(usable, lambda cell: (cell.budget, cell.validation))
-    return tuple(chain.from_iterable(_falling(alike, lambda cell: cell.parameters) for alike in groups.values()))
+    return tuple(chain.from_iterable(_falling(alike, size) for alike in groups.values()))
 
 
 def flops_fronts_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:

@@ -1,4 +1,4 @@
-"""Final validation loss against training FLOPs, in the convention of the products that run."""
+"""Final validation loss against training FLOPs, in any convention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from study.fitting.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import (
-    FLOPS,
+    COUNTS,
     LOSS,
     axis_name,
     draw_intervals,
@@ -23,15 +23,16 @@ _SIZE = (9.2, 5.0)
 """Of the panel, in inches."""
 
 
-def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a cell that trained, with a usable run: its loss, mean over seeds, and the `train_flops` of one of its runs.
+def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
+    """One row a cell that trained, with a usable run: its loss, mean over seeds, and its FLOPs by this `count` of COUNTS.
 
     `half_nats` is half the 95% interval of that mean (study.fitting.seed_scatter), missing where that of seeds is unknown.
     `line` names the cell's line (study.plotting.lines), and `place` is where it stands: at its FLOPs, or beside them where
     others have as many or nearly so.
     """
+    counted = evidence.counted(count)
     rows = [
-        {"train_flops": cell.train_flops, **of_cell(cell), **evidence.losses(cell)}
+        {"count": count, count: counted[cell.name], **of_cell(cell), **evidence.losses(cell)}
         for cell in evidence.cells
         if cell.usable and cell.tokens
     ]
@@ -39,13 +40,14 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     if data.empty:
         return data
     every = pd.Series("", data.index)
-    return data.assign(line=lines(data, among=()), place=side_by_side(data["train_flops"], every, _SIZE[0]))
+    return data.assign(line=lines(data, among=()), place=side_by_side(data[count], every, _SIZE[0]))
 
 
 def draw(data: pd.DataFrame) -> Figure:
     """A line a shape and setting over its budgets."""
     with theme():
-        axis = axis_name(FLOPS, data["place"], data["train_flops"])
+        count = data["count"].iloc[0]
+        axis = axis_name(COUNTS[count], data["place"], data[count])
         figure, axes = panels([""], axis, LOSS, size=_SIZE)
         styles = line_styles(data)
         for line, cells in data.sort_values("place").groupby("line", sort=False):

@@ -1,4 +1,4 @@
-"""Final validation loss against all parameters of the model, with the front that no cell beats."""
+"""Final validation loss against parameters, in any convention, with the front that no cell beats."""
 
 from __future__ import annotations
 
@@ -8,29 +8,40 @@ from matplotlib.lines import Line2D
 
 from study.fitting.cells import by_budget
 from study.fitting.evidence import Evidence
+from study.fitting.rankings import front_of
 from study.plotting.lines import line_key, line_styles, lines, of_cell
-from study.plotting.style import LOSS, axis_name, draw_intervals, finish_cells, legend_below, panels, side_by_side, theme
+from study.plotting.style import (
+    COUNTS,
+    LOSS,
+    axis_name,
+    draw_intervals,
+    finish_cells,
+    legend_below,
+    panels,
+    side_by_side,
+    theme,
+)
 from study.wording import budget_words
-
-PARAMETERS = "parameters (unique tensors of the MLM model, embeddings included)"
 
 _SIZE = (5.0, 4.2)
 """Of a panel, in inches."""
 
 
-def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a cell with a usable run: its loss, mean over seeds, its `parameters`, and whether it is on the front.
+def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
+    """One row a cell with a usable run: its loss, mean over seeds, its size by this `count`, and whether it is on the front.
 
     `half_nats` is half the 95% interval of that mean (study.fitting.seed_scatter), missing where that of seeds is unknown.
     The cells of a `series` compete for a front, `line` names the cell's line (study.plotting.lines), and `place` is where it
-    stands: at its parameters, or beside them where others have as many or nearly so.
+    stands: at its size, or beside them where others have as many or nearly so.
     """
-    front = {cell.name for cell in evidence.front}
+    counted = evidence.counted(count)
+    front = {cell.name for cell in front_of(evidence.cells, lambda cell: counted[cell.name])}
     rows = [
         {
             "series": f"{budget_words(cell.budget)} {cell.validation}",
             "panel": budget_words(cell.budget),
-            "parameters": cell.parameters,
+            "count": count,
+            count: counted[cell.name],
             "on_front": cell.name in front,
             **of_cell(cell),
             **evidence.losses(cell),
@@ -42,25 +53,26 @@ def frame(evidence: Evidence) -> pd.DataFrame:
     data = pd.DataFrame(rows)
     if data.empty:
         return data
-    return data.assign(line=lines(data, among=()), place=side_by_side(data["parameters"], data["series"], _SIZE[0]))
+    return data.assign(line=lines(data, among=()), place=side_by_side(data[count], data["series"], _SIZE[0]))
 
 
 def draw(data: pd.DataFrame) -> Figure:
     """A panel a budget, a point a cell; one stepped line joins the front. Cells of near parameters stand side by side."""
     with theme():
         every = list(data.groupby("series", sort=False))
-        axis = axis_name(PARAMETERS, data["place"], data["parameters"])
+        count = data["count"].iloc[0]
+        axis = axis_name(COUNTS[count], data["place"], data[count])
         figure, axes = panels([cells["panel"].iloc[0] for _, cells in every], axis, LOSS, size=_SIZE)
         styles = line_styles(data)
         for panel, (_, cells) in zip(axes, every, strict=True):
-            front = cells[cells["on_front"]].sort_values("parameters")
+            front = cells[cells["on_front"]].sort_values(count)
             panel.plot(front["place"], front["loss_nats"], color="grey", drawstyle="steps-post", linewidth=1.4, zorder=1)
             for line, cell in cells.groupby("line"):
                 style = styles[str(line)]
                 panel.plot(cell["place"], cell["loss_nats"], **style)
                 draw_intervals(panel, cell["place"], cell["loss_nats"], cell["half_nats"], style["color"])
-        finish_cells(figure, axes, data, "Final loss against all parameters")
-        stepped = data[data["on_front"]].groupby("series")["parameters"].nunique().gt(1).any()
+        finish_cells(figure, axes, data, f"Final loss against {'all parameters' if count == 'parameters' else count}")
+        stepped = data[data["on_front"]].groupby("series")[count].nunique().gt(1).any()
         joined = [Line2D([], [], color="grey", label="front at equal budget: none smaller is better")] if stepped else []
         legend_below(figure, [*line_key(styles, linestyle="none"), *joined])
     return figure

@@ -13,9 +13,9 @@ from study.config import run_words
 from study.errors import UNREADABLE
 from study.folders.sweep import SweepFolder
 from study.plotting.explorer import counted, log_ticks
-from study.plotting.style import FLOPS, LOSS
+from study.plotting.style import COUNTS, LOSS
 
-AXES = {"tokens": "training tokens", "train_flops": FLOPS}
+AXES = {"tokens": "training tokens", "train_flops": COUNTS["train_flops"]}
 
 LOSSES = {"val/loss": LOSS, "train/loss": "training loss (nats per masked token; with a teacher, what is learnt)"}
 

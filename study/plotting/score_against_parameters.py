@@ -1,4 +1,4 @@
-"""Downstream score against all parameters, task by task, beside the published scores of BERT's miniatures."""
+"""Downstream score against parameters, in any convention, task by task, beside published scores of BERT's miniatures."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from matplotlib.lines import Line2D
 
 from study.fitting.evidence import Evidence
 from study.fitting.published_scores import published_scores
-from study.plotting.loss_against_parameters import PARAMETERS
 from study.plotting.score_panels import SIZE, drawn, measured
-from study.plotting.style import axis_name, halo, log_ticks, side_by_side
+from study.plotting.style import COUNTS, axis_name, halo, log_ticks, side_by_side
 
 _PUBLISHED = "tab:red"
 
 
-def frame(evidence: Evidence) -> pd.DataFrame:
+def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     """The scores (see study.plotting.score_panels), and rows of kind `published`, of GLUE's secret test sets.
 
-    `x` is where a score stands: at its `parameters`, or beside them where others have as many or nearly so.
+    `x` is where a score stands: at its size by this `count` of COUNTS, or beside it where others are as large or nearly so.
     """
-    data = measured(evidence, "parameters")
+    data = measured(evidence, count)
     if data.empty or evidence.downstream is None:
         return data
     published = [
-        {"task": task.task, "kind": "published", "x": found.parameters, "score": found.score, "label": found.model}
+        {"task": task.task, "kind": "published", "x": found.sizes[count], "score": found.score, "label": found.model}
         for task in evidence.downstream.tasks
         for found in published_scores(task.task, task.metric)
     ]
-    data = data.assign(parameters=data["x"], x=side_by_side(data["x"], data["task"], SIZE[0]))
-    return pd.concat([data, pd.DataFrame(published)], ignore_index=True)
+    data = data.assign(**{count: data["x"]}, x=side_by_side(data["x"], data["task"], SIZE[0]))
+    return pd.concat([data, pd.DataFrame(published)], ignore_index=True).assign(count=count)
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -38,9 +37,10 @@ def draw(data: pd.DataFrame) -> Figure:
     there = (data["kind"] == "published").any()
     reference = "published: BERT's miniatures on GLUE's test sets (Turc et al. 2019)"
     entries = [Line2D([], [], marker="*", color=_PUBLISHED, linewidth=1, label=reference)] if there else []
-    ours = data[data["parameters"].notna()]
-    axis = axis_name("parameters", ours["x"], ours["parameters"])
-    return drawn(data, axis, PARAMETERS, _finish, entries)
+    count = data["count"].iloc[0]
+    ours = data[data[count].notna()]
+    axis = axis_name(count, ours["x"], ours[count])
+    return drawn(data, axis, COUNTS[count], _finish, entries)
 
 
 def _finish(panel: Axes, rows: pd.DataFrame) -> None:

@@ -33,7 +33,7 @@ SIZE = (4.0, 3.0)
 
 
 def measured(evidence: Evidence, x: str) -> pd.DataFrame:
-    """One row an encoder and task, the average last: the score against the column `x`, and what it is worth.
+    """One row an encoder and task, the average last: the score against the loss or a count of the ledger, and what it is worth.
 
     `half` is half the 95% interval of the score `over` seeds, of pre-training or fine-tuning, and examples, over examples
     alone where no encoder has two; `forecast` marks encoders that were forecast from the others, `line` names what an encoder
@@ -48,6 +48,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
         ]
     )
     cells = cells.assign(line=lines(cells, among=()))
+    of_runs = evidence.ledger.set_index("run_id")[x]
     parts = [
         pd.DataFrame(
             {
@@ -55,7 +56,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
                 "cell": task.points["cell"],
                 "metric": task.metric,
                 "kind": "measured",
-                "x": task.points[x],
+                "x": task.points[x] if x in task.points else of_runs[[runs[0] for runs in task.points["runs"]]].to_numpy(),
                 "score": task.points["score"],
                 "half": task.points["half"],
                 "label": task.points["name"],

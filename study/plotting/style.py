@@ -30,7 +30,16 @@ from study.quantities import in_billions, plural
 from study.wording import of_flops, tick
 
 LOSS = "validation loss (nats per masked token)"
-FLOPS = "training FLOPs (train_flops: products that run)"
+COUNTS = {
+    "parameters": "parameters (unique tensors of the MLM model, embeddings included)",
+    "parameters_encoder": "parameters_encoder (embeddings and blocks, no pooler, no head)",
+    "parameters_non_embedding": "parameters_non_embedding (the encoder less its tables)",
+    "train_flops": "training FLOPs (train_flops: products that run)",
+    "train_flops_dense_head": "training FLOPs (train_flops_dense_head: the head at every position)",
+    "train_flops_6n": "training FLOPs (train_flops_6n: 6·parameters·tokens)",
+    "train_flops_6n_non_embedding": "training FLOPs (train_flops_6n_non_embedding: 6·parameters_non_embedding·tokens)",
+}
+"""The ways to count parameters and FLOPs, by the ledger's column, as axes name them with their convention."""
 
 SIDE_BY_SIDE = "; near ones side by side"
 """What the name of an axis ends with where they do (see `axis_name`)."""

@@ -1,0 +1,27 @@
+"""The figures of downstream scores by what they are against: the loss, parameters or FLOPs in each convention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from study.fitting.evidence import Evidence
+from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
+from study.plotting import score_against_flops, score_against_loss, score_against_parameters
+from study.plotting.style import COUNTS, LOSS
+
+AXES = {"loss_nats": LOSS, **COUNTS}
+"""What scores may be drawn against, by the ledger's column, in words."""
+
+FIGURES: dict[str, tuple[Callable[[Evidence], pd.DataFrame], Callable[[pd.DataFrame], Figure]]] = {
+    "loss_nats": (score_against_loss.frame, score_against_loss.draw),
+    **{
+        count: (partial(score_against_parameters.frame, count=count), score_against_parameters.draw)
+        for count in LEDGER_PARAMETERS
+    },
+    **{count: (partial(score_against_flops.frame, count=count), score_against_flops.draw) for count in LEDGER_FLOPS},
+}
+"""The data and the drawing of each; a figure without data is not drawn."""
