@@ -9,7 +9,9 @@ from study.config import setting_words
 from study.fitting.averages import Average
 from study.fitting.cells import Cell, in_words, setting_columns
 from study.fitting.comparisons import Comparison
+from study.fitting.estimation import Fit
 from study.fitting.evidence import Evidence
+from study.fitting.law_fits import LawFit, in_every_count
 from study.fitting.paired import Judged
 from study.quantities import plural
 from study.wording import signed, table
@@ -159,6 +161,30 @@ def _law_rows(evidence: Evidence) -> Iterator[list[object]]:
             continue
         for name, (low, high) in found.intervals.items():
             yield [law.name, status, name, f"{found.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}", found.n]
+
+
+def law_by_count(found: LawFit) -> str:
+    """A ledger's law in every count of what it reads: constants, so far as rows tell them, and forecast; empty for no count."""
+    fits = in_every_count(found)
+    rows = [[count, *_counted_row(one, found.fit.law.parameters)] for count, one in fits.items()]
+    header = ["counted as", "status", *found.fit.law.parameters, "held-out error", "its intervals"]
+    return table(header, rows) if rows else ""
+
+
+def _counted_row(found: LawFit | str, parameters: Sequence[str]) -> list[object]:
+    """Status, constants and forecast of a law in one count."""
+    if isinstance(found, str):
+        return [f"none: {found}", *[None] * (len(parameters) + 2)]
+    told = found.forecast
+    forecast = [None, told] if isinstance(told, str) else [told.mean_error, told.coverage]
+    constants = (_constant(found.fit, name) if found.fit.told else None for name in parameters)
+    return [found.fit.status.replace("_", " "), *constants, *forecast]
+
+
+def _constant(found: Fit, name: str) -> str:
+    """A constant with its interval, where it has one."""
+    interval = found.intervals.get(name)
+    return f"{found.estimates[name]:.3g}" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
 
 
 def cells(evidence: Evidence) -> str:

@@ -15,14 +15,15 @@ from study.config import RunConfig
 from study.fitting import sweep_laws
 from study.fitting.estimation import Settings
 from study.fitting.evidence import gather, save_fits
-from study.fitting.law_fits import fit_table
-from study.fitting.ledgers import usable
+from study.fitting.law_fits import LawFit, fit_ledger, fit_table, in_every_count
+from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, usable
 from study.fitting.reading import Source, Table
 from study.fitting.sweep_laws import SweepLaws, _candidates
 from study.folders.sweep import SweepFolder
 from study.law_findings import law_findings
 from study.recipe import Budget
 from study.records import counts_of
+from study.tables import law_by_count
 from study.wording import file_name
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
@@ -79,6 +80,45 @@ def test_the_laws_of_a_sweep_are_those_whose_variables_it_varies(
     for (depth, width, heads, ffn), tokens in product(shapes, budgets):
         add_run(folder, reshaped(run_config(depth, width, tokens=tokens), heads=heads, ffn=ffn))
     assert _candidates(usable(folder.ledger())) == laws
+
+
+def test_conditions_keep_the_runs_of_each_setting_that_has_a_law_of_its_own(tmp_path: Path) -> None:
+    folder = of_two_dropouts(tmp_path / "s")
+    assert gather(folder).conditions == ("recipe.dropout == 0.0", "recipe.dropout == 0.1")
+    for condition in gather(folder).conditions:
+        assert fit_ledger(Table(folder.path), "chinchilla", "parameters", "train_flops", condition).fit.n == 32
+    one = sweep_folder(tmp_path / "one")
+    add_run(one, run_config(1, 64))
+    one.write_ledger()
+    assert gather(one).conditions == ()
+
+
+def test_a_law_is_fitted_in_every_count_of_what_it_reads(tmp_path: Path) -> None:
+    table = Table(of_two_dropouts(tmp_path / "s").path)
+    found = fit_ledger(table, "chinchilla", "parameters_encoder", "train_flops_6n", "recipe.dropout == 0.0")
+    assert found.fit.observations.roles["parameters"] == "parameters_encoder"
+    fits = in_every_count(found)
+    assert list(fits) == list(LEDGER_PARAMETERS)
+    assert fits["parameters_encoder"] is found
+    for count, one in fits.items():
+        assert isinstance(one, LawFit)
+        again = fit_ledger(table, "chinchilla", count, "train_flops_6n", "recipe.dropout == 0.0")
+        assert one.fit.estimates == again.fit.estimates
+    of_flops = fit_ledger(table, "flops", "parameters", "train_flops", "recipe.dropout == 0.0")
+    assert list(in_every_count(of_flops)) == list(LEDGER_FLOPS)
+    lines = law_by_count(found).splitlines()
+    assert [line.split(" | ")[0].strip("| ").replace("\\", "") for line in lines[2:]] == list(LEDGER_PARAMETERS)
+    assert f"{found.fit.estimates['alpha']:.3g} (" in lines[3]
+
+
+def test_a_law_of_neither_parameters_nor_flops_has_no_counts(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}})
+    for tokens, seed in product((1e6, 2e6, 4e6, 8e6), (0, 1)):
+        add_run(folder, run_config(1, 64, seed=seed, tokens=tokens))
+    folder.write_ledger()
+    found = fit_ledger(Table(folder.path), "tokens", "parameters", "train_flops")
+    assert in_every_count(found) == {}
+    assert law_by_count(found) == ""
 
 
 def test_tokens_that_follow_from_the_shape_tell_no_law_of_tokens(tmp_path: Path) -> None:

@@ -13,13 +13,15 @@ import pandas as pd
 import pytest
 from matplotlib.text import Annotation
 
+from study.fitting.compute_optimal import Frontiers, frontiers
 from study.fitting.estimation import Settings
 from study.fitting.evidence import gather
+from study.fitting.frontiers import Best, Frontier
 from study.fitting.law_files import read_options
 from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, Table
-from study.plotting import forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
+from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.explorer import counted
 from study.plotting.law_figures import _exponents, draw_all
 from study.plotting.style import log_ticks, panels
@@ -85,6 +87,35 @@ def test_a_forecast_without_resamples_says_that_it_has_no_interval(tmp_path: Pat
     (legend,) = [axes.get_legend() for axes in forecast_against_truth.draw(data).axes]
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["predicted = measured", "no interval"]
+
+
+def test_best_parameters_lie_on_the_lines_of_their_approaches(table: Path) -> None:
+    optimal = frontiers(Source(Table(table), {"parameters": "N", "flops": "C"}))
+    data = compute_optimal.frame(optimal)
+    for name, one in optimal.approaches.items():
+        assert isinstance(one, Frontier)
+        rows = data[data["approach"] == name]
+        line = rows[rows["kind"] == "line"]
+        slope = np.diff(np.log(line["parameters"])) / np.diff(np.log(line["flops"]))
+        assert slope == pytest.approx(one.exponent)
+        assert rows.loc[rows["kind"] == "best", "inside"].tolist() == [best.inside for best in one.best]
+        assert f"C^{one.exponent:.2f} (" in rows["told"].iloc[0]
+    assert (data["flops"].min(), data["flops"].max()) == pytest.approx(optimal.budgets, rel=0.1)
+    figure = compute_optimal.draw(data)
+    assert figure.axes[0].get_ylabel() == "best parameters N* (N)"
+    assert ("hollow" in figure.get_suptitle()) == (data["inside"] == 0).any()
+    assert len(figure.legends[0].get_texts()) == len(optimal.approaches)
+
+
+def test_a_line_that_hardly_anything_tells_says_so_and_what_is_refused_is_not_drawn() -> None:
+    best = (Best(1e15, 1e6, 3.0, True), Best(2e15, 2e6, 2.9, False))
+    weak = Frontier("envelope", 0.0, np.log(1e6), None, best, "6·N·D", "weakly_identified", ("few",))
+    data = compute_optimal.frame(Frontiers({"envelope": weak, "hull": "refused"}, (1e15, 2e15), "N"))
+    assert set(data["told"]) == {"envelope: N* ∝ C^0.00, C = 6·N·D, weakly identified"}
+    assert "hollow" in compute_optimal.draw(data).get_suptitle()
+    alone = compute_optimal.frame(Frontiers({"parametric": replace(weak, best=())}, (1e15, 2e15), "N"))
+    assert set(alone["kind"]) == {"line"}
+    assert "hollow" not in compute_optimal.draw(alone).get_suptitle()
 
 
 def test_valleys_have_their_minima_where_the_law_has_them() -> None:

@@ -26,9 +26,14 @@ Approaches = dict[str, Frontier | str]
 
 @dataclass(frozen=True)
 class Frontiers:
-    """The frontier by every approach, or in words why there is none, and what to know of how the table was read."""
+    """The frontier by every approach, or in words why there is none, and what to know of how the table was read.
+
+    `budgets` are the least and the largest FLOPs of the rows, `parameters` the column or expression that counts N.
+    """
 
     approaches: Approaches
+    budgets: tuple[float, float]
+    parameters: str
     notes: tuple[str, ...] = ()
 
 
@@ -63,7 +68,8 @@ def frontiers(source: Source) -> Frontiers:
     found = {name: _attempt(way) for name, way in ways.items()}
     if all(isinstance(one, str) for one in found.values()):
         raise InputError(Problem(who, reason) for who, reason in _refused(found))
-    return Frontiers(found, points.notes())
+    budgets = float(points.budget.min()), float(points.budget.max())
+    return Frontiers(found, budgets, points.roles["parameters"], points.notes())
 
 
 def to_dict(found: Frontiers) -> dict[str, Any]:

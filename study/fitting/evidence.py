@@ -18,10 +18,11 @@ from study.fitting.comparisons import Comparisons, compare, why_left_out
 from study.fitting.cuts import Cut, cuts_of
 from study.fitting.downstream import Downstream, downstream
 from study.fitting.families import Family, families_of, families_of_settings
+from study.fitting.ledgers import columns_apart, usable
 from study.fitting.paired import half_width
 from study.fitting.rankings import Gain, front_of, gains_of
 from study.fitting.seed_scatter import SeedScatter
-from study.fitting.sweep_laws import SweepLaws, sweep_laws
+from study.fitting.sweep_laws import SweepLaws, by_setting, sweep_laws
 from study.fitting.token_gains import Rise, TokenGain, rises_of, token_gains_of
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
@@ -54,8 +55,21 @@ class Evidence:
     @cached_property
     def laws(self) -> SweepLaws:
         """The laws that the ledger can tell, fitted when first asked for."""
-        settings = list(self.cells[0].settings) if self.cells else []
-        return sweep_laws(self.folder.path, self._in_order, settings, searched="search" in self.sweep)
+        return sweep_laws(self.folder.path, self._in_order, self._settings, searched="search" in self.sweep)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """What keeps the runs of each setting, which have a law of their own, as --where takes it; none where all have one."""
+        if self.ledger.empty:
+            return ()
+        used = usable(self._in_order)
+        apart = columns_apart(used, self._settings)
+        return tuple(where for where, _ in by_setting(used, apart)) if apart else ()
+
+    @property
+    def _settings(self) -> list[str]:
+        """The columns of what differs beside shapes and budgets."""
+        return list(self.cells[0].settings) if self.cells else []
 
     @property
     def _in_order(self) -> pd.DataFrame:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from study.behrens_fisher import CONFIDENCE
 from study.errors import InputError, option_name
-from study.fitting.catalogue import law_named
+from study.fitting.catalogue import LAWS, law_named
 from study.fitting.estimation import USUAL, Fit, Settings, fit
 from study.fitting.forecasting import HELD_OUT, Forecast, forecast, forecast_dict, forecast_text
-from study.fitting.reading import Source, read_observations
+from study.fitting.ledgers import LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS
+from study.fitting.reading import Source, Table, read_observations
 from study.fitting.uncertainty import Misfit, ReplicateNoise, misfit, replicate_noise
 from study.quantities import plural
 
 PROFILED_ROWS = 5000
 """Larger tables get no profiles, since their bootstrap says the same; nor do those whose rows share errors, which it counts."""
+
+
+LEDGER_LAWS = {
+    f"{law.name}: {law.formula}": law.name
+    for law in LAWS.values()
+    if law.predicts == "loss" and set(law.variables) <= set(LEDGER_COLUMNS)
+}
+"""The names of the laws that a ledger has the columns of, by name and formula."""
+
+_COUNTS = {"flops": LEDGER_FLOPS, "parameters": LEDGER_PARAMETERS}
+"""What a ledger counts in several ways."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,36 @@ def fit_table(source: Source, law_name: str, settings: Settings = USUAL, held_ou
     profiles = {name: found.profile(name).interval for name in law.exponents if profiled}
     told = forecast(law, observations, settings, held_out)
     return LawFit(source, held_out, found, profiles, replicate_noise(observations), told)
+
+
+def fit_ledger(table: Table, law_name: str, parameters: str, flops: str, where: str | None = None) -> LawFit:
+    """Fit a law to a ledger whose N and C are these of its columns; C orders the runs for the forecast whatever the law reads.
+
+    Raises InputError as fit_table does.
+    """
+    read = ("flops", *law_named(law_name).variables)
+    roles = {role: column for role, column in {"parameters": parameters, "flops": flops}.items() if role in read}
+    return fit_table(Source(table, roles, where=where), law_name)
+
+
+def in_every_count(found: LawFit) -> dict[str, LawFit | str]:
+    """A ledger's law fitted in every count of the FLOPs, or else of the parameters, that it reads; in words, why not.
+
+    By the ledger's column; empty for a law that reads neither.
+    """
+    role = next((role for role in _COUNTS if role in found.fit.law.variables), None)
+    return {} if role is None else {count: _counted(found, role, count) for count in _COUNTS[role]}
+
+
+def _counted(found: LawFit, role: str, count: str) -> LawFit | str:
+    """The law with another count, itself where it is the same."""
+    roles = {**found.source.roles, role: count}
+    if roles == found.source.roles:
+        return found
+    try:
+        return fit_table(replace(found.source, roles=roles), found.fit.law.name, found.fit.settings, found.held_out)
+    except InputError as error:
+        return str(error.problems[0])
 
 
 def misfit_text(found: Misfit | None) -> str | None:

@@ -66,7 +66,7 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     if len(used[apart].drop_duplicates()) > MOST_SETTINGS or used[apart].isna().any(axis=None):
         return SweepLaws((), (f"No law is fitted: {why_apart(used, settings, remedy)}",))
     table = Table(folder)
-    found = {where: _laws(Source(table, where=where), runs) for where, runs in _by_setting(used, apart)}
+    found = {where: _laws(Source(table, where=where), runs) for where, runs in by_setting(used, apart)}
     told: dict[str, list[str]] = {}
     for where, laws in found.items():
         for reason in laws.reasons:
@@ -75,8 +75,8 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     return SweepLaws(tuple(fit for laws in found.values() for fit in laws.fits), tuple(reasons))
 
 
-def _by_setting(used: pd.DataFrame, apart: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The runs of each setting, and the condition that keeps them."""
+def by_setting(used: pd.DataFrame, apart: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The runs of each setting, by columns in which they differ, and the condition that keeps them, as --where takes it."""
     for values, runs in used.groupby(apart, sort=False):
         plain = (value.item() if isinstance(value, np.generic) else value for value in values)
         yield " and ".join(f"{column} == {value!r}" for column, value in zip(apart, plain, strict=True)), runs

@@ -1,0 +1,63 @@
+"""The compute-optimal parameters against FLOPs: the best models of each approach, and the line that it puts through them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from study.fitting.compute_optimal import Frontiers
+from study.fitting.frontiers import Frontier
+from study.plotting.style import legend_below, log_ticks, panels, series_styles, theme, title_above
+from study.quantities import in_billions
+from study.wording import tick
+
+
+def frame(found: Frontiers) -> pd.DataFrame:
+    """One row a best model of an approach (`kind` best), and two its line (`line`), at the least and the largest budget.
+
+    `inside` says of a best model whether smaller and larger ones were tried at its budget: a line goes through those alone.
+    `told` says of each approach its exponent, the 95% interval, what it counts as C, and whether it is weakly identified.
+    """
+    rows: list[dict[str, object]] = []
+    for name, one in found.approaches.items():
+        if isinstance(one, str):
+            continue
+        about = {"approach": name, "told": _told(name, one), "axis": found.parameters}
+        for best in one.best:
+            rows.append({**about, "kind": "best", "flops": best.flops, "parameters": best.parameters, "inside": best.inside})
+        for flops in found.budgets:
+            rows.append({**about, "kind": "line", "flops": flops, "parameters": one.parameters(flops), "inside": None})
+    return pd.DataFrame(rows)
+
+
+def _told(name: str, found: Frontier) -> str:
+    interval = "" if found.interval is None else f" ({found.interval[0]:.2f} to {found.interval[1]:.2f})"
+    weak = "" if found.status in ("found", "converged") else f", {found.status.replace('_', ' ')}"
+    return f"{name}: N* ∝ C^{found.exponent:.2f}{interval}, C = {found.compute}{weak}"
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A line an approach; its best models are hollow where no smaller and larger ones were tried at their budget."""
+    with theme():
+        figure, (axes,) = panels([""], "training FLOPs C, as each approach counts them", "", size=(8.5, 5.0))
+        axes.set_ylabel(f"best parameters N* ({data['axis'].iloc[0]})")
+        styles = series_styles(data["told"])
+        for told, (colour, marker) in styles.items():
+            rows = data[data["told"] == told]
+            best, line = (rows[rows["kind"] == kind] for kind in ("best", "line"))
+            faces = np.where(best["inside"].astype(bool), colour, "white") if len(best) else colour
+            axes.scatter(best["flops"], best["parameters"], c=faces, edgecolors=colour, marker=marker, s=40, zorder=3)
+            axes.plot(line["flops"], line["parameters"], color=colour, linewidth=1.4, label=told)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: in_billions(tick(value, axes.get_ylim()[1]))))
+        axes.yaxis.set_minor_locator(NullLocator())
+        log_ticks(axes)
+        legend_below(figure, axes.get_legend_handles_labels()[0], columns=2)
+        hollow = (data["kind"].eq("best") & ~data["inside"].eq(True)).any()
+        title_above(
+            figure, f"Best parameters at each budget{'; hollow: smaller and larger were not both tried' if hollow else ''}"
+        )
+    return figure
