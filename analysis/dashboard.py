@@ -15,7 +15,6 @@ app = marimo.App(width="full", app_title="Scaling study")
 @app.cell
 def _():
     import base64
-    import html
     import os
     import re
     from pathlib import Path
@@ -28,12 +27,12 @@ def _():
     from study.changes import changes_as_text, measures, rank_changes, steps_from
     from study.errors import InputError
     from study.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
-    from study.fitting.catalogue import LAWS
-    from study.fitting.law_fits import fit_table
-    from study.fitting.ledgers import LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS
-    from study.fitting.reading import Source, Table
+    from study.fitting.law_fits import LEDGER_LAWS, fit_ledger
+    from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
+    from study.fitting.reading import Table
     from study.folders.sweep import sweeps_in
     from study.naming import Subject
+    from study.notebooks import plain, prose, refusal
     from study.plotting import elasticities, explorer, run_curves
     from study.plotting.law_figures import FIGURES
     from study.quantities import plural
@@ -48,13 +47,11 @@ def _():
         Conditions,
         FIGURES,
         InputError,
-        LAWS,
-        LEDGER_COLUMNS,
         LEDGER_FLOPS,
+        LEDGER_LAWS,
         LEDGER_PARAMETERS,
         LOSSES,
         STATES,
-        Source,
         Table,
         Subject,
         account,
@@ -65,17 +62,19 @@ def _():
         elasticities,
         escape,
         explorer,
-        fit_table,
-        html,
+        fit_ledger,
         kinds,
         measures,
         mo,
         overview,
         pd,
+        plain,
         plural,
+        prose,
         quantities,
         rank_changes,
         re,
+        refusal,
         results,
         run_curves,
         runs_in,
@@ -85,22 +84,6 @@ def _():
         sweeps_in,
         validations,
     )
-
-
-@app.cell
-def _(html, mo):
-    def _as_it_stands(text, white_space):
-        return mo.Html(f'<pre class="text-xs" style="white-space: {white_space}; overflow-x: auto">{html.escape(text)}</pre>')
-
-    def plain(text):
-        """Text as it stands, its tables among it, which scroll sideways where they are wider than the page."""
-        return _as_it_stands(text, "pre")
-
-    def prose(text):
-        """Text as it stands but for lines wider than the page, which go on below: for sentences and narrow tables."""
-        return _as_it_stands(text, "pre-wrap")
-
-    return plain, prose
 
 
 @app.cell
@@ -396,17 +379,12 @@ def _(chart, curves_page, folders, mo):
 
 
 @app.cell
-def _(LAWS, LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS, folders, mo):
-    _laws = [
-        f"{law.name}: {law.formula}"
-        for law in LAWS.values()
-        if law.predicts == "loss" and set(law.variables) <= set(LEDGER_COLUMNS)
-    ]
+def _(LEDGER_FLOPS, LEDGER_LAWS, LEDGER_PARAMETERS, folders, mo):
     law_form = (
         mo.md("{sweep} {law} {parameters} {flops} {where}")
         .batch(
             sweep=mo.ui.dropdown(list(folders), value=next(iter(folders), None), label="sweep"),
-            law=mo.ui.dropdown(_laws, value=_laws[0], label="law", searchable=True),
+            law=mo.ui.dropdown(LEDGER_LAWS, value=next(iter(LEDGER_LAWS)), label="law", searchable=True),
             parameters=mo.ui.dropdown(list(LEDGER_PARAMETERS), value="parameters", label="N"),
             flops=mo.ui.dropdown(list(LEDGER_FLOPS), value="train_flops", label="C"),
             where=mo.ui.text(placeholder="architecture.depth == 2", label="only runs where (--where)", full_width=True),
@@ -417,21 +395,20 @@ def _(LAWS, LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS, folders, mo):
 
 
 @app.cell
-def _(FIGURES, InputError, LAWS, Source, Table, escape, fit_table, folders, law_form, mo, prose):
+def _(FIGURES, InputError, Table, fit_ledger, folders, law_form, mo, prose, refusal):
     def fitted(values):
         """The fit that the form asks for, or what keeps it from being made."""
         if values["sweep"] is None:
             return mo.md("Choose a sweep.")
-        law = LAWS[values["law"].partition(":")[0]]
-        roles = {role: values[role] for role in ("parameters", "flops") if role in ("flops", *law.variables)}
-        source = Source(Table(folders[values["sweep"]].path), roles, where=values["where"] or None)
-        if not folders[values["sweep"]].ledger_file.exists():
+        folder = folders[values["sweep"]]
+        if not folder.ledger_file.exists():
             return mo.md("It has no ledger yet: `study report` writes one from the records.")
+        chosen = (values[name] for name in ("law", "parameters", "flops"))
         try:
             with mo.status.spinner("Fitting, with 1,000 resamples"):
-                found = fit_table(source, law.name)
+                found = fit_ledger(Table(folder.path), *chosen, values["where"] or None)
         except InputError as error:
-            return mo.callout(mo.md("\n\n".join(escape(problem) for problem in error.problems)), kind="warn")
+            return refusal(error)
         drawn = [draw(data) for frame, draw in FIGURES.values() if not (data := frame(found)).empty]
         return mo.vstack([prose(found.to_text()), *drawn])
 

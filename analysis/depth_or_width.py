@@ -14,49 +14,21 @@ app = marimo.App(width="medium")
 
 @app.cell
 def _():
-    import os
-    import sys
     from pathlib import Path
 
     import marimo as mo
     import pandas as pd
 
     from study.answering import FIGURES, FINDINGS, Answer
-    from study.errors import InputError
-    from study.fitting.evidence import gather
-    from study.folders.sweep import SweepFolder
+    from study.notebooks import opened
     from study.wording import bullets, escape
 
-    return (
-        Answer,
-        FIGURES,
-        FINDINGS,
-        InputError,
-        Path,
-        SweepFolder,
-        bullets,
-        escape,
-        gather,
-        mo,
-        os,
-        pd,
-        sys,
-    )
+    return Answer, FIGURES, FINDINGS, Path, bullets, escape, mo, opened, pd
 
 
 @app.cell
-def _(Answer, InputError, Path, SweepFolder, escape, gather, mo, os, sys):
-    results = Path(__file__).resolve().parents[1] / "results"
-    places = [results / "depth_or_width", results / "reference" / "depth_or_width"]
-    given = mo.cli_args().get("folder") or os.environ.get("STUDY_RESULTS")
-    place = Path(given) if given else next((path for path in places if path.exists()), places[0])
-    try:
-        evidence = gather(SweepFolder(place))
-    except InputError as error:
-        if mo.app_meta().mode == "script":
-            print(*(f"error: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
-            sys.exit(2)
-        mo.stop(True, mo.callout(mo.md("\n\n".join(escape(problem) for problem in error.problems)), kind="danger"))
+def _(Answer, Path, opened):
+    evidence = opened(Path(__file__).resolve().parents[1] / "results", "depth_or_width")
     answer = Answer(evidence, ())
     print(answer.headline)
     return answer, evidence

@@ -61,7 +61,7 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
     tables, scores, problems = [], [], {}
     for name, folder in folders.items():
         try:
-            tables.append(_runs_of(name, folder))
+            tables.append(with_reasons(folder.ledger(), folder).assign(sweep=name))
             scores.append(_scores_of(name, folder))
         except UNREADABLE as error:
             problems[name] = str(error)
@@ -73,13 +73,13 @@ def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str,
     return (_with_scores(runs, pd.concat(scored, ignore_index=True)) if scored else runs), problems
 
 
-def _runs_of(name: str, folder: SweepFolder) -> pd.DataFrame:
-    table = folder.ledger()
-    if table.empty:
-        return table
-    varied = [knob for knob in folder.varied() if knob in table]
-    left_out = pd.Series(unusable(table, searches(table).values()), dtype=object).reindex(range(len(table)))
-    return table.assign(sweep=name, setting=in_words(table, varied), left_out=left_out.to_numpy())
+def with_reasons(ledger: pd.DataFrame, folder: SweepFolder) -> pd.DataFrame:
+    """A sweep's ledger with `setting`, what the sweep varies, in words, and `left_out`, why laws do not use the run."""
+    if ledger.empty:
+        return ledger
+    varied = [knob for knob in folder.varied() if knob in ledger]
+    left_out = pd.Series(unusable(ledger, searches(ledger).values()), dtype=object).reindex(range(len(ledger)))
+    return ledger.assign(setting=in_words(ledger, varied), left_out=left_out.to_numpy())
 
 
 def _scores_of(name: str, folder: SweepFolder) -> pd.DataFrame:

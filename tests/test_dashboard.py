@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import pytest
 from study import answering
 from study.answering import report
 from study.folders.sweep import SweepFolder
+from tests.browsing import ELEMENTS, WORDS, browser, served
 from tests.synthetic import add_run, depth_or_width, run_config, sweep_folder
 from tests.waiting import until
 
@@ -110,12 +110,12 @@ def test_dashboard_shows_sweeps_runs_laws_and_sizes(apart: Apart, results: Path)
     before = {file: file.stat().st_mtime_ns for file in results.rglob("*")}
     asked = {
         "sweep": "made_up",
-        "law": "power: …",
+        "law": "power",
         "parameters": "parameters_non_embedding",
         "flops": "train_flops",
         "where": "",
     }
-    found = apart(looked_at, results, asked, asked | {"where": "architecture.dept == 2"}, asked | {"law": "flops: …"})
+    found = apart(looked_at, results, asked, asked | {"where": "architecture.dept == 2"}, asked | {"law": "flops"})
     assert found["folders"] == ["made_up", "group/waiting"]
     assert len(found["sweeps of runs"]) == len(SweepFolder(results / "made_up").records())
     assert found["axes"] == ["train_flops", "loss_nats"]
@@ -211,64 +211,34 @@ def test_dashboard_says_how_to_see_runs_that_a_logarithmic_axis_does_not_show(ap
     assert "Untick “log x” to see them." in apart(looked_at, untrained)["explorer_page"], "all spent 0 FLOPs"
 
 
-@pytest.fixture
-def address(results: Path, tmp_path: Path) -> Iterator[str]:
-    """Where a dashboard is served, with its token."""
-    log = tmp_path / "log"
-    command = [sys.executable, "-m", "marimo", "run", "--headless", "--token", str(DASHBOARD)]
-    environment = os.environ | {"STUDY_RESULTS": str(results)}
-    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment) as server:
-        try:
-            until(lambda: "access_token=" in log.read_text(), 60)
-            (url,) = re.findall(r"http://\S+access_token=\S+", log.read_text())
-            yield url
-        finally:
-            server.terminate()
-
-
-WORDS = """
-const words = node => node.nodeType === 3 ? node.data : node.matches?.("style, script") ? "" :
-    [...(node.shadowRoot?.childNodes ?? []), ...node.childNodes].map(words).join(" ");
-return words(document.body);
-"""
-"""All text of the page, with that of its shadow trees."""
-
-ELEMENTS = """
-const within = node => [node, ...[...(node.shadowRoot?.children ?? []), ...node.children].flatMap(within)];
-return within(document.body).filter(node => node.matches(arguments[0]));
-"""
-"""All elements of the page that a selector matches, with those of its shadow trees."""
-
-
 @pytest.mark.skipif(
     shutil.which("chromedriver") is None, reason="no Chromium with its driver here: apt-get install chromium-driver"
 )
-def test_a_browser_shows_the_answer_the_curves_of_points_in_a_box_and_tables_as_they_stand(address: str) -> None:
-    from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService
+def test_a_browser_shows_the_answer_the_curves_of_points_in_a_box_and_tables_as_they_stand(
+    results: Path, tmp_path: Path
+) -> None:
+    from selenium.webdriver import ActionChains
 
-    options = ChromeOptions()
-    for option in ("--headless", "--no-sandbox", "--window-size=1400,1200"):
-        options.add_argument(option)
-    with Chrome(options, ChromeService(shutil.which("chromedriver"))) as browser:
-        browser.get(address.split("?")[0])
-        assert "Scaling study" not in browser.execute_script(WORDS), "nothing is shown without the token"
-        browser.get(address)
-        until(lambda: "What the evidence does not decide" in browser.execute_script(WORDS), 90)
-        tabs = {tab.text: tab for tab in browser.execute_script(ELEMENTS, "[role=tab]")}
+    with served(DASHBOARD, results, tmp_path / "log") as address, browser() as page:
+        page.get(address.split("?")[0])
+        assert "Scaling study" not in page.execute_script(WORDS), "nothing is shown without the token"
+        page.get(address)
+        until(lambda: "What the evidence does not decide" in page.execute_script(WORDS), 90)
+        tabs = {tab.text: tab for tab in page.execute_script(ELEMENTS, "[role=tab]")}
         tabs["Explore"].click()
-        until(lambda: "log x" in browser.execute_script(WORDS), 60)
-        until(lambda: bool(browser.execute_script(ELEMENTS, "canvas")), 60)
-        (points,) = browser.execute_script(ELEMENTS, "canvas")
+        until(lambda: "log x" in page.execute_script(WORDS), 60)
+        until(lambda: bool(page.execute_script(ELEMENTS, "canvas")), 60)
+        (points,) = page.execute_script(ELEMENTS, "canvas")
         width, height = points.size["width"], points.size["height"]
-        box = ActionChains(browser).move_to_element_with_offset(points, 60 - width / 2, 40 - height / 2).click_and_hold()
+        box = ActionChains(page).move_to_element_with_offset(points, 60 - width / 2, 40 - height / 2).click_and_hold()
         box.move_by_offset(width / 2, height / 2).move_by_offset(width / 2 - 190, height / 2 - 100).release().perform()
-        until(lambda: "10 runs" in browser.execute_script(WORDS), 60)
-        until(lambda: len(browser.execute_script(ELEMENTS, "canvas")) == 2, 60)
-        assert "internal error" not in browser.execute_script(WORDS)
+        until(lambda: "10 runs" in page.execute_script(WORDS), 60)
+        until(lambda: len(page.execute_script(ELEMENTS, "canvas")) == 2, 60)
+        assert "internal error" not in page.execute_script(WORDS)
         tabs["Sizes"].click()
-        browser.set_window_size(800, 1200)
-        until(lambda: any(table.is_displayed() for table in browser.execute_script(ELEMENTS, "pre")), 60)
-        for table in browser.execute_script(ELEMENTS, "pre"):
+        page.set_window_size(800, 1200)
+        until(lambda: any(table.is_displayed() for table in page.execute_script(ELEMENTS, "pre")), 60)
+        for table in page.execute_script(ELEMENTS, "pre"):
             lines = len(table.text.splitlines())
             line_height = float(table.value_of_css_property("line-height").removesuffix("px"))
             assert table.size["height"] < (lines + 2) * line_height, "a line of a table is wrapped"

@@ -27,6 +27,7 @@ TRAINING = (
 ANALYSIS = (
     *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
     *("exploring", "pair_findings", "findings", "law_findings", "open_questions", "tables", "score_findings", "answering"),
+    "notebooks",
     *("law_commands", "bench_commands", "model_commands", "sweep_commands", "cli"),
 )
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""

@@ -1,0 +1,55 @@
+"""Notebooks as a browser shows them: a server for each, a Chromium, and what it has on its page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.waiting import until
+
+
+@contextmanager
+def served(notebook: Path, results: Path, log: Path) -> Iterator[str]:
+    """Where a notebook is served, with its token."""
+    command = [sys.executable, "-m", "marimo", "run", "--headless", "--token", str(notebook)]
+    environment = os.environ | {"STUDY_RESULTS": str(results)}
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment) as server:
+        try:
+            until(lambda: "access_token=" in log.read_text(), 60)
+            (url,) = re.findall(r"http://\S+access_token=\S+", log.read_text())
+            yield url
+        finally:
+            server.terminate()
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """A Chromium that nobody sees."""
+    from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+
+    options = ChromeOptions()
+    for option in ("--headless", "--no-sandbox", "--window-size=1400,1200"):
+        options.add_argument(option)
+    with Chrome(options, ChromeService(shutil.which("chromedriver"))) as page:
+        yield page
+
+
+WORDS = """
+const words = node => node.nodeType === 3 ? node.data : node.matches?.("style, script") ? "" :
+    [...(node.shadowRoot?.childNodes ?? []), ...node.childNodes].map(words).join(" ");
+return words(document.body);
+"""
+"""All text of the page, with that of its shadow trees."""
+
+ELEMENTS = """
+const within = node => [node, ...[...(node.shadowRoot?.children ?? []), ...node.children].flatMap(within)];
+return within(document.body).filter(node => node.matches(arguments[0]));
+"""
+"""All elements of the page that a selector matches, with those of its shadow trees."""
