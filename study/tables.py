@@ -123,6 +123,7 @@ def token_gains(evidence: Evidence) -> str:
     intro = (
         "One shape at neighbouring budgets, each with a training of its own length. Each interval is for its pair alone and "
         "takes seeds as independent, which is cautious where budgets share a trunk; Holm's p is adjusted for all of them. "
+        "Where the seeds of a budget scatter unevenly, none of its cells counts as scattering less than the middle one. "
         "Cells whose learning rate is not bracketed take part."
     )
     header = ["shape", "setting", "from tokens", "to tokens", "nats", "95% interval", "Holm p", "nats lowered per doubling"]

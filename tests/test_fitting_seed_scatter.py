@@ -146,6 +146,34 @@ def test_one_variance_for_cells_that_scatter_unevenly_would_tell_more_of_them_ap
     assert wrong < if_pooled
 
 
+def test_the_variance_between_budgets_is_none_below_the_middle_one() -> None:
+    """Own variances 0.0001, 0.01 and 1 of two degrees each, whose median is 2·ln 2 for a variance of 1."""
+    uneven = seed_scatter(POOL, {name: cell(4 - away, 4, 4 + away) for name, away in (("a", 0.01), ("b", 0.1), ("c", 1.0))})
+    found = {name: variance.variance for name, variance in uneven.beside_other_budgets.items()}
+    assert found == pytest.approx({"a": 0.01 / np.log(2), "b": 0.01 / np.log(2), "c": 1.0})
+    assert len(set(uneven.beside_other_budgets.values())) == 3
+    alike = seed_scatter(POOL, {"one": cell(1.0, 3.0), "other": cell(0.0, 2.1)})
+    assert alike.beside_other_budgets is alike.variances
+
+
+def test_equal_losses_at_budgets_of_unlike_scatter_are_told_apart_rarely() -> None:
+    """Eight cells at a budget whose seeds scatter ten times as widely as at the other, alike within each."""
+    random, wrong, by_their_own = np.random.default_rng(0), 0, 0
+    for _ in range(300):
+        budgets = [drawn(random, np.full(8, deviation), 3, 1e-4) for deviation in (0.01, 0.1)]
+        scatters = [seed_scatter(POOL, cells) for cells in budgets]
+        wrong += any_step_told(budgets, [scatter.beside_other_budgets for scatter in scatters])
+        by_their_own += any_step_told(budgets, [scatter.variances for scatter in scatters])
+    assert wrong / 300 <= 0.07
+    assert by_their_own / 300 > 0.09
+
+
+def any_step_told(budgets: Sequence[dict[str, NDArray[np.float64]]], variances: Sequence[SeedVariances]) -> bool:
+    """Whether any cell is told apart from itself at the other budget at 5%, corrected for all of them."""
+    pairs = [p_value(budgets[0][name], budgets[1][name], [of_budget[name] for of_budget in variances]) for name in budgets[0]]
+    return any(adjusted is not None and adjusted < 0.05 for adjusted in holm(pairs))
+
+
 def test_equal_variances_of_two_cells_are_two_estimates() -> None:
     """A setting that changes nothing leaves two cells the same losses; their freedoms add up."""
     cells = {"one": cell(3.0, 3.02, 3.04), "twin": cell(3.0, 3.02, 3.04), "loud": cell(3.0, 4.0, 5.0)}

@@ -119,6 +119,11 @@ class Comparisons:
         """The seed variance of each cell that has one, by the cell's name."""
         return seed_variances(self.seed_scatter)
 
+    @cached_property
+    def seed_variances_beside_other_budgets(self) -> SeedVariances:
+        """Those of differences between budgets."""
+        return {name: variance for pool in self.seed_scatter for name, variance in pool.beside_other_budgets.items()}
+
     @property
     def compared(self) -> frozenset[str]:
         """The names of the cells that are in any pair."""

@@ -201,7 +201,9 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     comparisons = compare(families, alike, include_unbracketed)
     seeds = comparisons.seed_variances
     at_their_best = [cell for cell in cells if why_left_out(cell, include_unbracketed) is None]
-    steps = gains_of(cells, seeds), cuts_of(cells, seeds), token_gains_of(cells, seeds), rises_of(at_their_best, seeds)
+    between = comparisons.seed_variances_beside_other_budgets
+    of_tokens = token_gains_of(cells, between), rises_of(at_their_best, between)
+    steps = gains_of(cells, seeds), cuts_of(cells, seeds), *of_tokens
     averages = averages_of(comparisons.pairs, cells)
     return Evidence(folder, sweep, ledger, cells, families, comparisons, averages, *steps, front_of(cells))
 
