@@ -214,8 +214,8 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
 def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, **options: Any) -> None:
     """Ask one question in every defensible convention.
 
-    It tells the share that agrees, and what turns the answer. Of a sweep's folder it asks the sweep's own question, depth or
-    width at equal size; of a table, how compute should be split between parameters and tokens. In each universe a law is fitted
+    It tells the share that agrees, and what turns the answer. Of a sweep's folder it asks for depth or width at equal size,
+    within each setting; of a table, how compute should be split between parameters and tokens. In each universe a law is fitted
     to 1,000 rows at most, with intervals of 100 resamples; those of study fit and study frontier, of all rows and 1,000
     resamples, differ from them a little.
     """

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from study import answering
 from study.cli import commands
@@ -18,7 +19,7 @@ from study.fitting.catalogue import LAWS
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from tests.points import TRUTHS, columns_of
-from tests.synthetic import depth_or_width, run_config, sweep_folder
+from tests.synthetic import SWEEP, depth_or_width, run_config, sweep_folder
 
 CONVENTIONS = {"train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding"}
 
@@ -141,10 +142,14 @@ def test_a_multiverse_of_a_sweep_that_no_question_fits_says_why(study: Any, tmp_
     status, out, err = study("multiverse", folder.path)
     assert (status, out) == (2, "")
     shape, compute = err.splitlines()
-    assert shape == "error: shape: depth or width cannot be asked: no two depths were trained at equal parameters"
+    why = "depth or width cannot be asked: no two depths were trained at equal parameters and unlike width or FFN"
+    assert shape == f"error: shape: {why}"
     assert compute.startswith("error: compute: how to split it cannot be asked: all ")
     assert " rows have the same tokens (" in compute
     assert study("multiverse", folder.path, "--ask", "compute")[2] == f"{compute}\n"
+    folder.sweep_file.write_text(yaml.safe_dump(SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}}))
+    told = study("multiverse", folder.path)[2].splitlines()[0]
+    assert told == f"error: shape: {why}; settings that the sweep varies are compared in its answer"
 
 
 def test_fit_prints_json_with_its_status_and_forecast(study: Any, tmp_path: Path) -> None:

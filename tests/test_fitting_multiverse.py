@@ -28,7 +28,7 @@ from study.fitting.universes import Multiverse, Universe
 from study.folders.sweep import SweepFolder
 from study.plotting import answer_by_convention
 from tests import synthetic
-from tests.synthetic import SHAPES, Law, add_run, depth_or_width, run_config, sweep_folder
+from tests.synthetic import SHAPES, SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
 from tests.test_fitting_averages import cell, losses
 from tests.test_fitting_frontiers import EXPONENT, iso_flop_runs
 
@@ -337,6 +337,25 @@ def pooled_of(cells: list[Cell]) -> SeedVariance:
     found = pooled_seed_variance([each.losses for each in cells])
     assert found is not None
     return found
+
+
+def test_depth_that_costs_nothing_is_not_weighed_against_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that share their weights are as many parameters however many they are: of those no question of shape is asked."""
+    monkeypatch.setattr(shape_multiverse, "HELD_EQUAL", ("parameters_non_embedding",))
+    groups = {"none": SHAPES[:3], "1": ((1, 128), (2, 128), (4, 128))}
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.layer_groups": [None, 1]}})
+    shared = sweep_folder(tmp_path / "shared")
+    for (name, shapes), seed in product(groups.items(), range(2)):
+        for depth, width in shapes:
+            config = in_setting(run_config(depth, width, seed=seed), layer_groups=None if name == "none" else 1)
+            add_run(folder, config, Law(depth_effect=0.1 if name == "none" else -0.5))
+            if name == "1":
+                add_run(shared, config)
+    for each in (folder, shared):
+        each.write_ledger()
+    assert not is_about_shape(shared.path)
+    usual = next(one for one in explore_shapes(folder.path).universes if one.choices["rates"] == "all cells")
+    assert usual.value == pytest.approx(0.1, abs=0.02)
 
 
 def test_a_sweep_of_one_depth_is_not_about_shape(tmp_path: Path) -> None:

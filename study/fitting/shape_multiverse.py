@@ -58,14 +58,16 @@ def is_about_shape(folder: Path) -> bool:
     if not SweepFolder(folder).sweep_file.exists():
         return False
     families = gather(SweepFolder(folder)).families
-    return any(family.equal_parameters and len({cell.architecture.depth for cell in family.cells}) > 1 for family in families)
+    return any(family.equal_parameters and _weigh_depth(family.cells) for family in families)
 
 
 def why_not_shape(folder: Path) -> list[Problem]:
     """Why a sweep's folder cannot be asked for shape; nothing of what is no sweep's folder, or can be."""
     if not SweepFolder(folder).sweep_file.exists() or is_about_shape(folder):
         return []
-    return [Problem("shape", "depth or width cannot be asked: no two depths were trained at equal parameters")]
+    why = "depth or width cannot be asked: no two depths were trained at equal parameters and unlike width or FFN"
+    settings = "; settings that the sweep varies are compared in its answer" if SweepFolder(folder).sweep().get("vary") else ""
+    return [Problem("shape", f"{why}{settings}")]
 
 
 def explore_shapes(folder: Path) -> Multiverse:
@@ -173,11 +175,15 @@ def _serves(cell: Cell, rates: str, skipped: int) -> bool:
 
 
 def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:
-    """Cells of two depths or more, equal in size, budget and setting."""
+    """Cells that weigh depth, equal in size, budget and setting."""
     for members in by_setting_and_budget(cells).values():
-        for family in of_equal_size(members, size):
-            if len({cell.architecture.depth for cell in family}) > 1:
-                yield family
+        yield from filter(_weigh_depth, of_equal_size(members, size))
+
+
+def _weigh_depth(cells: Sequence[Cell]) -> bool:
+    """Whether cells of equal size are of two depths, bought with width or FFN: where layers are shared depth costs neither."""
+    shapes = [cell.architecture for cell in cells]
+    return len({shape.depth for shape in shapes}) > 1 and len({(shape.width, shape.ffn) for shape in shapes}) > 1
 
 
 def _fitted(table: Table, size: str, tokens: bool) -> Iterator[Universe]:
