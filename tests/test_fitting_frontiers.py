@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from study.errors import InputError
 from study.fitting.catalogue import LAWS
@@ -52,6 +53,33 @@ def test_interval_of_the_parabola_covers_under_noise() -> None:
     found = iso_flop(*iso_flop_runs(noise=0.001))
     assert found.interval is not None
     assert found.interval[0] < EXPONENT < found.interval[1]
+
+
+@pytest.mark.parametrize("window", [1.0, np.inf])
+def test_intervals_cover_where_minima_of_some_budgets_scatter_more(window: float) -> None:
+    """On a grid of sizes and tokens the budgets at both ends have fewer sizes, and decide the slope."""
+    parameters, tokens = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e7, 1e10, 9), np.geomspace(2e8, 2e11, 9)))
+    loss = LAW.predict(TRUTH, {"parameters": parameters, "tokens": tokens})
+    covered = 0
+    for draw in range(200):
+        noise = np.exp(np.random.default_rng(draw).normal(0, 0.005, len(loss)))
+        found = iso_flop(parameters, 6 * parameters * tokens, loss * noise, window=window)
+        assert found.interval is not None
+        covered += found.interval[0] <= EXPONENT <= found.interval[1]
+    assert covered >= 0.89 * 200
+
+
+def test_the_interval_is_that_of_lines_that_leave_out_a_best_model_each() -> None:
+    """HC3 is the sum over the best models of what leaving each out would move the slope, squared, in each one's weight."""
+    found = iso_flop(*iso_flop_runs(noise=0.002))
+    x, y = np.log([[one.flops for one in found.best], [one.parameters for one in found.best]])
+    away = x - x.mean()
+    moved = []
+    for left_out in range(len(x)):
+        slope, level = np.polyfit(np.delete(x, left_out), np.delete(y, left_out), 1)
+        moved.append(away[left_out] * (y[left_out] - level - slope * x[left_out]) / (away @ away))
+    half = stats.t.isf(0.025, len(x) - 2) * np.linalg.norm(moved)
+    assert found.interval == pytest.approx((found.exponent - half, found.exponent + half))
 
 
 def test_a_narrow_window_is_nearer_than_the_full_range_where_valleys_lean() -> None:
@@ -147,13 +175,14 @@ def test_a_budget_of_too_few_sizes_has_no_minimum(valley: Literal["parabola", "a
 
 
 def test_the_interval_of_a_line_is_student_s() -> None:
-    """The residuals from slope 1 are -0.1, 0.2 and -0.1, and Student's 97.5% point of one degree of freedom is 12.706.
+    """The residuals from slope 1 are -0.1, 0.2 and -0.1, those from the lines through the two others -0.6, 0.3 and -0.6.
 
-    The sizes beside 1, e^1.3 and e² are theirs, their tenths and their tenfold.
+    Student's 97.5% point of one degree of freedom is 12.706. The sizes beside 1, e^1.3 and e² are theirs, their tenths and
+    their tenfold.
     """
     found = envelope(*among_worse(np.exp([0.0, 1.3, 2.0]), np.exp([0.0, 1.0, 2.0]), np.array([3.0, 2.0, 1.0])))
     steps = np.array([1.3 - (2.0 - np.log(10)), 2.0 - 0.0, np.log(10) - 1.3]) / 2
-    half = 12.7062 * np.sqrt((0.06 / 1 + np.mean(steps**2) / 12) / 2)
+    half = 12.7062 * np.sqrt((0.6**2 + 0.6**2) / 2**2 + np.mean(steps**2) / 12 / 2)
     assert found.interval == pytest.approx((1 - half, 1 + half), rel=1e-5)
 
 

