@@ -254,6 +254,20 @@ def test_seeds_of_one_setting_that_nobody_put_together_are_told(tmp_path: Path) 
     assert read(tmp_path, table()).warnings == ()
 
 
+def test_checkpoints_of_runs_that_nobody_put_together_are_told(tmp_path: Path) -> None:
+    """Rows of one run have one size; where a column called like a run has several, it names something else."""
+    checkpoints = table()
+    checkpoints["Model Size"] = checkpoints.groupby("run")["Model Size"].transform("first")
+    (told,) = read(tmp_path, checkpoints).warnings
+    assert told.startswith(
+        "20 rows are of 10 values of 'run': where those are checkpoints of one run, intervals are too narrow"
+    )
+    assert told.endswith("; --cluster 'run' keeps them together")
+    assert read(tmp_path, checkpoints, cluster="run").warnings == ()
+    assert read(tmp_path, checkpoints.rename(columns={"run": "corpus"})).warnings == ()
+    assert read(tmp_path, checkpoints.iloc[::2]).warnings == ()
+
+
 def test_a_cluster_that_no_row_names_is_refused(tmp_path: Path) -> None:
     empty = table().assign(setting=np.nan)
     with pytest.raises(InputError, match=r"--cluster: 'setting' is empty in all 20 rows, and names no run; name another"):

@@ -26,6 +26,7 @@ SYNONYMS = {
     "unique_tokens": "uniquetokens",
     "error": "error",
     "score": "score accuracy acc",
+    "run": "run runid runname",
 }
 """By role: the names, plain, that a column may have."""
 

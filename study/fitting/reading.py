@@ -150,6 +150,7 @@ def read_columns(source: Source, variables: Sequence[str], response: str) -> Obs
         reading.refuse_incomparable_losses(columns)
     reading.warn_of_repeats(values)
     reading.warn_of_seeds(columns, values[response])
+    reading.warn_of_checkpoints(columns)
     used = reading.present
     labels, runs = source.table.labels, reading.runs()
     of_shapes = reading.is_ledger and source.cluster is None
@@ -368,6 +369,23 @@ class _Reading:
             named = ", ".join(self.found[role] for role in variables)
             told = f"{counts} of {named}: where settings miss the law by more than their rows scatter, intervals are too narrow"
             self.warnings.append(f"{told}; --cluster with a column that names the setting keeps its rows together")
+
+    def warn_of_checkpoints(self, variables: Mapping[str, NDArray[np.float64]]) -> None:
+        """Warn of a column that is called like a run and names the checkpoints of several, which nobody said belong together.
+
+        Where eight runs of ten checkpoints each lie 0.3% off a law by luck of their own, intervals of alpha over rows hold the
+        truth in 40% of draws, over runs in 99%.
+        """
+        if self.is_ledger or self.source.cluster is not None or "tokens" not in variables:
+            return
+        read = pd.DataFrame(dict(variables))[self.present]
+        for name in named_like("run", map(str, self.table.columns)):
+            runs = read.groupby(self.table.loc[self.present, name].to_numpy()).nunique()
+            sizes = runs.drop(columns=["tokens", "flops"], errors="ignore")
+            if (runs["tokens"] > 1).any() and bool((sizes == 1).all(axis=None)):
+                counts = f"{plural(len(read), 'row')} are of {plural(len(runs), 'value')} of {name!r}"
+                told = f"{counts}: where those are checkpoints of one run, intervals are too narrow"
+                self.warnings.append(f"{told}; --cluster {name!r} keeps them together")
 
     def alike(self) -> dict[str, int]:
         """What all rows of a ledger that are used have in common of what their losses hang on."""
