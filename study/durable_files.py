@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -100,6 +100,17 @@ def patiently(write: Callable[[], T], seconds: float = PATIENCE_SECONDS, check: 
         pause = min(2 * pause, 1.0)
 
 
+@contextlib.contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Within, an error of the system that names no file, as that of a write to a full disk, is given this name."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY)
@@ -114,7 +125,7 @@ def _durable_sibling(path: Path, content: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with named(path), os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fchmod(file.fileno(), 0o644)

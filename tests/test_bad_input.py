@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -12,6 +13,9 @@ import pandas as pd
 import pytest
 
 from study.cli import main
+from study.sweeping.plan import cells
+from study.sweeping.sweep_files import read_sweep
+from tests.full_disk import files_of_at_most
 from tests.small import write_corpus
 from tests.synthetic import sweep_folder
 
@@ -509,8 +513,6 @@ def test_a_sweeps_folder_or_name_in_place_of_its_file(given: str, meant: str, he
 @pytest.mark.parametrize("content", [b"{}", b"\x00\xff", b'{"run_id": 1', json.dumps({"state": "DONE"}).encode()])
 def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, refusal: Refusal) -> None:
     from study.folders.sweep import SweepFolder
-    from study.sweeping.plan import cells
-    from study.sweeping.sweep_files import read_sweep
 
     Path("x.yaml").write_text(GOOD)
     folder = SweepFolder(Path("results/x"))
@@ -519,6 +521,24 @@ def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, ref
     folder.sweep_file.write_text(GOOD)
     run.record_file.write_bytes(content)
     assert all(str(run.record_file) in message for message in refusal.of(command, folder.path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file"),
+    [
+        (["report", "results/x"], "ledger.parquet"),
+        (["launch", "x.yaml"], ".coordinator.json"),
+        (["exclude", "0" * 16, "--reason", "Why not?"], f"runs/{'0' * 16}/exclusion.json"),
+    ],
+)
+def test_a_full_disk_is_told_with_the_file(arguments: list[str], file: str, here: Path, refusal: Refusal) -> None:
+    Path("x.yaml").write_text(GOOD)
+    folder = sweep_folder(Path("results/x"))
+    folder.run("0" * 16).write_config(cells(read_sweep(Path("x.yaml"))[0])[0].config)
+    folder.lock_file.touch()
+    with files_of_at_most(0):
+        messages = refusal.of(*arguments)
+    assert one(messages) == f"results/x/{file}: {os.strerror(errno.EFBIG)}"
 
 
 @pytest.mark.parametrize(

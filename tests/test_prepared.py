@@ -1,5 +1,6 @@
 """Data is built once, opened fast, found again by its content, and refused where it is too small."""
 
+import errno
 import json
 import os
 import random
@@ -20,6 +21,7 @@ from study.data.packing import entropy_nats, token_dtype
 from study.data.prepared import data_fingerprint, prepare, unread_at_first
 from study.data.tokenizing import SPECIAL_PIECES
 from study.errors import InputError
+from tests.full_disk import files_of_at_most
 
 
 @pytest.fixture(autouse=True)
@@ -209,6 +211,17 @@ def test_damaged_tokens_are_built_again_to_the_same_bytes(corpus: Path, damage: 
         file.write_bytes(intact[:100] + bytes([intact[100] ^ 1]) + intact[101:])
     assert prepare(config(corpus)) == prepared
     assert file.read_bytes() == intact
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "train.tokens"])
+def test_a_cache_on_a_full_disk_is_told_as_such_and_holds_nothing_of_the_entry(corpus: Path, file: str) -> None:
+    entry = prepare(config(corpus)).folder
+    size = (entry / file).stat().st_size
+    shutil.rmtree(entry)
+    with files_of_at_most(size - 1), pytest.raises(OSError, match=os.strerror(errno.EFBIG)) as told:
+        prepare(config(corpus))
+    assert told.value.filename == str(entry)
+    assert not [path for path in entry.parent.iterdir() if path.is_dir()]
 
 
 def test_a_saved_tokenizer_is_a_tokenizer_file(corpus: Path) -> None:

@@ -23,7 +23,7 @@ import platformdirs
 from filelock import FileLock
 
 from study.config import fingerprint_of
-from study.durable_files import content_of, sync_folder, takes_files, write_atomically
+from study.durable_files import content_of, named, sync_folder, takes_files, write_atomically
 from study.errors import InputError
 from study.paths import path_from
 
@@ -142,7 +142,8 @@ def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, A
         shutil.rmtree(left_over, ignore_errors=True)
     new.mkdir()
     try:
-        facts = build(new)
+        with named(folder):
+            facts = build(new)
         files = {path.name: _identity(path) for path in sorted(new.iterdir())}
         manifest = {"facts": facts, "files": files, "seal": fingerprint_of([facts, files])}
         (new / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")

@@ -93,7 +93,7 @@ class TokenWriter:
             stream = chain.from_iterable(chain(encoding.ids, self._separator) for encoding in encodings)
             tokens = np.fromiter(stream, self._dtype)
         self.counts += np.bincount(tokens, minlength=len(self.counts))
-        tokens.tofile(self._file)
+        self._file.write(tokens.data)  # tofile does not say why it could not
         self._waiting, self._waiting_characters = [], 0
 
 

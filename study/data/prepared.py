@@ -190,7 +190,7 @@ def _build(data: DataConfig, progress: bool, folder: Path) -> dict[str, Any]:
     else:
         train = (text for split, text in _documents(data, progress, Tally(), "Training the tokenizer") if split == "train")
         tokenizer = train_tokenizer(train, data.tokenizer.vocabulary)
-    tokenizer.save(str(folder / _TOKENIZER_FILE))
+    (folder / _TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     tokenizer = open_tokenizer(folder / _TOKENIZER_FILE)
 
     tally = Tally()
