@@ -85,9 +85,13 @@ class Attempt:
         return cls(folder, patiently(lambda: folder.claim_attempt(details)), started_at)
 
     def check(self) -> None:
-        """Raise Fenced where a later attempt owns the run; to be asked before every write."""
+        """Raise Fenced where a later attempt owns the run; to be asked before every write.
+
+        Raises FileNotFoundError where the run's folder was moved or removed, which a write would make anew.
+        """
         if self.folder.attempt_file(self.number + 1).exists():
             raise Fenced(f"attempt {self.number + 1} has taken the run over from attempt {self.number}")
+        self.folder.attempt_file(self.number).stat()
 
     @contextlib.contextmanager
     def renewed(self) -> Iterator[None]:

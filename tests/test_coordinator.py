@@ -32,6 +32,7 @@ from study.sweeping.status import status
 from study.sweeping.stopping import SAVE_SECONDS
 from tests.sweeps import RATES, record, sweep, sweep_values
 from tests.synthetic import add_run, run_config, sweep_folder
+from tests.waiting import ImpatientClock
 
 Life = Callable[[RunConfig, RunFolder], int]
 """What becomes of a run: it may file a record, and gives an exit status."""
@@ -316,6 +317,29 @@ def test_an_error_of_the_system_stops_a_sweep_and_is_told_as_what_it_is(tmp_path
     said = "the sweep had to stop: [Errno 24] Too many open files; the same command goes on from here"
     assert str(caught.value) == f"{place}: {said}"
     assert executor.told == ["interrupt", "kill"]
+
+
+def test_a_sweep_whose_folder_is_moved_stops_and_makes_none_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
+    monkeypatch.setattr(durable_files, "time", ImpatientClock())
+
+    class Moving(FakeExecutor):
+        def submit(self, config: RunConfig, folder: Path) -> Future[int]:
+            future = super().submit(config, folder)
+            results.rename(elsewhere)
+            return future
+
+    executor = Moving(lambda *_: 75, slots=1, lingering=True)
+    with pytest.raises(InputError) as caught:
+        run(tmp_path, executor)
+    place = results / "toy"
+    told = f"was moved or removed meanwhile ({place / 'sweep.yaml'}: {os.strerror(errno.ENOENT)}); bring it back, and "
+    assert str(caught.value) == f"{place}: {told}the same command goes on from here"
+    assert executor.told == ["interrupt", "kill"]
+    assert not results.exists()
+    elsewhere.rename(results)
+    run(tmp_path, FakeExecutor())
+    assert states(tmp_path) == {"COMPLETED": 2}
 
 
 HOLDER = """

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch._inductor.exc import InductorError
 
+from study import durable_files
 from study.config import Masking, RunConfig
 from study.data.masking import Masker
 from study.data.prepared import prepare
@@ -46,7 +47,7 @@ from study.training.watchdog import Watchdog
 from tests.ranks import ranks_said
 from tests.small import SHARED, config, overflow_at, run_folder, stop_after, trained, write_corpus
 from tests.sweeps import write_topics
-from tests.waiting import until
+from tests.waiting import ImpatientClock, until
 
 TIMINGS = ("perf/tokens_per_second",)
 
@@ -390,6 +391,37 @@ def test_a_run_that_was_replaced_while_its_folder_was_out_of_reach_leaves_no_wei
     assert train(wanted, folder, "test", Execution(), StopSignal()) == "PREEMPTED"
     assert not folder.weights_file.exists()
     assert folder.record() is None
+
+
+def test_a_run_whose_folder_is_moved_makes_none_anew_and_goes_on_where_it_is_brought_back(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once where that is soon, else at the next attempt."""
+    wanted, step_of_training = config(corpus), MaskedLanguageModelling.training_step
+    undisturbed, folder = trained(tmp_path / "undisturbed", wanted), run_folder(tmp_path, wanted)
+    elsewhere = tmp_path / "elsewhere"
+
+    def moves(self: MaskedLanguageModelling, *arguments: Any) -> torch.Tensor:
+        if self.trainer.global_step == 9:
+            folder.path.rename(elsewhere)
+        return step_of_training(self, *arguments)
+
+    def bring_back() -> None:
+        elsewhere.rename(folder.path)
+
+    def attempt(meanwhile: Callable[[], object] = lambda: None) -> str:
+        monkeypatch.setattr(durable_files, "time", ImpatientClock(meanwhile))
+        return train(wanted, folder, "test", Execution(checkpoint_seconds=0.0), StopSignal())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MaskedLanguageModelling, "training_step", moves)
+        with pytest.raises(FileNotFoundError):
+            attempt()
+        assert not folder.path.exists()
+        bring_back()
+        assert [row["trainer/step"] for row in folder.metrics()][-1] == 9
+        assert attempt(bring_back) == "COMPLETED"
+    assert rows(folder) == rows(undisturbed)
 
 
 def test_a_damaged_row_is_named_and_the_run_has_its_record(

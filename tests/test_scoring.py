@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import shutil
 import threading
 import time
@@ -22,6 +23,7 @@ import pytest
 import torch
 from filelock import Timeout
 
+from study import durable_files
 from study.errors import PREEMPTED_EXIT, InputError
 from study.fitting.ledgers import usable
 from study.folders.run import RunFolder
@@ -52,6 +54,7 @@ from study.training.stopping import StopSignal
 from tests.small import SHARED, config, trained, write_corpus
 from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import ScoreLaw, add_score
+from tests.waiting import ImpatientClock
 
 TASKS: dict[str, dict[str, Any]] = {
     "first": {"kind": "single", "metrics": ["accuracy"]},
@@ -606,6 +609,20 @@ def test_a_lock_that_scoring_waits_for_in_vain_is_not_told_as_another_scorer(sub
         raise Timeout("a lock of the cache")
     with held(folder), pytest.raises(InputError, match="is being scored by another process; wait for it, or stop it"):
         held(folder).__enter__()
+
+
+def test_scoring_stops_where_its_sweep_is_moved_and_makes_no_folder_anew(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, folder = Downstream.parse({"tasks": [subject.name], "seeds": 3}), SweepFolder.of(subject.run.folder)
+    coordinator, elsewhere = coordinator_of(subject, asked), folder.path.with_name(f"{folder.name} elsewhere")
+    monkeypatch.setattr(durable_files, "time", ImpatientClock())
+    try:
+        with pytest.raises(InputError, match=r"was moved or removed meanwhile .*; bring it back, and the same command goes on"):
+            coordinator.run(Fake(lambda _: 0.5), lambda _: os.rename(folder.path, elsewhere), 0.01)
+        assert not folder.path.exists()
+    finally:
+        elsewhere.rename(folder.path)
 
 
 def test_scores_that_are_there_are_those_asked_for(subject: Subject) -> None:

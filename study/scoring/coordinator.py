@@ -17,7 +17,7 @@ from study.score_records import ScoreRecord, scores_of
 from study.scoring.job import BaselineJob, Job
 from study.scoring.planning import Subject, wanted
 from study.sweeping.deaths import how_ended
-from study.sweeping.stopping import save_and_stop, sigterm_interrupts
+from study.sweeping.stopping import save_and_stop, see, sigterm_interrupts
 
 ATTEMPTS = 3
 """How often a worker may die over a score without a record in one launch before the score is filed as FAILED."""
@@ -85,6 +85,7 @@ class Coordinator:
                 while True:
                     if self._is_to_stop():
                         raise KeyboardInterrupt
+                    see(self.sweep.path, self.subjects[0].run.folder.record_file)
                     self._submit(executor, futures)
                     refresh(self.progress)
                     if not futures:

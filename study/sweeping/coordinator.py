@@ -32,7 +32,7 @@ from study.sweeping.deaths import Deaths, GivenUp
 from study.sweeping.plan import Plan
 from study.sweeping.proposing import CellProposer
 from study.sweeping.sharing import SharedRuns
-from study.sweeping.stopping import save_and_stop, sigterm_interrupts
+from study.sweeping.stopping import save_and_stop, see, sigterm_interrupts
 from study.sweeping.trunks import Trunks
 
 if TYPE_CHECKING:
@@ -199,6 +199,7 @@ class Coordinator:
         with sigterm_interrupts():
             try:
                 while True:
+                    see(self.folder.path, self.folder.sweep_file)
                     self._submit(executor, futures, ended)
                     over = not futures and not self.progress.held
                     if over or time.monotonic() - shown > refresh_seconds:
@@ -227,8 +228,9 @@ class Coordinator:
     def _stop(self, executor: Executor, futures: dict[Future[int], RunConfig]) -> None:
         """Let the runs save, for a while, and take up what became of them."""
         save_and_stop(executor, futures)
-        for config in futures.values():
-            self._ended(config, PREEMPTED_EXIT)
+        if self.folder.sweep_file.exists():
+            for config in futures.values():
+                self._ended(config, PREEMPTED_EXIT)
 
     def _submit(self, executor: Executor, futures: dict[Future[int], RunConfig], ended: SimpleQueue[Future[int]]) -> None:
         """Start what is wanted on what is free; what others have ended is taken over, what they train is waited for."""

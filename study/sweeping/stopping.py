@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from study.errors import GOES_ON
+from study.durable_files import patiently
+from study.errors import GOES_ON, InputError
 
 SAVE_SECONDS = 60.0
 """How long runs, or scores, may take to save where they are stopped."""
@@ -63,6 +64,15 @@ def preparing(order: Path) -> Iterator[None]:
                 watcher.join()
     except KeyboardInterrupt:
         raise KeyboardInterrupt(GOES_ON) from None
+
+
+def see(folder: Path, file: Path) -> None:
+    """Raise InputError where a folder was moved or removed, as a file of it tells: whoever writes would make it anew."""
+    try:
+        patiently(file.stat)
+    except OSError as error:
+        message = f"was moved or removed meanwhile ({file}: {error.strerror}); bring it back, and {GOES_ON}"
+        raise InputError.at(str(folder), message) from None
 
 
 def save_and_stop(executor: Stoppable, futures: Collection[Future[int]]) -> None:

@@ -74,7 +74,7 @@ class Branching(pl.Callback):
         for logger in trainer.loggers:
             logger.save()
         if trainer.is_global_zero:
-            self._check()
             with contextlib.suppress(OSError):  # then the rows are those that the run has when it is left
+                self._check()
                 self.folder.leave_rows(trainer.global_step)
         trainer.save_checkpoint(self.folder.branch(trainer.global_step) / "next.ckpt", storage_options=POSTPONABLE)

@@ -51,7 +51,6 @@ class Filing:
 
     def file(self, outcome: Outcome) -> None:
         """Write what a run leaves, waiting while the folder is out of reach; raises Fenced where the run is another's now."""
-        self.attempt.check()
         config, folder, weights_sha256 = self.training.config, self.training.folder, None
         if outcome.trained is not None:
             try:

@@ -54,11 +54,9 @@ class MetricsFile(Logger):
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Append one row, whole or not at all; raises OSError where the disk is full."""
         del step
-        if self._check is not None:
-            self._check()
+        size = patiently(lambda: os.fstat(self._file).st_size, check=self._check)
         row = {key: _number(value) for key, value in metrics.items() if key != "epoch"}
         line = json.dumps(row).encode() + b"\n"
-        size = os.fstat(self._file).st_size
         if os.write(self._file, line) != len(line):
             os.ftruncate(self._file, size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
