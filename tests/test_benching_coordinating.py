@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from study.benching.apart import measure_apart
-from study.benching.coordinating import Figures, rows_of, simulate
+from study.benching.coordinating import Figures, lower, rows_of, simulate
 from study.folders.sweep import SweepFolder
 
 
@@ -35,6 +35,11 @@ def test_the_figures_name_the_sweep_and_are_seconds_and_bytes() -> None:
     rows = rows_of(Figures(10_000, 1_000, 1.5, 0.0048, 0.0034, 8.8, 8.6, 650_000_000))
     assert (rows[1]["what"], rows[1]["value"]) == ("each of 10,000 runs on 1,000 slots", 0.0048)
     assert [row["unit"] for row in rows] == [*["s"] * 5, "bytes"]
+
+
+def test_of_two_measurements_each_figure_is_the_lower() -> None:
+    quiet, upset = Figures(100, 10, 1.0, 0.005, 0.003, 9.0, 8.0, 650), Figures(100, 10, 2.0, 0.014, 0.004, 8.0, 9.0, 700)
+    assert lower(quiet, upset) == lower(upset, quiet) == Figures(100, 10, 1.0, 0.005, 0.003, 8.0, 8.0, 650)
 
 
 def test_a_module_that_cannot_be_measured_says_why() -> None:
