@@ -476,6 +476,16 @@ def test_a_folder_that_is_no_sweeps(command: str, folder: str, here: Path, refus
     assert "is no sweep's folder (it holds no sweep.yaml); give one under results/" in one(refusal.of(command, folder))
 
 
+@pytest.mark.parametrize("command", ["plan", "launch"])
+def test_a_text_of_too_few_documents(command: str, here: Path, refusal: Refusal) -> None:
+    Path("few.txt").write_text("one line\nand another\n\nthe same\n\nthe same\n")
+    Path("x.yaml").write_text(GOOD.replace("text.txt", "few.txt"))
+    told = one(refusal.of(command, "x.yaml"))
+    assert told.startswith(
+        "data.corpus: 'few.txt' holds 2 distinct documents, none of them in the validation split; give more text"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -14,11 +14,15 @@ from study.data.files import corpus_files, pieces, read_file
 from study.data.hub import PREFIX, hub_identity, hub_name, read_hub
 from study.data.surrogates import without_lone_surrogates
 from study.errors import InputError
+from study.quantities import plural
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 _DOCSTRINGS = "docstrings"
+MORE_TEXT = "give more text (4% of the documents validate; in a .txt an empty line ends a document)"
+"""What to do where too few documents are of a split."""
+
 _VALIDATION_PERCENT = 4
 _TEST_PERCENT = 4
 
@@ -61,6 +65,7 @@ def lies_in_files(corpus: str) -> bool:
 def check_corpus(data: DataConfig) -> None:
     """Raise InputError where a local corpus is missing or of no known kind, or a file does not begin as it should.
 
+    Also where it has no document to train on or none to validate on, which is known after a few, but of a text that has none.
     The hub is not asked, only its dataset's name is looked at.
     """
     if data.corpus.startswith(PREFIX):
@@ -68,6 +73,18 @@ def check_corpus(data: DataConfig) -> None:
     elif lies_in_files(data.corpus):
         for file in corpus_files(data.corpus):
             next(read_file(file, data.text_column), None)
+        _check_splits(data)
+
+
+def _check_splits(data: DataConfig) -> None:
+    tally, lacking = Tally(), ["train", "validation"]
+    for split, _ in split_documents(read_corpus(data), tally):
+        if split in lacking:
+            lacking.remove(split)
+        if not lacking:
+            return
+    holds = f"{data.corpus!r} holds {plural(tally.documents, 'distinct document')}, none of them in the {lacking[0]} split"
+    raise InputError.at("data.corpus", f"{holds}; {MORE_TEXT}")
 
 
 def corpus_identity(data: DataConfig) -> object:

@@ -16,7 +16,16 @@ from tokenizers import Tokenizer
 
 from study.config import DataConfig, TokenizerConfig, fingerprint_of
 from study.data.cache import cache_root, check_cache, open_entry, sha256_of
-from study.data.corpora import Split, Tally, check_corpus, corpus_identity, lies_in_files, read_corpus, split_documents
+from study.data.corpora import (
+    MORE_TEXT,
+    Split,
+    Tally,
+    check_corpus,
+    corpus_identity,
+    lies_in_files,
+    read_corpus,
+    split_documents,
+)
 from study.data.packing import PackedSequences, entropy_nats, token_dtype, token_file, write_tokens
 from study.data.tokenizing import (
     SpecialTokens,
@@ -237,8 +246,7 @@ def _check_sizes(prepared: PreparedData) -> None:
             "data.sequence_length", f"{holds} no training sequence of {length}; give more text or a lower value"
         )
     if validation < prepared.validation_sequences:
-        more = "give more text (4% of the documents validate; in a .txt an empty line ends a document)"
-        remedy = f"set it to at most {validation:,}" if validation else more
+        remedy = f"set it to at most {validation:,}" if validation else MORE_TEXT
         raise InputError.at(
             "data.validation_sequences",
             f"{prepared.validation_sequences:,} are asked for, but {holds} {validation:,} of length {length}; {remedy}",
