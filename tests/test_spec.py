@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from study.architecture import BUILT_AS_BERT, NOT_IN_MLM, Architecture
-from study.config import Masking
+from study.config import DataConfig, Masking
 from study.errors import InputError
 from study.recipe import Recipe
 from study.sweeping.search_spec import Dimension
@@ -207,6 +207,7 @@ def test_the_readme_names_every_knob_that_can_be_trained() -> None:
     for place, names in {
         "architecture.": trained,
         "recipe.": Recipe.model_fields.keys() - {"budget"},
+        "data.": DataConfig.model_fields.keys(),
         "masking.": Masking.model_fields.keys(),
     }.items():
         assert {name for name in names if f"`{name}`" not in rows[place]} == set()
