@@ -87,7 +87,7 @@ def to_text(found: Frontiers) -> str:
         interval = "none" if one.interval is None else f"{one.interval[0]:.4f} to {one.interval[1]:.4f}"
         inside = sum(best.inside for best in one.best)
         lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
-    lines += [f"{who:16}{'–':>14}   {reason}" for who, reason in _refused(found.approaches)]
+    lines += [f"none by {who}: {reason}" for who, reason in _refused(found.approaches)]
     weak = {name: one for name, one in found.approaches.items() if isinstance(one, Frontier) and one.reasons}
     lines += [f"{name} is {one.status.replace('_', ' ')} ({'; '.join(one.reasons)})" for name, one in weak.items()]
     return "\n".join([*lines, *found.notes])
@@ -97,7 +97,7 @@ def _refused(found: Approaches) -> Iterator[tuple[str, str]]:
     """Each reason why there is no frontier once, after the approaches that it is of."""
     refused = {name: one for name, one in found.items() if isinstance(one, str)}
     for reason, names in grouped(refused, refused.__getitem__).items():
-        yield names[0] if len(names) == 1 else f"{len(names)} approaches ({', '.join(names)})", reason
+        yield ", ".join(names), reason
 
 
 def _only_flops(source: Source) -> bool:
