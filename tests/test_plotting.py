@@ -471,6 +471,18 @@ def test_doubling_shows_shapes_of_one_size_once(tmp_path: Path) -> None:
     assert only == "smallest and largest, L1-H64-A1-F256"
 
 
+def test_doubling_names_what_is_unlike_bert(tmp_path: Path) -> None:
+    """Of layers that share their weights twice as many have no more, which BERT's have."""
+    folder = sweep_folder(tmp_path / "s")
+    add_run(folder, in_setting(run_config(2, 64), layer_groups=1))
+    folder.write_ledger()
+    data = what_doubling_adds.frame(gather(folder))
+    shared = data[data["shape"] == "smallest and largest, L2-H64-A2-F256, layer_groups=1"].set_index("size")["added"]
+    assert shared["depth"] == 0
+    title = what_doubling_adds.draw(data).axes[1].get_title()
+    assert title.splitlines()[:2] == ["smallest and largest, L2-H64-A2-F256,", "layer_groups=1"]
+
+
 def test_flops_and_front_are_those_of_the_cells(evidence: Evidence) -> None:
     flops = loss_against_flops.frame(evidence)
     assert sorted(flops["train_flops"]) == sorted(cell.train_flops for cell in evidence.cells)

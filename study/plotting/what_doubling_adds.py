@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from textwrap import fill
+
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from study.architecture import Architecture
+from study.architecture import Architecture, not_of_berts_kind
+from study.config import setting_words
 from study.counting import parameters, what_doubling_adds
 from study.fitting.evidence import Evidence
 from study.grouping import grouped
 from study.named_models import named
 from study.plotting.style import panels, theme
 from study.wording import compact
+
+_TITLE = 40
+"""Letters of a line of a panel's title."""
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
@@ -28,13 +35,19 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 def shapes_shown(evidence: Evidence) -> dict[str, Architecture]:
     """BERT-Base and the sweep's smallest and largest shapes, by what they are called; one that is both comes once.
 
-    Of shapes of one size, as those that differ in heads alone, it is the first, so that where all are of one size it is both.
+    The name tells what is unlike BERT, as layers that share their weights, of which twice as many have no more. Of shapes of
+    one size, as those that differ in heads alone, it is the first, so that where all are of one size it is both.
     """
     shown = {"BERT-Base": named("BERT-Base")}
     if evidence.cells:
         smallest, largest = (end(evidence.cells, key=lambda cell: cell.parameters_encoder) for end in (min, max))
         shown |= {"smallest": smallest.architecture, "largest": largest.architecture}
-    return {f"{' and '.join(names)}, {one.shape_name}": one for one, names in grouped(shown, shown.__getitem__).items()}
+    return {_name(names, one): one for one, names in grouped(shown, shown.__getitem__).items()}
+
+
+def _name(ends: Sequence[str], architecture: Architecture) -> str:
+    unlike = setting_words({f"architecture.{field}": value for field, value in not_of_berts_kind(architecture).items()})
+    return ", ".join(filter(None, (" and ".join(ends), architecture.shape_name, unlike)))
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -42,7 +55,7 @@ def draw(data: pd.DataFrame) -> Figure:
     with theme():
         names = data["shape"].unique()
         before = data.groupby("shape")["before"].first()
-        titles = [f"{name}\n({compact(before[name])} parameters_encoder)" for name in names]
+        titles = [f"{fill(name, _TITLE)}\n({compact(before[name])} parameters_encoder)" for name in names]
         figure, axes = panels(titles, "parameters added, share of parameters_encoder", "size doubled", 3, (4.4, 3.0))
         colours = sns.color_palette("colorblind", data["size"].nunique()).as_hex()
         for panel, name in zip(axes, names, strict=True):
