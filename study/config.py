@@ -22,8 +22,8 @@ from study.yaml_files import read_yaml
 NUMERICS_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
 
-_LATER = NO_RUN | {"initialisation": "bert"}
-"""The knobs of a recipe that configurations leave out at these values."""
+_LATER = {knob: Recipe.model_fields[knob].default for knob in (*NO_RUN, "initialisation")}
+"""The knobs of a recipe that configurations leave out at their defaults, with these."""
 
 LEFT_OUT = {f"recipe.{knob}": plain for knob, plain in _LATER.items()} | {
     f"architecture.{name}": NONE if value is None else value for name, value in berts_values().items()

@@ -91,10 +91,10 @@ def _alike(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, list[Cell]
         for by_size in of_equal_size(enumerate(members), lambda member: member[1].parameters_non_embedding):
             equal = [cell for _, cell in sorted(by_size, key=itemgetter(0))]
             for shared, of_size in _matched(equal, column):
-                yield ", ".join(filter(None, (f"depth {depth}", shared, _size(of_size)))), list(of_size)
+                yield ", ".join(filter(None, (f"depth {depth}", shared, _size(of_size)))), of_size
 
 
-def _matched(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, Sequence[Cell]]]:
+def _matched(cells: list[Cell], column: str) -> Iterator[tuple[str, list[Cell]]]:
     """The cells of one depth and size that are one a setting, not all of one shape, and what more than these they share.
 
     Where a setting has several shapes, they are matched by the width, as GeGLU's smaller FFN is with GELU's, and by the FFN
