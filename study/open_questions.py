@@ -166,31 +166,33 @@ def _open_vertices(evidence: Evidence) -> Iterator[str]:
 
 
 def _open_choices(evidence: Evidence) -> Iterator[str]:
-    """The decided pairs whose higher side would not be told from the lower at the rate that its first seed ranks next.
+    """The decided pairs whose higher side would not be told from the lower at the rate ranked next by the seeds that chose.
 
-    A rate is chosen by one seed, and no interval holds a choice that missed the best of those tried. Of five cells of equal
-    loss at their best rate, whose curves rise by one to four deviations over seeds for a doubling of the rate, two are told
-    apart in 4% to 7% of draws of three seeds, in 13% of five and in 27% to 41% of twelve; but for the pairs told here in 4% to
-    9%. Of pairs that differ by two deviations or more at their best rates 0% to 14% are told here.
+    No interval holds a choice that missed the best of those tried, which tells two of five equal cells apart in more than 5%
+    of draws (`study.tuned_values.trial_seeds`): but for the pairs told here, in 3% to 7% where a third of the seeds chose and in
+    3% to 10% where one of five to twelve did. Of pairs that differ by two deviations or more at their best rates 0% to 14% are
+    told here.
     """
     cells, seeds = {cell.name: cell for cell in evidence.cells}, evidence.comparisons.seed_variances
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
-    loose = []
+    loose, chose = [], 1
     for pair in decided:
         sides = [(pair.first_cell, pair.first), (pair.second_cell, pair.second)]
         (lower, _), (higher, name) = sides if pair.first_is_lower else sides[::-1]
         other = cells[higher].rates.next_best
         if other is None or other.loss_nats is None:
             continue
-        above = other.loss_nats - float(cells[lower].losses.mean())
-        if above <= 0 or not tells_apart(above, pair.difference, (seeds[lower], seeds[higher]), (len(cells[lower].runs), 1)):
+        above, at = other.loss_nats - float(cells[lower].losses.mean()), (len(cells[lower].runs), other.runs)
+        if above <= 0 or not tells_apart(above, pair.difference, (seeds[lower], seeds[higher]), at):
             loose.append(f"{name} at {other.learning_rate:.4g} minus {pair.lower} {signed(above)} nats at {pair.family}")
+            chose = max(chose, cells[higher].rates.seeds)
     if loose:
+        who, ranked = ("the first seed", "it ranks") if chose == 1 else (f"the first {chose} seeds", "they rank")
         more = f"; and {len(loose) - GAINS_TOLD} more" if len(loose) > GAINS_TOLD else ""
         yield (
-            f"Whether the first seed chose the best of the rates tried: {len(loose)} of {plural(len(decided), 'decided pair')} "
-            "would be open at the rate that it ranks next for the higher side, and seeds at the chosen rates say nothing of "
-            f"it: {'; '.join(loose[:GAINS_TOLD])}{more}."
+            f"Whether {who} chose the best of the rates tried: {len(loose)} of {plural(len(decided), 'decided pair')} would be "
+            f"open at the rate that {ranked} next for the higher side, and seeds at the chosen rates say nothing of it: "
+            f"{'; '.join(loose[:GAINS_TOLD])}{more}."
         )
 
 

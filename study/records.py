@@ -23,6 +23,9 @@ out of memory; PRUNED was stopped by its search; else FAILED."""
 Ending = Literal[State, "PREEMPTED"]
 """How an attempt ended: as its run did, or told to stop, so that another one goes on from where it saved."""
 
+TELLING = ("COMPLETED", "DIVERGED")
+"""How runs end by what their knobs are; of the others' nothing is known."""
+
 RETRIED = ("FAILED", "OOM", "HUNG")
 """What a retry without names takes up; a run that diverged would diverge again, and has to be named."""
 
@@ -144,6 +147,11 @@ class RunRecord(Strict):
             losses = f"loss {self.loss_nats:.2f}, entropy {self.unigram_entropy_nats:.2f} nats"
             return f"stuck near the unigram entropy or above ({losses})"
         return None
+
+    @property
+    def tells_of_knobs(self) -> bool:
+        """Whether the run ended by what its knobs are, well or badly, and not for another reason or left out by a person."""
+        return self.state in TELLING and self.excluded is None
 
     @property
     def usable_loss_nats(self) -> float | None:

@@ -195,7 +195,7 @@ def test_a_sweep_finds_the_bracketed_best_of_every_cell_with_three_or_four_trial
         proposer.tell(config.key, records[config.key])
     for cell in planned:
         (best,) = [tuning.best for tuning in [cell.tuning(records)] if tuning.best is not None]
-        assert best.recipe.learning_rate == pytest.approx(falling(cell.config))
+        assert best[0].recipe.learning_rate == pytest.approx(falling(cell.config))
     trials = [ended for ended in records.values() if ended.config.seed == 0]
     assert len(trials) == 4 * 4
     assert len(records) == len(trials) + 4

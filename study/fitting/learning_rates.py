@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from math import inf
@@ -11,7 +12,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from study.grouping import grouped
+from study.records import TELLING
 from study.schema import whole
+from study.tuned_values import rank
 
 RATE = "recipe.learning_rate"
 
@@ -21,26 +25,34 @@ RateStatus = Literal["bracketed", "lowest_tried", "highest_tried", "only_tried",
 `untrained` where the budget is of no steps, so that losses do not hang on it.
 """
 
+_ENOUGH = 3
+"""So many values tried at a seed tell of a bracket."""
+
 _TUNABLE = ("architecture.", "recipe.", "masking.")
 
 
 @dataclass(frozen=True)
 class TriedRate:
-    """One rate at the first seed: its run, its loss in nats per masked token where it reached one, why it is left out."""
+    """One rate at the seeds that choose: how many runs tell of it, their mean loss in nats per masked token, what it ranks by.
+
+    `loss_nats` is that of the runs that learned, None where none did, and then `exclusion` is why the first is left out; `rank`
+    is of all of them (`study.tuned_values.rank`).
+    """
 
     learning_rate: float
-    run_id: str
+    runs: int
     loss_nats: float | None
     exclusion: str | None
+    rank: float
 
 
 @dataclass(frozen=True)
 class RateSearch:
     """The rates tried in one cell and the one chosen.
 
-    `chosen` is the rate of the lowest loss at the cell's first seed. `optimum` and `gain_left_nats` are the vertex of the
-    parabola in log(rate) through the chosen rate and its two neighbours, and how far below the chosen loss it lies; None
-    where a neighbour is missing or left out.
+    `chosen` is the rate that ranks first at the `seeds` that choose. `optimum` and `gain_left_nats` are the vertex of the
+    parabola in log(rate) through the losses of the chosen rate and its two neighbours at the seeds at which all three learned,
+    and how far below the chosen loss it lies; None where there is no such seed or neighbour.
     """
 
     tried: tuple[TriedRate, ...]
@@ -48,6 +60,7 @@ class RateSearch:
     chosen: float | None = None
     optimum: float | None = None
     gain_left_nats: float | None = None
+    seeds: int = 1
 
     @property
     def bracketed(self) -> bool:
@@ -56,9 +69,9 @@ class RateSearch:
 
     @property
     def next_best(self) -> TriedRate | None:
-        """The rate of the lowest loss at the first seed but for the chosen one; None where no other has a usable run."""
+        """The rate that ranks first but for the chosen one; None where no other has a usable run."""
         others = [rate for rate in self.tried if rate.learning_rate != self.chosen and rate.exclusion is None]
-        return min(others, key=lambda rate: rate.loss_nats or inf, default=None)
+        return min(others, key=lambda rate: rate.rank, default=None)
 
 
 @dataclass(frozen=True)
@@ -75,8 +88,8 @@ class CellSearch:
     """What the runs of one cell tried and what it chose.
 
     `rows` are their places in the ledger. `off` names, for each, the tuned knobs beside the learning rate that are not at the
-    cell's best, empty where all are. The best run is that of the lowest loss at the first seed; without a usable one there no
-    knob is off and `knobs` is empty. `rates` is the search among the runs `at_best`, of which none is.
+    cell's best, empty where all are. The best values are those that rank first at the seeds that choose; without a usable run
+    there no knob is off and `knobs` is empty. `rates` is the search among the runs `at_best`, of which none is.
     """
 
     rows: NDArray[np.int64]
@@ -94,10 +107,10 @@ def searches(ledger: pd.DataFrame) -> dict[str, CellSearch]:
     """The search of each cell of a ledger.
 
     Runs of a cell differ in tuned knobs and seeds only, so the knobs are the columns of its architecture, recipe and masking
-    that differ. The rate is searched at the first seed. A run that diverged or stayed at the unigram entropy counts as worse
-    than any that learned. One that failed for another reason (FAILED, OOM, HUNG), or that a person excluded, says nothing about
-    its knobs and does not count as tried. Where the cell has one rate alone, which nothing had to choose, any seed that learned
-    will do.
+    that differ. Values are told apart at the seeds at which three or more combinations were tried, or as many as at any, and
+    rank by their runs there (`study.tuned_values.rank`), those with runs at all of these seeds first. A run that diverged or
+    stayed at the unigram entropy counts as worse than any that learned. One that failed for another reason (FAILED, OOM,
+    HUNG), or that a person excluded, says nothing about its knobs and does not count as tried.
     """
     if ledger.empty:
         return {}
@@ -122,64 +135,81 @@ class _Runs:
         tunable = [name for name in ledger.columns if name.startswith(_TUNABLE) and name != RATE]
         self.knobs = [_Knob(ledger[name]) for name in tunable if ledger[name].nunique(dropna=False) > 1]
         self.codes = np.array([knob.codes for knob in self.knobs]).reshape(len(self.knobs), len(ledger))
-        self.names = ledger["run_id"].astype(str).to_numpy(dtype=object)
         self.seeds = pd.to_numeric(ledger["seed"], errors="coerce").fillna(np.inf).to_numpy(dtype=float)
         self.untrained = pd.Series(ledger.get("target_tokens", 1), ledger.index).eq(0).to_numpy()
         self.rates = ledger[RATE].to_numpy(dtype=float, na_value=np.nan)
-        self.losses = ledger["loss_nats"].to_numpy(dtype=float, na_value=np.nan)
+        apart = pd.DataFrame([*self.codes, self.rates]).T
+        self.points = apart.groupby(list(apart), sort=False, dropna=False).ngroup().to_numpy()
         self.exclusions = ledger["exclusion"].to_numpy(dtype=object)
-        told = ledger["state"].isin(["COMPLETED", "DIVERGED"])
+        told = ledger["state"].isin(TELLING)
         self.tell = (told & ledger["excluded_by_hand"].isna() if "excluded_by_hand" in ledger else told).to_numpy()
-        self.ranks = np.where(ledger["exclusion"].isna() & ~np.isnan(self.losses), self.losses, np.inf)
+        losses = ledger["loss_nats"].to_numpy(dtype=float, na_value=np.nan)
+        self.losses = np.where(ledger["exclusion"].isna() & ~np.isnan(losses), losses, inf)
 
     def search(self, rows: NDArray[np.int64]) -> CellSearch:
         """The search of the cell that has these rows."""
-        first = self._first(rows)
-        best = int(first[self.ranks[first].argmin()])
-        if self.ranks[best] == np.inf:
-            return CellSearch(rows, ("",) * len(rows), self._rates(rows), ())
-        off = (self.codes[:, rows] != self.codes[:, [best]]).T
+        trials = self._trials(rows)
+        best = min(grouped(trials.tolist(), lambda row: self.points[row]).values(), key=self._standing)
+        if self._rank(best) == inf:
+            return CellSearch(rows, ("",) * len(rows), self._rates(rows, trials), ())
+        off = (self.codes[:, rows] != self.codes[:, best[:1]]).T
+        at_best = rows[~off.any(axis=1)]
         return CellSearch(
             rows=rows,
             off=tuple(" and ".join(knob.name for knob in compress(self.knobs, each)) for each in off),
-            rates=self._rates(rows[~off.any(axis=1)]),
-            knobs=tuple(self._tuned(knob, rows, best) for knob in compress(self.knobs, off.any(axis=0))),
+            rates=self._rates(at_best, np.intersect1d(at_best, trials)),
+            knobs=tuple(self._tuned(knob, rows, best[0]) for knob in compress(self.knobs, off.any(axis=0))),
         )
 
-    def _first(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the rows at their first seed."""
+    def _trials(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of the rows at the seeds that tell values apart."""
         seeds = self.seeds[rows]
-        return np.compress(seeds == seeds.min(), rows)
+        tried = {seed: len(set(self.points[rows[seeds == seed]])) for seed in set(seeds)}
+        enough = min(_ENOUGH, max(tried.values()))
+        return rows[[tried[seed] >= enough for seed in seeds]]
 
-    def _rates(self, rows: NDArray[np.int64]) -> RateSearch:
-        """The rate search in runs that differ in the rate and the seed only."""
-        usable = rows[np.isfinite(self.ranks[rows])]
+    def _rank(self, rows: Iterable[int]) -> float:
+        """What the values that these runs have rank by."""
+        return rank([self.losses[row] for row in rows if self.tell[row]])
+
+    def _standing(self, rows: Sequence[int]) -> tuple[bool, int, float]:
+        """Orders the values that runs have, the best first: those that learned, those tried at most seeds, the lowest loss."""
+        loss = self._rank(rows)
+        return loss == inf, -len(set(self.seeds[rows])), loss
+
+    def _rates(self, rows: NDArray[np.int64], trials: NDArray[np.int64]) -> RateSearch:
+        """The rate search in runs that differ in the rate and the seed only, of which the trials tell rates apart."""
+        usable = rows[np.isfinite(self.losses[rows])]
         if self.untrained[rows].all() and len(usable):
             return RateSearch((), "untrained", float(self.rates[usable[0]]))
-        first = self._first(rows)
-        first = first[self.tell[first]]
-        first = first[self.rates[first].argsort(kind="stable")]
-        tried = tuple(map(self._tried, first))
-        losses = self.ranks[first]
-        if not np.isfinite(losses).any():
-            rates = np.unique(self.rates[rows])
-            if len(rates) == 1 and len(usable):
-                return RateSearch(tried, "only_tried", float(rates[0]))
-            return RateSearch(tried, "none_usable")
-        best = int(losses.argmin())
+        by_rate = grouped(trials[self.rates[trials].argsort(kind="stable")].tolist(), lambda row: self.rates[row])
+        of_rates = [runs for runs in by_rate.values() if self.tell[runs].any()]
+        tried, seeds = tuple(map(self._tried, of_rates)), len(set(self.seeds[trials]))
+        best = min(range(len(tried)), key=lambda place: self._standing(of_rates[place]), default=None)
+        if best is None or tried[best].rank == inf:
+            return RateSearch(tried, "none_usable", seeds=seeds)
         chosen, status = tried[best].learning_rate, _status(best, len(tried))
-        around = first[best - 1 : best + 2]
-        if status != "bracketed" or not np.isfinite(self.ranks[around]).all():
-            return RateSearch(tried, status, chosen)
-        return RateSearch(tried, status, chosen, *_vertex(self.rates[around], self.ranks[around]))
+        around = slice(best - 1, best + 2)
+        if status != "bracketed" or not self._learned_at_same_seeds(of_rates[around]):
+            return RateSearch(tried, status, chosen, seeds=seeds)
+        rates, losses = np.array([(rate.learning_rate, rate.rank) for rate in tried[around]]).T
+        return RateSearch(tried, status, chosen, *_vertex(rates, losses), seeds=seeds)
 
-    def _tried(self, row: int) -> TriedRate:
-        loss, exclusion = float(self.losses[row]), self.exclusions[row]
+    def _learned_at_same_seeds(self, of_values: list[list[int]]) -> bool:
+        """Whether the runs of several values all learned, each value's at the seeds of the others."""
+        seeds = {frozenset(self.seeds[rows].tolist()) for rows in of_values}
+        return len(seeds) == 1 and all(np.isfinite(self.losses[rows]).all() for rows in of_values)
+
+    def _tried(self, rows: list[int]) -> TriedRate:
+        """A rate by its runs, of which one at least tells of it."""
+        told = [row for row in rows if self.tell[row]]
+        learned = [self.losses[row] for row in told if self.losses[row] < inf]
         return TriedRate(
-            learning_rate=float(self.rates[row]),
-            run_id=self.names[row],
-            loss_nats=None if np.isnan(loss) else loss,
-            exclusion=None if pd.isna(exclusion) else str(exclusion),
+            learning_rate=float(self.rates[rows[0]]),
+            runs=len(told),
+            loss_nats=float(np.mean(learned)) if learned else None,
+            exclusion=None if learned else str(self.exclusions[told[0]]),
+            rank=self._rank(rows),
         )
 
     def _tuned(self, knob: _Knob, rows: NDArray[np.int64], best: int) -> TunedKnob:

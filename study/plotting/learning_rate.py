@@ -28,7 +28,9 @@ _EDGE = "#d55e00"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a rate tried at the first seed; `chosen` marks its cell's best, `exclusion` says why it is none.
+    """One row a rate tried, with its mean loss over the `runs` that chose; `chosen` marks its cell's best.
+
+    `exclusion` says why it is none, and `seeds` at how many seeds its cell's rates are told apart.
 
     `line` names the cell's line (study.plotting.lines), and `of_one_rate` counts the cells that tried no other.
     """
@@ -39,6 +41,8 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "cell": cell.name,
             **of_cell(cell),
             "learning_rate": rate.learning_rate,
+            "runs": rate.runs,
+            "seeds": cell.rates.seeds,
             "loss_nats": rate.loss_nats,
             "exclusion": rate.exclusion,
             "chosen": rate.learning_rate == cell.rates.chosen,
@@ -75,13 +79,19 @@ def draw(data: pd.DataFrame) -> Figure:
             band = (_BAND * _HIGH + more) / (_HIGH + more) if data["exclusion"].isna().any() else _ALONE
             _draw_left_out(axes, data, styles, band)
         legend_below(figure, [*line_key(styles), *_key(data)], columns=3)
-        title_above(figure, f"Loss by learning rate at the first seed ({_counted(data)})")
+        title_above(figure, f"Loss by learning rate {_where(data)} ({_counted(data)})")
     return figure
+
+
+def _where(data: pd.DataFrame) -> str:
+    """The seeds at which rates are told apart, in words."""
+    few, many = data["seeds"].min(), data["seeds"].max()
+    return "at the first seed" if many == 1 else f"averaged over {few if few == many else f'{few} to {many}'} seeds"
 
 
 def _counted(data: pd.DataFrame) -> str:
     """The cells and runs that are shown, and the cells that are not, in words."""
-    shown = f"{plural(data['cell'].nunique(), 'cell')}, {plural(len(data), 'run')}"
+    shown = f"{plural(data['cell'].nunique(), 'cell')}, {plural(int(data['runs'].sum()), 'run')}"
     hidden = data["of_one_rate"].iloc[0]
     return f"{shown}; not shown: {plural(hidden, 'cell')} of one rate" if hidden else shown
 

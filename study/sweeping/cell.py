@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -15,24 +16,28 @@ from study.records import RunRecord
 from study.schema import deep_merge, set_path
 from study.sweeping.spec import SweepSpec
 from study.sweeping.tuning import Line, sought, start_near
+from study.tuned_values import rank
+
+Trial = tuple[RunConfig, ...]
+"""The runs of one combination of tuned values: one a trial seed."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Where a cell's search at the first seed is: the runs it needs next, the best so far, and whether it is over.
+    """Where a cell's search is: the runs it needs next, those of the best values so far, and whether it is over.
 
     `around` is the value of the one tuned knob that a neighbour begins at: the best, or where this search began.
     """
 
     missing: list[RunConfig]
-    best: RunConfig | None
+    best: Trial | None
     over: bool
     around: float | None = None
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The runs of one architecture and budget: learning rates tuned at the first seed, the best repeated at the others.
+    """The runs of one architecture and budget: learning rates tuned at a third of the seeds, the best repeated at the others.
 
     `neighbour` is the nearest cheaper cell, whose best value is where the search of this one begins.
     """
@@ -60,16 +65,15 @@ class Cell:
     def wanted(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> list[RunConfig]:
         """The runs that the cell needs next, given the records there are (keyed by their key); none left when it is done.
 
-        First the search at the first seed, as soon as that of the neighbour is over; then the best at the other seeds. Where
+        First the search at the trial seeds, as soon as that of the neighbour is over; then the best at the other seeds. Where
         nothing is tuned, all seeds at once. A pure function of the records, so that a restarted coordinator asks the same;
         `tuning` is where they leave the search, for who has looked.
         """
         tuning = tuning or self.tuning(records)
         if not tuning.over or tuning.best is None:
             return tuning.missing
-        knobs = tuning.best.values_of(self.spec.tune)
-        repeats = [self.variant(knobs, seed) for seed in self.spec.seed_values[1:]]
-        return [config for config in repeats if config.key not in records]
+        knobs = tuning.best[0].values_of(self.spec.tune)
+        return _without_record((self.variant(knobs, seed) for seed in self.spec.repeat_seeds), records)
 
     def tuned(self, records: Mapping[str, RunRecord]) -> bool:
         """Whether the cell's search is over, so that all the runs it will ever want are known."""
@@ -81,7 +85,7 @@ class Cell:
         Where nothing is tuned it is over, and every seed is wanted. `before` is where the neighbour's is, for who has looked.
         """
         if not self.spec.tune:
-            return Tuning([run for run in self.trials() if run.key not in records], None, over=True)
+            return Tuning(_without_record(self.trials(), records), None, over=True)
         if len(self.spec.tune) > 1:
             return self._grid(records)
         around = None
@@ -90,77 +94,73 @@ class Cell:
             if not before.over:
                 return Tuning([], None, over=False)
             around = before.around
-        runs = self._line
-        start = start_near([value for value, _, _ in runs[1:-1] if value is not None], around)
-        line = Line(tuple(value for value, _, _ in runs), start)
-        known = tuple((place, records[key].usable_loss_nats) for place, (_, _, key) in enumerate(runs) if key in records)
-        search = sought(line, known)
-        best = None if search.best is None else runs[search.best]
-        around = line.values[search.best if search.best is not None else start]
-        missing = [config for place in search.missing if (config := runs[place][1]) is not None]
-        return Tuning(missing, best[1] if best else None, not missing, around)
+        values, trials = zip(*self._line, strict=True)
+        line = Line(values, start_near([value for value in values[1:-1] if value is not None], around))
+        ended = (place for place, trial in enumerate(trials) if trial and not _without_record(trial, records))
+        search = sought(line, tuple((place, _loss(trials[place], records)) for place in ended))
+        missing = [run for place in search.missing for run in _without_record(trials[place], records)]
+        best = None if search.best is None else trials[search.best]
+        return Tuning(missing, best, not missing, line.values[line.start if search.best is None else search.best])
 
     @cached_property
-    def _line(self) -> list[tuple[float | None, RunConfig | None, str]]:
-        """The values of the one tuned knob, with one beyond each end, their runs at the first seed, and the runs' keys."""
+    def _line(self) -> list[tuple[float | None, Trial]]:
+        """The values of the one tuned knob, with one beyond each end, each with its runs; no runs where none can have it."""
         ((path, tuned),) = self.spec.tune.items()
-        line: list[tuple[float | None, RunConfig | None, str]] = []
+        line: list[tuple[float | None, Trial]] = []
         for value in tuned.line():
             try:
-                config = self.variant({path: value}, self.spec.first_seed)
+                line.append((value, self._trial({path: value})))
             except InputError:
-                line.append((None, None, ""))  # no run can have it, such as a share above 1
-            else:
-                line.append((value, config, config.key))
+                line.append((None, ()))  # such as a share above 1
         return line
 
     def _grid(self, records: Mapping[str, RunRecord]) -> Tuning:
         """All combinations, then those on either side of the best, knob by knob, until they have all been tried."""
-        tried = self.trials()
-        if missing := [config for config in tried if config.key not in records]:
-            return Tuning(missing, None, over=False)
-        best, before = _best(tried, records), None
-        while best is not None and best is not before:
-            beside = self._beside(best)
-            if missing := [config for config in beside if config.key not in records]:
+        tried = [self._trial(point) for point in self.points()]
+        best: Trial | None = None
+        while True:
+            if missing := [run for trial in tried for run in _without_record(trial, records)]:
                 return Tuning(missing, best, over=False)
-            best, before = _best([best, *beside], records), best
-        return Tuning([], best, over=True)
+            before, best = best, _best(tried, records)
+            if best is None or best is before:
+                return Tuning([], best, over=True)
+            tried = [best, *self._beside(best)]
 
     def trials(self) -> list[RunConfig]:
-        """Every tuned value at the first seed; where nothing is tuned, every seed."""
-        if not self.spec.tune:
-            return [self.variant({}, seed) for seed in self.spec.seed_values]
-        return [self.variant(point, self.spec.first_seed) for point in self.points()]
+        """The runs of every combination of the tuned values; where nothing is tuned, every seed."""
+        return [run for point in self.points() for run in self._trial(point)]
+
+    def _trial(self, tuned: Mapping[str, float]) -> Trial:
+        return tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
 
     def runs_left(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> int:
         """How many more runs the cell takes at most, further extensions not counted; none once it is done.
 
         `tuning` is where the records leave its search, for who has looked.
         """
-        untried = [run for run in self.trials() if run.key not in records]
+        untried = _without_record(self.trials(), records)
         if not self.spec.tune:
             return len(untried)
         tuning = tuning or self.tuning(records)
         if tuning.over:
             return len(self.wanted(records, tuning))
-        return max(len(untried), len(tuning.missing)) + len(self.spec.seed_values) - 1
+        return max(len(untried), len(tuning.missing)) + len(self.spec.repeat_seeds)
 
     def planned_runs(self) -> int:
         """How many runs the cell takes at most, extensions not counted."""
-        return len(self.points()) + len(self.spec.seed_values) - 1
+        return len(self.points()) * len(self.spec.trial_seeds) + len(self.spec.repeat_seeds)
 
     def points(self) -> list[dict[str, float]]:
         """Every combination of the tuned values, one of no values where nothing is tuned."""
         axes = {path: tuned.values() for path, tuned in self.spec.tune.items()}
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
-    def _beside(self, best: RunConfig) -> list[RunConfig]:
+    def _beside(self, best: Trial) -> list[Trial]:
         """The runs a value up and a value down from the best in one knob each, at most one value beyond the ends of its range.
 
         Those that no run can have, such as a share above 1, are left out.
         """
-        knobs = best.values_of(self.spec.tune)
+        knobs = best[0].values_of(self.spec.tune)
         found = []
         for path, tuned in self.spec.tune.items():
             line = tuned.line()
@@ -168,7 +168,7 @@ class Cell:
             for value in dict.fromkeys([*line[max(0, place - 1) : place], *line[place + 1 : place + 2]]):
                 if value != knobs[path]:
                     with contextlib.suppress(InputError):
-                        found.append(self.variant(knobs | {path: value}, self.spec.first_seed))
+                        found.append(self._trial(knobs | {path: value}))
         return found
 
 
@@ -192,7 +192,18 @@ def family_of(config: RunConfig, tuned: Iterable[str]) -> str:
     return config.identity(but=(*tuned, "seed", "recipe.budget"))
 
 
-def _best(configs: list[RunConfig], records: Mapping[str, RunRecord]) -> RunConfig | None:
-    """The configuration of the lowest loss among usable records, None where there is none."""
-    losses = [(loss, i) for i, config in enumerate(configs) if (loss := records[config.key].usable_loss_nats) is not None]
-    return configs[min(losses)[1]] if losses else None
+def _without_record(trial: Iterable[RunConfig], records: Mapping[str, RunRecord]) -> list[RunConfig]:
+    return [run for run in trial if run.key not in records]
+
+
+def _loss(trial: Trial, records: Mapping[str, RunRecord]) -> float | None:
+    """What a trial ranks by, None where no run of it learned."""
+    ended = [record for run in trial if (record := records[run.key]).tells_of_knobs]
+    loss = rank([math.inf if record.usable_loss_nats is None else record.usable_loss_nats for record in ended])
+    return None if math.isinf(loss) else loss
+
+
+def _best(trials: Sequence[Trial], records: Mapping[str, RunRecord]) -> Trial | None:
+    """The trial of the lowest loss, the first of several; None where none has a usable run."""
+    losses = [(loss, place) for place, trial in enumerate(trials) if (loss := _loss(trial, records)) is not None]
+    return trials[min(losses)[1]] if losses else None

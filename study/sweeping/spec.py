@@ -19,6 +19,7 @@ from study.score_config import Downstream
 from study.sweeping.resources import Resources
 from study.sweeping.search_spec import Search, Value
 from study.sweeping.shape_spec import MOST_COMBINATIONS, Shapes
+from study.tuned_values import trial_seeds
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """What a sweep may be called: its name becomes a folder, a W&B group and a title."""
@@ -156,8 +157,18 @@ class SweepSpec(Strict):
 
     @property
     def seed_values(self) -> tuple[int, ...]:
-        """The seeds of each cell; the first is the one that learning rates are tuned at."""
+        """The seeds of each cell."""
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
+
+    @property
+    def trial_seeds(self) -> tuple[int, ...]:
+        """The seeds that a cell begins with: all, but those that tell tuned values apart where any are tuned."""
+        return self.seed_values[: trial_seeds(self.seeds) if self.tune else None]
+
+    @property
+    def repeat_seeds(self) -> tuple[int, ...]:
+        """The seeds that the best of the tuned values is repeated at: the others."""
+        return self.seed_values[len(self.trial_seeds) :]
 
 
 def _rounded(value: float) -> float:
