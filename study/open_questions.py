@@ -169,9 +169,9 @@ def _open_choices(evidence: Evidence) -> Iterator[str]:
     """The decided pairs whose higher side would not be told from the lower at the rate ranked next by the seeds that chose.
 
     No interval holds a choice that missed the best of those tried, which tells two of five equal cells apart in more than 5%
-    of draws (`study.tuned_values.trial_seeds`): but for the pairs told here, in 3% to 7% where a third of the seeds chose and in
-    3% to 10% where one of five to twelve did. Of pairs that differ by two deviations or more at their best rates 0% to 14% are
-    told here.
+    of draws (`study.tuned_values.trial_seeds`): but for the pairs told here, in 3% to 7% where a third of the seeds chose and
+    in 3% to 10% where one of five to twelve did. Of pairs that differ by two deviations or more at their best rates 0% to 14%
+    are told here.
     """
     cells, seeds = {cell.name: cell for cell in evidence.cells}, evidence.comparisons.seed_variances
     decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,54 @@ def test_only_the_first_seed_chooses() -> None:
     first = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.3, None), seed=3)
     second = rows((4e-3, 3.0, None), seed=4)
     assert search_rates(pd.concat([second, first])).chosen == 2e-3
+
+
+def of_seeds(*seeds: Sequence[tuple[float, float | None, str | None]]) -> pd.DataFrame:
+    return pd.concat([rows(*runs, seed=seed) for seed, runs in enumerate(seeds)], ignore_index=True)
+
+
+def test_rates_that_several_seeds_tried_rank_by_their_mean_and_repeats_do_not_choose() -> None:
+    tried = [[(rate, level + seed, None) for rate, level in ((1e-3, 4.2), (2e-3, 4.0), (4e-3, 4.3))] for seed in (0, 1)]
+    tried[0][1] = (2e-3, 4.25, None)  # the first seed alone would choose 1e-3
+    found = search_rates(of_seeds(*tried, [(4e-3, 1.0, None)], [(4e-3, 1.0, None), (1e-3, 1.5, None)]))
+    assert (found.chosen, found.status, found.seeds) == (2e-3, "bracketed", 2)
+    assert [rate.loss_nats for rate in found.tried] == pytest.approx([4.7, 4.625, 4.8])
+    assert [rate.runs for rate in found.tried] == [2, 2, 2]
+    assert found.next_best == found.tried[0]
+    curve = search_rates(rows(*((rate.learning_rate, rate.loss_nats, None) for rate in found.tried)))
+    assert (found.optimum, found.gain_left_nats) == (curve.optimum, curve.gain_left_nats)
+
+
+@pytest.mark.parametrize(
+    ("second", "chosen", "vertex"),
+    [
+        ((2e-3, 3.5, None), 2e-3, True),
+        ((2e-3, None, "DIVERGED: NaN"), 1e-3, False),
+        ((2e-3, 5.6, "stuck"), 1e-3, False),
+        ((2e-3, None, "FAILED: disk full"), 2e-3, False),
+    ],
+)
+def test_a_rate_at_which_a_seed_did_not_learn_ranks_below_those_at_which_all_did(
+    second: tuple[float, float | None, str | None], chosen: float, vertex: bool
+) -> None:
+    first = [(5e-4, 4.5, None), (1e-3, 4.2, None), (2e-3, 3.5, None), (4e-3, 4.3, None)]
+    found = search_rates(of_seeds(first, [*first[:2], second, first[3]]))
+    assert (found.chosen, found.status) == (chosen, "bracketed")
+    assert (found.optimum is not None) == vertex
+
+
+def test_where_every_rate_has_a_seed_that_did_not_learn_the_one_with_fewest_is_chosen() -> None:
+    lost = (None, "DIVERGED: NaN")
+    seeds = [[(1e-3, *lost), (2e-3, 3.0, None), (4e-3, 3.1, None)], [(1e-3, 2.0, None), (2e-3, *lost), (4e-3, 3.1, None)],
+             [(1e-3, *lost), (2e-3, 3.0, None), (4e-3, *lost)]]  # fmt: skip
+    found = search_rates(of_seeds(*seeds))
+    assert (found.chosen, found.tried[1].loss_nats, found.tried[1].exclusion) == (2e-3, 3.0, None)
+
+
+def test_a_rate_tried_twice_at_a_seed_counts_by_its_mean() -> None:
+    found = search_rates(rows((1e-3, 4.2, None), (2e-3, 4.0, None), (2e-3, 4.1, None), (4e-3, 4.3, None)))
+    assert [rate.loss_nats for rate in found.tried] == pytest.approx([4.2, 4.05, 4.3])
+    assert found.bracketed
 
 
 def test_knobs_that_are_not_the_best_run_s_are_named() -> None:

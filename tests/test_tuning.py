@@ -5,19 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from study.config import RunConfig
+from study.fitting.learning_rates import RateSearch, searches
 from study.folders.sweep import SweepFolder
-from study.records import RunRecord
+from study.records import RunRecord, ledger
 from study.sweeping.cell import Cell
 from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
@@ -209,6 +211,71 @@ def test_a_cell_whose_neighbour_learned_nothing_begins_where_that_one_began() ->
         records |= {config.key: record(config, None, "DIVERGED", reason="nan") for config in wanted}
     assert len(records) == 7
     assert [config.recipe.learning_rate for config in deeper.wanted(records)] == [0.004, 0.008, 0.016]
+
+
+@pytest.mark.parametrize(("seeds", "rounds"), [
+    (1, [{0: 3}]),
+    (3, [{0: 3}, {1: 1, 2: 1}]),
+    (4, [{0: 3, 1: 3}, {2: 1, 3: 1}]),
+    (7, [{0: 3, 1: 3, 2: 3}, {3: 1, 4: 1, 5: 1, 6: 1}]),
+])  # fmt: skip
+def test_a_third_of_the_seeds_try_the_values_and_the_best_of_their_means_is_repeated(
+    seeds: int, rounds: list[dict[int, int]]
+) -> None:
+    cell = cells(sweep(tune=SEVEN, seeds=seeds))[0]
+    records: dict[str, RunRecord] = {}
+    asked = []
+    while wanted := cell.wanted(records):
+        asked.append(dict(Counter(config.seed for config in wanted)))
+        records |= {config.key: record(config, loss_of(config, lambda _: 0.008)) for config in wanted}
+    assert asked == rounds
+    assert (
+        len(records)
+        == sum(sum(counts.values()) for counts in rounds)
+        < cell.planned_runs()
+        == 7 * -(-seeds // 3) + (seeds - -(-seeds // 3))
+    )
+
+
+def test_what_one_seed_likes_best_is_not_chosen_where_another_likes_it_least() -> None:
+    losses = {0.004: (3.0, 3.4), 0.008: (3.1, 3.1), 0.016: (3.3, 3.2)}
+    cell = cells(sweep(tune=SEVEN, seeds=4))[0]
+    records = {c.key: record(c, losses[c.recipe.learning_rate][c.seed]) for c in cell.wanted({})}
+    assert {(c.recipe.learning_rate, c.seed) for c in cell.wanted(records)} == {(0.008, 2), (0.008, 3)}
+    assert told(cell, records).chosen == 0.008
+
+
+def told(cell: Cell, records: Mapping[str, RunRecord]) -> RateSearch:
+    """What an answer says of the search of the one cell that has records."""
+    (found,) = searches(ledger([*records.values()], tuple(cell.spec.tune))).values()
+    return found.rates
+
+
+ENDS = st.one_of(st.floats(1, 5), st.sampled_from(["stuck", "DIVERGED", "FAILED"]))
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 9), st.lists(ENDS, min_size=27, max_size=27), st.booleans())
+def test_an_answer_compares_the_rate_that_the_sweep_repeated(seeds: int, ends: list[float | str], grown: bool) -> None:
+    """Whatever became of the runs, and whether seeds were added: both rank the rates that were tried alike."""
+
+    def ended(config: RunConfig) -> RunRecord:
+        place = round(math.log2(config.recipe.learning_rate / 0.0005))
+        end = ends[(place * 3 + config.seed) % len(ends)]
+        if isinstance(end, float):
+            return record(config, end)
+        if end == "stuck":
+            return record(config, 5.0, stuck_at_unigram=True, unigram_entropy_nats=5.0)
+        return record(config, None, "DIVERGED" if end == "DIVERGED" else "FAILED", reason="whatever")
+
+    records: dict[str, RunRecord] = {}
+    for count in (seeds, 3 * seeds) if grown else (seeds,):
+        cell = cells(sweep(tune=SEVEN, seeds=count))[0]
+        while wanted := cell.wanted(records):
+            records |= {config.key: ended(config) for config in wanted}
+    repeated, found = cell.tuning(records).best, told(cell, records)
+    assert found.chosen == (repeated and repeated[0].recipe.learning_rate)
+    assert found.seeds == len(cell.spec.trial_seeds)
 
 
 TWO_KNOBS = {
