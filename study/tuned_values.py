@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from statistics import fmean
 
 _UNLEARNED_NATS = 1000.0
 """What a run that did not learn weighs beside ones that did: more than any loss."""
@@ -27,4 +28,4 @@ def rank(losses: Sequence[float]) -> float:
     values and is not among them. Infinite where no run learned, or none is told.
     """
     learned = [loss for loss in losses if loss < inf]
-    return sum(learned) / len(learned) + _UNLEARNED_NATS * (len(losses) - len(learned)) if learned else inf
+    return fmean(learned) + _UNLEARNED_NATS * (len(losses) - len(learned)) if learned else inf

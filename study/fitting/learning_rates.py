@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import compress
 from math import inf
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -138,8 +140,8 @@ class _Runs:
         self.seeds = pd.to_numeric(ledger["seed"], errors="coerce").fillna(np.inf).to_numpy(dtype=float)
         self.untrained = pd.Series(ledger.get("target_tokens", 1), ledger.index).eq(0).to_numpy()
         self.rates = ledger[RATE].to_numpy(dtype=float, na_value=np.nan)
-        apart = pd.DataFrame([*self.codes, self.rates]).T
-        self.points = apart.groupby(list(apart), sort=False, dropna=False).ngroup().to_numpy()
+        apart = pd.DataFrame(np.vstack([self.codes, pd.factorize(self.rates)[0]]).T)
+        self.points = apart.groupby(list(apart), sort=False).ngroup().to_numpy()
         self.exclusions = ledger["exclusion"].to_numpy(dtype=object)
         told = ledger["state"].isin(TELLING)
         self.tell = (told & ledger["excluded_by_hand"].isna() if "excluded_by_hand" in ledger else told).to_numpy()
@@ -163,19 +165,20 @@ class _Runs:
 
     def _trials(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of the rows at the seeds that tell values apart."""
-        seeds = self.seeds[rows]
-        tried = {seed: len(set(self.points[rows[seeds == seed]])) for seed in set(seeds)}
-        enough = min(_ENOUGH, max(tried.values()))
-        return rows[[tried[seed] >= enough for seed in seeds]]
+        seeds, tried = self.seeds[rows].tolist(), defaultdict[float, set[int]](set)
+        for seed, point in zip(seeds, self.points[rows].tolist(), strict=True):
+            tried[seed].add(point)
+        enough = min(_ENOUGH, max(map(len, tried.values())))
+        return rows[[len(tried[seed]) >= enough for seed in seeds]]
 
     def _rank(self, rows: Iterable[int]) -> float:
         """What the values that these runs have rank by."""
         return rank([self.losses[row] for row in rows if self.tell[row]])
 
-    def _standing(self, rows: Sequence[int]) -> tuple[bool, int, float]:
+    def _standing(self, rows: list[int]) -> tuple[bool, int, float]:
         """Orders the values that runs have, the best first: those that learned, those tried at most seeds, the lowest loss."""
         loss = self._rank(rows)
-        return loss == inf, -len(set(self.seeds[rows])), loss
+        return loss == inf, -len(set(self.seeds[rows].tolist())), loss
 
     def _rates(self, rows: NDArray[np.int64], trials: NDArray[np.int64]) -> RateSearch:
         """The rate search in runs that differ in the rate and the seed only, of which the trials tell rates apart."""
@@ -184,7 +187,7 @@ class _Runs:
             return RateSearch((), "untrained", float(self.rates[usable[0]]))
         by_rate = grouped(trials[self.rates[trials].argsort(kind="stable")].tolist(), lambda row: self.rates[row])
         of_rates = [runs for runs in by_rate.values() if self.tell[runs].any()]
-        tried, seeds = tuple(map(self._tried, of_rates)), len(set(self.seeds[trials]))
+        tried, seeds = tuple(map(self._tried, of_rates)), len(set(self.seeds[trials].tolist()))
         best = min(range(len(tried)), key=lambda place: self._standing(of_rates[place]), default=None)
         if best is None or tried[best].rank == inf:
             return RateSearch(tried, "none_usable", seeds=seeds)
@@ -207,7 +210,7 @@ class _Runs:
         return TriedRate(
             learning_rate=float(self.rates[rows[0]]),
             runs=len(told),
-            loss_nats=float(np.mean(learned)) if learned else None,
+            loss_nats=fmean(learned) if learned else None,
             exclusion=None if learned else str(self.exclusions[told[0]]),
             rank=self._rank(rows),
         )
