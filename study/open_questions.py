@@ -182,7 +182,7 @@ def _open_choices(evidence: Evidence) -> Iterator[str]:
         other = cells[higher].rates.next_best
         if other is None or other.loss_nats is None:
             continue
-        above, at = other.loss_nats - float(cells[lower].losses.mean()), (len(cells[lower].runs), other.runs)
+        above, at = other.loss_nats - float(cells[lower].losses.mean()), (len(cells[lower].runs), len(other.trials))
         if above <= 0 or not tells_apart(above, pair.difference, (seeds[lower], seeds[higher]), at):
             loose.append(f"{name} at {other.learning_rate:.4g} minus {pair.lower} {signed(above)} nats at {pair.family}")
             chose = max(chose, cells[higher].rates.seeds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from statistics import fmean
 
 _UNLEARNED_NATS = 1000.0
@@ -21,11 +20,11 @@ def trial_seeds(seeds: int) -> int:
     return -(-seeds // 3)
 
 
-def rank(losses: Sequence[float]) -> float:
+def rank(losses: Sequence[float | None]) -> float | None:
     """What values rank by, the lowest first: the mean loss, in nats, of their runs that learned, fewest others first.
 
-    A run that diverged or stayed at the unigram entropy has an infinite loss; one that failed otherwise says nothing of the
-    values and is not among them. Infinite where no run learned, or none is told.
+    A run that diverged or stayed at the unigram entropy has no loss; one that failed otherwise says nothing of the values and
+    is not among them. None where no run learned, or none is told.
     """
-    learned = [loss for loss in losses if loss < inf]
-    return fmean(learned) + _UNLEARNED_NATS * (len(losses) - len(learned)) if learned else inf
+    learned = [loss for loss in losses if loss is not None]
+    return fmean(learned) + _UNLEARNED_NATS * (len(losses) - len(learned)) if learned else None

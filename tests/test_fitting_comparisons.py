@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import product
 from math import log2
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +22,7 @@ from study.fitting.cells import Cell, cells_of, setting_columns
 from study.fitting.comparisons import compare
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.fitting.families import Family
-from study.fitting.learning_rates import RateSearch, TriedRate
+from study.fitting.learning_rates import RateSearch, Trial, TriedRate
 from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.rankings import gains_of
 from study.fitting.reading import Source, Table, read_columns
@@ -706,10 +705,12 @@ def test_decided_pairs_that_another_rate_would_leave_open_are_told(tmp_path: Pat
     assert pair.difference.high_nats is not None
     half = pair.difference.high_nats - pair.difference.estimate_nats
 
-    def told(above: float, **changes: Any) -> list[str]:
-        rates = [TriedRate(rate, 1, loss, None, loss) for rate, loss in ((1e-3, 9.0), (8e-3, lower.losses.mean() + above))]
-        tried = (*(rate for rate in higher.rates.tried if rate.learning_rate == higher.rates.chosen), *rates)
-        changed = replace(higher, rates=replace(higher.rates, tried=tuple(replace(rate, **changes) for rate in tried)))
+    lowest = lower.loss_nats
+
+    def told(above: float, exclusion: str | None = None) -> list[str]:
+        others = [TriedRate(rate, (Trial("", loss, exclusion),)) for rate, loss in ((1e-3, 9.0), (8e-3, lowest + above))]
+        chosen = (rate for rate in higher.rates.tried if rate.learning_rate == higher.rates.chosen)
+        changed = replace(higher, rates=replace(higher.rates, tried=(*chosen, *others)))
         return choices_told(replace(evidence, cells=tuple(changed if c is higher else c for c in evidence.cells)))
 
     assert choices_told(evidence) == []
@@ -746,7 +747,9 @@ def tuned(cell: Cell, chose: int, random: np.random.Generator) -> Cell:
     rise = (np.arange(5) - 2 - random.uniform(-0.5, 0.5)) ** 2
     losses = 4 + 0.1 * (rise - rise.min() + random.normal(size=(12, 5)))
     means = losses[:chose].mean(axis=0)
-    tried = tuple(TriedRate(1e-3 * 2**place, chose, float(loss), None, float(loss)) for place, loss in enumerate(means))
+    tried = tuple(
+        TriedRate(1e-3 * 2**place, tuple(Trial("", float(loss), None) for loss in losses[:chose, place])) for place in range(5)
+    )
     best = int(means.argmin())
     return replace(
         cell,

@@ -127,7 +127,7 @@ def test_rates_that_several_seeds_tried_rank_by_their_mean_and_repeats_do_not_ch
     found = search_rates(of_seeds(*tried, [(4e-3, 1.0, None)], [(4e-3, 1.0, None), (1e-3, 1.5, None)]))
     assert (found.chosen, found.status, found.seeds) == (2e-3, "bracketed", 2)
     assert [rate.loss_nats for rate in found.tried] == pytest.approx([4.7, 4.625, 4.8])
-    assert [rate.runs for rate in found.tried] == [2, 2, 2]
+    assert [trial.run_id for trial in found.tried[1].trials] == ["run0.002-0", "run0.002-1"]
     assert found.next_best == found.tried[0]
     curve = search_rates(rows(*((rate.learning_rate, rate.loss_nats, None) for rate in found.tried)))
     assert (found.optimum, found.gain_left_nats) == (curve.optimum, curve.gain_left_nats)

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import compress
-from math import inf
 from statistics import fmean
 from typing import Any, Literal
 
@@ -34,18 +33,41 @@ _TUNABLE = ("architecture.", "recipe.", "masking.")
 
 
 @dataclass(frozen=True)
-class TriedRate:
-    """One rate at the seeds that choose: how many runs tell of it, their mean loss in nats per masked token, what it ranks by.
+class Trial:
+    """One run at a seed that chooses: its loss in nats per masked token where it reached one, why it is left out."""
 
-    `loss_nats` is that of the runs that learned, None where none did, and then `exclusion` is why the first is left out; `rank`
-    is of all of them (`study.tuned_values.rank`).
-    """
-
-    learning_rate: float
-    runs: int
+    run_id: str
     loss_nats: float | None
     exclusion: str | None
-    rank: float
+
+    @property
+    def usable_loss_nats(self) -> float | None:
+        """The loss, None where comparisons leave the run out."""
+        return None if self.exclusion is not None else self.loss_nats
+
+
+@dataclass(frozen=True)
+class TriedRate:
+    """One rate and the runs that tell of it, one at least, at the seeds that choose."""
+
+    learning_rate: float
+    trials: tuple[Trial, ...]
+
+    @property
+    def loss_nats(self) -> float | None:
+        """The mean loss of the runs that learned, nats per masked token; None where none did."""
+        learned = [loss for trial in self.trials if (loss := trial.usable_loss_nats) is not None]
+        return fmean(learned) if learned else None
+
+    @property
+    def rank(self) -> float | None:
+        """What the rate ranks by (`study.tuned_values.rank`)."""
+        return rank([trial.usable_loss_nats for trial in self.trials])
+
+    @property
+    def exclusion(self) -> str | None:
+        """Why the first run is left out where all are, None where one learned."""
+        return self.trials[0].exclusion if self.loss_nats is None else None
 
 
 @dataclass(frozen=True)
@@ -72,8 +94,8 @@ class RateSearch:
     @property
     def next_best(self) -> TriedRate | None:
         """The rate that ranks first but for the chosen one; None where no other has a usable run."""
-        others = [rate for rate in self.tried if rate.learning_rate != self.chosen and rate.exclusion is None]
-        return min(others, key=lambda rate: rate.rank, default=None)
+        others = [rate for rate in self.tried if rate.learning_rate != self.chosen and rate.loss_nats is not None]
+        return min(others, key=lambda rate: rate.rank or 0.0, default=None)
 
 
 @dataclass(frozen=True)
@@ -145,14 +167,16 @@ class _Runs:
         self.exclusions = ledger["exclusion"].to_numpy(dtype=object)
         told = ledger["state"].isin(TELLING)
         self.tell = (told & ledger["excluded_by_hand"].isna() if "excluded_by_hand" in ledger else told).to_numpy()
-        losses = ledger["loss_nats"].to_numpy(dtype=float, na_value=np.nan)
-        self.losses = np.where(ledger["exclusion"].isna() & ~np.isnan(losses), losses, inf)
+        self.names = ledger["run_id"].astype(str).to_numpy(dtype=object)
+        losses = ledger["loss_nats"].astype(object)
+        self.losses = losses.where(losses.notna(), None).tolist()
+        self.usable = losses.where(losses.notna() & ledger["exclusion"].isna(), None).tolist()
 
     def search(self, rows: NDArray[np.int64]) -> CellSearch:
         """The search of the cell that has these rows."""
         trials = self._trials(rows)
         best = min(grouped(trials.tolist(), lambda row: self.points[row]).values(), key=self._standing)
-        if self._rank(best) == inf:
+        if self._rank(best) is None:
             return CellSearch(rows, ("",) * len(rows), self._rates(rows, trials), ())
         off = (self.codes[:, rows] != self.codes[:, best[:1]]).T
         at_best = rows[~off.any(axis=1)]
@@ -171,25 +195,25 @@ class _Runs:
         enough = min(_ENOUGH, max(map(len, tried.values())))
         return rows[[len(tried[seed]) >= enough for seed in seeds]]
 
-    def _rank(self, rows: Iterable[int]) -> float:
+    def _rank(self, rows: Iterable[int]) -> float | None:
         """What the values that these runs have rank by."""
-        return rank([self.losses[row] for row in rows if self.tell[row]])
+        return rank([self.usable[row] for row in rows if self.tell[row]])
 
     def _standing(self, rows: list[int]) -> tuple[bool, int, float]:
-        """Orders the values that runs have, the best first: those that learned, those tried at most seeds, the lowest loss."""
-        loss = self._rank(rows)
-        return loss == inf, -len(set(self.seeds[rows].tolist())), loss
+        """Orders the values that runs have, the best first: those that learned, those tried at most seeds, the lowest rank."""
+        found = self._rank(rows)
+        return found is None, -len(set(self.seeds[rows].tolist())), found or 0.0
 
     def _rates(self, rows: NDArray[np.int64], trials: NDArray[np.int64]) -> RateSearch:
         """The rate search in runs that differ in the rate and the seed only, of which the trials tell rates apart."""
-        usable = rows[np.isfinite(self.losses[rows])]
-        if self.untrained[rows].all() and len(usable):
-            return RateSearch((), "untrained", float(self.rates[usable[0]]))
+        learned = [row for row in rows if self.usable[row] is not None]
+        if self.untrained[rows].all() and learned:
+            return RateSearch((), "untrained", float(self.rates[learned[0]]))
         by_rate = grouped(trials[self.rates[trials].argsort(kind="stable")].tolist(), lambda row: self.rates[row])
         of_rates = [runs for runs in by_rate.values() if self.tell[runs].any()]
         tried, seeds = tuple(map(self._tried, of_rates)), len(set(self.seeds[trials].tolist()))
         best = min(range(len(tried)), key=lambda place: self._standing(of_rates[place]), default=None)
-        if best is None or tried[best].rank == inf:
+        if best is None or tried[best].rank is None:
             return RateSearch(tried, "none_usable", seeds=seeds)
         chosen, status = tried[best].learning_rate, _status(best, len(tried))
         around = slice(best - 1, best + 2)
@@ -201,19 +225,16 @@ class _Runs:
     def _learned_at_same_seeds(self, of_values: list[list[int]]) -> bool:
         """Whether the runs of several values all learned, each value's at the seeds of the others."""
         seeds = {frozenset(self.seeds[rows].tolist()) for rows in of_values}
-        return len(seeds) == 1 and all(np.isfinite(self.losses[rows]).all() for rows in of_values)
+        return len(seeds) == 1 and all(self.usable[row] is not None for rows in of_values for row in rows)
 
     def _tried(self, rows: list[int]) -> TriedRate:
         """A rate by its runs, of which one at least tells of it."""
-        told = [row for row in rows if self.tell[row]]
-        learned = [self.losses[row] for row in told if self.losses[row] < inf]
-        return TriedRate(
-            learning_rate=float(self.rates[rows[0]]),
-            runs=len(told),
-            loss_nats=fmean(learned) if learned else None,
-            exclusion=None if learned else str(self.exclusions[told[0]]),
-            rank=self._rank(rows),
-        )
+        told = (row for row in rows if self.tell[row])
+        return TriedRate(float(self.rates[rows[0]]), tuple(map(self._trial, told)))
+
+    def _trial(self, row: int) -> Trial:
+        exclusion = self.exclusions[row]
+        return Trial(self.names[row], self.losses[row], None if pd.isna(exclusion) else str(exclusion))
 
     def _tuned(self, knob: _Knob, rows: NDArray[np.int64], best: int) -> TunedKnob:
         """What the best run has of a knob; only numbers have ends, those of the runs that tell of their knobs."""

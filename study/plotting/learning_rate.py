@@ -41,7 +41,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "cell": cell.name,
             **of_cell(cell),
             "learning_rate": rate.learning_rate,
-            "runs": rate.runs,
+            "runs": len(rate.trials),
             "seeds": cell.rates.seeds,
             "loss_nats": rate.loss_nats,
             "exclusion": rate.exclusion,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -198,9 +197,8 @@ def _without_record(trial: Iterable[RunConfig], records: Mapping[str, RunRecord]
 
 def _loss(trial: Trial, records: Mapping[str, RunRecord]) -> float | None:
     """What a trial ranks by, None where no run of it learned."""
-    ended = [record for run in trial if (record := records[run.key]).tells_of_knobs]
-    loss = rank([math.inf if record.usable_loss_nats is None else record.usable_loss_nats for record in ended])
-    return None if math.isinf(loss) else loss
+    ended = (records[run.key] for run in trial)
+    return rank([record.usable_loss_nats for record in ended if record.tells_of_knobs])
 
 
 def _best(trials: Sequence[Trial], records: Mapping[str, RunRecord]) -> Trial | None:
