@@ -29,7 +29,7 @@ precision_option = click.option(
 @click.option("--data", help="Folder that holds the tasks' files.  [default: the hub, or what a task's YAML says]")
 @click.option("--update", type=click.Choice(["all", "head"]), default="all", show_default=True, help="Which weights learn.")
 @click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True)
-@click.option("--learning-rates", help="Tried at the first seed; the best on dev goes on.  [default: 5e-5,1e-4,3e-4]")
+@click.option("--learning-rates", help="Tried at a third of the seeds; the best on dev goes on.  [default: 5e-5,1e-4,3e-4]")
 @click.option("--batch", "batch_examples", help="Examples of a step, several to choose from.  [default: 32]")
 @click.option("--epochs", help="Passes over train, several to choose from.  [default: 3]")
 @click.option("--max-length", type=int, help="Tokens of an input.  [default: the sequence length of pre-training]")

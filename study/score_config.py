@@ -86,7 +86,7 @@ class Downstream(Strict):
 
     Rates, batches and epochs are those of Turc et al. 2019 (arXiv:1908.08962), who fine-tuned BERT's miniatures over
     {3e-5 … 3e-4}, {8 … 128} and 4 epochs, thinned to what decides; Devlin et al. 2019 (§A.3) have {2e-5 … 5e-5}, {16, 32},
-    {2, 3, 4}. The grid runs at the first seed, its best on dev at the others. A list of names alone is one of `tasks`;
+    {2, 3, 4}. The grid runs at a third of the seeds, its best on dev at the others. A list of names alone is one of `tasks`;
     `data` is the folder that holds their files.
     """
 

@@ -180,7 +180,7 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
     """One row a completed score at the knobs that were chosen for it; the others served to choose and are left out.
 
     Scores that differ in learning rate, batch, epochs and seed compete: those knobs stay whose main metric on dev, averaged
-    over the seeds that ran all of the knobs, is highest (the first seed runs the whole grid). Columns: `run_id`, `encoder`,
+    over the seeds that ran all of the knobs, is highest (a third of them runs the whole grid). Columns: `run_id`, `encoder`,
     `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (others that are not as usual, in words),
     the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric of the task,
     `chosen_on`, `reported_on`, examples and how many of them were cut, `tokens_per_second`.
@@ -200,12 +200,12 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
 
 
 def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
-    """The records of one encoder and task at the knobs whose dev score is best, over the seeds that tried them all."""
+    """The records of one encoder and task at the knobs best on dev, over the seeds that tried them all, if any did."""
     by_knobs = grouped(group, lambda record: tuned_values(record.config))
     seeds = set.intersection(*({record.config.seed for record in tried} for tried in by_knobs.values()))
 
     def dev(tried: list[ScoreRecord]) -> float:
-        values = [record.dev for record in tried if record.dev is not None and record.config.seed in seeds]
+        values = [record.dev for record in tried if record.dev is not None and (record.config.seed in seeds or not seeds)]
         return sum(values) / len(values) if values else -math.inf
 
     return by_knobs[max(sorted(by_knobs), key=lambda knobs: dev(by_knobs[knobs]))]

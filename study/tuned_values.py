@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from statistics import fmean
+
+_ENOUGH = 3
+"""So many values tried at a seed tell of a bracket."""
 
 _UNLEARNED_NATS = 1000.0
 """What a run that did not learn weighs beside ones that did: more than any loss."""
@@ -28,3 +32,24 @@ def rank(losses: Sequence[float | None]) -> float | None:
     """
     learned = [loss for loss in losses if loss is not None]
     return fmean(learned) + _UNLEARNED_NATS * (len(losses) - len(learned)) if learned else None
+
+
+def telling_seeds(tried: Iterable[tuple[float, object]]) -> set[float]:
+    """The seeds that tell values apart, of those that were tried at each: where three were or more, or as many as at any.
+
+    At the other seeds the best was repeated, and what was so before seeds were added.
+    """
+    at: defaultdict[float, set[object]] = defaultdict(set)
+    for seed, values in tried:
+        at[seed].add(values)
+    enough = min(_ENOUGH, max(map(len, at.values()), default=0))
+    return {seed for seed, values in at.items() if len(values) >= enough}
+
+
+def standing(losses: Sequence[float | None], seeds: int) -> tuple[bool, int, float]:
+    """Orders values that were tried at so many of the telling seeds, the best first: by whether any run learned, then by rank.
+
+    Those tried at more of the seeds come before those tried at fewer; `losses` are as `rank` takes them.
+    """
+    found = rank(losses)
+    return found is None, -seeds, found or 0.0

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import product
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -419,6 +420,18 @@ def test_of_a_sweep_those_runs_are_scored_that_its_answer_uses(tmp_path: Path) -
     assert {run.run_id for run in at_best_knobs(folder)} == set(usable(folder.write_ledger())["run_id"])
 
 
+def test_of_rates_that_several_seeds_tried_those_runs_are_scored_that_have_the_best_on_average(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP)
+    rates, laws = (2e-3, 4e-3, 8e-3), (Law(best_rate=2.4e-3), Law(), Law())
+    tried = product(rates, enumerate(laws))
+    runs = {(rate, seed): add_run(folder, run_config(1, 128, rate=rate, seed=seed), law) for rate, (seed, law) in tried}
+    repeated = add_run(folder, run_config(1, 128, rate=4e-3, seed=3))
+    of_first = {rate: folder.run(runs[rate, 0]).record() for rate in rates}
+    assert min(rates, key=lambda rate: of_first[rate].loss_nats) == 2e-3  # type: ignore[arg-type, return-value, union-attr]
+    assert {run.run_id for run in at_best_knobs(folder)} == {repeated, *(runs[4e-3, seed] for seed in range(3))}
+    assert {run.run_id for run in at_best_knobs(folder)} == set(usable(folder.write_ledger())["run_id"])
+
+
 def test_an_encoder_is_not_scored_by_the_pieces_of_other_text(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.txt")
     run = trained(tmp_path, config(corpus))
@@ -647,13 +660,18 @@ def test_an_order_to_a_launch_is_one_to_its_scores(subject: Subject) -> None:
     assert not folder.stop_file.exists()
 
 
-def test_the_grid_runs_at_the_first_seed_and_its_best_at_the_others(subject: Subject) -> None:
-    asked = Downstream.parse({"tasks": [subject.name], "seeds": 3, "learning_rates": [1e-4, 3e-4, 1e-3]})
-    fake = Fake(lambda config: 1.0 if config.knobs.learning_rate == 3e-4 else 0.5)
+@pytest.mark.parametrize(("seeds", "chosen"), [(3, 1e-3), (4, 3e-4)])
+def test_the_grid_runs_at_a_third_of_the_seeds_and_its_best_at_the_others(subject: Subject, seeds: int, chosen: float) -> None:
+    rates = [1e-4, 3e-4, 1e-3]
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": seeds, "learning_rates": rates})
+    dev = {(0, 1e-3): 1.0, (0, 3e-4): 0.9, (1, 3e-4): 0.9}
+    fake = Fake(lambda config: dev.get((config.seed, config.knobs.learning_rate), 0.5))
     coordinator = coordinator_of(subject, asked)
     coordinator.run(fake, lambda _: None, 0.01)
     tried = [(one.config.seed, one.config.knobs.learning_rate) for one in fake.submitted]
-    assert sorted(tried) == [(0, 1e-4), (0, 3e-4), (0, 1e-3), (1, 3e-4), (2, 3e-4)]
+    trials = range(1 if seeds == 3 else 2)
+    grid = [(seed, rate) for seed in trials for rate in rates]
+    assert sorted(tried) == sorted([*grid, *((seed, chosen) for seed in range(len(trials), seeds))])
     once_more = Fake(lambda _: 0.0)
     coordinator_of(subject, asked).run(once_more, lambda _: None, 0.01)
     assert once_more.submitted == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import compress
 from statistics import fmean
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 from study.grouping import grouped
 from study.records import TELLING
 from study.schema import whole
-from study.tuned_values import rank
+from study.tuned_values import rank, standing, telling_seeds
 
 RATE = "recipe.learning_rate"
 
@@ -25,9 +23,6 @@ RateStatus = Literal["bracketed", "lowest_tried", "highest_tried", "only_tried",
 
 `untrained` where the budget is of no steps, so that losses do not hang on it.
 """
-
-_ENOUGH = 3
-"""So many values tried at a seed tell of a bracket."""
 
 _TUNABLE = ("architecture.", "recipe.", "masking.")
 
@@ -131,8 +126,7 @@ def searches(ledger: pd.DataFrame) -> dict[str, CellSearch]:
     """The search of each cell of a ledger.
 
     Runs of a cell differ in tuned knobs and seeds only, so the knobs are the columns of its architecture, recipe and masking
-    that differ. Values are told apart at the seeds at which three or more combinations were tried, or as many as at any, and
-    rank by their runs there (`study.tuned_values.rank`), those with runs at all of these seeds first. A run that diverged or
+    that differ. Values are told apart at the seeds at which several were tried (`study.tuned_values`). A run that diverged or
     stayed at the unigram entropy counts as worse than any that learned. One that failed for another reason (FAILED, OOM,
     HUNG), or that a person excluded, says nothing about its knobs and does not count as tried.
     """
@@ -176,7 +170,7 @@ class _Runs:
         """The search of the cell that has these rows."""
         trials = self._trials(rows)
         best = min(grouped(trials.tolist(), lambda row: self.points[row]).values(), key=self._standing)
-        if self._rank(best) is None:
+        if all(self.usable[row] is None for row in best):
             return CellSearch(rows, ("",) * len(rows), self._rates(rows, trials), ())
         off = (self.codes[:, rows] != self.codes[:, best[:1]]).T
         at_best = rows[~off.any(axis=1)]
@@ -189,20 +183,13 @@ class _Runs:
 
     def _trials(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of the rows at the seeds that tell values apart."""
-        seeds, tried = self.seeds[rows].tolist(), defaultdict[float, set[int]](set)
-        for seed, point in zip(seeds, self.points[rows].tolist(), strict=True):
-            tried[seed].add(point)
-        enough = min(_ENOUGH, max(map(len, tried.values())))
-        return rows[[len(tried[seed]) >= enough for seed in seeds]]
-
-    def _rank(self, rows: Iterable[int]) -> float | None:
-        """What the values that these runs have rank by."""
-        return rank([self.usable[row] for row in rows if self.tell[row]])
+        seeds = self.seeds[rows].tolist()
+        telling = telling_seeds(zip(seeds, self.points[rows].tolist(), strict=True))
+        return rows[[seed in telling for seed in seeds]]
 
     def _standing(self, rows: list[int]) -> tuple[bool, int, float]:
-        """Orders the values that runs have, the best first: those that learned, those tried at most seeds, the lowest rank."""
-        found = self._rank(rows)
-        return found is None, -len(set(self.seeds[rows].tolist())), found or 0.0
+        """Where the values that these trials have stand among others."""
+        return standing([self.usable[row] for row in rows if self.tell[row]], len(set(self.seeds[rows].tolist())))
 
     def _rates(self, rows: NDArray[np.int64], trials: NDArray[np.int64]) -> RateSearch:
         """The rate search in runs that differ in the rate and the seed only, of which the trials tell rates apart."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 from rich.console import Console
@@ -33,6 +34,7 @@ from study.sweeping.resources import Resources
 from study.sweeping.stopping import preparing
 from study.tasks.examples import TaskData
 from study.tasks.loading import load_task
+from study.tuned_values import standing, telling_seeds
 
 LOCK_SECONDS = 1.0
 """How long a second launcher of scores waits for the first."""
@@ -115,7 +117,7 @@ def names_of(asked: Target) -> dict[str, str]:
 
 
 def at_best_knobs(sweep: SweepFolder) -> list[RunFolder]:
-    """The runs of a sweep that its answer uses: at every seed those with the knobs that were best at their cell's first one.
+    """The runs of a sweep that its answer uses: at every seed those with the knobs that its cell chose.
 
     Excluded runs, and those of no cell of the sweep as last launched, are left out; where nothing is tuned all others are in.
     """
@@ -131,16 +133,22 @@ def _tuned(sweep: SweepFolder) -> tuple[str, ...]:
 
 
 def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...]) -> list[RunRecord]:
-    """The usable records of a cell that have the tuned knobs of its best; all where nothing had to be chosen."""
-    losses = {record.run_id: loss for record in records if (loss := record.usable_loss_nats) is not None}
-    usable = [record for record in records if record.run_id in losses]
-    knobs = {record.run_id: record.config.values_of(tuned) for record in records}
-    if all(values == knobs[records[0].run_id] for values in knobs.values()):
-        return usable
-    first_seed = min(record.config.seed for record in records)
-    at_first = [record.run_id for record in usable if record.config.seed == first_seed]
-    best = min(at_first, key=losses.__getitem__, default=None)
-    return [record for record in usable if best is not None and knobs[record.run_id] == knobs[best]]
+    """The usable records of a cell that have the tuned knobs of its best, none where no trial of these learned."""
+    values = {record.run_id: tuple(record.config.values_of(tuned).values()) for record in records}
+    telling = telling_seeds((record.config.seed, values[record.run_id]) for record in records)
+    trials = grouped((record for record in records if record.config.seed in telling), lambda record: values[record.run_id])
+
+    def place(knobs: tuple[Any, ...]) -> tuple[bool, int, float]:
+        losses = [record.usable_loss_nats for record in trials[knobs] if record.tells_of_knobs]
+        return standing(losses, len({record.config.seed for record in trials[knobs]}))
+
+    best = min(trials, key=place)
+    unlearned, *_ = place(best)
+    return (
+        []
+        if unlearned
+        else [record for record in records if record.usable_loss_nats is not None and values[record.run_id] == best]
+    )
 
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:

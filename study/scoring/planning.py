@@ -1,4 +1,4 @@
-"""Which scores a run or a sweep still needs: the grid at the first seed, and its best on dev at the others."""
+"""Which scores a run or a sweep still needs: the grid at a third of the seeds, and its best on dev at the others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from study.score_records import ScoreRecord, baseline, chosen
 from study.scoring.job import BaselineJob, Job
 from study.scoring.pretrained import Pretrained
 from study.tasks.examples import TaskData
+from study.tuned_values import trial_seeds
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,15 @@ class Subject:
     def jobs(self, downstream: Downstream, records: Mapping[str, ScoreRecord]) -> list[Job]:
         """The scores that can be made now, given those there are; those made already are among them."""
         grid = self._grid(downstream)
-        first = [self._job(downstream, knobs, 0) for knobs in grid]
-        if len(grid) > 1:
-            done = [record for job in first if (record := records.get(job.score_id)) is not None]
-            usable = [record for record in done if record.state == "COMPLETED"]
-            if len(done) < len(first) or not usable:
-                return first
-            grid = [chosen(usable)[0].config.knobs]
         seeds = range(downstream.seeds if self._varies(downstream) else 1)
-        return first + [self._job(downstream, knobs, seed) for seed in seeds[1:] for knobs in grid]
+        trials = seeds[: trial_seeds(len(seeds))] if len(grid) > 1 else seeds
+        first = [self._job(downstream, knobs, seed) for seed in trials for knobs in grid]
+        done = [record for job in first if (record := records.get(job.score_id)) is not None]
+        usable = [record for record in done if record.state == "COMPLETED"]
+        if len(done) < len(first) or not usable:
+            return first
+        best = chosen(usable)[0].config.knobs
+        return first + [self._job(downstream, best, seed) for seed in seeds[len(trials) :]]
 
     @property
     def task_key(self) -> tuple[str, str]:
