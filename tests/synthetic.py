@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import yaml
 
 from study.config import RunConfig
+from study.fitting.evidence import Evidence
 from study.folders.sweep import SweepFolder
 from study.records import Environment, RunRecord, State, counts_of
 
@@ -154,6 +155,13 @@ def depth_or_width(
             for seed in range(1, seeds):
                 add_run(folder, run_config(depth, width, best, seed, tokens), law)
     return folder
+
+
+def with_found(evidence: Evidence, **found: Any) -> Evidence:
+    """Evidence of which something else follows: other `token_gains`, say, or other scores `downstream`."""
+    changed = replace(evidence)
+    changed.__dict__.update(found)  # as cached properties keep it
+    return changed
 
 
 def _losses(law: Law, config: RunConfig, run_id: str, stuck: bool) -> np.ndarray[Any, np.dtype[np.float64]]:

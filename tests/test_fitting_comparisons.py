@@ -43,6 +43,7 @@ from tests.synthetic import (
     reshaped,
     run_config,
     sweep_folder,
+    with_found,
 )
 
 
@@ -970,11 +971,11 @@ def test_of_many_shapes_it_is_told_how_many_gained_by_more_tokens(tmp_path: Path
     )
     least = {"L1-H64-A8-F256": 1.0}
     some = tuple(replace(gain, p_value_holm=least.get(gain.shape, 0.0)) for gain in found.token_gains)
-    told = loss_findings(replace(found, token_gains=some))[-4:]
+    told = loss_findings(with_found(found, token_gains=some))[-4:]
     assert "undecided 1 " in told[0]
     assert not any("undecided" in line or line.startswith(tuple(least)) for line in told[1:])
     none = tuple(replace(gain, p_value_holm=1.0) for gain in found.token_gains)
-    assert loss_findings(replace(found, token_gains=none))[-1].startswith("Not decided: none of 4 last steps")
+    assert loss_findings(with_found(found, token_gains=none))[-1].startswith("Not decided: none of 4 last steps")
     assert all(line.endswith("nats lowered per doubling of the tokens.") for line in most)
     lowered = {gain.shape: gain.nats_lowered_per_doubling for gain in found.token_gains}
     assert [line.split(" from ")[0] for line in most] == sorted(lowered, key=lambda shape: -lowered[shape])[:3]

@@ -21,7 +21,7 @@ from study.answering import report
 from study.behrens_fisher import half_interval
 from study.counting import parameters
 from study.fitting.catalogue import LAWS
-from study.fitting.downstream import Downstream, TaskScores, between, downstream, noises_over_tasks, observed
+from study.fitting.downstream import TaskScores, between, downstream, noises_over_tasks, observed
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.evidence import Evidence, gather
 from study.fitting.forecasting import Forecast
@@ -39,7 +39,7 @@ from study.score_findings import law_table, published_table, score_findings, sco
 from study.score_noise import ScoreNoise, noise_of_mean, noise_of_seeds
 from study.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
 from study.wording import budget_words
-from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder
+from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder, with_found
 from tests.synthetic_scores import FINGERPRINT, TASKS, ScoreLaw, add_score, add_scores
 
 
@@ -151,7 +151,7 @@ def test_trends_are_corrected_for_the_number_of_tasks(evidence: Evidence) -> Non
     assert not any("cannot decide" in sentence for sentence in score_findings(evidence))
     many = replace(found, tasks=tuple(replace(found.tasks[0], task=f"task {number}") for number in range(20)))
     few = [replace(_of_encoders(task, 4), trend=replace(task.trend, p_value_holm=1.0)) for task in many.tasks if task.trend]
-    told = score_findings(_with_downstream(evidence, replace(many, tasks=tuple(few))))
+    told = score_findings(with_found(evidence, downstream=replace(many, tasks=tuple(few))))
     assert "; 4 encoders at most cannot decide one of 20 tasks in whatever order, more of them might." in told[0]
 
 
@@ -175,7 +175,9 @@ def test_tasks_that_no_order_of_their_encoders_could_decide_are_named(
         replace(_of_encoders(found.tasks[0], n), task=f"task {place}", trend=replace(found.tasks[0].trend, p_value_holm=1.0))
         for place, n in enumerate(encoders)
     )
-    (sentence,) = [line for line in score_findings(_with_downstream(evidence, replace(found, tasks=tasks))) if "Holm" in line]
+    (sentence,) = [
+        line for line in score_findings(with_found(evidence, downstream=replace(found, tasks=tasks))) if "Holm" in line
+    ]
     names = ", ".join(task.task for task in tasks)
     assert sentence == f"{names}: scores show no decided relation to the loss (Holm, 5%){told}."
 
@@ -215,7 +217,7 @@ def test_where_pre_training_shows_is_told_with_the_tasks_where_it_does_not(
         replace(sst2, task=name, points=sst2.points.assign(random=sst2.points["random"] + lift))
         for name, lift in zip(("sst2", "other"), lifts, strict=True)
     )
-    changed = _with_downstream(evidence, replace(found, tasks=tasks))
+    changed = with_found(evidence, downstream=replace(found, tasks=tasks))
     (sentence,) = [line for line in score_findings(changed) if line.startswith("Encoders above")]
     assert sentence.endswith(f"beyond noise, each at 5% by itself: {told}.")
     assert "0 of 0" not in trend_table(changed)
@@ -230,13 +232,13 @@ def test_where_pre_training_hurts_and_where_a_bag_of_words_is_better_is_told(evi
     points = sst2.points.head(3).assign(score=0.7, half=0.03, random_half=0.04, noise=noises)
     hurt = replace(sst2, points=points.assign(random=[0.749, 0.751, 0.6], bag_of_words=[0.751, 0.749, 0.649]))
     alone = replace(sst2, task="alone", points=points.assign(random=np.nan, bag_of_words=np.nan))
-    told = score_findings(_with_downstream(evidence, replace(found, tasks=(hurt, alone))))
+    told = score_findings(with_found(evidence, downstream=replace(found, tasks=(hurt, alone))))
     assert "Encoders below the same encoders untrained, beyond noise likewise: sst2 1 of 3." in told
     assert "Beside a bag of words, beyond noise likewise, encoders above: sst2 1 of 3; below: sst2 1 of 3." in told
     counts = hurt.to_dict()
     assert counts["beside_untrained"] == {"above": 1, "below": 1, "of": 3}
     assert counts["beside_bag_of_words"] == {"above": 1, "below": 1, "of": 3}
-    nothing = score_findings(_with_downstream(evidence, replace(found, tasks=(alone,))))
+    nothing = score_findings(with_found(evidence, downstream=replace(found, tasks=(alone,))))
     assert not any("beyond noise likewise" in sentence for sentence in nothing)
     usual = score_findings(evidence)
     assert "Encoders below the same encoders untrained, beyond noise likewise: none on any task." in usual
@@ -255,13 +257,6 @@ def test_an_encoder_as_good_as_a_bag_of_words_is_seldom_told_apart_from_it(evide
     assert 0.03 <= (beside.above + beside.below) / beside.of <= 0.06
 
 
-def _with_downstream(evidence: Evidence, found: Downstream) -> Evidence:
-    """The evidence with other scores."""
-    changed = replace(evidence)
-    changed.__dict__["downstream"] = found  # as a cached property keeps it
-    return changed
-
-
 def test_the_best_on_average_is_told_beside_the_second_and_of_how_many(evidence: Evidence) -> None:
     found = evidence.downstream
     assert found is not None
@@ -277,12 +272,12 @@ def test_the_best_on_average_is_told_beside_the_second_and_of_how_many(evidence:
     loud = found.average.points.head(2).assign(noise=pd.Series([ScoreNoise(9.0, 2, 9.0)] * 2, dtype=object))
     fewer = replace(found.average, points=loud)
     (told,) = [
-        one for one in score_findings(_with_downstream(evidence, replace(found, average=fewer))) if one.startswith("On av")
+        one for one in score_findings(with_found(evidence, downstream=replace(found, average=fewer))) if one.startswith("On av")
     ]
     assert "scores highest, of the 2 of 6 encoders that met all of them, " in told
     assert ", not beyond noise above " in told
     alone = replace(found.average, points=found.average.points.head(1))
-    told_of_one = score_findings(_with_downstream(evidence, replace(found, average=alone)))
+    told_of_one = score_findings(with_found(evidence, downstream=replace(found, average=alone)))
     assert not [sentence for sentence in told_of_one if sentence.startswith("On average")]
 
 

@@ -37,7 +37,10 @@ MOST_PANELS = 8
 
 @dataclass(frozen=True)
 class Evidence:
-    """A sweep's ledger and what follows from it: cells, families, comparisons, averages, gains, cuts, and the front."""
+    """A sweep's ledger and what follows from it.
+
+    With `include_unbracketed` comparisons have taken in cells whose best learning rate lies at an edge of the tried range.
+    """
 
     folder: SweepFolder
     sweep: dict[str, Any]
@@ -45,12 +48,38 @@ class Evidence:
     cells: tuple[Cell, ...]
     families: tuple[Family, ...]
     comparisons: Comparisons
-    averages: tuple[Average, ...]
-    gains: tuple[Gain, ...]
-    cuts: tuple[Cut, ...]
-    token_gains: tuple[TokenGain, ...]
-    rises: tuple[Rise, ...]
-    front: tuple[Cell, ...]
+    include_unbracketed: bool
+
+    @cached_property
+    def averages(self) -> tuple[Average, ...]:
+        """The pairs that were compared in several places, averaged over them."""
+        return averages_of(self.comparisons.pairs, self.cells)
+
+    @cached_property
+    def gains(self) -> tuple[Gain, ...]:
+        """What steps to a larger size bought."""
+        return gains_of(self.cells, self.comparisons.seed_variances)
+
+    @cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        """What layers cut off a trained encoder cost."""
+        return cuts_of(self.cells, self.comparisons.seed_variances)
+
+    @cached_property
+    def token_gains(self) -> tuple[TokenGain, ...]:
+        """What steps to a larger budget bought."""
+        return token_gains_of(self.cells, self.comparisons.seed_variances_beside_other_budgets)
+
+    @cached_property
+    def rises(self) -> tuple[Rise, ...]:
+        """Where a doubling of the tokens buys more than the one before, among the cells that comparisons take in."""
+        taken_in = [cell for cell in self.cells if why_left_out(cell, self.include_unbracketed) is None]
+        return rises_of(taken_in, self.comparisons.seed_variances_beside_other_budgets)
+
+    @cached_property
+    def front(self) -> tuple[Cell, ...]:
+        """The cells that no other of the same budget and validation set beats."""
+        return front_of(self.cells)
 
     @cached_property
     def laws(self) -> SweepLaws:
@@ -199,13 +228,7 @@ def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     families = families_of(cells)
     alike = [] if "search" in sweep else families_of_settings(cells, listed_values(folder))
     comparisons = compare(families, alike, include_unbracketed)
-    seeds = comparisons.seed_variances
-    at_their_best = [cell for cell in cells if why_left_out(cell, include_unbracketed) is None]
-    between = comparisons.seed_variances_beside_other_budgets
-    of_tokens = token_gains_of(cells, between), rises_of(at_their_best, between)
-    steps = gains_of(cells, seeds), cuts_of(cells, seeds), *of_tokens
-    averages = averages_of(comparisons.pairs, cells)
-    return Evidence(folder, sweep, ledger, cells, families, comparisons, averages, *steps, front_of(cells))
+    return Evidence(folder, sweep, ledger, cells, families, comparisons, include_unbracketed)
 
 
 def save_fits(evidence: Evidence) -> None:
