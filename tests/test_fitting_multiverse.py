@@ -363,3 +363,11 @@ def test_a_sweep_of_one_depth_is_not_about_shape(tmp_path: Path) -> None:
     folder.write_ledger()
     assert not is_about_shape(folder.path)
     assert not is_about_shape(tmp_path)
+
+
+def test_a_sweep_of_which_no_run_has_ended_answers_in_no_universe(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "made_up", SWEEP)
+    folder.write_ledger()
+    found = explore_shapes(folder.path)
+    assert not found.answered
+    assert "ledger.parquet: has no rows" in found.to_text()

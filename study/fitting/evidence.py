@@ -173,11 +173,15 @@ class Evidence:
         own = {cell_of(config, self.folder.tuned(), text) for text in texts if config.fingerprint(text) == run.run_id}
         return bool(cells and own) and not own & cells
 
+    @cached_property
+    def first_runs(self) -> pd.DataFrame:
+        """The ledger's row of the first run of each usable cell, by the cell's name."""
+        first = {cell.name: cell.runs[0] for cell in self.cells if cell.usable}
+        return self.ledger.set_index("run_id").loc[[*first.values()]].set_axis([*first])
+
     def counted(self, count: str) -> dict[str, float]:
-        """What the ledger says in a column, as one that counts parameters or FLOPs, of each cell with a usable run."""
-        usable_cells = [cell for cell in self.cells if cell.usable]
-        of_runs = self.ledger.set_index("run_id")[count] if usable_cells else pd.Series(dtype=float)
-        return {cell.name: of_runs[cell.runs[0]] for cell in usable_cells}
+        """What the ledger says in a column that counts parameters or FLOPs, by the name of each usable cell."""
+        return {str(name): size for name, size in self.first_runs[count].items()} if len(self.first_runs) else {}
 
     def learning_rates(self) -> dict[str, Any]:
         """What `fits/learning_rate.json` holds: every cell's rate search."""

@@ -14,13 +14,11 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from study.architecture import Architecture
-from study.config import setting_words
 from study.errors import InputError, Problem
-from study.fitting.cells import Cell, by_setting_and_budget, common_seeds, over_places
+from study.fitting.cells import Cell, by_setting_and_budget, common_seeds, in_words, over_places
 from study.fitting.contrasts import Contrast, contrast, slope_weights
 from study.fitting.estimation import Fit, fit
 from study.fitting.evidence import Evidence, gather
@@ -79,13 +77,11 @@ def explore_shapes(folder: Path) -> Multiverse:
     if not SweepFolder(folder).sweep_file.exists():
         raise InputError.at(str(folder), "is no sweep's folder, which the question of shape needs; of a table --ask compute")
     evidence = gather(SweepFolder(folder))
-    runs = evidence.ledger["run_id"].astype(str)
-    sizes = {name: dict(zip(runs, evidence.ledger[name].astype(float), strict=True)) for name in HELD_EQUAL}
     tokens = evidence.ledger["tokens"].dropna().nunique() > 1
     budgets = _BUDGETS if tokens else _BUDGETS[:1]
     universes: list[Universe] = []
     for size, (about, cells) in product(HELD_EQUAL, _by_validation(evidence)):
-        universes += _compared(cells, {"size held equal": size, **about}, sizes[size], budgets)
+        universes += _compared(cells, {"size held equal": size, **about}, evidence.counted(size), budgets)
     table = Table(folder)
     for size in HELD_EQUAL:
         universes += _fitted(table, size, tokens)
@@ -94,10 +90,9 @@ def explore_shapes(folder: Path) -> Multiverse:
 
 def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[Cell]]]:
     """The usable cells of each validation set and masks, named where there are several; the one of most cells first."""
-    rows = {str(run["run_id"]): run for _, run in evidence.ledger.iterrows()}
-    usable = [cell for cell in evidence.cells if cell.usable]
-    apart = validation_columns(pd.DataFrame([rows[cell.runs[0]] for cell in usable]))
-    sets = grouped(usable, lambda cell: setting_words({column: rows[cell.runs[0]][column] for column in apart}))
+    runs = evidence.first_runs
+    words = dict(zip(runs.index, in_words(runs, validation_columns(runs)), strict=True))
+    sets = grouped((cell for cell in evidence.cells if cell.usable), lambda cell: words[cell.name])
     ordered = sorted(sets.items(), key=lambda item: (-len(item[1]), item[0]))
     return [({"validation": name} if len(sets) > 1 else {}, cells) for name, cells in ordered] or [({}, [])]
 
@@ -113,7 +108,7 @@ def _compared(
         if budget == _BUDGETS[1]:
             longest = max(used, key=lambda cell: cell.budget.amount, default=None)
             used = [cell for cell in used if longest is not None and cell.budget == longest.budget]
-        families = list(_families(used, lambda cell: sizes[cell.runs[0]]))
+        families = list(_families(used, lambda cell: sizes[cell.name]))
         runs = tuple(run for family in families for cell in family for run in cell.runs[skipped:])
         if runs in asked:
             continue

@@ -48,7 +48,6 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
         ]
     )
     cells = cells.assign(line=lines(cells, among=()))
-    of_runs = evidence.ledger.set_index("run_id")[x]
     parts = [
         pd.DataFrame(
             {
@@ -56,7 +55,7 @@ def measured(evidence: Evidence, x: str) -> pd.DataFrame:
                 "cell": task.points["cell"],
                 "metric": task.metric,
                 "kind": "measured",
-                "x": task.points[x] if x in task.points else of_runs[[runs[0] for runs in task.points["runs"]]].to_numpy(),
+                "x": task.points[x] if x in task.points else task.points["cell"].map(evidence.counted(x)),
                 "score": task.points["score"],
                 "half": task.points["half"],
                 "label": task.points["name"],
