@@ -9,7 +9,7 @@ from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit, misfit_text
 from study.fitting.token_gains import Rise
 from study.quantities import plural
-from study.wording import shape_and_setting
+from study.wording import shape_and_setting, status_words
 
 
 def law_findings(evidence: Evidence) -> list[str]:
@@ -37,7 +37,7 @@ def _rises(rises: Sequence[Rise]) -> Iterator[str]:
 def _law_sentence(found: LawFit) -> str:
     """A law's fit in one sentence: status, n, exponents with intervals, and what it said of the runs held out."""
     law = found.fit.law
-    status = found.fit.status.replace("_", " ") + (f" ({'; '.join(found.fit.reasons)})" if found.fit.reasons else "")
+    status = status_words(found.fit.status, found.fit.reasons)
     columns = ", ".join(found.fit.observations.roles.get(name, name) for name in law.variables)
     points = found.fit.observations
     n = f"n = {found.fit.n}" if points.n_clusters == found.fit.n else f"n = {points.counted}"
@@ -63,5 +63,5 @@ def _forecast_words(told: Forecast | str) -> str:
         return "forecast none: the fit to the smaller runs failed"
     return (
         f"forecast of {plural(len(told.labels), 'row')} beyond the budgets fitted, up to {told.extrapolation:.3g} times the "
-        f"largest ({told.status.replace('_', ' ')}): held-out error {told.mean_error}, {told.coverage}"
+        f"largest ({status_words(told.status)}): held-out error {told.mean_error}, {told.coverage}"
     )

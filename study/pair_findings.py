@@ -10,7 +10,7 @@ from study.fitting.comparisons import WEIGHED, Comparison
 from study.fitting.paired import Judged
 from study.grouping import grouped
 from study.quantities import plural
-from study.wording import signed
+from study.wording import signed, status_words
 
 MOST_FAMILIES = 8
 """So many families are told in words each; of more, two, and the tables have all."""
@@ -191,7 +191,7 @@ def _judged(averages: Sequence[Average]) -> str:
     """Averages over places with their intervals, those of one status together and the decided ones first."""
     by_status = grouped(sorted(averages, key=lambda average: average.status), lambda average: average.status)
     return "; ".join(
-        f"{status.replace('_', ' ')}: {', '.join(f'{one.first} {one.difference.to_text()}{_opposed(one)}' for one in alike)}"
+        f"{status_words(status)}: {', '.join(f'{one.first} {one.difference.to_text()}{_opposed(one)}' for one in alike)}"
         for status, alike in by_status.items()
     )
 
@@ -210,7 +210,7 @@ def _connected(averages: Sequence[Average]) -> list[list[Average]]:
 def _average_clause(average: Average) -> str:
     """An average over places with its interval, verdict and range."""
     span_of_places = f"{signed(average.least_nats)} to {signed(average.most_nats)} at its {len(average.places)} places"
-    return f"{average.difference.to_text()}, {average.status.replace('_', ' ')}, {span_of_places}{_opposed(average)}"
+    return f"{average.difference.to_text()}, {status_words(average.status)}, {span_of_places}{_opposed(average)}"
 
 
 def _opposed(average: Average) -> str:

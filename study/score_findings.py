@@ -16,7 +16,7 @@ from study.fitting.published_scores import published_scores
 from study.fitting.score_trends import Trend, Verdict
 from study.grouping import grouped
 from study.quantities import plural
-from study.wording import table
+from study.wording import status_words, table
 
 _WORDS: dict[Verdict, str] = {
     "monotone": "scores follow the loss, monotone: no encoder of lower loss scores lower beyond noise",
@@ -220,7 +220,7 @@ def _law_row(task: TaskScores) -> list[object]:
     status, forecasts = task.law.status, (task.forecast, task.forecast_from_sizes)
     count = int(task.is_forecast.sum()) or None
     shown = constants if task.law.told else None
-    return [task.task, task.law.law.formula, status.replace("_", " "), shown, count, *map(_forecast, forecasts)]
+    return [task.task, task.law.law.formula, status_words(status), shown, count, *map(_forecast, forecasts)]
 
 
 def _forecast(told: Forecast | str) -> str:
@@ -229,7 +229,7 @@ def _forecast(told: Forecast | str) -> str:
         return told
     if told.status == "failed":
         return "none: the law's fit to the others failed"
-    return f"{told.mean_error}, {told.coverage} ({told.status.replace('_', ' ')})"
+    return f"{told.mean_error}, {told.coverage} ({status_words(told.status)})"
 
 
 def scores_told(evidence: Evidence) -> pd.DataFrame:

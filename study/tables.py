@@ -14,7 +14,7 @@ from study.fitting.evidence import Evidence
 from study.fitting.law_fits import LawFit, in_every_count
 from study.fitting.paired import Judged
 from study.quantities import plural
-from study.wording import signed, table
+from study.wording import signed, status_words, table
 
 
 def differences(evidence: Evidence, of_shapes: bool) -> str:
@@ -30,7 +30,7 @@ def _difference_row(pair: Comparison | Average) -> list[object]:
     return [
         pair.sides,
         *_judged_difference(pair),
-        pair.status.replace("_", " "),
+        status_words(pair.status),
         found.n_sequences,
         f"{found.n_seeds[0]} and {found.n_seeds[1]}",
         None if found.degrees_of_freedom is None else f"{found.degrees_of_freedom:.1f}",
@@ -156,7 +156,7 @@ def laws(evidence: Evidence) -> str:
 def _law_rows(evidence: Evidence) -> Iterator[list[object]]:
     for law in evidence.laws.fits:
         found = law.fit
-        status = found.status.replace("_", " ")
+        status = status_words(found.status)
         if not found.told:
             yield [law.name, status, None, None, None, found.n]
             continue
@@ -179,7 +179,7 @@ def _counted_row(found: LawFit | str, parameters: Sequence[str]) -> list[object]
     told = found.forecast
     forecast = [None, told] if isinstance(told, str) else [told.mean_error, told.coverage]
     constants = (_constant(found.fit, name) if found.fit.told else None for name in parameters)
-    return [found.fit.status.replace("_", " "), *constants, *forecast]
+    return [status_words(found.fit.status), *constants, *forecast]
 
 
 def _constant(found: Fit, name: str) -> str:
@@ -200,7 +200,7 @@ def cells(evidence: Evidence) -> str:
             f"{cell.parameters:,}",
             f"{cell.tokens:,}",
             None if cell.rates.chosen is None or cell.rates.status == "untrained" else f"{cell.rates.chosen:.4g}",
-            "yes" if cell.rates.status == "bracketed" else cell.rates.status.replace("_", " "),
+            "yes" if cell.rates.status == "bracketed" else status_words(cell.rates.status),
             _vertex(cell),
             len(cell.runs),
             _loss(cell),

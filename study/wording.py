@@ -53,6 +53,12 @@ def _exact(number: float) -> str:
     return _engineering(number) if few else _power(f"{number:,.15g}")
 
 
+def status_words(status: str, reasons: Sequence[str] = ()) -> str:
+    """A status as it is told, with the reasons for it: weakly identified (few rows); one that is a sentence stays as it is."""
+    words = status.replace("_", " ") if status.isidentifier() else status
+    return f"{words} ({'; '.join(reasons)})" if reasons else words
+
+
 def shape_and_setting(shape: str, setting: str) -> str:
     """A shape with its setting in brackets where it has one: L2-H128-A2-F512 (norm=pre)."""
     return f"{shape} ({setting})" if setting else shape

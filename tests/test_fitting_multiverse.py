@@ -127,7 +127,7 @@ def test_flips_compare_universes_that_differ_in_one_choice() -> None:
         (Universe({}, "converged", 0.6, (0.55, 0.65)), "Yes", "Yes, say the usual conventions: 0.6 (0.55 to 0.65)."),
         (Universe({}, "converged", 0.51, (0.49, 0.53)), "Undecided", "give, 0.51 (0.49 to 0.53), leaves out neither answer."),
         (Universe({}, "converged", 0.6), "Undecided", "Undecided: what the usual conventions give, 0.6, has no interval."),
-        (Universe({}, "on_bound", None), "Undecided", "Undecided: the usual conventions have no answer (on_bound)."),
+        (Universe({}, "on_bound", None), "Undecided", "Undecided: the usual conventions have no answer (on bound)."),
     ],
 )
 def test_the_headline_is_what_the_usual_conventions_decide(usual: Universe, verdict: str, told: str) -> None:

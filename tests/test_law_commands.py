@@ -75,6 +75,10 @@ def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path) -> No
     pd.DataFrame({**sizes, "loss": loss}).to_csv(path, index=False)
     fit = json.loads(study("fit", path, "--law", "chinchilla", "--json")[1])
     assert fit["status"] == "weakly_identified"
+    text = study("fit", path, "--law", "chinchilla")[1] + study("multiverse", path)[1]
+    assert "status: weakly identified\n" in text
+    assert "universes: weakly identified\n" in text
+    assert "weakly_identified" not in text
     _, out, _ = study("frontier", path, "--json")
     found = json.loads(out)["approaches"]
     assert (found["parametric"]["status"], found["parametric"]["reasons"]) == (fit["status"], fit["reasons"])

@@ -15,6 +15,7 @@ from study.fitting.families import EQUAL_WITHIN, Family, ffn_ratio
 from study.fitting.paired import Judged, judged, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.seed_scatter import ALIKE_ABOVE, SeedScatter, SeedVariances
 from study.recipe import Budget
+from study.wording import status_words
 
 Size = Literal["depth", "width", "ffn", "heads"]
 
@@ -183,7 +184,7 @@ def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
         return None
     if cell.rates.status == "only_tried":
         return f"learning rate {cell.rates.chosen:.3g} is the only one tried"
-    edge = cell.rates.status.replace("_", " ")
+    edge = status_words(cell.rates.status)
     return f"learning rate {cell.rates.chosen:.3g} is the {edge}, so a better one may lie beyond: widen the range"
 
 

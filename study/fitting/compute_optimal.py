@@ -20,6 +20,7 @@ from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_observations
 from study.fitting.uncertainty import FEWEST_CLUSTERS, percentile_interval, times_drawn
 from study.grouping import grouped
+from study.wording import status_words
 
 Approaches = dict[str, Frontier | str]
 
@@ -89,7 +90,7 @@ def to_text(found: Frontiers) -> str:
         lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
     lines += [f"none by {who}: {reason}" for who, reason in _refused(found.approaches)]
     weak = {name: one for name, one in found.approaches.items() if isinstance(one, Frontier) and one.reasons}
-    lines += [f"{name} is {one.status.replace('_', ' ')} ({'; '.join(one.reasons)})" for name, one in weak.items()]
+    lines += [f"{name} is {status_words(one.status, one.reasons)}" for name, one in weak.items()]
     return "\n".join([*lines, *found.notes])
 
 
@@ -137,8 +138,7 @@ def over_clusters(points: Observations, approach: Callable[[Floats, Floats, Floa
 def _of_law(found: Fit) -> Frontier:
     """The frontier of a law whose fit says what it is; raises InputError for one that ended on a bound or failed."""
     if not found.told:
-        status = found.status.replace("_", " ")
-        raise InputError.at(found.law.name, f"its fit is {status} ({'; '.join(found.reasons)})")
+        raise InputError.at(found.law.name, f"its fit is {status_words(found.status, found.reasons)}")
     return parametric(found)
 
 

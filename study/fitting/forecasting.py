@@ -16,6 +16,7 @@ from study.fitting.observations import Observations
 from study.fitting.uncertainty import percentile_interval
 from study.fitting.verdicts import Status
 from study.quantities import plural
+from study.wording import status_words
 
 HELD_OUT = 0.1
 """The share of runs that are held out by default, the largest ones; at least one."""
@@ -184,7 +185,7 @@ def forecast_text(told: Forecast | str) -> str:
     if isinstance(told, str):
         return f"forecast: {told}"
     return (
-        f"forecast ({told.status}): {plural(len(told.labels), 'row')} beyond the budgets fitted, up to "
+        f"forecast ({status_words(told.status)}): {plural(len(told.labels), 'row')} beyond the budgets fitted, up to "
         f"{told.extrapolation:.3g} times the largest: mean |error| {told.mean_error}, bias {told.bias}, {told.coverage}"
     )
 

@@ -16,6 +16,7 @@ from study.fitting.ledgers import LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETER
 from study.fitting.reading import Source, Table, read_observations
 from study.fitting.uncertainty import Misfit, ReplicateNoise, misfit, replicate_noise
 from study.quantities import plural
+from study.wording import status_words
 
 PROFILED_ROWS = 5000
 """Larger tables get no profiles, since their bootstrap says the same; nor do those whose rows share errors, which it counts."""
@@ -78,7 +79,7 @@ class LawFit:
     def to_text(self) -> str:
         """The fit for readers, its status first."""
         found = self.fit
-        lines = [f"{found.law.name}: {found.law.formula}", f"status: {found.status}"]
+        lines = [f"{found.law.name}: {found.law.formula}", f"status: {status_words(found.status)}"]
         lines += [f"  {reason}" for reason in found.reasons]
         roles = found.observations.roles
         used = (*found.law.variables, found.law.predicts)

@@ -24,6 +24,7 @@ from study.fitting.forecasting import (
 from study.fitting.laws import Columns, Floats, Law
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, read_columns
+from study.wording import status_words
 
 SCALE = ("parameters", "tokens")
 """The variables of laws that say how much is spent."""
@@ -77,9 +78,9 @@ class ScoreFit:
         lines = ["columns: " + ", ".join(f"{role} = {roles[role]}" for role in (*SCALE, "loss", "score"))]
         lines += [points.counted, ""]
         for name, found in steps.items():
-            reasons = f" ({'; '.join(found.reasons)})" if found.reasons else ""
+            status = status_words(found.status, found.reasons)
             estimates = ", ".join(f"{parameter} {value:.5g}" for parameter, value in found.estimates.items())
-            lines += [f"{name}: {found.law.name}, {found.law.formula}", f"  {found.status}{reasons}; {estimates}", ""]
+            lines += [f"{name}: {found.law.name}, {found.law.formula}", f"  {status}; {estimates}", ""]
         lines += [f"two steps, {forecast_text(self.two_step_forecast)}"]
         lines += [f"single step, {forecast_text(self.single_step_forecast)}", *points.notes()]
         return "\n".join(lines)

@@ -13,6 +13,7 @@ import pandas as pd
 
 from study.fitting.estimation import Settings
 from study.quantities import plural
+from study.wording import status_words
 
 LOSSES = {"huber": 1e-3, "least squares": float("inf")}
 """The losses that a law is fitted by, and where Huber's turns from squares to sizes."""
@@ -148,7 +149,7 @@ class Multiverse:
         usual = self.universes[0]
         named = "the usual conventions" + (f" on {usual.choices['validation']}" if "validation" in usual.choices else "")
         if usual.value is None:
-            return f"{UNDECIDED}: {named} have no answer ({usual.status})."
+            return f"{UNDECIDED}: {named} have no answer ({status_words(usual.status)})."
         if usual.interval is None:
             return f"{UNDECIDED}: what {named} give, {usual.value:.3g}, has no interval."
         given = f"{usual.value:.3g} ({usual.interval[0]:.3g} to {usual.interval[1]:.3g})"
@@ -168,7 +169,7 @@ class Multiverse:
         """The multiverse for readers."""
         told = self.to_dict()
         if not self.answered:
-            reasons = [f"  {plural(count, 'universe')}: {status}" for status, count in told["statuses"].items()]
+            reasons = [f"  {plural(count, 'universe')}: {status_words(status)}" for status, count in told["statuses"].items()]
             none = f"None of {plural(len(self.universes), 'universe')} has an answer:"
             return "\n".join([self.question.text, none, *reasons, *self.notes])
         low, middle, high = told["values"]
@@ -181,7 +182,10 @@ class Multiverse:
             *self._flip_lines(told["flips"], told["agreement_by_choice"]),
         ]
         unanswered = Counter(universe.status for universe in self.universes if universe.value is None)
-        lines += [f"without an answer, {plural(count, 'universe')}: {status}" for status, count in unanswered.most_common(5)]
+        lines += [
+            f"without an answer, {plural(count, 'universe')}: {status_words(status)}"
+            for status, count in unanswered.most_common(5)
+        ]
         return "\n".join([*lines, *self.notes])
 
     def _apart_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from study.fitting.compute_optimal import Frontiers
 from study.fitting.frontiers import Frontier
 from study.plotting.style import legend_below, log_ticks, panels, series_styles, theme, title_above
 from study.quantities import in_billions
-from study.wording import tick
+from study.wording import status_words, tick
 
 
 def frame(found: Frontiers) -> pd.DataFrame:
@@ -34,7 +34,7 @@ def frame(found: Frontiers) -> pd.DataFrame:
 
 def _told(name: str, found: Frontier) -> str:
     interval = "" if found.interval is None else f" ({found.interval[0]:.2f} to {found.interval[1]:.2f})"
-    weak = "" if found.status in ("found", "converged") else f", {found.status.replace('_', ' ')}"
+    weak = "" if found.status in ("found", "converged") else f", {status_words(found.status)}"
     return f"{name}: N* ∝ C^{found.exponent:.2f}{interval}, C = {found.compute}{weak}"
 
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
 from study.plotting.style import MANY, panels, theme, title_above
+from study.wording import status_words
 
 COVERS, MISSES, NO_INTERVAL = "interval covers", "interval misses", "no interval"
 
@@ -29,7 +30,7 @@ def frame(found: LawFit) -> pd.DataFrame:
             "interval": np.where(np.isnan(told.low), NO_INTERVAL, np.where(told.covered, COVERS, MISSES)),
             "predicts": found.fit.law.predicts,
             "law": found.name,
-            "told": f"{told.status.replace('_', ' ')}; mean |error| {told.mean_error}, n = {len(told.labels)}",
+            "told": f"{status_words(told.status)}; mean |error| {told.mean_error}, n = {len(told.labels)}",
         }
     )
     return data.iloc[np.unique(np.linspace(0, len(data) - 1, MANY).astype(int))].reset_index(drop=True)

@@ -13,6 +13,7 @@ from study.fitting.forecasting import Forecast, predicted
 from study.fitting.law_fits import LawFit
 from study.fitting.observations import budget_name
 from study.plotting.style import MANY, legend_below, log_ticks, theme, title_above
+from study.wording import status_words
 
 BUDGET = "budget"
 
@@ -24,7 +25,7 @@ def frame(found: LawFit) -> pd.DataFrame:
     space. `title` and the names of the axes stand in every row.
     """
     forecast = found.forecast.labels if isinstance(found.forecast, Forecast) else ()
-    title = f"{found.name}: {found.fit.law.formula} ({found.fit.status.replace('_', ' ')}, n = {found.fit.n})"
+    title = f"{found.name}: {found.fit.law.formula} ({status_words(found.fit.status)}, n = {found.fit.n})"
     roles = found.fit.observations.roles
     points = found.fit.observations.thinned(MANY)
     told = predicted(found.fit, points)

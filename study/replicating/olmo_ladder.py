@@ -10,6 +10,7 @@ from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.forecasting import predicted
 from study.fitting.observations import Observations
 from study.replicating.comparison import TABLES, Number, Study
+from study.wording import status_words
 
 TITLE = "OLMo ladder, step 1"
 SOURCE = "Bhagia et al. 2024, arXiv 2412.04403, and the answers in allenai/OLMo"
@@ -45,7 +46,7 @@ def study() -> Study:
     for column, (name, value, error, fit_error) in PUBLISHED.items():
         points, found = observations(column), estimate(column)
         told = predicted(found, points.where(np.arange(len(points)) == len(points) - 1))
-        statuses.append(f"{name}: {found.status}, interval {told.low[0]:.3f} to {told.high[0]:.3f}")
+        statuses.append(f"{name}: {status_words(found.status)}, interval {told.low[0]:.3f} to {told.high[0]:.3f}")
         numbers.append(Number(f"{name}, forecast", value, float(told.predicted[0]), 1e-4 / value))
         numbers.append(Number(f"{name}, relative error", error, float(told.errors[0]), 1e-4, absolute=True))
         numbers.append(Number(f"{name}, fit error", fit_error, float(np.mean(np.abs(np.expm1(found.residuals)))), 0.01))

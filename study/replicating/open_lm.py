@@ -9,6 +9,7 @@ from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.observations import Observations
 from study.replicating.comparison import TABLES, Number, Study
+from study.wording import status_words
 
 TITLE = "Over-training, mlfoundations/scaling"
 SOURCE = "Gadre et al. 2024, arXiv 2403.08540, table 1 and its repository"
@@ -56,5 +57,5 @@ def study() -> Study:
         numbers.append(Number(f"{name}, relative error of loss", of_loss, away, 1e-5, absolute=True))
         away = abs(float(errors.predict({"loss": loss})[0] / row["error_17_tasks"].iloc[0]) - 1)
         numbers.append(Number(f"{name}, relative error of 17-task error", of_error, away, 1e-5, absolute=True))
-    status = f"loss: {losses.status} ({'; '.join(losses.reasons)}); error: {errors.status}"
+    status = f"loss: {status_words(losses.status, losses.reasons)}; error: {status_words(errors.status, errors.reasons)}"
     return Study(TITLE, SOURCE, METHOD, status, tuple(numbers))
