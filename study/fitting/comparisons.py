@@ -9,7 +9,6 @@ from itertools import combinations
 from typing import Literal
 
 from study.architecture import Architecture
-from study.config import setting_words
 from study.fitting.cells import Cell, difference_between, scatter_over_seeds, seed_variances
 from study.fitting.families import EQUAL_WITHIN, Family, ffn_ratio
 from study.fitting.paired import Judged, judged, seeds_that_would_decide, sequences_that_would_decide
@@ -136,42 +135,34 @@ class Comparisons:
         return any(pair.weighs in ("depth", "width") for pair in self.pairs)
 
 
-def compare(
-    families: Sequence[Family], alike: Sequence[tuple[str, Family]] = (), include_unbracketed: bool = False
-) -> Comparisons:
-    """Compare every two shapes of each family of equal parameters, and every two settings of each family of settings.
+def compare(families: Sequence[Family], alike: Sequence[Family] = (), include_unbracketed: bool = False) -> Comparisons:
+    """Compare every two shapes of each family of equal parameters, and every two settings of each family in `alike`.
 
-    `alike` holds the families of settings with the column in which their cells differ (families_of_settings). A cell enters
-    when it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate.
+    A cell enters when it has usable runs and its learning rate is bracketed, or with `include_unbracketed` any rate.
     """
-    cells = [cell for family in families for cell in family.cells]
     equal = [family for family in families if family.equal_parameters and len(family.cells) > 1]
-    scatter = scatter_over_seeds(cells)
+    scatter = scatter_over_seeds(cell for family in families for cell in family.cells)
     seeds = seed_variances(scatter)
     left_out: dict[tuple[str, str], LeftOut] = {}
-    of_shapes: list[Comparison] = []
-    of_settings: list[Comparison] = []
-    for column, family in (*(("", family) for family in equal), *alike):
+    found: list[Comparison] = []
+    for family in (*equal, *alike):
         reasons = {cell.name: why_left_out(cell, include_unbracketed) for cell in family.cells}
         entering = [cell for cell in family.cells if reasons[cell.name] is None]
         reasons |= {cell.name: _why_unequal(cell, entering) for cell in entering}
         for cell in family.cells:
             if (reason := reasons[cell.name]) is not None:
-                name = setting_words({column: cell.settings[column]}) if column else cell.architecture.shape_name
-                left_out.setdefault((cell.name, reason), LeftOut(cell.name, name, family.label, reason))
+                left_out.setdefault((cell.name, reason), LeftOut(cell.name, family.side(cell), family.label, reason))
         of_several_shapes = len({_sizes(cell) for cell in family.cells}) > 1
         for one, other in combinations(entering, 2):
             if not _equal_budgets(one, other) or (of_several_shapes and _sizes(one) == _sizes(other)):
                 continue  # settings of one shape have a family of their own
-            if column:
-                of_settings.append(_of_settings(family.label, column, other, one, seeds))
-            else:
-                of_shapes.append(_of_shapes(family.label, *_larger_first(one, other), seeds))
-    reason = None if of_shapes else _why_none(equal)
-    pairs = judged([*of_shapes, *of_settings])
+            first, second = (one, other) if family.column is None and _sizes(one) > _sizes(other) else (other, one)
+            found.append(_comparison(family, first, second, seeds))
+    why_none = None if any(pair.of_shapes for pair in found) else _why_none(equal)
+    pairs = judged(found)
     known = sum(pair.p_value_holm is not None for pair in pairs)
     pairs = tuple(_with_remedies(pair, seeds, known) if pair.status == "undecided" else pair for pair in pairs)
-    return Comparisons(pairs, tuple(left_out.values()), scatter, reason)
+    return Comparisons(pairs, tuple(left_out.values()), scatter, why_none)
 
 
 def why_left_out(cell: Cell, include_unbracketed: bool) -> str | None:
@@ -202,24 +193,23 @@ def _equal_budgets(one: Cell, other: Cell) -> bool:
     return less >= (1 - EQUAL_BUDGETS_WITHIN) * more
 
 
-def _larger_first(one: Cell, other: Cell) -> tuple[Cell, Cell]:
-    return (one, other) if _sizes(one) > _sizes(other) else (other, one)
-
-
 def _sizes(cell: Cell) -> tuple[int, ...]:
     return tuple(getattr(cell.architecture, size) for size in WEIGHED)
 
 
-def _of_settings(family: str, column: str, first: Cell, second: Cell, seeds: SeedVariances) -> Comparison:
+def _comparison(family: Family, first: Cell, second: Cell, seeds: SeedVariances) -> Comparison:
+    of_settings = family.column is not None
+    sizes = list(zip(WEIGHED, _sizes(first), _sizes(second), strict=True))
+    fewer = next((size for size, one, other in sizes if one < other), None)
     return Comparison(
-        family=family,
-        first=setting_words({column: first.settings[column]}),
-        second=setting_words({column: second.settings[column]}),
+        family=family.label,
+        first=family.side(first),
+        second=family.side(second),
         first_cell=first.name,
         second_cell=second.name,
-        weighs=column,
-        equal=_equal(first.architecture, second.architecture),
-        against=None,
+        weighs=family.column or next(size for size, one, other in sizes if one > other),
+        equal=_equal(first.architecture, second.architecture) if of_settings else "parameters",
+        against=None if of_settings else fewer,
         budget=first.budget,
         difference=difference_between(first, second, seeds),
     )
@@ -232,23 +222,6 @@ def _equal(first: Architecture, second: Architecture) -> Equal:
     if first.width == second.width:
         return "depth, width and parameters"
     return "depth, FFN ratio and parameters" if ffn_ratio(first) == ffn_ratio(second) else "depth and parameters"
-
-
-def _of_shapes(family: str, first: Cell, second: Cell, seeds: SeedVariances) -> Comparison:
-    more = [size for size, one, other in zip(WEIGHED, _sizes(first), _sizes(second), strict=True) if one > other]
-    fewer = [size for size, one, other in zip(WEIGHED, _sizes(first), _sizes(second), strict=True) if one < other]
-    return Comparison(
-        family=family,
-        first=first.architecture.shape_name,
-        second=second.architecture.shape_name,
-        first_cell=first.name,
-        second_cell=second.name,
-        weighs=more[0],
-        equal="parameters",
-        against=fewer[0] if fewer else None,
-        budget=first.budget,
-        difference=difference_between(first, second, seeds),
-    )
 
 
 def _with_remedies(pair: Comparison, seeds: SeedVariances, comparisons: int) -> Comparison:

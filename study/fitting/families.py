@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from typing import TypeVar
 
 import numpy as np
 
 from study.architecture import Architecture
+from study.config import setting_words
 from study.fitting.cells import Cell, by_budget, by_setting_and_budget, place_of
 from study.grouping import grouped
 from study.recipe import Budget
@@ -29,13 +29,14 @@ EQUAL_SPAN = (1 + EQUAL_WITHIN) / (1 - EQUAL_WITHIN)
 class Family:
     """Cells that are looked at together: those of equal parameters, setting and budget, or else those of one budget.
 
-    `size` says what the parameters and the setting are, empty where they differ within the family; of a family of settings
-    (families_of_settings) it is the shape, or the depth and the parameters.
+    `size` says what the parameters and the setting are, empty where they differ within the family. Of a family of settings
+    (families_of_settings), which differ in the ledger's `column`, it is the shape, or the depth and the parameters.
     """
 
     size: str
     budget: Budget
     cells: tuple[Cell, ...]
+    column: str | None = None
 
     @property
     def equal_parameters(self) -> bool:
@@ -47,6 +48,10 @@ class Family:
         """Size and budget in words."""
         return f"{self.size}, {budget_words(self.budget)}" if self.size else budget_words(self.budget)
 
+    def side(self, cell: Cell) -> str:
+        """What a cell of the family is compared as: its shape, or its setting."""
+        return cell.architecture.shape_name if self.column is None else setting_words({self.column: cell.settings[self.column]})
+
 
 def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
     """The families of a sweep: groups of equal parameters where any holds two shapes, else one family a budget."""
@@ -56,25 +61,24 @@ def families_of(cells: tuple[Cell, ...]) -> tuple[Family, ...]:
     return tuple(Family("", budget, tuple(members)) for budget, members in by_budget(cells).items())
 
 
-def families_of_settings(cells: Sequence[Cell], listed: Mapping[str, Sequence[object]]) -> list[tuple[str, Family]]:
-    """The cells of one budget and validation set that differ in one setting alone, as `listed`, and the column of that.
+def families_of_settings(cells: Sequence[Cell], listed: Mapping[str, Sequence[object]]) -> list[Family]:
+    """The cells of one budget and validation set that differ in one setting alone, in the order that is `listed`.
 
     They have one shape; or, of settings of the architecture, which may cost parameters, one depth and equal parameters.
     """
     places = {cell.name: place for place, cell in enumerate(cells)}
-    found: list[tuple[str, Family]] = []
-    for column in dict.fromkeys(column for cell in cells for column in cell.settings):
-        ordered = sorted(cells, key=partial(_place, column=column, listed=listed.get(column, ())))
-        same = ((cell.setting_but_for(column), cell.budget, cell.validation) for cell in ordered)
-        for (others, budget, _), members in grouped(zip(same, ordered, strict=True), itemgetter(0)).items():
-            for name, alike in _alike([cell for _, cell in members], column):
-                found.append((column, Family(", ".join(filter(None, (name, others))), budget, tuple(alike))))
-    return sorted(found, key=lambda family: min(places[cell.name] for cell in family[1].cells))
+    columns = dict.fromkeys(column for cell in cells for column in cell.settings)
+    found = [family for column in columns for family in _of_setting(cells, column, listed.get(column, ()))]
+    return sorted(found, key=lambda family: min(places[cell.name] for cell in family.cells))
 
 
-def _place(cell: Cell, column: str, listed: Sequence[object]) -> tuple[int, float, str]:
-    """Where a cell's setting stands among those that are listed."""
-    return place_of(cell.settings[column], listed)
+def _of_setting(cells: Sequence[Cell], column: str, listed: Sequence[object]) -> Iterator[Family]:
+    """The families whose cells differ in this column."""
+    ordered = sorted(cells, key=lambda cell: place_of(cell.settings[column], listed))
+    same = grouped(ordered, lambda cell: (cell.setting_but_for(column), cell.budget, cell.validation))
+    for (others, budget, _), members in same.items():
+        for name, alike in _alike(members, column):
+            yield Family(", ".join(filter(None, (name, others))), budget, tuple(alike), column)
 
 
 def _alike(cells: Sequence[Cell], column: str) -> Iterator[tuple[str, list[Cell]]]:
