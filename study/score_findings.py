@@ -181,9 +181,8 @@ def trend_table(evidence: Evidence) -> str:
 
 
 def _trend_row(task: TaskScores) -> list[object]:
-    row, told = task.best_row, task.trend
-    best, half = task.best
-    beside = [None if task.task == AVERAGE else _number(row[name]) for name in ("random", "majority", "bag_of_words")]
+    best, told = task.best, task.trend
+    beside = [None if task.task == AVERAGE else _number(best[name]) for name in ("random", "majority", "bag_of_words")]
     correlation: list[object] = [None] * 6
     if told is not None:
         correlation = [
@@ -194,7 +193,8 @@ def _trend_row(task: TaskScores) -> list[object]:
             told.n,
             len(told.reversals),
         ]
-    return [task.task, task.metric, f"{best:.4f}", _number(half), row["name"], *beside, _of(task.above_untrained), *correlation]
+    scored = [f"{best['score']:.4f}", _number(best["half"]), best["name"]]
+    return [task.task, task.metric, *scored, *beside, _of(task.above_untrained), *correlation]
 
 
 def law_table(evidence: Evidence) -> str:

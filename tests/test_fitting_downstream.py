@@ -303,7 +303,7 @@ def test_runs_of_one_cell_are_one_encoder_whose_noise_is_between_them(tmp_path: 
         over_examples = of_cell["test_standard_error"].mean()
     between = np.mean(off) / 2
     assert sst2.points["error"].to_numpy(dtype=float) == pytest.approx(np.full(3, np.hypot(between**0.5, over_examples)))
-    assert sst2.best[0] == sst2.points["score"].max()
+    assert sst2.best["score"] == sst2.points["score"].max()
     assert sst2.above_untrained[1] == 3
     assert sst2.trend is not None
     assert (sst2.trend.n, sst2.trend.verdict) == (3, "undecided")
@@ -384,7 +384,7 @@ def test_budgets_of_one_shape_are_encoders_of_their_own_names(tmp_path: Path) ->
     assert len(names) == 6
     for task in evidence.downstream.all:
         assert set(task.points["name"]) == names
-        assert task.best_row["name"] in trend_table(evidence)
+        assert task.best["name"] in trend_table(evidence)
         assert "settings" not in str(task.forecast_from_sizes)
     assert all(score_table(evidence).count(f"| {name} |") == 2 for name in names)
     (told,) = [sentence for sentence in score_findings(evidence) if sentence.startswith("On average")]

@@ -126,15 +126,9 @@ class TaskScores:
         return sides.where(over.notna())
 
     @property
-    def best_row(self) -> pd.Series[Any]:
+    def best(self) -> pd.Series[Any]:
         """The encoder of the highest score."""
-        return self.points.iloc[int(self.points["score"].to_numpy(dtype=float).argmax())]
-
-    @property
-    def best(self) -> tuple[float, float]:
-        """The highest score and half its 95% interval."""
-        row = self.best_row
-        return float(row["score"]), float(row["half"])
+        return self.points.iloc[int(self.points["score"].argmax())]
 
     @property
     def without_scale(self) -> str | None:
@@ -205,7 +199,7 @@ def downstream(folder: SweepFolder, ledger: pd.DataFrame) -> Downstream | None:
     points = score_points(folder, ledger)
     if points.empty:
         return None
-    tasks = tuple(_task(str(name), of_task) for name, of_task in points.groupby("task", sort=True))
+    tasks = tuple(_task(of_task.reset_index(drop=True)) for _, of_task in points.groupby("task", sort=True))
     average, left_out = _average(tasks)
     return Downstream(_corrected(tasks), average, left_out)
 
@@ -219,13 +213,9 @@ def _corrected(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores, ...]:
     )
 
 
-def _task(name: str, points: pd.DataFrame) -> TaskScores:
-    chance = points["majority"].iloc[0]
-    return _told(name, str(points["metric"].iloc[0]), None if pd.isna(chance) else float(chance), points)
-
-
-def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) -> TaskScores:
-    points = points.reset_index(drop=True)
+def _task(points: pd.DataFrame) -> TaskScores:
+    first = points.iloc[0]
+    chance = None if pd.isna(first["majority"]) else float(first["majority"])
     law = LAWS["score-of-loss"] if points["shape"].nunique() >= FREE_FROM else between(chance or 0.0)
     observations = observed(points)
     over_loss = replace(observations, columns={"loss": observations.columns["loss"]})
@@ -235,8 +225,8 @@ def _told(name: str, metric: str, chance: float | None, points: pd.DataFrame) ->
     except InputError as error_found:
         told = str(error_found.problems[0])
     return TaskScores(
-        task=name,
-        metric=metric,
+        task=first["task"],
+        metric=first["metric"],
         chance=chance,
         points=points,
         trend=_trend(points),
@@ -321,8 +311,7 @@ def _average(tasks: tuple[TaskScores, ...]) -> tuple[TaskScores | None, dict[str
         majority=0.0,
         bag_of_words=np.nan,
     )
-    ordered = points.sort_values("loss_nats", ascending=False)
-    return _told(AVERAGE, str(points["metric"].iloc[0]), 0.0, ordered), reasons
+    return _task(points.sort_values("loss_nats", ascending=False, ignore_index=True)), reasons
 
 
 def noises_over_tasks(of_tasks: Sequence[pd.DataFrame]) -> pd.Series[Any]:
