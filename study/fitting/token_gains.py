@@ -9,12 +9,12 @@ from math import log2
 
 import numpy as np
 
-from study.architecture import Architecture
 from study.behrens_fisher import CONFIDENCE
 from study.fitting.cells import Cell, difference_between, measured, variances_over_seeds
 from study.fitting.contrasts import Contrast, contrast
 from study.fitting.paired import Judged, holm, judged
 from study.fitting.seed_scatter import SeedVariances
+from study.grouping import grouped
 from study.wording import budget_words, shape_and_setting
 
 
@@ -65,33 +65,24 @@ class Rise:
 
 def token_gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[TokenGain, ...]:
     """Every step of a shape to the next larger budget of tokens, all else equal, in the order of the cells."""
-    return judged([gain for ladder in _ladders(cells) for gain in _gains(ladder, seeds)])
+    return judged([_gain(fewer, more, seeds) for ladder in _ladders(cells) for fewer, more in pairwise(ladder)])
 
 
 def rises_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[Rise, ...]:
     """Every two neighbouring steps in tokens of a shape, in the order of the cells."""
     found = [
-        Rise(earlier, later, _rise(three, seeds))
+        Rise(_gain(few, more, seeds), _gain(more, most, seeds), _rise((few, more, most), seeds))
         for ladder in _ladders(cells)
-        for (earlier, later), three in zip(
-            pairwise(_gains(ladder, seeds)), zip(ladder, ladder[1:], ladder[2:], strict=False), strict=True
-        )
+        for few, more, most in zip(ladder, ladder[1:], ladder[2:], strict=False)
     ]
     adjusted = holm([rise.nats_per_doubling.p_value for rise in found])
     return tuple(replace(rise, p_value_holm=p_value) for rise, p_value in zip(found, adjusted, strict=True))
 
 
-def _gains(ladder: Sequence[Cell], seeds: SeedVariances) -> list[TokenGain]:
-    return [_gain(fewer, more, seeds) for fewer, more in pairwise(ladder)]
-
-
 def _ladders(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
     """The cells of each shape and setting by their tokens, of equal tokens one."""
-    ladders: dict[tuple[str, Architecture], dict[int, Cell]] = {}
-    for cell in measured(cells):
-        ladders.setdefault((cell.setting, cell.architecture), {}).setdefault(cell.tokens, cell)
-    for ladder in ladders.values():
-        yield [ladder[tokens] for tokens in sorted(ladder)]
+    for alike in grouped(measured(cells), lambda cell: (cell.setting, cell.architecture)).values():
+        yield [first for _, (first, *_) in sorted(grouped(alike, lambda cell: cell.tokens).items())]
 
 
 def _gain(fewer: Cell, more: Cell, seeds: SeedVariances) -> TokenGain:
