@@ -23,7 +23,7 @@ def _():
     from study.findings import run_count
     from study.fitting.catalogue import LAWS
     from study.fitting.compute_multiverse import explore
-    from study.fitting.compute_optimal import frontiers, to_text
+    from study.fitting.compute_optimal import frontiers
     from study.fitting.forecasting import forecast_text
     from study.fitting.law_fits import LEDGER_LAWS, fit_ledger
     from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
@@ -78,7 +78,6 @@ def _():
         read_observations,
         refusal,
         run_count,
-        to_text,
         with_reasons,
     )
 
@@ -291,7 +290,6 @@ def _(
     read_observations,
     refusal,
     table,
-    to_text,
     where,
 ):
     _source = Source(table, {"parameters": parameters.value, "flops": flops.value}, where=where)
@@ -299,7 +297,7 @@ def _(
         _optimal = frontiers(_source)
         _valleys = iso_flop_valleys.valleys(read_observations(_source, LAWS["chinchilla"]))
         _shown = [
-            plain(to_text(_optimal)),
+            plain(_optimal.to_text()),
             mo.as_html(compute_optimal.draw(compute_optimal.frame(_optimal))),
             mo.md("") if _valleys.empty else mo.as_html(iso_flop_valleys.draw(_valleys)),
         ]

@@ -57,6 +57,18 @@ def selection_options(command: Any) -> Any:
     return command
 
 
+def _given(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Which columns mean what and which rows count, as far as options say it: the roles and the rest of a Source."""
+    given = {name: value for name, value in options.items() if value not in (None, False)}
+    selects = ("where", "cluster", "budget", "any_units")
+    selection: dict[str, Any] = {name: given.pop(name) for name in selects if name in given}
+    return given, selection
+
+
+def _show(found: Any, as_json: bool) -> None:
+    click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
+
+
 def _enough(_context: click.Context, _option: click.Parameter, resamples: int) -> int:
     if 0 < resamples < LEAST_RESAMPLES:
         raise InputError.at(
@@ -120,10 +132,8 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     name = law_named(law).name
     choices = {each: options.pop(each) for each in ("huber_delta", "space", "bootstrap", "seed")}
     held_out = options.pop("held_out")
-    selection = {name: options.pop(name) for name in ("where", "cluster", "budget", "any_units")}
-    roles = {role: text for role, text in options.items() if text is not None}
-    found = fit_table(Source(Table(table), roles, **selection), name, Settings(**choices), held_out)
-    click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
+    roles, selection = _given(options)
+    _show(fit_table(Source(Table(table), roles, **selection), name, Settings(**choices), held_out), as_json)
 
 
 @click.command("score-law")
@@ -143,11 +153,9 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
     from study.fitting.reading import Source, Table
     from study.fitting.two_steps import fit_score
 
-    selection = {name: options.pop(name) for name in ("where", "cluster", "any_units")}
-    roles = {role: text for role, text in options.items() if text is not None}
+    roles, selection = _given(options)
     settings = Settings(huber_delta=huber_delta, bootstrap=bootstrap)
-    found = fit_score(Source(Table(table), roles, **selection), settings, held_out)
-    click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
+    _show(fit_score(Source(Table(table), roles, **selection), settings, held_out), as_json)
 
 
 @click.command()
@@ -155,17 +163,16 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
 @role_options("parameters", "tokens", "flops", "loss")
 @selection_options
 @as_json
-def frontier(table: Path, where: str | None, cluster: str | None, any_units: bool, as_json: bool, **roles: str | None) -> None:
+def frontier(table: Path, as_json: bool, **options: Any) -> None:
     """Find the compute-optimal number of parameters in a TABLE.
 
     By every approach: envelope, hull, iso-FLOP valleys, law.
     """
-    from study.fitting.compute_optimal import frontiers, to_dict, to_text
+    from study.fitting.compute_optimal import frontiers
     from study.fitting.reading import Source, Table
 
-    given = {role: text for role, text in roles.items() if text is not None}
-    found = frontiers(Source(Table(table), given, where=where, cluster=cluster, any_units=any_units))
-    click.echo(json.dumps(to_dict(found), indent=1, allow_nan=False) if as_json else to_text(found))
+    roles, selection = _given(options)
+    _show(frontiers(Source(Table(table), roles, **selection)), as_json)
 
 
 @click.command()
@@ -185,8 +192,7 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
     from study.fitting.reading import Source, Table
     from study.plotting.law_figures import draw_all
 
-    selection = {name: value for name in ("where", "cluster", "any_units") if (value := options.pop(name))}
-    roles = {role: text for role, text in options.items() if text is not None}
+    roles, selection = _given(options)
     if like is None:
         written = draw_all(Source(Table(table), roles, **selection), law or "chinchilla", into)
     else:
@@ -229,17 +235,16 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
             raise InputError.at(", ".join(unread), "is for tables; the question of shape reads a sweep's own columns")
         found = explore_shapes(table)
     else:
-        selection = {name: options.pop(name) for name in ("where", "cluster", "any_units")}
+        own_question = ask is None and not any(options.values())
         sizes = options.pop("parameters"), options.pop("flops")
-        given = {role: text for role, text in options.items() if text is not None}
-        own_question = ask is None and not any((*given, *selection.values(), *sizes))
+        roles, selection = _given(options)
         try:
-            found = explore(Source(Table(table), given, **selection), *sizes)
+            found = explore(Source(Table(table), roles, **selection), *sizes)
         except InputError as error:
             raise InputError([*(why_not_shape(table) if own_question else ()), *error.problems]) from error
     if into is not None:
         save_multiverse(found, into)
-    click.echo(json.dumps(found.to_dict(), indent=1, allow_nan=False) if as_json else found.to_text())
+    _show(found, as_json)
 
 
 @click.command()

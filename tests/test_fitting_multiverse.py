@@ -15,7 +15,7 @@ from study.errors import InputError
 from study.fitting import compute_multiverse, reading, shape_multiverse
 from study.fitting.cells import Cell
 from study.fitting.compute_multiverse import QUESTION, explore
-from study.fitting.compute_optimal import frontiers, to_dict, to_text
+from study.fitting.compute_optimal import frontiers
 from study.fitting.contrasts import contrast
 from study.fitting.laws import Floats
 from study.fitting.observations import Observations
@@ -44,10 +44,10 @@ def table(tmp_path: Path) -> Path:
 
 def test_every_approach_is_told_side_by_side(table: Path) -> None:
     found = frontiers(Source(Table(table), {"parameters": "N", "flops": "C"}))
-    told = to_dict(found)["approaches"]
+    told = found.to_dict()["approaches"]
     for name in ("parabola", "akima", "parametric"):
         assert told[name]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
-    assert all(name in to_text(found) for name in told)
+    assert all(name in found.to_text() for name in told)
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.002])

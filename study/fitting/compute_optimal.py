@@ -37,6 +37,25 @@ class Frontiers:
     parameters: str
     notes: tuple[str, ...] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """The frontiers as plain values, and the notes."""
+        approaches = {name: {"status": one} if isinstance(one, str) else asdict(one) for name, one in self.approaches.items()}
+        return {"approaches": approaches, "notes": list(self.notes)}
+
+    def to_text(self) -> str:
+        """The frontiers for readers, each reason why there is none once; under them why rows hardly tell one, and the notes."""
+        lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
+        for name, one in self.approaches.items():
+            if isinstance(one, str):
+                continue
+            interval = "none" if one.interval is None else f"{one.interval[0]:.4f} to {one.interval[1]:.4f}"
+            inside = sum(best.inside for best in one.best)
+            lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
+        lines += [f"none by {who}: {reason}" for who, reason in _refused(self.approaches)]
+        weak = {name: one for name, one in self.approaches.items() if isinstance(one, Frontier) and one.reasons}
+        lines += [f"{name} is {status_words(one.status, one.reasons)}" for name, one in weak.items()]
+        return "\n".join([*lines, *self.notes])
+
 
 RESAMPLES = 200
 """Resamples of the clusters for an approach that goes through best runs, where rows share clusters."""
@@ -71,27 +90,6 @@ def frontiers(source: Source) -> Frontiers:
         raise InputError(Problem(who, reason) for who, reason in _refused(found))
     budgets = float(points.budget.min()), float(points.budget.max())
     return Frontiers(found, budgets, points.roles["parameters"], points.notes())
-
-
-def to_dict(found: Frontiers) -> dict[str, Any]:
-    """The frontiers as plain values, and the notes."""
-    approaches = {name: {"status": one} if isinstance(one, str) else asdict(one) for name, one in found.approaches.items()}
-    return {"approaches": approaches, "notes": list(found.notes)}
-
-
-def to_text(found: Frontiers) -> str:
-    """The frontiers for readers, each reason why there is none once; under them why the rows hardly tell one, and the notes."""
-    lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
-    for name, one in found.approaches.items():
-        if isinstance(one, str):
-            continue
-        interval = "none" if one.interval is None else f"{one.interval[0]:.4f} to {one.interval[1]:.4f}"
-        inside = sum(best.inside for best in one.best)
-        lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
-    lines += [f"none by {who}: {reason}" for who, reason in _refused(found.approaches)]
-    weak = {name: one for name, one in found.approaches.items() if isinstance(one, Frontier) and one.reasons}
-    lines += [f"{name} is {status_words(one.status, one.reasons)}" for name, one in weak.items()]
-    return "\n".join([*lines, *found.notes])
 
 
 def _refused(found: Approaches) -> Iterator[tuple[str, str]]:
