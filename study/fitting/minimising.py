@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import huber
 
 from study.fitting.laws import Derivatives, Floats, Surface
 
@@ -42,7 +43,7 @@ class Objective:
 
     def value(self, theta: Floats, weights: Floats) -> Floats:
         """The objective of each fit, infinite where it does not exist."""
-        summed = np.einsum("bn,bn->b", weights, self._huber(self.residuals(theta)))
+        summed = np.einsum("bn,bn->b", weights, huber(self.delta, self.residuals(theta)))
         return np.where(np.isfinite(summed), summed, np.inf)
 
     def expand(self, theta: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
@@ -86,13 +87,6 @@ class Objective:
             return value - self.response
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log(value) - np.log(self.response)
-
-    def _huber(self, residuals: Floats) -> Floats:
-        size = np.abs(residuals)
-        if np.isinf(self.delta):  # not by the way below, where an infinite residual less half of itself is no number
-            return size * (0.5 * size)
-        inner = np.minimum(size, self.delta)
-        return inner * (size - 0.5 * inner)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from time import perf_counter
 import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
-from scipy.special import logsumexp
+from scipy.special import huber, logsumexp
 
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Settings, fit
@@ -34,8 +34,7 @@ def objective(theta: Floats, sizes: tuple[Floats, Floats], losses: Floats) -> tu
     total = logsumexp(terms, axis=0)
     psi = np.clip(total - np.log(losses), -DELTA, DELTA)
     shares = psi * np.exp(terms - total)
-    size = np.abs(total - np.log(losses))
-    value = float((np.minimum(size, DELTA) * (size - 0.5 * np.minimum(size, DELTA))).sum())
+    value = float(huber(DELTA, total - np.log(losses)).sum())
     return value, np.array([*shares.sum(axis=1), -(shares[0] * n).sum(), -(shares[1] * d).sum()])
 
 
