@@ -112,7 +112,6 @@ class Comparisons:
     left_out: tuple[LeftOut, ...]
     seed_scatter: tuple[SeedScatter, ...]
     reason: str | None
-    method: str = METHOD
 
     @cached_property
     def seed_variances(self) -> SeedVariances:

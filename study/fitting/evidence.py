@@ -14,7 +14,7 @@ from study.errors import UNREADABLE
 from study.fitting.averages import Average, averages_of
 from study.fitting.catalogue import LAWS
 from study.fitting.cells import Cell, by_budget, cells_of, listed_values
-from study.fitting.comparisons import Comparisons, compare, why_left_out
+from study.fitting.comparisons import METHOD, Comparisons, compare, why_left_out
 from study.fitting.cuts import Cut, cuts_of
 from study.fitting.downstream import Downstream, downstream
 from study.fitting.families import Family, families_of, families_of_settings
@@ -196,7 +196,7 @@ class Evidence:
             "left_out": [asdict(cell) for cell in found.left_out],
             "seed_scatter": [_scatter(scatter) for scatter in found.seed_scatter],
             "reason": found.reason,
-            "method": found.method,
+            "method": METHOD,
             "gains": [gain.to_dict() | {"nats_lowered_per_million": gain.nats_lowered_per_million} for gain in self.gains],
             "cuts": [asdict(cut) for cut in self.cuts],
             "token_gains": [
