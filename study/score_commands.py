@@ -56,12 +56,11 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
 
     resources = Resources(device=device, slots_per_device=slots_per_device)
     with _named_as_options():
-        downstream = _downstream(asked)
-        scored = score_all(folder, downstream, resources, Console(stderr=as_json))
+        scored = score_all(folder, _downstream(asked), resources, Console(stderr=as_json))
     if as_json:
-        click.echo(json.dumps(score_values(scored, downstream), indent=1))
+        click.echo(json.dumps(score_values(scored), indent=1))
     else:
-        show(*score_table(scored, downstream))
+        show(*score_table(scored))
         if (sweep := scored.target.sweep).answer_file.exists():
             click.echo(f"to write the answer of {sweep.name} anew, with these scores: study report {pasted(sweep.path)}")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from study.config import fingerprint_of
 from study.memory import AskedPrecision
+from study.paths import path_from
 from study.schema import Count, Index, NonNegative, Positive, Several, Share, Strict, Text
 
 SCORING_VERSION = 1
@@ -110,6 +112,11 @@ class Downstream(Strict):
         if given := [name for name in TUNED if name in self.knobs.model_fields_set]:
             raise ValueError(f"knobs holds {', '.join(given)}, which the grid gives: {', '.join(GRID)}")
         return self
+
+    @property
+    def data_folder(self) -> Path | None:
+        """The folder that holds the tasks' files, None where there is none; raises InputError for a home that is nobody's."""
+        return None if self.data is None else path_from(self.data, "downstream.data").resolve()
 
     def grid(self) -> list[Knobs]:
         """Every combination of the tuned knobs."""

@@ -379,7 +379,7 @@ def test_encoders_of_two_seeds_have_intervals_of_what_all_of_them_scatter(tmp_pa
         for seed in (0, 1):
             add_score(folder, record, "sst2", law, "fine_tune", seed, 0.8 + seed * apart)
     scored = Scored(Target(folder, tuple(runs)), tuple(cast("Subject", _ScoredSubject(run)) for run in runs), ())
-    found = rows(scored, Downstream.parse({"tasks": ["sst2"], "random_weights": False}))
+    found = rows(scored)
     halves = [(row.measured.interval[1] - row.measured.interval[0]) / 2 for row in found if row.measured.interval]
     variance, examples = (2 * 0.01**2 + 2 * 0.02**2 + 0.0005**2) / 2 / 5, law.deviation
     assert halves == pytest.approx([noise_of_seeds(variance, 5, 2, examples).half] * 5)
@@ -393,15 +393,14 @@ class _ScoredSubject:
     task_key, counted_text = ("sst2", "none"), None
     task = SimpleNamespace(spec=SimpleNamespace(name="sst2", headline="accuracy"))
 
+    protocol = "fine_tune"
+
     def __init__(self, run: Pretrained) -> None:
         self.run = run
 
-    def jobs(self, downstream: Downstream, records: dict[str, ScoreRecord]) -> list[SimpleNamespace]:
+    def jobs(self, records: dict[str, ScoreRecord]) -> list[SimpleNamespace]:
         of_run = [record for record in records.values() if record.run_id == self.run.run_id]
         return [SimpleNamespace(score_id=record.score_id) for record in of_run]
-
-    def protocol(self, downstream: Downstream) -> str:
-        return "fine_tune"
 
 
 def test_of_a_sweep_those_runs_are_scored_that_its_answer_uses(tmp_path: Path) -> None:
@@ -490,18 +489,18 @@ def test_words_of_minimal_pairs_are_counted_in_the_text_that_the_run_has_read(tm
     for seed, right in ((0, 1.0), (1, 0.0)):
         run = trained(sweep.path, config(write_corpus(text, seed=seed)))
         name = str(tmp_path / "pairs.yaml")
-        found.append(Subject(Pretrained(run), "toy", name, loaded_task(name, None), None, random=False))
-        (missing,) = missing_baselines(sweep, found[-1:], asked.knobs)
+        found.append(Subject(Pretrained(run), "toy", name, loaded_task(name, None), random=False, asked=asked))
+        (missing,) = missing_baselines(sweep, found[-1:])
         make_baselines(missing)
         kept = baseline(sweep, "pairs", found[-1].task.fingerprint)
         assert kept is not None
         assert kept.by("paradigm_accuracy")["bag_of_words"] == right
         file_baseline(sweep, kept.model_copy(update={"data_fingerprint": None}))  # as records of before are
-        assert missing_baselines(sweep, found[-1:], asked.knobs) == [missing]
+        assert missing_baselines(sweep, found[-1:]) == [missing]
         file_baseline(sweep, kept)
-        assert missing_baselines(sweep, found, asked.knobs) == []
+        assert missing_baselines(sweep, found) == []
     assert [_baselines(sweep, subject) != {} for subject in found] == [False, True]
-    (again,) = missing_baselines(sweep, found[:1], asked.knobs)
+    (again,) = missing_baselines(sweep, found[:1])
     pretrained.cache_clear()  # as in the process of another launch
     with pytest.raises(InputError, match="is other text than run"):
         make_baselines(again)
@@ -575,19 +574,20 @@ def subject(run: RunFolder, tmp_path: Path) -> Subject:
     copy.write_config(run.config())
     copy.record_file.write_bytes(run.record_file.read_bytes())
     name = str(data_of(run) / "first.yaml")
-    return Subject(Pretrained(copy), "toy", name, loaded_task(name, None), None, random=False)
+    asked = Downstream.parse({"tasks": [name]})
+    return Subject(Pretrained(copy), "toy", name, loaded_task(name, None), random=False, asked=asked)
 
 
 def coordinator_of(subject: Subject, asked: Downstream) -> Coordinator:
-    return Coordinator(SweepFolder.of(subject.run.folder), [subject], [], asked)
+    return Coordinator(SweepFolder.of(subject.run.folder), [replace(subject, asked=asked)], [])
 
 
 def test_the_scores_of_a_subject_are_worked_out_once_for_what_is_asked(subject: Subject) -> None:
     """All are asked for again whenever a worker is free, of many encoders and tasks thousands."""
-    asked, other = (Downstream.parse({"tasks": [subject.name], "update": update}) for update in ("all", "head"))
-    first = subject.jobs(asked, {})
-    assert all(one is again for one, again in zip(first, subject.jobs(asked, {}), strict=True))
-    assert subject.jobs(other, {})[0].config.protocol == "frozen"
+    first = subject.jobs({})
+    assert all(one is again for one, again in zip(first, subject.jobs({}), strict=True))
+    other = replace(subject, asked=subject.asked.model_copy(update={"update": "head"}))
+    assert other.jobs({})[0].config.protocol == "frozen"
 
 
 def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -683,7 +683,8 @@ def test_no_further_seed_is_spent_before_the_grid_is_done_nor_where_all_of_it_fa
     done = {record.score_id: record for record in scores_of(subject.run.folder)}
     half = dict([next(iter(done.items()))])
     failed = {name: record.model_copy(update={"state": "FAILED"}) for name, record in done.items()}
-    seeds = [[job.config.seed for job in subject.jobs(asked, records)] for records in ({}, half, failed, failed | half, done)]
+    one = replace(subject, asked=asked)
+    seeds = [[job.config.seed for job in one.jobs(records)] for records in ({}, half, failed, failed | half, done)]
     assert seeds == [[0, 0], [0, 0], [0, 0], [0, 0, 1, 2], [0, 0, 1, 2]]
 
 
@@ -704,9 +705,9 @@ def test_rates_are_tried_where_training_goes_step_by_step_and_seeds_where_they_d
 ) -> None:
     """A probe on fixed features has no rate and no chance, but for weights that a seed draws."""
     spec = subject.task.spec.model_copy(update={"kind": kind})
-    one = replace(subject, task=replace(subject.task, spec=spec), random=random)
     asked = Downstream.parse({"tasks": ["x"], "seeds": 3, "update": update, "learning_rates": [1e-4, 3e-4]})
-    configs = [job.config for job in one.jobs(asked, {})]
+    one = replace(subject, task=replace(subject.task, spec=spec), random=random, asked=asked)
+    configs = [job.config for job in one.jobs({})]
     assert {config.protocol for config in configs} == {protocol}
     assert (len({config.knobs for config in configs}), len({config.seed for config in configs})) == (rates, seeds)
 
@@ -737,10 +738,11 @@ def test_a_score_whose_worker_dies_again_and_again_is_filed_as_failed(subject: S
 
 
 def test_random_weights_are_scored_once_for_runs_of_one_shape(run: RunFolder, subject: Subject) -> None:
-    found = subjects([Pretrained(run), subject.run], "toy", {subject.name: subject.task}, None, random_weights=True)
+    asked = Downstream.parse({"tasks": ["x"], "seeds": 2})
+    found = subjects([Pretrained(run), subject.run], "toy", {subject.name: subject.task}, asked)
     assert [one.random for one in found] == [False, False, True]
     (untrained,) = [one for one in found if one.random]
-    (config,) = {one.config.encoder for one in untrained.jobs(Downstream.parse({"tasks": ["x"], "seeds": 2}), {})}
+    (config,) = {one.config.encoder for one in untrained.jobs({})}
     assert config == subject.run.random_id != run.run_id
 
 

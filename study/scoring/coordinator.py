@@ -12,7 +12,6 @@ from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.folders.sweep import SweepFolder
 from study.ownership import is_locked
 from study.records import timestamp
-from study.score_config import Downstream
 from study.score_records import ScoreRecord, scores_of
 from study.scoring.job import BaselineJob, Job
 from study.scoring.planning import Subject, wanted
@@ -61,21 +60,19 @@ class Progress:
 class Coordinator:
     """Drives the scores of some subjects to their end; `progress` can be read at any time."""
 
-    def __init__(
-        self, sweep: SweepFolder, subjects: list[Subject], baselines: list[BaselineJob], downstream: Downstream
-    ) -> None:
-        self.sweep, self.subjects, self.downstream = sweep, subjects, downstream
+    def __init__(self, sweep: SweepFolder, subjects: list[Subject], baselines: list[BaselineJob]) -> None:
+        self.sweep, self.subjects = sweep, subjects
         self._baselines = list(baselines)
         self.progress = Progress()
         self._deaths: Counter[str] = Counter()
         for run in {subject.run.run_id: subject.run for subject in subjects}.values():
             self.progress.ended |= {record.score_id: record for record in scores_of(run.folder)}
-        asked = {job.score_id for subject in subjects for job in subject.jobs(downstream, self.progress.ended)}
+        asked = {job.score_id for subject in subjects for job in subject.jobs(self.progress.ended)}
         self.progress.there = len(asked & self.progress.ended.keys())
 
     def missing(self) -> int:
         """How many scores could be made now."""
-        return len(wanted(self.subjects, self.downstream, self.progress.ended, self.progress.running))
+        return len(wanted(self.subjects, self.progress.ended, self.progress.running))
 
     def run(self, executor: Executor, refresh: Callable[[Progress], None], refresh_seconds: float = 0.2) -> None:
         """Make all that is wanted; on Ctrl-C, SIGTERM or `study stop` let the workers save, and raise KeyboardInterrupt."""
@@ -112,7 +109,7 @@ class Coordinator:
         free = executor.free  # read once: workers end at any time
         if not free:
             return
-        scores = wanted(self.subjects, self.downstream, self.progress.ended, self.progress.running)
+        scores = wanted(self.subjects, self.progress.ended, self.progress.running)
         jobs: list[Job | BaselineJob] = [*self._baselines, *scores]
         starting = jobs[:free]
         self._baselines = self._baselines[free:]

@@ -18,7 +18,7 @@ from study.errors import InputError, Problem, of_each, told_together
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.grouping import grouped
-from study.paths import pasted, path_from
+from study.paths import pasted
 from study.quantities import count_text
 from study.records import RunRecord, cell_of, ledger
 from study.score_config import GRID, Downstream
@@ -153,7 +153,7 @@ def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...]) -> list[Run
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
     """Every task that is asked for, by the name it is asked for by; raises InputError with all that is wrong with them."""
-    data, names = data_folder(downstream), downstream.tasks
+    data, names = downstream.data_folder, downstream.tasks
 
     def loaded(number: int) -> TaskData:
         return subset(load_task(names[number], data, f"downstream.tasks[{number}]"), downstream.knobs)
@@ -163,17 +163,12 @@ def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
 
 def _check_grid(downstream: Downstream, found: Sequence[Subject]) -> None:
     """Raise InputError where rates, batches or epochs are given of which no task has a use: probes are fitted without them."""
-    if downstream.update == "all" or any(subject.trained(downstream) for subject in found):
+    if downstream.update == "all" or any(subject.trained for subject in found):
         return
     if given := [name for name in GRID if name in downstream.model_fields_set]:
         raise InputError.at(
             f"downstream.{given[0]}", "has no part in fitting probes (update: head); leave it out, or update all"
         )
-
-
-def data_folder(downstream: Downstream) -> Path | None:
-    """The folder that holds the tasks' files, if there is one."""
-    return None if downstream.data is None else path_from(downstream.data, "downstream.data").resolve()
 
 
 def score_all(path: Path, downstream: Downstream, resources: Resources, console: Console) -> Scored:
@@ -186,18 +181,15 @@ def score_all(path: Path, downstream: Downstream, resources: Resources, console:
     with held(asked.sweep):
         with preparing(asked.sweep.scoring_stop_file):
             tasks = told_together(partial(load_tasks, downstream), *lengths)
-            found = subjects(list(asked.runs), asked.sweep.name, tasks, data_folder(downstream), downstream.random_weights)
+            found = subjects(asked.runs, asked.sweep.name, tasks, downstream)
             _check_grid(downstream, found)
-        failed_baselines = _make(asked, found, downstream, resources, console)
+        failed_baselines = _make(asked, found, resources, console)
     return Scored(asked, tuple(found), failed_baselines)
 
 
-def _make(
-    asked: Target, found: list[Subject], downstream: Downstream, resources: Resources, console: Console
-) -> tuple[str, ...]:
+def _make(asked: Target, found: list[Subject], resources: Resources, console: Console) -> tuple[str, ...]:
     """Make the scores with the lock held; gives a line for each task whose baselines failed."""
-    baselines = missing_baselines(asked.sweep, found, downstream.knobs)
-    coordinator = Coordinator(asked.sweep, found, baselines, downstream)
+    coordinator = Coordinator(asked.sweep, found, missing_baselines(asked.sweep, found))
     slots = slots_for(coordinator.missing(), resources)
     display = ScoreDisplay(console, names_of(asked))
     try:

@@ -61,9 +61,9 @@ class Row:
     baselines: Mapping[str, float]
 
 
-def rows(scored: Scored, downstream: Downstream) -> list[Row]:
+def rows(scored: Scored) -> list[Row]:
     """One row a run and task, of what was asked for, at the knobs that were chosen."""
-    measured = _measured(scored, downstream)
+    measured = _measured(scored)
     knobs = scored.target.sweep.told_apart_by()
     return [
         Row(
@@ -74,7 +74,7 @@ def rows(scored: Scored, downstream: Downstream) -> list[Row]:
             seed=subject.run.config.seed,
             task=subject.task.spec.name,
             metric=subject.task.spec.headline,
-            protocol=subject.protocol(downstream),
+            protocol=subject.protocol,
             measured=measured[subject.run.run_id, subject.name],
             random_weights=measured.get((subject.run.random_id, subject.name)),
             baselines=_baselines(scored.target.sweep, subject),
@@ -84,19 +84,19 @@ def rows(scored: Scored, downstream: Downstream) -> list[Row]:
     ]
 
 
-def score_table(scored: Scored, downstream: Downstream) -> tuple[Table | str, ...]:
+def score_table(scored: Scored) -> tuple[Table | str, ...]:
     """The rows as a table, and what its columns mean."""
     names = names_of(scored.target)
     shown = [
         (_task_words(row), (names[row.run_id], *_cells(row)), "")
-        for row in sorted(rows(scored, downstream), key=lambda row: (row.task, names[row.run_id]))
+        for row in sorted(rows(scored), key=lambda row: (row.task, names[row.run_id]))
     ]
     title = f"{scored.target.sweep.name}: downstream scores"
     table = narrow_table(title, ["encoder"], ("score", "±", "seeds", "rate", "random", "±"), shown)
     note = "Mean over seeds of fine-tuning on the split reported on, ± half its 95% interval: over examples, and seeds where"
     note += " there are several, which are taken to scatter alike on a task."
     more = "Knobs are chosen on dev. random: the same architecture untrained; words: words without their order."
-    ended = _ended(scored, downstream)
+    ended = _ended(scored)
     lines = [
         note,
         more,
@@ -120,9 +120,9 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (*_shown(found), str(found.seeds), rate, *_shown(row.random_weights))
 
 
-def score_values(scored: Scored, downstream: Downstream) -> list[dict[str, object]]:
+def score_values(scored: Scored) -> list[dict[str, object]]:
     """The rows as plain values."""
-    return [asdict(row) for row in rows(scored, downstream)]
+    return [asdict(row) for row in rows(scored)]
 
 
 def _records(scored: Scored) -> dict[str, ScoreRecord]:
@@ -130,12 +130,12 @@ def _records(scored: Scored) -> dict[str, ScoreRecord]:
     return {record.score_id: record for run in scored.target.runs for record in scores_of(run.folder)}
 
 
-def _measured(scored: Scored, downstream: Downstream) -> dict[tuple[str, str], Measured]:
+def _measured(scored: Scored) -> dict[tuple[str, str], Measured]:
     """What each encoder, of trained weights or of random ones, has on each task, by the encoder's id and the task's name."""
     records = _records(scored)
     at_best: dict[tuple[bool, str], dict[str, list[ScoreRecord]]] = {}
     for subject in scored.subjects:
-        ids = [job.score_id for job in subject.jobs(downstream, records)]
+        ids = [job.score_id for job in subject.jobs(records)]
         ended = [record for score_id in ids if (record := records.get(score_id)) is not None and record.test is not None]
         if ended:
             encoder = subject.run.random_id if subject.random else subject.run.run_id
@@ -181,10 +181,10 @@ def _cut(ended: Sequence[tuple[Job, ScoreRecord]]) -> list[str]:
     return [printable(f"{task}: {plural(count, 'example')} {cut_short}") for task, count in cut.items()]
 
 
-def _ended(scored: Scored, downstream: Downstream) -> list[tuple[Job, ScoreRecord]]:
+def _ended(scored: Scored) -> list[tuple[Job, ScoreRecord]]:
     """The scores that were asked for and have a record."""
     records = _records(scored)
-    jobs = {job.score_id: job for subject in scored.subjects for job in subject.jobs(downstream, records)}
+    jobs = {job.score_id: job for subject in scored.subjects for job in subject.jobs(records)}
     return [(job, records[score_id]) for score_id, job in jobs.items() if score_id in records]
 
 
@@ -205,4 +205,4 @@ def score_launched(folder: Path, downstream: Downstream, resources: Resources, c
     if not at_best_knobs(SweepFolder(folder)):
         return (f"Not scored on {', '.join(downstream.tasks)}: the answer uses no run.",)
     here = Resources(device=resources.device, slots_per_device=resources.slots_per_device)
-    return score_table(score_all(folder, downstream, here, console), downstream)
+    return score_table(score_all(folder, downstream, here, console))
