@@ -150,10 +150,10 @@ def _await(folder: RunFolder, lock: int) -> bool:
         time.sleep(POLL_SECONDS)
 
 
-def _try_lock(lock: int) -> bool | None:
+def _try_lock(lock: int, kind: int = fcntl.LOCK_EX) -> bool | None:
     """Whether this process has the lock now; None on a file system that has no locks, where the lease alone decides."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:
@@ -161,21 +161,17 @@ def _try_lock(lock: int) -> bool | None:
     return True
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a process holds this lock now; needs no more than the right to read it."""
+def is_locked(path: Path) -> bool | None:
+    """Whether a process holds this lock now, None on a file system that has no locks; needs no more than the right to read."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks: nobody has this one
-        return False
+        got = _try_lock(handle, fcntl.LOCK_SH)
     finally:
         os.close(handle)
-    return False
+    return None if got is None else not got
 
 
 class Watch:

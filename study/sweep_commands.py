@@ -31,10 +31,10 @@ folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 def sweep_folder(path: Path) -> SweepFolder:
     """The sweep's folder, which may be that of a launch that has written nothing yet; raises InputError where there is none."""
     from study.folders.sweep import SweepFolder
-    from study.ownership import is_locked
+    from study.sweeping.locks import is_held
 
     folder = SweepFolder(path if path.name not in ("", "..") else path.resolve())
-    if not folder.sweep_file.exists() and not any(map(is_locked, (folder.lock_file, folder.scoring_lock_file))):
+    if not folder.sweep_file.exists() and not any(map(is_held, (folder.launching, folder.scoring))):
         raise InputError.at(str(path), f"is no sweep's folder (it holds no sweep.yaml); {_folder_meant(path)}")
     return folder
 

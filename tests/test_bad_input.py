@@ -545,7 +545,7 @@ def test_a_full_disk_is_told_with_the_file(arguments: list[str], file: str, here
     Path("x.yaml").write_text(GOOD)
     folder = sweep_folder(Path("results/x"))
     folder.run("0" * 16).write_config(cells(read_sweep(Path("x.yaml"))[0])[0].config)
-    folder.lock_file.touch()
+    folder.launching.lock_file.touch()
     with files_of_at_most(0):
         messages = refusal.of(*arguments)
     assert one(messages) == f"results/x/{file}: {os.strerror(errno.EFBIG)}"

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,12 +20,10 @@ from study.errors import OOM_EXIT, InputError
 from study.folders.metrics import newest_values
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
-from study.ownership import is_locked
 from study.records import counts_of
-from study.sweeping.coordinator import Coordinator, Progress, held
+from study.sweeping.coordinator import Coordinator, Progress
 from study.sweeping.deaths import CRASHES, KILLS
 from study.sweeping.plan import Plan
-from study.sweeping.status import status
 from study.sweeping.stopping import SAVE_SECONDS
 from tests.sweeps import RATES, record, sweep, sweep_values
 from tests.synthetic import add_run, run_config, sweep_folder
@@ -340,57 +335,3 @@ def test_a_sweep_whose_folder_is_moved_stops_and_makes_none_anew(tmp_path: Path,
     elsewhere.rename(results)
     run(tmp_path, FakeExecutor())
     assert states(tmp_path) == {"COMPLETED": 2}
-
-
-HOLDER = """
-import sys
-from pathlib import Path
-from study.folders.sweep import SweepFolder
-from study.sweeping.coordinator import held
-with held(SweepFolder(Path(sys.argv[1]))):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_second_launcher_is_told_who_runs_the_sweep_until_that_one_dies(tmp_path: Path) -> None:
-    folder = SweepFolder(tmp_path / "results" / "toy")
-    command = [sys.executable, "-c", HOLDER, str(folder.path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        told = f"is being run by process {holder.pid} on .* since 20.*: study stop {re.escape(str(folder.path))}$"
-        with pytest.raises(InputError, match=told), held(folder):
-            pytest.fail("held twice")
-        assert is_locked(folder.lock_file)
-        coordinated_by = status(folder).coordinator
-        assert coordinated_by is not None
-        assert coordinated_by["pid"] == holder.pid
-        holder.kill()
-    with held(folder):
-        assert is_locked(folder.lock_file)
-    assert not is_locked(folder.lock_file)
-    assert status(folder).coordinator is None
-
-
-def test_a_results_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("a file")
-    with pytest.raises(InputError, match="give another folder with --results"), held(SweepFolder(tmp_path / "results" / "toy")):
-        pytest.fail("held a file")
-
-
-def test_who_sees_a_launch_begin_can_stop_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An order that was left for one that was killed is gone by then, and no other is taken for it."""
-    folder = sweep_folder(tmp_path / "s")
-    folder.stop_file.write_text("left")
-    write = durable_files.write_atomically
-
-    def seen(path: Path, content: bytes) -> None:
-        write(path, content)
-        assert not folder.stop_file.exists()
-        folder.stop_file.write_text("now")
-
-    monkeypatch.setattr("study.sweeping.coordinator.write_atomically", seen)
-    with held(folder):
-        assert folder.stop_file.read_text() == "now"
-    assert not folder.stop_file.exists()

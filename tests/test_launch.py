@@ -208,7 +208,7 @@ def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpu
     tokens.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(tokens.with_name(f"{tokens.name}.lock")):  # as if somebody else were making the same tokens
         launcher = made.start(*LAUNCH)
-        until_in(launcher, made.folder.holder_file.exists, seconds=60)
+        until_in(launcher, made.folder.launching.holder_file.exists, seconds=60)
         state = json.loads(study("status", made.folder.path, "--json")[1])
         assert (state["coordinator"]["pid"], state["runs"]) == (launcher.pid, [])
         status, _, refused = study("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:])
@@ -255,12 +255,12 @@ def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
     asked = {"tasks": ["tasks/first.yaml"], "seeds": 1, "learning_rates": [1e-3], "epochs": [1], "knobs": {"max_length": 8}}
     write_sweep(made.path / "toy.yaml", corpus, **TUNED, downstream=asked)
     launcher = made.start(*LAUNCH)
-    until_in(launcher, made.folder.holder_file.exists, seconds=60)
+    until_in(launcher, made.folder.launching.holder_file.exists, seconds=60)
     assert study("stop", made.folder.path)[1] == "toy has stopped; the same command goes on from there\n"
     output, errors = launcher.communicate(timeout=60)
     assert (launcher.returncode, "Traceback" in output + errors) == (130, False)
     assert not [*made.folder.path.rglob("scores/*/record.json")]
-    assert not made.folder.stop_file.exists()
+    assert not made.folder.launching.stop_file.exists()
     told = made.study(*LAUNCH).stdout
     ended = "the runs have ended; next comes an answer without scores, and then the scores on tasks/first.yaml\n"
     assert [part.count("COMPLETED first") > 0 for part in told.split(ended)] == [False, True]

@@ -334,7 +334,7 @@ def test_a_cell_stays_the_same_where_its_corpus_moves() -> None:
         ("runs/r/record.json", lambda sweep: sweep.run("r").record(), "move it away to train the run again"),
         ("runs/r/attempts/0001.json", lambda sweep: pulse_of(sweep.run("r")), "once nobody trains the run"),
         ("cells.json", lambda sweep: sweep.cells(), "`study launch` writes it anew"),
-        (".coordinator.json", lambda sweep: sweep.holder(), "it only says who runs the sweep"),
+        (".coordinator.json", lambda sweep: sweep.launching.holder(), "it only says by whom the sweep is run"),
     ],
 )
 def test_a_damaged_file_is_named_with_what_to_do(

@@ -36,7 +36,7 @@ from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.job import BaselineJob, Job, make_baselines, score
-from study.scoring.launch import Scored, Target, at_best_knobs, held, names_of, slots_for, target
+from study.scoring.launch import Scored, Target, at_best_knobs, names_of, slots_for, target
 from study.scoring.planning import Subject, missing_baselines, subjects
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
@@ -44,8 +44,8 @@ from study.scoring.report import _baselines, rows
 from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
 from study.scoring.training import task_model
 from study.scoring.workers import Workers, work
-from study.sweeping.coordinator import held as launch_held
 from study.sweeping.executors.slots import Slot
+from study.sweeping.locks import held
 from study.sweeping.resources import Resources
 from study.sweeping.status import status
 from study.sweeping.steering import exclude, include, stop
@@ -601,16 +601,16 @@ def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, m
         if not teller.is_alive():
             teller.start()
         end = time.monotonic() + 60
-        while not folder.scoring_stop_file.exists() and time.monotonic() < end:
+        while not folder.scoring.stop_file.exists() and time.monotonic() < end:
             time.sleep(0.01)
 
-    with pytest.raises(KeyboardInterrupt), held(folder):
+    with pytest.raises(KeyboardInterrupt), held(folder.scoring):
         coordinator_of(subject, asked).run(Fake(lambda _: 0.5), refresh, 0.01)
     teller.join()
     assert (told, made) == ([True], ["interrupt"])
-    folder.scoring_stop_file.write_text("{}")  # whoever was asked was killed
-    folder.stop_file.write_text("{}")  # the same of a launch
-    with held(folder):
+    folder.scoring.stop_file.write_text("{}")  # whoever was asked was killed
+    folder.launching.stop_file.write_text("{}")  # the same of a launch
+    with held(folder.scoring):
         coordinator_of(subject, asked).run(Fake(lambda _: 0.5), lambda _: None, 0.01)
     assert len(scores_of(subject.run.folder)) == 3
     assert not stop(folder)
@@ -618,10 +618,10 @@ def test_scores_that_are_being_made_are_stopped_from_outside(subject: Subject, m
 
 def test_a_lock_that_scoring_waits_for_in_vain_is_not_told_as_another_scorer(subject: Subject) -> None:
     folder = SweepFolder.of(subject.run.folder)
-    with pytest.raises(Timeout), held(folder):
+    with pytest.raises(Timeout), held(folder.scoring):
         raise Timeout("a lock of the cache")
-    with held(folder), pytest.raises(InputError, match="is being scored by another process; wait for it, or stop it"):
-        held(folder).__enter__()
+    with held(folder.scoring), pytest.raises(InputError, match=r"is being scored by process .*; wait for it, or stop it"):
+        held(folder.scoring).__enter__()
 
 
 def test_scoring_stops_where_its_sweep_is_moved_and_makes_no_folder_anew(
@@ -647,17 +647,17 @@ def test_scores_that_are_there_are_those_asked_for(subject: Subject) -> None:
 
 def test_an_order_to_a_launch_is_one_to_its_scores(subject: Subject) -> None:
     asked, folder, fake = Downstream.parse({"tasks": [subject.name]}), SweepFolder.of(subject.run.folder), Fake(lambda _: 0.5)
-    with launch_held(folder):
+    with held(folder.launching):
         assert not status(folder).scored
-        folder.stop_file.write_text("{}")  # given while nothing is scored yet
-        with held(folder):
+        folder.launching.stop_file.write_text("{}")  # given while nothing is scored yet
+        with held(folder.scoring):
             title = str(status_table(status(folder)).title)
             assert "run by process" in title
             assert title.endswith("being scored")
             with pytest.raises(KeyboardInterrupt):
                 coordinator_of(subject, asked).run(fake, lambda _: None, 0.01)
     assert fake.submitted == []
-    assert not folder.stop_file.exists()
+    assert not folder.launching.stop_file.exists()
 
 
 @pytest.mark.parametrize(("seeds", "chosen"), [(3, 1e-3), (4, 3e-4)])

@@ -229,7 +229,7 @@ def test_of_sweeps_that_retry_one_run_at_one_moment_one_does(tmp_path: Path, mon
         return found
 
     monkeypatch.setattr("study.sweeping.steering._failed", failed_together)
-    monkeypatch.setattr("study.sweeping.coordinator.LOCK_SECONDS", 30)
+    monkeypatch.setattr("study.sweeping.locks.LOCK_SECONDS", 30)
     with ThreadPoolExecutor(len(folders)) as threads:
         retried = [*threads.map(retry, folders)]
     assert sorted(map(len, retried)) == [0, 0, 1]
@@ -240,16 +240,16 @@ def test_of_sweeps_that_retry_one_run_at_one_moment_one_does(tmp_path: Path, mon
 
 @pytest.mark.parametrize(
     ("lock", "message"),
-    [("lock_file", r"two: is being run by process"), ("scoring_lock_file", "is also in two, which is being scored")],
+    [("launching", r"two: is being run by process"), ("scoring", "is also in two, which is being scored")],
 )
 def test_a_retry_takes_no_record_from_another_sweep_that_is_busy(tmp_path: Path, lock: str, message: str) -> None:
     one, two = failed_in(tmp_path, "one", "two")
     (failed,) = one.records()
-    with FileLock(getattr(two, lock)), pytest.raises(InputError, match=message):
+    with FileLock(getattr(two, lock).lock_file), pytest.raises(InputError, match=message):
         retry(one)
     assert (one.records(), two.records()) == ([failed], [failed])
     two.run(failed.run_id).record_file.unlink()
-    with FileLock(getattr(two, lock)):
+    with FileLock(getattr(two, lock).lock_file):
         assert len(retry(one)) == 1, "of another that has no such record it takes nothing"
 
 

@@ -26,9 +26,10 @@ from study.naming import subject
 from study.ownership import Attempt, turn
 from study.records import FOREIGN, ledger
 from study.scoring.launch import target
-from study.sweeping.coordinator import Progress, held
+from study.sweeping.coordinator import Progress
 from study.sweeping.display import ended_line
 from study.sweeping.liveness import Signs, seconds_per_row, signs_of
+from study.sweeping.locks import held
 from study.sweeping.plan import cells
 from study.sweeping.status import RunStatus, SweepStatus, status
 from study.sweeping.steering import exclude, include, retry, stop
@@ -88,7 +89,7 @@ def test_a_sweep_that_is_being_run_is_not_told_to_retry(tmp_path: Path) -> None:
     ready = threading.Event()
 
     def hold() -> None:
-        with held(sweep_at(tmp_path)):
+        with held(sweep_at(tmp_path).launching):
             ready.set()
             done.wait()
 
@@ -111,21 +112,21 @@ def test_stop_lets_the_runs_save_wherever_the_coordinator_is(tmp_path: Path) -> 
         if len(progress.running) == 2 and not teller.is_alive():
             teller.start()
 
-    with pytest.raises(KeyboardInterrupt), held(folder):
+    with pytest.raises(KeyboardInterrupt), held(folder.launching):
         coordinator(tmp_path).run(executor, refresh, refresh_seconds=10)
     teller.join()
     assert told == [True]
     assert executor.told == ["interrupt", "kill"]
-    assert not folder.stop_file.exists()
+    assert not folder.launching.stop_file.exists()
     assert len(run(tmp_path, FakeExecutor()).ended) == 2
 
 
 def test_an_order_to_stop_that_nobody_took_is_not_for_the_next_launch(tmp_path: Path) -> None:
     folder = sweep_at(tmp_path)
     folder.path.mkdir(parents=True)
-    folder.stop_file.write_text("{}")  # its coordinator was killed
-    with held(folder):
-        assert not folder.stop_file.exists()
+    folder.launching.stop_file.write_text("{}")  # its coordinator was killed
+    with held(folder.launching):
+        assert not folder.launching.stop_file.exists()
 
 
 def test_an_excluded_run_is_left_out_everywhere_and_its_record_stands(tmp_path: Path) -> None:
@@ -423,14 +424,14 @@ def test_status_says_what_is_spent_and_left_and_which_run_is_best(tmp_path: Path
         assert "Spent: 1e+06 FLOPs (train_flops); left:" in printed
         assert watched(state, 5).renderables
     assert status(folder).counts == {"stopped": 1}
-    with held(folder):
+    with held(folder.launching):
         assert status(folder).counts == {"waiting": 1}, "whoever launched the sweep goes on with it"
     wider = SHALLOW_AND_DEEP | {"shapes": {"grid": {"depth": [1, 3]}}}  # what was begun of depth 2 is no part of this
     folder.sweep_file.write_text(yaml.safe_dump(sweep_values(CORPUS, **wider)))
     planned = [cell.config for cell in cells(sweep(CORPUS, **wider))]
     total = sum(config.flops_per_token["train_flops"] * config.tokens for config in planned)
     assert status(folder).remaining_flops == pytest.approx(total, rel=1e-12)
-    with held(folder):
+    with held(folder.launching):
         assert [one.state for one in status(folder).runs if one.reason == FOREIGN] == ["stopped"], "no launch goes on with it"
 
 

@@ -16,7 +16,7 @@ from study.errors import InputError
 from study.folders.run import RunFolder, Trunk
 from study.folders.sweep import SweepFolder
 from study.folders.work import checkpoint_name
-from study.sweeping.coordinator import held
+from study.sweeping.locks import held
 from study.sweeping.sharing import SharedRuns
 from study.sweeping.status import status
 from study.sweeping.steering import include
@@ -72,12 +72,12 @@ def test_a_hash_that_the_cache_forgets_is_found_anew(tmp_path: Path, takes: Take
 
 
 def test_a_sweep_that_ends_while_it_is_looked_at(tmp_path: Path, takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("study.sweeping.coordinator.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("study.sweeping.locks.LOCK_SECONDS", 0.0)
     folder = SweepFolder(tmp_path / "toy")
-    with held(folder):
-        takes(folder.holder_file)
+    with held(folder.launching):
+        takes(folder.launching.holder_file)
         status(folder)
-        with pytest.raises(InputError, match="is being run by process"), held(folder):
+        with pytest.raises(InputError, match="is being run by process"), held(folder.launching):
             pytest.fail("held twice")
 
 

@@ -21,8 +21,9 @@ from study.folders.sweep import SweepFolder
 from study.ownership import Attempt, turn
 from study.records import RunRecord
 from study.sweeping.bill import bill
-from study.sweeping.coordinator import Coordinator, held
+from study.sweeping.coordinator import Coordinator
 from study.sweeping.executors.slots import Slot
+from study.sweeping.locks import held
 from study.sweeping.plan import Plan, cells
 from study.sweeping.status import status
 from study.sweeping.trunks import Trunks, adopt, families
@@ -225,7 +226,7 @@ def test_states_of_runs_that_another_running_sweep_shares_are_left_to_it(running
         run.write_config(cell.config)
         run.file_record(record(cell.config, run_id=run.run_id))
     other.run(shared.run_id).write_config(planned[0].config)
-    with held(other) if running else nullcontext():
+    with held(other.launching) if running else nullcontext():
         trunks.tidy(folder)
     assert not own.branch(14).exists()
     assert shared.branch(14).exists() is running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,34 @@ LEAST_OF_ID = 4
 """How many characters of a run's id may name it."""
 
 
+@dataclass(frozen=True)
+class LockFiles:
+    """The files of a lock of a sweep, in its folder; `what` says in words what its holder does with the sweep."""
+
+    folder: Path
+    name: str
+    what: str
+
+    @property
+    def lock_file(self) -> Path:
+        """The lock itself."""
+        return self.folder / f".{self.name}.lock"
+
+    @property
+    def holder_file(self) -> Path:
+        """Who holds it, for the message to whoever else wants it."""
+        return self.folder / f".{self.name}.json"
+
+    @property
+    def stop_file(self) -> Path:
+        """There where a person asks its holder to stop."""
+        return self.folder / f".{self.name}.stop"
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who has the lock, None where whoever has it has not said so yet, or does not any more."""
+        return json_of(self.holder_file, dict, f"remove it; it only says by whom the sweep is {self.what}")
+
+
 class SweepFolder(Folder):
     """The files of one sweep under `results/`, by name."""
 
@@ -28,20 +57,10 @@ class SweepFolder(Folder):
     """The resolved sweep as it was launched."""
     cells_file = Inside("cells.json")
     """The ids of the cells of the sweep as launched, of a search those of the points in its space that it has asked."""
-    lock_file = Inside(".coordinator.lock")
-    """The lock that the sweep's coordinator holds."""
-    holder_file = Inside(".coordinator.json")
-    """Who holds the lock, for the message to a second launcher."""
-    stop_file = Inside(".coordinator.stop")
-    """There where a person asks whoever holds the lock to stop."""
     ledger_file = Inside("ledger.parquet")
     """All records as a table."""
     scores_file = Inside("scores.parquet")
     """All downstream scores at their chosen knobs as a table."""
-    scoring_lock_file = Inside(".scoring.lock")
-    """The lock that whoever makes downstream scores of the sweep holds."""
-    scoring_stop_file = Inside(".scoring.stop")
-    """There where a person asks whoever holds that lock to stop."""
     baselines = Inside("baselines")
     """The folder of what downstream tasks give without an encoder."""
     fits = Inside("fits")
@@ -62,6 +81,16 @@ class SweepFolder(Folder):
     def name(self) -> str:
         """The sweep's name, which names the folder."""
         return self.path.name
+
+    @property
+    def launching(self) -> LockFiles:
+        """The lock that whoever launches the sweep holds."""
+        return LockFiles(self.path, "coordinator", "run")
+
+    @property
+    def scoring(self) -> LockFiles:
+        """The lock that whoever makes downstream scores of the sweep holds."""
+        return LockFiles(self.path, "scoring", "scored")
 
     @property
     def homes(self) -> Path:
@@ -131,10 +160,6 @@ class SweepFolder(Folder):
     def cells(self) -> frozenset[str]:
         """The ids of the cells of the sweep as launched."""
         return frozenset(map(str, json_of(self.cells_file, list, "the next `study launch` writes it anew") or ()))
-
-    def holder(self) -> dict[str, Any] | None:
-        """Who has the lock, None where whoever has it has not said so yet, or does not any more."""
-        return json_of(self.holder_file, dict, "remove it; it only says who runs the sweep")
 
     def read_ledger(self) -> pd.DataFrame:
         """The ledger as last written."""

@@ -10,12 +10,12 @@ from typing import Protocol
 
 from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.folders.sweep import SweepFolder
-from study.ownership import is_locked
 from study.records import timestamp
 from study.score_records import ScoreRecord, scores_of
 from study.scoring.job import BaselineJob, Job
 from study.scoring.planning import Subject, wanted
 from study.sweeping.deaths import how_ended
+from study.sweeping.locks import is_held
 from study.sweeping.stopping import save_and_stop, see, sigterm_interrupts
 
 ATTEMPTS = 3
@@ -102,8 +102,8 @@ class Coordinator:
 
     def _is_to_stop(self) -> bool:
         """Whether a person has asked it to stop, or has asked a launch of the sweep, which may be what scores it."""
-        launch_is_to = is_locked(self.sweep.lock_file) and self.sweep.stop_file.exists()
-        return launch_is_to or self.sweep.scoring_stop_file.exists()
+        launch_is_to = self.sweep.launching.stop_file.exists() and is_held(self.sweep.launching)
+        return launch_is_to or self.sweep.scoring.stop_file.exists()
 
     def _submit(self, executor: Executor, futures: dict[Future[int], Job | BaselineJob]) -> None:
         free = executor.free  # read once: workers end at any time

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from study.config import RunConfig
@@ -18,7 +16,6 @@ from study.errors import InputError, Problem, of_each, told_together
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.grouping import grouped
-from study.paths import pasted
 from study.quantities import count_text
 from study.records import RunRecord, cell_of, ledger
 from study.score_config import GRID, Downstream
@@ -30,14 +27,12 @@ from study.scoring.pretrained import Pretrained
 from study.scoring.task_inputs import subset
 from study.scoring.workers import Workers
 from study.sweeping.executors.slots import Slot, local_slots
+from study.sweeping.locks import held
 from study.sweeping.resources import Resources
 from study.sweeping.stopping import preparing
 from study.tasks.examples import TaskData
 from study.tasks.loading import load_task
 from study.tuned_values import standing, telling_seeds
-
-LOCK_SECONDS = 1.0
-"""How long a second launcher of scores waits for the first."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +173,8 @@ def score_all(path: Path, downstream: Downstream, resources: Resources, console:
     """
     asked = target(path)
     lengths = [partial(run.max_length, downstream.knobs.max_length) for run in asked.runs]
-    with held(asked.sweep):
-        with preparing(asked.sweep.scoring_stop_file):
+    with held(asked.sweep.scoring):
+        with preparing(asked.sweep.scoring.stop_file):
             tasks = told_together(partial(load_tasks, downstream), *lengths)
             found = subjects(asked.runs, asked.sweep.name, tasks, downstream)
             _check_grid(downstream, found)
@@ -210,20 +205,3 @@ def slots_for(scores: int, resources: Resources) -> list[Slot]:
     if slots[0].device == "cuda" or resources.slots_per_device is not None:
         return slots
     return local_slots(resources.device, max(1, min(scores, len(slots))), 1)
-
-
-@contextmanager
-def held(sweep: SweepFolder) -> Iterator[None]:
-    """Hold the lock of a sweep's scores, which the kernel lets go of when the process dies."""
-    lock = FileLock(sweep.scoring_lock_file, timeout=LOCK_SECONDS)
-    try:
-        lock.acquire()
-    except Timeout:
-        message = f"is being scored by another process; wait for it, or stop it: study stop {pasted(sweep.path)}"
-        raise InputError.at(str(sweep.path), message) from None
-    try:
-        sweep.scoring_stop_file.unlink(missing_ok=True)  # left for a scorer that was killed
-        yield
-    finally:
-        sweep.scoring_stop_file.unlink(missing_ok=True)
-        lock.release()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import platform
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
-from filelock import FileLock, Timeout
 
 from study import garbage
 from study.config import RunConfig
@@ -26,7 +23,6 @@ from study.folders.metrics import newest_values
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.named_records import teacher_architecture
-from study.paths import pasted
 from study.records import RunRecord, cell_of, counts_of, timestamp
 from study.sweeping.deaths import Deaths, GivenUp
 from study.sweeping.plan import Plan
@@ -37,9 +33,6 @@ from study.sweeping.trunks import Trunks
 
 if TYPE_CHECKING:
     from study.sweeping.pruning import Pruning
-
-LOCK_SECONDS = 1.0
-"""How long a launcher tries to get the sweep's lock, which `study status` holds for an instant to see whether it is free."""
 
 LOOK_SECONDS = 1.0
 """How often it is asked whether others still train the runs that this sweep wants too."""
@@ -85,50 +78,6 @@ class Progress:
     held: dict[str, tuple[RunConfig, str]] = field(default_factory=dict)
     """Runs that other processes train, and who."""
     waiting: int = 0
-
-
-@contextmanager
-def held(folder: SweepFolder) -> Iterator[None]:
-    """Hold the sweep's lock; raises InputError naming the holder where another launcher has it.
-
-    Folders that were made for it, and in which nothing was written meanwhile, are removed again.
-    """
-    lock = FileLock(folder.lock_file, timeout=LOCK_SECONDS)
-    made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
-    try:
-        _acquire(lock, folder)
-    except Timeout:
-        holder = folder.holder() or {}
-        who = f"process {holder.get('pid', '?')} on {holder.get('hostname', '?')} since {holder.get('since', '?')}"
-        remedy = f"wait for it, or stop it: study stop {pasted(folder.path)}"
-        raise InputError.at(str(folder.path), f"is being run by {who}; {remedy}") from None
-    except OSError as error:
-        remedy = "give another folder with --results"
-        raise InputError.at(str(folder.path), f"cannot be written: {error.strerror}; {remedy}") from None
-    try:
-        folder.stop_file.unlink(missing_ok=True)  # left for a holder that was killed; who sees this one may order it to stop
-        holder = {"pid": os.getpid(), "hostname": platform.node(), "since": timestamp()}
-        write_atomically(folder.holder_file, json.dumps(holder).encode())
-        yield
-    finally:
-        for file in (folder.holder_file, folder.stop_file):
-            file.unlink(missing_ok=True)
-        with suppress(OSError):  # somebody else has use for a folder, or has removed one
-            if made and [*folder.path.iterdir()] == [folder.lock_file]:
-                folder.lock_file.unlink()
-                for path in made:
-                    path.rmdir()
-        lock.release()
-
-
-def _acquire(lock: FileLock, folder: SweepFolder) -> None:
-    """Hold the lock by the file that is there: whoever held it before may have removed that with its folder."""
-    while True:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-        if folder.lock_file.exists():
-            return
-        lock.release()
 
 
 class Coordinator:
@@ -212,7 +161,7 @@ class Coordinator:
                         return
                     for future in _taken(ended, refresh_seconds):
                         self._ended(futures.pop(future), future.result())
-                    if self.folder.stop_file.exists():
+                    if self.folder.launching.stop_file.exists():
                         raise KeyboardInterrupt
             except KeyboardInterrupt:
                 self._stop(executor, futures)

@@ -21,10 +21,11 @@ from study.memory import AskedPrecision, Device, Precision
 from study.quantities import count_text
 from study.schema import flatten
 from study.sweeping.bill import Bill, bill
-from study.sweeping.coordinator import Coordinator, held
+from study.sweeping.coordinator import Coordinator
 from study.sweeping.display import LaunchDisplay
 from study.sweeping.executors.choosing import executor_of, slots_of
 from study.sweeping.executors.slots import Slot, sharing_note
+from study.sweeping.locks import held
 from study.sweeping.mirror_process import MirrorProcess
 from study.sweeping.plan import Plan
 from study.sweeping.resources import Resources
@@ -170,8 +171,8 @@ def launched(
     billed = _bill(planned, folder, resources, slots, *checks)
     for note in (*cost_lines(billed), *filter(None, [sharing_note(slots)])):
         say(console, note)
-    with held(folder):
-        with preparing(folder.stop_file):
+    with held(folder.launching):
+        with preparing(folder.launching.stop_file):
             data = prepare(spec.data, progress=True)
             _check_trained_runs(planned, folder, data)
         for note in filter(None, (_passes(planned, data), spec.data.tokenizer.unread(data.facts.unknown_share))):

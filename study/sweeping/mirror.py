@@ -65,7 +65,7 @@ def mirror_sweep(
     one a minute to end.
     """
     logging.getLogger("wandb").propagate = False  # it writes each run's debug.log, every record at INFO
-    lock = FileLock(folder.lock_file.with_name(".mirror.lock"), timeout=0 if stop is None else LOCK_SECONDS)
+    lock = FileLock(folder.path / ".mirror.lock", timeout=0 if stop is None else LOCK_SECONDS)
     try:
         mode = tracking_mode()
         if mode == "disabled":

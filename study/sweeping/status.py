@@ -11,11 +11,12 @@ from study.errors import InputError
 from study.folders.metrics import newest_values
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
-from study.ownership import is_locked, is_trained
+from study.ownership import is_trained
 from study.records import FOREIGN, RunRecord, State, validation_of
 from study.sweeping.bill import Bill, bill
 from study.sweeping.executors.slots import Slot
 from study.sweeping.liveness import Signs, signs_of
+from study.sweeping.locks import is_held
 from study.sweeping.plan import Plan
 from study.sweeping.sweep_files import parse_sweep
 
@@ -167,13 +168,13 @@ class _Seen:
 
 def status(folder: SweepFolder) -> SweepStatus:
     """Read where a sweep and its runs are."""
-    coordinator = folder.holder() if is_locked(folder.lock_file) else None
+    coordinator = folder.launching.holder() if is_held(folder.launching) else None
     varied = _varied(folder)
     seen = sorted((_seen(folder, run) for run in folder.runs()), key=lambda one: _in_order(one.config, varied))
     now = _now(folder, [one.record for one in seen if one.record is not None])
     idle = "waiting" if coordinator is not None else "stopped"
     runs = tuple(_run_status(one, varied, idle, now is not None and not now.plan.holds(one.config)) for one in seen)
-    scored = is_locked(folder.scoring_lock_file)
+    scored = is_held(folder.scoring)
     if now is None:
         return SweepStatus(folder.name, coordinator, runs, scored=scored)
     begun_flops = sum(run.train_flops for run in runs if run.state not in get_args(State) and run.reason != FOREIGN)

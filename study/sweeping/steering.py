@@ -16,9 +16,8 @@ from study.durable_files import write_atomically
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import LEAST_OF_ID, SweepFolder, runs_of_id
-from study.ownership import is_locked
 from study.records import RETRIED, RunRecord, timestamp
-from study.sweeping.coordinator import held
+from study.sweeping.locks import held, is_held
 from study.sweeping.stopping import SAVE_SECONDS
 
 _KEPT = ("COMPLETED", "PRUNED")
@@ -45,17 +44,15 @@ def stop(folder: SweepFolder) -> bool:
 
     Raises InputError where it has not stopped in time.
     """
-    orders = {folder.lock_file: folder.stop_file, folder.scoring_lock_file: folder.scoring_stop_file}
-    locked = [*filter(is_locked, orders)]
-    for lock in locked:
-        write_atomically(orders[lock], json.dumps(_signed({})).encode())
+    asked = [*filter(is_held, (folder.launching, folder.scoring))]
+    for lock in asked:
+        write_atomically(lock.stop_file, json.dumps(_signed({})).encode())
     end = time.monotonic() + STOP_SECONDS
-    while any(map(is_locked, locked)):
+    while going_on := [*filter(is_held, asked)]:
         if time.monotonic() > end:
-            holder = f"; see {folder.holder_file}" if is_locked(folder.lock_file) else ""
-            raise InputError.at(str(folder.path), f"has not stopped within {STOP_SECONDS:.0f} s{holder}")
+            raise InputError.at(str(folder.path), f"has not stopped within {STOP_SECONDS:.0f} s; see {going_on[0].holder_file}")
         time.sleep(POLL_SECONDS)
-    return bool(locked)
+    return bool(asked)
 
 
 def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
@@ -70,7 +67,7 @@ def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
     sharing = _sharing(siblings, _failed(folder, run_ids))
     with ExitStack() as locks:
         for sweep in sorted((folder, *sharing), key=lambda sweep: sweep.path):  # so that no two wait for one another
-            locks.enter_context(held(sweep))
+            locks.enter_context(held(sweep.launching))
         failed = _failed(folder, run_ids)  # another retry may have been first
         return [_put_aside(folder, siblings, run_id, record) for run_id, record in failed.items()]
 
@@ -87,7 +84,7 @@ def _sharing(siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -
             raise InputError.at(run_id, f"is used by {sibling.name}, where nobody excluded it; exclude it there too, by its id")
         if not _gives_back(there):
             continue
-        if is_locked(sibling.scoring_lock_file):
+        if is_held(sibling.scoring):
             raise InputError.at(run_id, f"is also in {sibling.name}, which is being scored; wait for that, or stop it")
         sharing[sibling.path] = sibling
     return [*sharing.values()]

@@ -19,9 +19,9 @@ from study.folders.run import Orders, RunFolder, Trunk
 from study.folders.sweep import SweepFolder
 from study.folders.work import checkpoints_in, step_of
 from study.grouping import grouped
-from study.ownership import is_locked
 from study.records import RunRecord
 from study.sweeping.cell import Cell, family_of
+from study.sweeping.locks import is_held
 
 
 class Trunks:
@@ -105,7 +105,7 @@ class Trunks:
 
 def _is_being_trained(sweep: SweepFolder) -> bool:
     """Whether somebody runs a sweep, and has runs of it still to train."""
-    return is_locked(sweep.lock_file) and any(not run.record_file.exists() for run in sweep.runs())
+    return is_held(sweep.launching) and any(not run.record_file.exists() for run in sweep.runs())
 
 
 def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:

@@ -1,0 +1,119 @@
+"""One process at a time launches a sweep, and one scores it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from study import durable_files
+from study.errors import InputError
+from study.folders.sweep import SweepFolder
+from study.sweeping.locks import held, is_held
+from study.sweeping.status import status
+from study.sweeping.steering import stop
+from tests.synthetic import sweep_folder
+
+HOLDER = """
+import sys
+from pathlib import Path
+from study.folders.sweep import SweepFolder
+from study.sweeping.locks import held
+with held(SweepFolder(Path(sys.argv[1])).launching):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_launcher_is_told_who_runs_the_sweep_until_that_one_dies(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "results" / "toy")
+    command = [sys.executable, "-c", HOLDER, str(folder.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        told = f"is being run by process {holder.pid} on .* since 20.*: study stop {re.escape(str(folder.path))}$"
+        with pytest.raises(InputError, match=told), held(folder.launching):
+            pytest.fail("held twice")
+        assert is_held(folder.launching)
+        coordinated_by = status(folder).coordinator
+        assert coordinated_by is not None
+        assert coordinated_by["pid"] == holder.pid
+        holder.kill()
+    with held(folder.launching):
+        assert is_held(folder.launching)
+    assert not is_held(folder.launching)
+    assert status(folder).coordinator is None
+
+
+def test_a_results_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    folder = SweepFolder(tmp_path / "results" / "toy")
+    with pytest.raises(InputError, match=r"cannot be written: .*; use a folder that can"), held(folder.launching):
+        pytest.fail("held a file")
+
+
+def test_who_sees_a_launch_begin_can_stop_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order that was left for one that was killed is gone by then, and no other is taken for it."""
+    folder = sweep_folder(tmp_path / "s")
+    folder.launching.stop_file.write_text("left")
+    write = durable_files.write_atomically
+
+    def seen(path: Path, content: bytes) -> None:
+        write(path, content)
+        assert not folder.launching.stop_file.exists()
+        folder.launching.stop_file.write_text("now")
+
+    monkeypatch.setattr("study.sweeping.locks.write_atomically", seen)
+    with held(folder.launching):
+        assert folder.launching.stop_file.read_text() == "now"
+    assert not folder.launching.stop_file.exists()
+
+
+@pytest.fixture
+def without_flock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that has no flock, as some of Lustre."""
+
+    def missing(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+
+
+@pytest.mark.usefixtures("without_flock")
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_where_there_is_no_flock_a_sweep_that_is_held_is_seen_and_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("study.sweeping.steering.STOP_SECONDS", 0.0)
+    folder = sweep_folder(tmp_path / "s")
+    for lock, what in ((folder.launching, "run"), (folder.scoring, "scored")):
+        assert not is_held(lock)
+        with held(lock):
+            assert is_held(lock)
+            assert (status(folder).coordinator is not None, status(folder).scored) == (what == "run", what == "scored")
+            with pytest.raises(InputError, match=rf"has not stopped within 0 s; see {re.escape(str(lock.holder_file))}"):
+                stop(folder)
+            assert lock.stop_file.exists()
+            with pytest.raises(InputError, match=f"is being {what} by process {os.getpid()} on "):
+                held(lock).__enter__()
+        assert not is_held(lock)
+    assert not stop(folder)
+
+
+@pytest.mark.usefixtures("without_flock")
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_where_there_is_no_flock_a_holder_that_died_elsewhere_is_told_with_the_file_to_remove(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    (lock := folder.launching).lock_file.write_text("1\nelsewhere\n")
+    assert is_held(lock)
+    with pytest.raises(InputError, match=rf"; if it has died, remove {re.escape(str(lock.lock_file))}$"):
+        held(lock).__enter__()
+    lock.lock_file.unlink()
+    with held(lock):
+        assert is_held(lock)
