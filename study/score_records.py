@@ -4,6 +4,7 @@ results/<sweep>/
     runs/<run id>/scores/<score id>/
         config.json             written first
         metrics.jsonl           one line a logged step, during
+        attempts/               one file a start, and the record of each that was tried again
         checkpoints/            kept until the score is completed
         record.json             written last, once
     baselines/<task>-<fingerprint>.json    what needs no encoder: the majority class, a bag of words

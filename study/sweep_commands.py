@@ -30,13 +30,19 @@ folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 
 def sweep_folder(path: Path) -> SweepFolder:
     """The sweep's folder, which may be that of a launch that has written nothing yet; raises InputError where there is none."""
-    from study.folders.sweep import SweepFolder
     from study.sweeping.locks import is_held
 
-    folder = SweepFolder(path if path.name not in ("", "..") else path.resolve())
+    folder = _folder(path)
     if not folder.sweep_file.exists() and not any(map(is_held, (folder.launching, folder.scoring))):
         raise InputError.at(str(path), f"is no sweep's folder (it holds no sweep.yaml); {_folder_meant(path)}")
     return folder
+
+
+def _folder(path: Path) -> SweepFolder:
+    """The folder at a path, which has a name also where the path ends in none."""
+    from study.folders.sweep import SweepFolder
+
+    return SweepFolder(path if path.name not in ("", "..") else path.resolve())
 
 
 def _folder_meant(path: Path) -> str:
@@ -266,28 +272,35 @@ def stop(folder: Path, as_json: bool) -> None:
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @as_json
 def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
-    """Have failed runs tried again by the next launch.
+    """Have failed runs and scores tried again.
 
-    All that FAILED, were HUNG or met OOM, or the RUNs that are named. They go on from their last checkpoint. A run that was
-    excluded can be named too, and is trained anew. What was recorded is kept among each run's past attempts.
+    By the next launch, or study score: all that FAILED, were HUNG or met OOM, or those of the RUNs that are named. They go on
+    from their last checkpoint. A run that was excluded can be named too, and is trained anew. What was recorded is kept among
+    the past attempts of each.
     """
     from dataclasses import asdict
 
     from study.quantities import plural
-    from study.sweeping.steering import retry as retry_runs
+    from study.sweeping.steering import retry as retry_failed
     from study.terminal import printable
 
-    sweep = sweep_folder(folder)
-    retried = retry_runs(sweep, runs)
+    sweep = _folder(folder)
+    if not sweep.runs():  # an encoder that was imported has scores and no sweep.yaml
+        sweep = sweep_folder(folder)
+    retried = retry_failed(sweep, runs)
     if as_json:
         click.echo(json.dumps({"sweep": sweep.name, "retried": [asdict(run) for run in retried]}, indent=1))
         return
-    for run in retried:
-        click.echo(f"{run.run_id} was {run.state}: {printable(run.reason or '')}")
-    if retried:
-        click.echo(f"{plural(len(retried), 'run')} will be tried again by the next launch of {sweep.name}")
-    else:
-        click.echo(f"no run of {sweep.name} FAILED, was HUNG or met OOM; others are tried again where they are named")
+    for one in retried:
+        click.echo(printable(f"{f'{one.task} of ' if one.task else ''}{one.run_id} was {one.state}: {one.reason or ''}"))
+    scores = sum(one.task is not None for one in retried)
+    if count := len(retried) - scores:
+        click.echo(f"{plural(count, 'run')} will be tried again by the next launch of {sweep.name}")
+    if scores:
+        by = f"the next study score, or launch that scores, of {sweep.name}"
+        click.echo(f"{plural(scores, 'score')} will be tried again by {by}")
+    if not retried:
+        click.echo(f"nothing of {sweep.name} FAILED, was HUNG or met OOM; other runs are tried again where they are named")
 
 
 @click.command()

@@ -31,7 +31,7 @@ from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.score_config import Downstream, ScoreConfig
 from study.score_noise import noise_of_seeds
-from study.score_records import ScoreRecord, baseline, file_baseline, scores_of
+from study.score_records import ScoreRecord, baseline, file_baseline, score_folder, scores_of
 from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
@@ -40,7 +40,7 @@ from study.scoring.launch import Scored, Target, at_best_knobs, names_of, slots_
 from study.scoring.planning import Subject, missing_baselines, subjects
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
-from study.scoring.report import _baselines, rows
+from study.scoring.report import _baselines, _failures, rows
 from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
 from study.scoring.training import task_model
 from study.scoring.workers import Workers, work
@@ -48,7 +48,7 @@ from study.sweeping.executors.slots import Slot
 from study.sweeping.locks import held
 from study.sweeping.resources import Resources
 from study.sweeping.status import status
-from study.sweeping.steering import exclude, include, stop
+from study.sweeping.steering import exclude, include, retry, stop
 from study.sweeping.tables import status_table
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
@@ -735,6 +735,33 @@ def test_a_score_whose_worker_dies_again_and_again_is_filed_as_failed(subject: S
     assert record.state == "FAILED"
     assert record.reason is not None
     assert f"{ATTEMPTS} times, the last time with signal SIGKILL" in record.reason
+
+
+def test_a_failed_score_is_tried_again_as_a_failed_run_is(subject: Subject, study: Any) -> None:
+    """Also of an encoder that was imported, whose folder has no sweep.yaml; what diverged waits until its run is named."""
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4, 2e-4]})
+    folder, run = SweepFolder.of(subject.run.folder), subject.run.folder
+    coordinator_of(subject, asked).run(Fake(None, iter([-9] * 9)), lambda _: None, 0.01)
+    (_, diverged), dead = scores_of(run), {score.score_id for score in scores_of(run)}
+    score_folder(run, diverged.score_id).record_file.unlink()
+    score_folder(run, diverged.score_id).file_score(diverged.model_copy(update={"state": "DIVERGED"}))
+    assert _failures(scores_of(run), folder)[-1].endswith(f": study retry {folder.path}")
+    with held(folder.scoring):
+        assert "is being scored by process" in study("retry", folder.path)[2]
+    code, out, _ = study("retry", folder.path)
+    (told, then), (again,) = out.splitlines(), dead - {diverged.score_id}
+    assert code == 0
+    assert told.startswith(f"first of {run.run_id} was FAILED: its worker ended without a record")
+    assert then == f"1 score will be tried again by the next study score, or launch that scores, of {folder.name}"
+    assert [score.score_id for score in scores_of(run)] == [diverged.score_id]
+    assert len([*score_folder(run, again).path.glob("attempts/*.record.json")]) == 1
+    made = Fake(lambda _: 0.5)
+    coordinator_of(subject, asked).run(made, lambda _: None, 0.01)
+    assert [one.score_id for one in made.submitted] == [again]
+    assert retry(folder) == []
+    assert [(one.state, one.task) for one in retry(folder, [run.run_id])] == [("DIVERGED", "first")]
+    with pytest.raises(InputError, match="is completed, and so are its scores; to leave it out of the answer: study exclude"):
+        retry(folder, [run.run_id])
 
 
 def test_random_weights_are_scored_once_for_runs_of_one_shape(run: RunFolder, subject: Subject) -> None:

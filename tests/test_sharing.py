@@ -240,7 +240,7 @@ def test_of_sweeps_that_retry_one_run_at_one_moment_one_does(tmp_path: Path, mon
 
 @pytest.mark.parametrize(
     ("lock", "message"),
-    [("launching", r"two: is being run by process"), ("scoring", "is also in two, which is being scored")],
+    [("launching", r"two: is being run by process"), ("scoring", r"two: is being scored by process")],
 )
 def test_a_retry_takes_no_record_from_another_sweep_that_is_busy(tmp_path: Path, lock: str, message: str) -> None:
     one, two = failed_in(tmp_path, "one", "two")

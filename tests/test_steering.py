@@ -73,7 +73,7 @@ def test_failed_runs_are_tried_again_and_their_records_kept(tmp_path: Path) -> N
     diverged = next(one.run_id for one in folder.records() if one.state == "DIVERGED")
     assert retry(folder) == []
     assert [one.run_id for one in retry(folder, [diverged[:8]])] == [diverged]
-    with pytest.raises(InputError, match="is completed; to leave it out of the answer: study exclude"):
+    with pytest.raises(InputError, match="is completed, and so are its scores; to leave it out of the answer: study exclude"):
         retry(folder, [retried.run_id])
     with pytest.raises(InputError, match="has no record: the next launch goes on with it anyway"):
         retry(folder, [diverged])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from study.config import RunConfig
-from study.durable_files import json_of, sync_folder, write_atomically
+from study.durable_files import json_of, write_atomically
 from study.errors import InputError
 from study.folders.files import Inside, file_once, read_as, reason_in
 from study.folders.work import WorkFolder
@@ -160,24 +160,10 @@ class RunFolder(WorkFolder):
         excluded = self.excluded()
         return record if excluded is None else record.model_copy(update={"excluded": excluded})
 
-    def aside(self, name: str) -> Path:
-        """Where something lies that is put aside with the record: beside the latest attempt that has no record there yet."""
-        attempts, number = self.path / "attempts", max(1, self.attempts())
-        while (attempts / f"{number:04d}.record.json").exists():
-            number += 1
-        return attempts / f"{number:04d}.{name}"
-
     def put_record_aside(self, note: dict[str, str]) -> Path:
-        """Make the record that of a past attempt, with a note of why, so that the run is trained whole; where it is then."""
-        kept = self.aside("record.json")
-        kept.parent.mkdir(exist_ok=True)
-        write_atomically(self.aside("note.json"), json.dumps(note, indent=1).encode() + b"\n")
-        os.link(self.record_file, kept)
-        sync_folder(kept.parent)
+        """As for all work, and what told the run to stop before its end is taken back."""
         self.prune_file.unlink(missing_ok=True)
-        self.record_file.unlink()
-        sync_folder(self.path)
-        return kept
+        return super().put_record_aside(note)
 
     def excluded(self) -> str | None:
         """Why a person leaves this run out, None where nobody does."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from study.durable_files import write_once
+from study.durable_files import sync_folder, write_atomically, write_once
 from study.folders.files import Folder, Inside
 from study.folders.metrics import newest_rows, whole_rows
 
@@ -43,6 +43,24 @@ class WorkFolder(Folder):
         except FileNotFoundError:
             return 0
         return max((int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0)
+
+    def aside(self, name: str) -> Path:
+        """Where something lies that is put aside with the record: beside the latest attempt that has no record there yet."""
+        attempts, number = self.path / "attempts", max(1, self.attempts())
+        while (attempts / f"{number:04d}.record.json").exists():
+            number += 1
+        return attempts / f"{number:04d}.{name}"
+
+    def put_record_aside(self, note: dict[str, str]) -> Path:
+        """Make the record that of a past attempt, with a note of why, so that the work goes on; where it is then."""
+        kept = self.aside("record.json")
+        kept.parent.mkdir(exist_ok=True)
+        write_atomically(self.aside("note.json"), json.dumps(note, indent=1).encode() + b"\n")
+        os.link(self.record_file, kept)
+        sync_folder(kept.parent)
+        self.record_file.unlink()
+        sync_folder(self.path)
+        return kept
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """The logged rows in order; a line torn by a kill ends them.

@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from study.folders.sweep import SweepFolder
+from study.paths import pasted
 from study.pooling import pooled_variance
 from study.quantities import plural
+from study.records import RETRIED
 from study.score_config import Downstream
 from study.score_noise import noise_of_seeds
 from study.score_records import ScoreRecord, baseline, chosen, scores_of
-from study.scoring.job import Job
 from study.scoring.launch import Scored, at_best_knobs, names_of, score_all
 from study.scoring.planning import Subject
 from study.sweeping.resources import Resources
@@ -101,7 +102,7 @@ def score_table(scored: Scored) -> tuple[Table | str, ...]:
         note,
         more,
         *_cut(ended),
-        *_failures(ended),
+        *_failures(ended, scored.target.sweep),
         *map(printable, scored.failed_baselines),
         f"All scores: {scored.target.sweep.scores_file.with_suffix('.csv')}",
     ]
@@ -162,30 +163,30 @@ def _scores(records: Sequence[ScoreRecord]) -> list[float]:
     return [record.test for record in records if record.test is not None]
 
 
-def _failures(ended: Sequence[tuple[Job, ScoreRecord]]) -> list[str]:
-    """A line for each score that was asked for and failed."""
-    return [
-        printable(f"{record.state}: {record.config.task}: {record.reason}; to try again, move {job.folder.path} away")
-        for job, record in ended
-        if record.state != "COMPLETED"
-    ]
+def _failures(ended: Sequence[ScoreRecord], sweep: SweepFolder) -> list[str]:
+    """A line for each score that was asked for and failed, and how to try again those that may do better."""
+    failed = [record for record in ended if record.state != "COMPLETED"]
+    lines = [printable(f"{record.state}: {record.config.task}: {record.reason}") for record in failed]
+    if any(record.state in RETRIED for record in failed):
+        lines.append(f"To try again what failed, and then the same command: study retry {pasted(sweep.path)}")
+    return lines
 
 
-def _cut(ended: Sequence[tuple[Job, ScoreRecord]]) -> list[str]:
+def _cut(ended: Sequence[ScoreRecord]) -> list[str]:
     """A line for each task whose inputs were longer than the encoders read."""
     cut: dict[str, int] = {}
-    for _, record in ended:
+    for record in ended:
         if record.truncated_examples:
             cut[record.config.task] = max(cut.get(record.config.task, 0), record.truncated_examples)
     cut_short = "longer than what an encoder reads, and cut (the most of any score)"
     return [printable(f"{task}: {plural(count, 'example')} {cut_short}") for task, count in cut.items()]
 
 
-def _ended(scored: Scored) -> list[tuple[Job, ScoreRecord]]:
+def _ended(scored: Scored) -> list[ScoreRecord]:
     """The scores that were asked for and have a record."""
     records = _records(scored)
-    jobs = {job.score_id: job for subject in scored.subjects for job in subject.jobs(records)}
-    return [(job, records[score_id]) for score_id, job in jobs.items() if score_id in records]
+    asked = dict.fromkeys(job.score_id for subject in scored.subjects for job in subject.jobs(records))
+    return [records[score_id] for score_id in asked if score_id in records]
 
 
 def _baselines(sweep: SweepFolder, subject: Subject) -> dict[str, float]:

@@ -17,6 +17,7 @@ from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import LEAST_OF_ID, SweepFolder, runs_of_id
 from study.records import RETRIED, RunRecord, timestamp
+from study.score_records import ScoreRecord, score_folder, scores_of
 from study.sweeping.locks import held, is_held
 from study.sweeping.stopping import SAVE_SECONDS
 
@@ -31,12 +32,13 @@ STOP_SECONDS = SAVE_SECONDS + 30
 
 @dataclass(frozen=True)
 class Retried:
-    """A run that is to be tried again, and the record that it had."""
+    """A run, or its score on a task, that is to be tried again, and the record that it had."""
 
     run_id: str
     state: str
     reason: str | None
     kept: str
+    task: str | None = None
 
 
 def stop(folder: SweepFolder) -> bool:
@@ -56,37 +58,33 @@ def stop(folder: SweepFolder) -> bool:
 
 
 def retry(folder: SweepFolder, run_ids: Sequence[str] = ()) -> list[Retried]:
-    """Put aside the records of failed runs, all or those named, so that the next launch goes on with them.
+    """Put aside the records of failed runs and scores, of all runs or those named, so that who makes them next goes on.
 
-    Of named ones also those that a person excluded; they are trained anew, and excluded no more.
+    Of named ones also those that diverged, and the runs that a person excluded; these are trained anew, and excluded no more.
 
     Each record is kept as that of a past attempt, with a note of who had it tried again and when. Raises InputError where the
-    sweep is being run, or another one that would give a record back, or a named run has no record of a failure.
+    sweep is being run or scored, or another one that would give a record back, or a named run has no record of a failure.
     """
     siblings = folder.siblings()
     sharing = _sharing(siblings, _failed(folder, run_ids))
     with ExitStack() as locks:
         for sweep in sorted((folder, *sharing), key=lambda sweep: sweep.path):  # so that no two wait for one another
             locks.enter_context(held(sweep.launching))
+            locks.enter_context(held(sweep.scoring))
         failed = _failed(folder, run_ids)  # another retry may have been first
-        return [_put_aside(folder, siblings, run_id, record) for run_id, record in failed.items()]
+        runs = [_put_aside(folder, siblings, run_id, record) for run_id, record in failed.items()]
+        return [*runs, *(_put_score_aside(run, score) for run, score in _failed_scores(folder, run_ids))]
 
 
 def _sharing(siblings: Sequence[SweepFolder], failed: Mapping[str, RunRecord]) -> list[SweepFolder]:
-    """The other sweeps that would give back the record of such a run.
-
-    Raises InputError where one uses an excluded run, or is being scored.
-    """
+    """The other sweeps that would give back the record of such a run; raises InputError where one uses an excluded run."""
     sharing = {}
     for sibling, (run_id, record) in product(siblings, failed.items()):
         there = sibling.run(run_id).record()
         if there is not None and record.excluded is not None and there.excluded is None:
             raise InputError.at(run_id, f"is used by {sibling.name}, where nobody excluded it; exclude it there too, by its id")
-        if not _gives_back(there):
-            continue
-        if is_held(sibling.scoring):
-            raise InputError.at(run_id, f"is also in {sibling.name}, which is being scored; wait for that, or stop it")
-        sharing[sibling.path] = sibling
+        if _gives_back(there):
+            sharing[sibling.path] = sibling
     return [*sharing.values()]
 
 
@@ -99,18 +97,34 @@ def _failed(folder: SweepFolder, run_ids: Sequence[str]) -> dict[str, RunRecord]
     if not run_ids:
         return {record.run_id: record for record in folder.records() if record.state in RETRIED}
     found = {}
+    for run in _named(folder, run_ids):
+        if (record := run.record()) is None:
+            raise InputError.at(run.run_id, "has no record: the next launch goes on with it anyway")
+        if record.state != "COMPLETED" or record.excluded is not None:
+            found[record.run_id] = record
+        elif not _failed_scores(folder, [run.run_id]):
+            message = "is completed, and so are its scores; to leave it out of the answer: study exclude"
+            raise InputError.at(run.run_id, message)
+    return found
+
+
+def _failed_scores(folder: SweepFolder, run_ids: Sequence[str]) -> list[tuple[RunFolder, ScoreRecord]]:
+    """The scores that a retry takes up, each with its run: what diverged only where that one is named."""
+    runs = _named(folder, run_ids) if run_ids else folder.runs()
+    scores = [(run, score) for run in runs for score in scores_of(run)]
+    return [(run, score) for run, score in scores if score.state in RETRIED or (run_ids and score.state != "COMPLETED")]
+
+
+def _named(folder: SweepFolder, run_ids: Sequence[str]) -> list[RunFolder]:
+    """The runs of a sweep by their ids or the starts of them, each once; raises InputError where one is not the only one."""
+    runs, found = folder.runs(), {}
     for name in run_ids:
-        matching = [run for run in folder.runs() if run.run_id.startswith(name)]
+        matching = [run for run in runs if run.run_id.startswith(name)]
         if len(matching) != 1:
             which = f"{len(matching)} runs' ids" if matching else "no run's id"
             raise InputError.at(name or repr(name), f"is the start of {which} in {folder.path}; `study status` lists them")
-        record = matching[0].record()
-        if record is None:
-            raise InputError.at(name, "has no record: the next launch goes on with it anyway")
-        if record.state == "COMPLETED" and record.excluded is None:
-            raise InputError.at(name, "is completed; to leave it out of the answer: study exclude")
-        found[record.run_id] = record
-    return found
+        found[matching[0].run_id] = matching[0]
+    return [*found.values()]
 
 
 def _put_aside(folder: SweepFolder, siblings: Sequence[SweepFolder], run_id: str, record: RunRecord) -> Retried:
@@ -120,6 +134,12 @@ def _put_aside(folder: SweepFolder, siblings: Sequence[SweepFolder], run_id: str
         if _gives_back(sibling.run(run_id).record()):
             _aside(sibling.run(run_id), _signed({"by_sweep": folder.name}))
     return Retried(run_id, record.state, record.reason or record.exclusion, str(kept))
+
+
+def _put_score_aside(run: RunFolder, score: ScoreRecord) -> Retried:
+    """Move the record of a score among its past attempts."""
+    kept = score_folder(run, score.score_id).put_record_aside(_signed({}))
+    return Retried(run.run_id, score.state, score.reason, str(kept), score.config.task)
 
 
 def _aside(run: RunFolder, note: dict[str, str]) -> Path:
