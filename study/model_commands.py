@@ -219,13 +219,14 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
 
     from study.plotting import parameters_against_latency
     from study.terminal import show
-    from study.timing.command import disturbed, measure_into, table_of
+    from study.timing.command import Choice, disturbed, measure_into, table_of
 
     with Progress(
         *Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True), transient=True
     ) as progress:
         task = progress.add_task("warming up", total=1.0)
-        rows, path = measure_into(out, lambda share: progress.update(task, completed=share, description="timing"), **options)
+        choice = Choice(**options)
+        rows, path = measure_into(out, choice, lambda share: progress.update(task, completed=share, description="timing"))
     parameters_against_latency.write(path)
     if as_json:
         click.echo(json.dumps({"table": str(path), "rows": rows.to_dict("records")}, indent=1))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from study.errors import InputError
 from study.latency.table import check_environment, write_table
 from study.machine import cores
+from study.memory import Device, Precision
 from study.quantities import read_whole_numbers, seconds_text
-from study.timing.measuring import Progress, Setting, cases, hardware_environment, measure, measured_models
+from study.timing.measuring import Case, Progress, Setting, cases, hardware_environment, measure, measured_models
 
 DISTURBED = 0.5
 """By how much, as a share, a median may exceed the fastest call on an idle machine."""
@@ -19,36 +21,44 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def measure_into(
-    out: Path,
-    progress: Progress,
-    *,
-    models: str,
-    shapes: str,
-    batch: str,
-    sequence_length: str,
-    vocabulary: int,
-    positions: int,
-    threads: int | None,
-    precision: Any,
-    device: Any,
-    seconds: float,
-) -> tuple[pd.DataFrame, Path]:
-    """Measure what the options name and put it into the table under `out`; returns the rows and its path.
+@dataclass(frozen=True)
+class Choice:
+    """What the command line chose: encoders, batches and lengths as it writes them, and how each is timed."""
+
+    models: str
+    shapes: str
+    batch: str
+    sequence_length: str
+    vocabulary: int
+    positions: int
+    threads: int | None
+    precision: Precision
+    device: Device
+    seconds: float
+
+    def cases(self) -> list[Case]:
+        """What is measured; raises InputError for options that cannot be."""
+        models = measured_models(self.shapes, self.models, self.vocabulary, self.positions)
+        batches = read_whole_numbers("--batch", self.batch)
+        return cases(models, batches, read_whole_numbers("--sequence-length", self.sequence_length))
+
+    def setting(self) -> Setting:
+        """How it is measured; raises InputError where CUDA was asked for and is not there."""
+        import torch
+
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError.at("--device cuda", "torch sees no CUDA device here; use --device cpu")
+        return Setting(self.device, self.precision, self.threads or cores(), self.seconds)
+
+
+def measure_into(out: Path, choice: Choice, progress: Progress) -> tuple[pd.DataFrame, Path]:
+    """Measure what was chosen and put it into the table under `out`; returns the rows and its path.
 
     Raises InputError for bad options before anything is measured.
     """
-    import torch
-
-    named = measured_models(shapes, models, vocabulary, positions)
-    batches = read_whole_numbers("--batch", batch)
-    lengths = read_whole_numbers("--sequence-length", sequence_length)
-    wanted = cases(named, batches, lengths)
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError.at("--device cuda", "torch sees no CUDA device here; use --device cpu")
-    environment = hardware_environment(device)
+    wanted, setting = choice.cases(), choice.setting()
+    environment = hardware_environment(choice.device)
     check_environment(environment, out)
-    setting = Setting(device, precision, threads or cores(), seconds)
     rows = measure(wanted, setting, progress)
     return rows, write_table(rows, environment, out)
 
