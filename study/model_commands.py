@@ -167,7 +167,7 @@ def figures(folder: Path, as_json: bool) -> None:
 @click.option("--tolerance", type=FiniteRange(0, 1, max_open=True), default=0.02, show_default=True, help="As a share.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences, for memory and latency.")
 @click.option("--sequence-length", type=click.IntRange(1), default=128, show_default=True, help="Tokens a sequence.")
-@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+@precision_option
 @click.option("--latency-table", type=click.Path(path_type=Path), default=Path("results/latency"), show_default=True)
 @click.option("--latency-statistic", type=click.Choice(["median", "p95", "fastest"]), default="median", show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="Which rows of the latency table.  [default: the only ones]")
@@ -204,7 +204,7 @@ def shapes(as_json: bool, **options: Any) -> None:
 @click.option("--vocabulary", type=click.IntRange(1), default=30522, show_default=True, help="Word pieces V of --shapes.")
 @click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions of --shapes.")
 @threads_option
-@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+@precision_option
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--seconds", type=FiniteRange(0, min_open=True), default=10.0, show_default=True, help="About, a case.")
 @click.option("--out", type=output_folder, default=Path("results/latency"), show_default=True)
