@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from study.errors import InputError
+from study.folders.metrics import Rows
 from study.folders.sweep import SweepFolder
 from study.sweeping.mirror import mirror_sweep, retry_seconds
-from study.sweeping.mirror_state import Rows, left_behind
+from study.sweeping.mirror_state import left_behind
 from study.sweeping.mirror_wandb import batch_seconds, tracked_config
 from study.sweeping.steering import exclude, include
 from tests.fake_runs import FakeRun, empty_sweep

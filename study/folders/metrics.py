@@ -32,6 +32,42 @@ def whole_rows(file: Path, offset: int = 0, lines_before: int = 0) -> Iterator[t
             yield line, _row(line, f"{file}:{number}")
 
 
+class Rows:
+    """The rows of a growing file of JSON lines, each once; a line without its end is left until it has one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = 0
+        self.bytes_seen = 0
+        """The size of the file when its new rows were last asked for."""
+        self._offset = 0
+        self._last = b""
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """The rows that came since; raises InputError at a line that is no row."""
+        self.bytes_seen = size_of(self.path)
+        for line, row in whole_rows(self.path, self._offset, self.count):
+            self._offset, self._last = self._offset + len(line), line
+            self.count += 1
+            yield row
+
+    def rewritten(self) -> bool:
+        """Whether the last row is no longer where it was, as when a resumed run drops the rows that it will repeat."""
+        if not self._last:
+            return False
+        with self.path.open("rb") as lines:
+            lines.seek(self._offset - len(self._last))
+            return lines.read(len(self._last)) != self._last
+
+
+def size_of(file: Path) -> int:
+    """The size of a file in bytes, 0 where there is none."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def newest_rows(file: Path) -> list[dict[str, Any]]:
     """The last rows, some ten, read from the end of the file; none where there is no file."""
     try:

@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
+from study.ownership import seconds_since_write
 from study.sweeping.mirror_state import Mirrored, Tracked, has_written, read_state
 from study.sweeping.mirror_wandb import Mode, Unreachable, WandbRun, end_session, tracking_mode
 
@@ -35,6 +36,8 @@ POLL_SECONDS = 2.0
 RETRY_SECONDS = 30.0
 """How long the live mirror leaves a run alone, or an unreachable server, after an error; twice as long after each more."""
 MOST_RETRY_SECONDS = 900.0
+IDLE_SECONDS = 1800.0
+"""A run that wrote no row for so long has its W&B run closed; it is opened again when it goes on."""
 LOCK_SECONDS = 60.0
 """How long the live mirror waits for the one before it to end."""
 
@@ -126,7 +129,7 @@ class _Mirror:
             self._open[run_id] = self._opened(run)
         opened = self._open[run_id]
         opened.log_new_rows()
-        if ended or closing or opened.rows.idle():
+        if ended or closing or (seconds_since_write(run.metrics_file) or 0.0) > IDLE_SECONDS:
             self._held[run_id] = opened.close(run.record() if ended else None)
             del self._open[run_id]
             self._mirrored.add(run_id)

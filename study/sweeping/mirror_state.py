@@ -1,24 +1,19 @@
-"""What W&B holds of each run, noted in `wandb/mirrored/<run id>.json`, and the rows that a run writes; needs no wandb."""
+"""What W&B holds of each run, noted in `wandb/mirrored/<run id>.json`; needs no wandb."""
 
 from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from study.errors import InputError
-from study.folders.metrics import whole_rows
+from study.folders.metrics import size_of
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.schema import Index, Strict
 
 Tracked = Literal["online", "offline"]
-
-IDLE_SECONDS = 1800.0
-"""A run that wrote no row for so long has its W&B run closed; it is opened again when it goes on."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,40 +69,3 @@ def _is_covered(folder: SweepFolder, run: RunFolder) -> bool:
 def has_written(run: RunFolder) -> bool:
     """Whether a run has begun to write anything that W&B shows."""
     return run.record_file.exists() or run.metrics_file.exists()
-
-
-def size_of(file: Path) -> int:
-    """The size of a file in bytes, 0 where there is none."""
-    return file.stat().st_size if file.exists() else 0
-
-
-class Rows:
-    """The rows of a growing file of JSON lines, each once; a line without its end is left until it has one."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.count = 0
-        self.bytes_seen = 0
-        """The size of the file when its new rows were last asked for."""
-        self._offset = 0
-        self._last = b""
-
-    def new(self) -> Iterator[dict[str, Any]]:
-        """The rows that came since; raises InputError at a line that is no row."""
-        self.bytes_seen = size_of(self.path)
-        for line, row in whole_rows(self.path, self._offset, self.count):
-            self._offset, self._last = self._offset + len(line), line
-            self.count += 1
-            yield row
-
-    def rewritten(self) -> bool:
-        """Whether the last row is no longer where it was, as when a resumed run drops the rows that it will repeat."""
-        if not self._last:
-            return False
-        with self.path.open("rb") as lines:
-            lines.seek(self._offset - len(self._last))
-            return lines.read(len(self._last)) != self._last
-
-    def idle(self) -> bool:
-        """Whether nothing was written for long."""
-        return self.path.exists() and time.time() - self.path.stat().st_mtime > IDLE_SECONDS

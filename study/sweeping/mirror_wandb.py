@@ -16,11 +16,12 @@ from study.config import RunConfig
 from study.counting import parameters
 from study.durable_files import write_atomically
 from study.errors import InputError, Problem
+from study.folders.metrics import Rows
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.records import NO_COLUMNS, RunRecord, dotted
 from study.schema import flatten, join_path
-from study.sweeping.mirror_state import Mirrored, Rows, Tracked, state_file
+from study.sweeping.mirror_state import Mirrored, Tracked, state_file
 
 Mode = Literal["online", "offline", "disabled"]
 

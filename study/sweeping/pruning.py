@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from study.config import RunConfig
+from study.folders.metrics import Rows
 from study.folders.run import Orders, RunFolder
-from study.sweeping.mirror_state import Rows
 from study.sweeping.search import Checks, OptunaSearch
 from study.sweeping.search_spec import Prune
 
