@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -53,7 +54,7 @@ class _Times(pl.Callback):
     @property
     def step_seconds(self) -> float:
         """The median step."""
-        return median(after - before for before, after in zip(self.steps[:-1], self.steps[1:], strict=True))
+        return median(after - before for before, after in pairwise(self.steps))
 
 
 def checkpoint(case: Case, folder: Path, channel: Connection) -> None:

@@ -146,13 +146,10 @@ def measure_roofline(device: Device, threads: int, tell: Tell) -> None:
 def _shares(case: Case, step_seconds: float | None, folder: Path) -> Shares | None:
     """Where a step goes, by a profile of its own; None where that fails."""
     assert step_seconds is not None
-    stand = Stand(case, folder)
-    try:
+    with Stand(case, folder) as stand:
         stand.start(PROFILED)
         stand.warm_up(PROFILED)
         stand.profile()
-    finally:
-        stand.stop()
     return None if stand.found.spent is None else shares_of(stand.found.spent, step_seconds, case.device)
 
 
@@ -168,12 +165,9 @@ def _limits(case: Case, folder: Path) -> tuple[float, float]:
 
 def _step_seconds(case: Case, folder: Path) -> float | None:
     """Seconds of a step of ours, None where it cannot run."""
-    stand = Stand(case, folder)
-    try:
+    with Stand(case, folder) as stand:
         stand.start("ours")
         stand.warm_up("ours")
         stand.rounds(ROUNDS)
-    finally:
-        stand.stop()
     times = stand.found.times.get("ours")
     return median(time.step_seconds for time in times) if times else None

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,12 @@ def _throughputs(case: Case, runs: tuple[int, ...], mps: bool) -> Iterator[dict[
     with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
         folder = Path(name)
         try:
-            with _service(mps, folder) as environment, _crowd() as crowd:
+            with _service(mps, folder) as environment, ExitStack() as running:
+                crowd: list[Contender] = []
                 for number in range(max(runs)):
                     target, log = "study.benching.contenders.ours", folder / f"{number}.log"
                     builders = {} if crowd else {"TORCHINDUCTOR_COMPILE_THREADS": str(cores())}
-                    crowd.append(Contender(target, (case, folder), log, environment | builders))
+                    crowd.append(running.enter_context(Contender(target, (case, folder), log, environment | builders)))
                     if number == 0:
                         crowd[0].ready()  # it compiles what the others then find on the disk
                 for contender in crowd[1:]:
@@ -65,17 +66,6 @@ def _throughputs(case: Case, runs: tuple[int, ...], mps: bool) -> Iterator[dict[
                     yield {"runs": count, "tokens_per_second": _together(crowd[:count], case), "errors": {}}
         except ContenderError as error:
             yield {"runs": max(runs), "tokens_per_second": None, "errors": {"MPS" if mps else "sharing": str(error)}}
-
-
-@contextmanager
-def _crowd() -> Iterator[list[Contender]]:
-    """Contenders that end with the block."""
-    crowd: list[Contender] = []
-    try:
-        yield crowd
-    finally:
-        for contender in crowd:
-            contender.stop()
 
 
 def _together(contenders: list[Contender], case: Case) -> float:

@@ -43,14 +43,11 @@ def measure_overhead(threads: int, rounds: int, tell: Tell) -> None:
     load()
     case = small_case(threads, batch=8)
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-        stand = Stand(case, Path(folder) / "overhead")
-        try:
+        with Stand(case, Path(folder) / "overhead") as stand:
             for name in ("ours", "bare"):
                 stand.start(name)
                 stand.warm_up(name)
             stand.rounds(TURNS * rounds, TURN_SECONDS)
-        finally:
-            stand.stop()
         saved = _asked("checkpoint", case, Path(folder))
     if stand.found.errors or isinstance(saved, str):
         tell(failed("what surrounds a step", str(stand.found.errors or saved)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from study.benching.cases import Case
 from study.benching.figures import Tell
@@ -32,12 +33,21 @@ WARM_UP = {"cpu": Order(0.5, least_steps=2), "cuda": Order(1.0, least_steps=12)}
 
 
 class Stand:
-    """The contenders of one case, each in its process; one that fails leaves, with its reason in `found.errors`."""
+    """The contenders of one case, each in its process; one that fails leaves, with its reason in `found.errors`.
+
+    A `with` block stops them.
+    """
 
     def __init__(self, case: Case, folder: Path) -> None:
         self.case, self.folder, self.found = case, folder, Rounds()
         self._contenders: dict[str, Contender] = {}
         folder.mkdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self, name: str) -> None:
         """Start a contender's process."""
@@ -106,18 +116,14 @@ def measure_training(cases: Sequence[Case], rounds: int, tell: Tell) -> None:
     load()
     for _, grouped in groupby(cases, key=lambda case: case.wave):
         wave = list(grouped)
-        with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
-            stands = [Stand(case, Path(folder) / str(number)) for number, case in enumerate(wave)]
-            try:
-                _warm_up(stands, together=wave[0].device == "cuda")
-                for stand in stands:
-                    stand.rounds(rounds)
-                    stand.profile()
-                    stand.stop()
-                    tell(training_row(stand.case, stand.found, datasheet_rate(stand.case)))
-            finally:
-                for stand in stands:
-                    stand.stop()
+        with tempfile.TemporaryDirectory(prefix="study-bench-") as folder, ExitStack() as running:
+            stands = [running.enter_context(Stand(case, Path(folder) / str(number))) for number, case in enumerate(wave)]
+            _warm_up(stands, together=wave[0].device == "cuda")
+            for stand in stands:
+                stand.rounds(rounds)
+                stand.profile()
+                stand.stop()
+                tell(training_row(stand.case, stand.found, datasheet_rate(stand.case)))
 
 
 def _warm_up(stands: list[Stand], together: bool) -> None:
