@@ -274,6 +274,23 @@ def test_a_knob_that_some_runs_lack_is_a_setting(tmp_path: Path) -> None:
     assert setting_columns(folder, ledger.assign(**{"recipe.new": pd.Series([None, 0.5])})) == ["recipe.new"]
 
 
+def test_the_bias_that_rms_norm_has_not_is_no_setting_of_its_own(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm_kind": ["layer", "rms"]}})
+    for kind, seed in product(("layer", "rms"), (0, 1)):
+        add_run(folder, in_setting(run_config(1, 64, seed=seed), norm_kind=kind, norm_bias=kind == "layer"))
+    (pair,) = evidence_of(folder, include_unbracketed=True).comparisons.pairs
+    assert (pair.first, pair.second, pair.weighs) == ("norm_kind=rms", "norm_kind=layer", "architecture.norm_kind")
+
+
+def test_what_a_search_tries_is_a_setting_also_where_it_follows_from_others_in_a_sweep(tmp_path: Path) -> None:
+    dimension = {"low": 0.0, "high": 0.5}
+    searched = {"trials": 2, "space": {"recipe.warmup_fraction": dimension}}
+    folder = sweep_folder(tmp_path / "s", {name: SWEEP[name] for name in ("question", "data")} | {"search": searched})
+    for warmup in (0.1, 0.4):
+        add_run(folder, run_config(1, 64, warmup_fraction=warmup))
+    assert setting_columns(folder, folder.write_ledger()) == ["recipe.warmup_fraction"]
+
+
 def test_settings_that_the_sweep_does_not_list_come_after_those_that_it_does(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["pre"]}})
     for norm in ("post", "pre"):

@@ -209,11 +209,11 @@ def over_places(cells: Sequence[Cell], weights: NDArray[np.float64], seeds: Sequ
 def setting_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
     """The columns of a sweep's settings: what else than shape, tuned knobs, seed and budget differs between its runs.
 
-    They are told by the runs of the sweep as last launched. The warmup of a trunk follows its budgets and the batch, and is no
-    setting where the sweep does not vary it.
+    They are told by the runs of the sweep as last launched. The warmup of a trunk follows its budgets and the batch, RMSNorm
+    has no bias: what follows so is no setting where the sweep does not name it.
     """
     runs = _own(ledger)
-    follow = {"recipe.warmup_fraction", "recipe.warmup_tokens"} - {*folder.varied()}
+    follow = {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias"} - {*folder.told_apart_by()}
     apart_from = {*SHAPE, *folder.tuned(), "seed", *follow}
     configuration = [
         name
