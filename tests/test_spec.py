@@ -229,6 +229,8 @@ def test_a_search_takes_whole_numbers_where_the_knob_does_and_fractions_elsewher
     space = {
         "recipe.weight_decay": {"low": 0.0, "high": 1.0},
         "recipe.batch_tokens": {"low": 256, "high": 1024},
+        "architecture.embedding_width": {"low": 2, "high": 8},
+        "recipe.warmup_tokens": {"low": 0, "high": 256},
         "recipe.gradient_clip_norm": {"low": 0, "high": 4, "step": 2},
         "architecture.width": {"choices": [64, 16]},
         "recipe.schedule": {"choices": ["linear", "cosine"]},
@@ -238,10 +240,12 @@ def test_a_search_takes_whole_numbers_where_the_knob_does_and_fractions_elsewher
     assert {path: dimension.whole for path, dimension in search.space.items()} == {
         "recipe.weight_decay": False,
         "recipe.batch_tokens": True,
+        "architecture.embedding_width": True,
+        "recipe.warmup_tokens": False,
         "recipe.gradient_clip_norm": True,
         "architecture.width": False,
         "recipe.schedule": False,
     }
     assert search.space["recipe.weight_decay"].holds(0.3)
     assert not search.space["recipe.batch_tokens"].holds(300.5)
-    assert [dimension.top() for dimension in search.space.values()] == [1.0, 1024, 4, 64, "cosine"]
+    assert [dimension.top() for dimension in search.space.values()] == [1.0, 1024, 8, 256, 4, 64, "cosine"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
@@ -16,11 +16,17 @@ from study.sweeping.shape_spec import LARGEST, FfnRatio, Width, why_beyond
 Value = Annotated[int | float | str | bool, BeforeValidator(number_in)]
 """A value of any knob; PyYAML reads 1e-3 as a string."""
 
+
+def _plain(annotation: Any) -> list[Any]:
+    """The types that an annotation names, those within unions and beside constraints too."""
+    return [annotation, *(plain for part in get_args(annotation) for plain in _plain(part))]
+
+
 WHOLE_KNOBS = frozenset(
     f"{part}.{name}"
     for part, model in (("architecture", Architecture), ("recipe", Recipe))
     for name, field in model.model_fields.items()
-    if int in (field.annotation, *get_args(field.annotation)) and float not in (field.annotation, *get_args(field.annotation))
+    if int in (types := _plain(field.annotation)) and float not in types
 )
 """The knobs of a run that take whole numbers only."""
 
