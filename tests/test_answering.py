@@ -113,7 +113,10 @@ def test_runs_that_were_validated_on_different_masks_share_no_law(tmp_path: Path
             plain = run_config(1, width)
             add_run(folder, plain.model_copy(update={"masking": plain.masking.model_copy(update={"rate": rate})}))
     (told,) = checked(folder).to_dict()["findings"]["laws"]
-    assert told.startswith("No law is fitted: the losses of runs that differ in masking.rate are not comparable; fit some with")
+    remedy = 'fit some with study fit of this folder and --where "masking.rate == …"'
+    assert told == f"No law is fitted: the losses of runs that differ in masking.rate are not comparable; {remedy}."
+    moved = SweepFolder(folder.path.rename(tmp_path / "moved"))
+    assert checked(moved).findings["laws"] == [told], "an answer is the same wherever its folder lies"
 
 
 def test_depth_can_win(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from study.fitting.families import of_equal_size
 from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.ledgers import LEDGER_COLUMNS, columns_apart, usable, why_apart, why_incomparable
 from study.fitting.reading import Source, Table
-from study.paths import pasted
 from study.quantities import plural
 
 _SETTINGS = Settings(bootstrap=400)
@@ -58,7 +57,7 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
         return SweepLaws((), ("No law is fitted: a search gives few sizes their best rate, and may prune the others",))
     if not used["tokens"].any():
         return SweepLaws((), ("No law is fitted: nothing was trained",))
-    remedy = f"fit some with study fit {pasted(folder)}"
+    remedy = "fit some with study fit of this folder and"  # without its path: an answer is the same bytes wherever it lies
     if reason := why_incomparable(used, remedy):
         return SweepLaws((), (f"No law is fitted: {reason}",))
     if not (apart := columns_apart(used, settings)):
