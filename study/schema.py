@@ -166,7 +166,7 @@ def _without_tags(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
 
 
 def _message(model: type[Strict], detail: ErrorDetails) -> str:
-    value = shown(detail["input"])
+    value, example = shown(detail["input"]), shown(str(detail["input"])).strip("'\"")
     context: dict[str, Any] = detail.get("ctx") or {}
     match detail["type"]:
         case "extra_forbidden":
@@ -181,6 +181,12 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             return "is missing and has no default"
         case "value_error":
             return str(context["error"]) if isinstance(detail["input"], Mapping | BaseModel) else f"{value} {context['error']}"
+        case "model_type" | "model_attributes_type":
+            return f"{value} where keys and values are needed: {', '.join(_keys(_model_at(model, detail['loc'])))}"
+        case "dict_type":
+            return f"{value} where keys and values are needed"
+        case _ if detail["input"] is None:
+            return "has no value; give one, or leave it out"
         case "greater_than_equal":
             return f"{value} is below the least allowed, {whole(context['ge']):,}"
         case "greater_than":
@@ -197,6 +203,10 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
             return f"{value} must be a finite number"
         case "int_parsing" | "int_type" | "int_from_float":
             return f"{value} is not a whole number"
+        case "int_parsing_size":
+            return f"{value} is too large"
+        case "bool_parsing" | "bool_type":
+            return f"{value} is neither true nor false"
         case "float_parsing" | "float_type":
             return f"{value} is not a number"
         case "string_too_short" | "too_short":
@@ -204,13 +214,9 @@ def _message(model: type[Strict], detail: ErrorDetails) -> str:
         case "string_type" if isinstance(detail["input"], bool):
             return f"{value} where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"
         case "string_type":
-            return f"{value} where text is needed, such as '{detail['input']}'"
+            return f"{value} where text is needed, such as '{example}'"
         case "tuple_type" | "list_type":
-            return f"{value} where a list is needed, such as [{detail['input']}]"
-        case "model_type" | "model_attributes_type":
-            return f"{value} where keys and values are needed: {', '.join(_keys(_model_at(model, detail['loc'])))}"
-        case "dict_type":
-            return f"{value} where keys and values are needed"
+            return f"{value} where a list is needed, such as [{example}]"
         case _:
             return f"{value}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 

@@ -12,7 +12,21 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from study.errors import InputError
-from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text, deep_merge, flatten, nearest, set_path, whole
+from study.schema import (
+    Count,
+    Index,
+    NonNegative,
+    Positive,
+    Share,
+    Strict,
+    Text,
+    deep_merge,
+    flatten,
+    nearest,
+    set_path,
+    shown,
+    whole,
+)
 
 
 class Leaf(Strict):
@@ -75,6 +89,9 @@ def test_numbers_are_read_as_people_write_them(key: str, given: object, expected
         ("name", "", "is empty"),
         ("name", False, "False where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"),
         ("name", date(2026, 1, 2), "datetime.date(2026, 1, 2) where text is needed, such as '2026-01-02'"),
+        ("count", None, "has no value; give one, or leave it out"),
+        ("count", 1e308, "1e+308 is too large"),
+        ("name", [7] * 99, f"{shown([7] * 99)} where text is needed, such as '{shown(str([7] * 99))[1:-1]}'"),
         ("leaf", 3, "3 where keys and values are needed: share, number, kind"),
         ("leaf", None, "None where keys and values are needed: share, number, kind"),
     ],

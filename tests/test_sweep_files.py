@@ -86,6 +86,7 @@ def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> 
         ("base.recipe.lerning_rate=1", "base.recipe.lerning_rate", "did you mean 'learning_rate'?"),
         ("vary.architecture.pooler=[true, false]", "vary.architecture.pooler", "changes no run"),
         ("tune.recipe.lr={low: 1, high: 2, trials: 2}", "tune.recipe.lr", "is not a knob of a run"),
+        ("vary={recipe: {dropout: [0, 1]}}", "vary.recipe", "holds keys; write each as one with a dot, as in recipe.dropout"),
         ("vary={data.sequence_length: [64, 128]}", "vary.data.sequence_length", "make a sweep of each"),
     ],
 )

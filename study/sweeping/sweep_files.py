@@ -140,6 +140,9 @@ def _problems_of_parts(values: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(f"{place}.{path}", f"{message}; make a sweep of each")
             elif str(path).removeprefix("architecture.") in NOT_IN_MLM:
                 yield Problem(f"{place}.{path}", "changes no run: a masked language model is built alike at any value")
+            elif path in PARTS and isinstance(value, Mapping):
+                dotted = f"{path}.{next(iter(value), '…')}"
+                yield Problem(f"{place}.{path}", f"holds keys; write each as one with a dot, as in {dotted}")
             elif path not in KNOBS:
                 yield Problem(f"{place}.{path}", f"is not a knob of a run; {nearest(str(path), list(KNOBS))}")
             elif path in TRAINED_RUNS and place != "vary":
