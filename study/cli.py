@@ -18,9 +18,9 @@ from study.tracker_commands import TRACKER_COMMANDS
 INTERRUPTED_EXIT = 130
 FOLDER_ERRORS = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-    *(errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP),
 )
-"""What a folder answers that cannot be written to, is full or is a file, or a name that leads nowhere.
+"""What a folder answers that cannot be written to, is full or is a file, a file that is a folder, or a name that leads nowhere.
 
 Any other error of the system is shown whole.
 """

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from study.errors import InputError
 
@@ -46,6 +46,14 @@ def content_of(path: Path) -> bytes | None:
         return None
 
 
+def json_value(content: bytes | str) -> Any:
+    """The value of a JSON text; raises ValueError where it has none, or one that is nested too deeply to be read."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def json_of(path: Path, kind: type[T], remedy: str) -> T | None:
     """What a JSON file of lists or of keys and values holds, None where there is none.
 
@@ -54,7 +62,7 @@ def json_of(path: Path, kind: type[T], remedy: str) -> T | None:
     if (content := content_of(path)) is None:
         return None
     try:
-        values = json.loads(content)
+        values = json_value(content)
     except ValueError as error:
         raise InputError.at(str(path), f"is damaged: {error}; {remedy}") from None
     if not isinstance(values, kind):
@@ -64,20 +72,20 @@ def json_of(path: Path, kind: type[T], remedy: str) -> T | None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file so that a reader, a kill or a power cut meets the old content or the new, never a part."""
-    temporary = _durable_sibling(path, content)
-    os.replace(temporary, path)
+    with _durable_sibling(path, content) as temporary:
+        os.replace(temporary, path)
     sync_folder(path.parent)
 
 
 def write_once(path: Path, content: bytes) -> bool:
     """Create a file with this content, whole; False where it was there already (the first writer wins)."""
-    temporary = _durable_sibling(path, content)
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        os.unlink(temporary)
+    with _durable_sibling(path, content) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary)
     sync_folder(path.parent)
     return True
 
@@ -120,21 +128,29 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _durable_sibling(path: Path, content: bytes) -> Path:
-    """A temporary file beside `path` with this content, on the disk."""
+@contextlib.contextmanager
+def _durable_sibling(path: Path, content: bytes) -> Iterator[Path]:
+    """A temporary file beside `path` with this content, on the disk, to be put in its place.
+
+    Where that fails it is gone, and the error of the system names `path`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary: str | None = None
     try:
-        with named(path), os.fdopen(handle, "wb") as file:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+        yield Path(temporary)
+    except BaseException as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    return Path(name)
 
 
 def takes_files(folder: Path) -> bool:

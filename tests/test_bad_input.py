@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 from itertools import product
@@ -520,7 +519,7 @@ def test_a_sweeps_folder_or_name_in_place_of_its_file(given: str, meant: str, he
 
 
 @pytest.mark.parametrize("command", ["status", "report"])
-@pytest.mark.parametrize("content", [b"{}", b"\x00\xff", b'{"run_id": 1', json.dumps({"state": "DONE"}).encode()])
+@pytest.mark.parametrize("content", [b"{}", b"\x00\xff", b'{"run_id": 1', b"[" * 100_000, b'{"state": "DONE"}'])
 def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, refusal: Refusal) -> None:
     from study.folders.sweep import SweepFolder
 
@@ -619,6 +618,12 @@ def test_a_file_is_no_folder_to_write_into(arguments: list[object], option: str,
 def test_a_name_that_no_file_can_have_is_told(arguments: list[str], here: Path, refusal: Refusal) -> None:
     command, *options = arguments
     assert one(refusal.of(command, "x" * 300, *options)).endswith(": File name too long")
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(here: Path, refusal: Refusal) -> None:
+    folder = sweep_folder(Path("results/x"))
+    folder.ledger_file.mkdir()
+    assert one(refusal.of("report", folder.path)) == f"{folder.ledger_file}: Is a directory"
 
 
 def test_a_folder_under_a_file_is_told(here: Path, refusal: Refusal) -> None:

@@ -323,6 +323,7 @@ def test_wrong_columns_are_told(tmp_path: Path, roles: dict[str, str], message: 
         ("t.csv", b"# of last week\n1e6,2e8\n2e6,4e8\n", "t.csv: the first line that is no comment holds numbers, not names"),
         ("t.parquet", b"PAR1garbage", "cannot be read as parquet"),
         ("t.jsonl", b"{not json", "cannot be read as jsonl"),
+        ("t.jsonl", b"[" * 100_000, "cannot be read as jsonl: line 1: it is nested too deeply"),
         ("t.csv", b"\xff\xfe\x00\x01", "is not UTF-8"),
     ],
 )

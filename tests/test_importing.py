@@ -304,6 +304,8 @@ def broken(place: Path, folder: Path, case: str) -> Path:
     settings.write_text(json.dumps(values | changes.get(case, {})))
     if case == "no JSON":
         settings.write_text("{")
+    if case == "a depth":
+        settings.write_text("[" * 100_000)
     if case == "a list":
         settings.write_text("[]")
     if case in ("no config", "no weights", "no tokeniser"):
@@ -333,6 +335,7 @@ def broken(place: Path, folder: Path, case: str) -> Path:
         ("pieces", "holds 200 pieces"),
         ("no head", "holds no bert.embeddings.word_embeddings.weight; an encoder with its MLM head is needed"),
         ("no JSON", "config.json: is not JSON"),
+        ("a depth", "config.json: is not JSON: it is nested too deeply"),
         ("a list", "config.json: holds no values by name"),
         ("no config", "config.json: does not exist; save_pretrained writes it"),
         ("no weights", "open the model with transformers and save_pretrained it"),

@@ -23,7 +23,7 @@ import platformdirs
 from filelock import FileLock
 
 from study.config import fingerprint_of
-from study.durable_files import content_of, named, sync_folder, takes_files, write_atomically
+from study.durable_files import content_of, json_value, named, sync_folder, takes_files, write_atomically
 from study.errors import InputError
 from study.paths import path_from
 
@@ -117,7 +117,7 @@ def _intact(folder: Path) -> dict[str, Any] | None:
 def _checked_facts(folder: Path) -> dict[str, Any]:
     """The facts of an entry, after every byte of it was checked; raises DamagedEntryError."""
     try:
-        manifest = json.loads((folder / _MANIFEST).read_bytes())
+        manifest = json_value((folder / _MANIFEST).read_bytes())
         facts, files, seal = manifest["facts"], manifest["files"], manifest["seal"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedEntryError(f"{_MANIFEST}: {type(error).__name__}: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import Field
 
 from study.architecture import SIZES, Architecture
 from study.counting import TOTALS, parameters
+from study.durable_files import json_value
 from study.errors import InputError, Problem, option_name
 from study.fitting.catalogue import law_named
 from study.fitting.estimation import Settings
@@ -163,7 +163,7 @@ def read_options(path: Path) -> FitOptions:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json_value(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError.at(str(path), "does not exist; study fit --json prints what it should hold") from None
     except OSError as error:

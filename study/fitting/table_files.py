@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from study.durable_files import json_value
 from study.errors import InputError
 from study.fitting.text_numbers import as_number, read_text_numbers
 
@@ -90,7 +90,7 @@ def _counted_from(above: int, error: str) -> str:
 def _flat(text: str) -> pd.DataFrame:
     """Records from lines, a list, or an object of one list; what is nested in them gets dotted names."""
     try:
-        records = json.loads(text)
+        records = json_value(text)
     except ValueError:
         records = [_record(line, number) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if isinstance(records, dict):
@@ -103,7 +103,7 @@ def _flat(text: str) -> pd.DataFrame:
 
 def _record(line: str, number: int) -> Any:
     try:
-        return json.loads(line)
+        return json_value(line)
     except ValueError as error:
         raise ValueError(f"line {number}: {error}") from None
 

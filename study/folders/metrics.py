@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from study.durable_files import json_value
 from study.errors import InputError
 
 TAIL_BYTES = 4096
@@ -92,7 +92,7 @@ def _row(line: bytes, place: str) -> dict[str, Any]:
     """A line of metrics.jsonl as a row; raises InputError at the place where it is none."""
     why = ""
     try:
-        if isinstance(row := json.loads(line), dict):
+        if isinstance(row := json_value(line), dict):
             return row
     except ValueError as error:
         why = f" ({error})"

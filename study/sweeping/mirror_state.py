@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Literal
 
+from study.durable_files import json_value
 from study.errors import InputError
 from study.folders.metrics import size_of
 from study.folders.run import RunFolder
@@ -47,7 +47,7 @@ def read_state(folder: SweepFolder, run: RunFolder) -> Mirrored | None:
     """What W&B holds of a run; None where nothing is known, or W&B's offline folder is gone."""
     file = state_file(folder, run)
     try:
-        state = Mirrored.parse(json.loads(file.read_bytes()))
+        state = Mirrored.parse(json_value(file.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, InputError) as error:

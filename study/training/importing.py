@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +17,7 @@ from study.data.hub import PREFIX as HUB
 from study.data.hub import loading
 from study.data.prepared import prepare
 from study.data.tokenizing import load_tokenizer
-from study.durable_files import write_atomically
+from study.durable_files import json_value, write_atomically
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
@@ -136,7 +135,7 @@ def _folder_of(source: str) -> Path:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        values = json.loads(file.read_bytes())
+        values = json_value(file.read_bytes())
     except FileNotFoundError:
         raise InputError.at(str(file), "does not exist; save_pretrained writes it") from None
     except ValueError as error:
