@@ -119,6 +119,16 @@ def test_seeds_that_scatter_more_at_one_budget_say_nothing_of_another(tmp_path: 
     assert all(gain.difference.low_nats is None for gain in single.token_gains)
 
 
+def test_decided_pairs_of_two_seeds_say_what_two_seeds_hide(tmp_path: Path) -> None:
+    hidden = "Whether cells of two seeds scatter alike, which so few seldom show"
+    for seeds, told in ((2, 1), (3, 0)):
+        found = evidence_of(depth_or_width(tmp_path / f"s{seeds}", seeds=seeds, budgets=(1e6,)))
+        assert any(pair.status == "decided" for pair in found.comparisons.pairs)
+        assert sum(line.startswith(hidden) for line in undecided(found)) == told
+    null = depth_or_width(tmp_path / "null", Law(depth_effect=0), seeds=2, shapes=((1, 128), (2, 92)), budgets=(1e6,))
+    assert not any(line.startswith(hidden) for line in undecided(evidence_of(null)))
+
+
 def test_a_setting_whose_seeds_scatter_widely_lends_its_scatter_to_no_other(tmp_path: Path) -> None:
     """With post-norm some seeds have left the plateau and others have not; shapes with pre-norm are told apart all the same."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["post", "pre"]}})
