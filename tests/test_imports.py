@@ -15,7 +15,18 @@ ROOT = Path(__file__).resolve().parents[1]
 
 TRUNK = (
     *("errors", "grouping", "paths", "terminal", "schema", "yaml_files", "named_runs", "randomness", "quantities", "aligned"),
-    *("symbols", "architecture", "components", "counting", "memory", "solving", "named_models", "accounts", "recipe"),
+    *(
+        "tuned_values",
+        "symbols",
+        "architecture",
+        "components",
+        "counting",
+        "memory",
+        "solving",
+        "named_models",
+        "accounts",
+        "recipe",
+    ),
     *("config", "durable_files", "records", "folders", "named_records", "garbage", "ownership", "naming", "machine"),
     *("comparing", "latency", "changes", "score_config", "pooling", "behrens_fisher", "score_noise", "score_records"),
     "options",
