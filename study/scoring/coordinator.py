@@ -16,13 +16,13 @@ from study.scoring.job import BaselineJob, Job
 from study.scoring.planning import Subject, wanted
 from study.sweeping.deaths import how_ended
 from study.sweeping.locks import is_held
-from study.sweeping.stopping import save_and_stop, see, sigterm_interrupts
+from study.sweeping.stopping import Stoppable, save_and_stop, see, sigterm_interrupts
 
 ATTEMPTS = 3
 """How often a worker may die over a score without a record in one launch before the score is filed as FAILED."""
 
 
-class Executor(Protocol):
+class Executor(Stoppable, Protocol):
     """Where scores are made; the shape of concurrent.futures."""
 
     @property
@@ -31,12 +31,6 @@ class Executor(Protocol):
 
     def submit(self, job: Job | BaselineJob) -> Future[int]:
         """Start a score; the future resolves to an exit status."""
-
-    def interrupt(self) -> None:
-        """Tell every score to save and stop."""
-
-    def kill(self) -> None:
-        """End every worker at once."""
 
     def close(self) -> None:
         """Let the idle workers end."""

@@ -12,7 +12,7 @@ from study.scoring.fine_tuning import FineTuning
 
 
 class TaskBatches(pl.LightningDataModule):
-    """Training batches from the trainer's step on, and those of dev and test."""
+    """Training batches from the trainer's step on, and those of dev."""
 
     def __init__(self, module: FineTuning) -> None:
         super().__init__()

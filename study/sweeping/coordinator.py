@@ -28,7 +28,7 @@ from study.sweeping.deaths import Deaths, GivenUp
 from study.sweeping.plan import Plan
 from study.sweeping.proposing import CellProposer
 from study.sweeping.sharing import SharedRuns
-from study.sweeping.stopping import save_and_stop, see, sigterm_interrupts
+from study.sweeping.stopping import Stoppable, save_and_stop, see, sigterm_interrupts
 from study.sweeping.trunks import Trunks
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ LOOK_SECONDS = 1.0
 """How often it is asked whether others still train the runs that this sweep wants too."""
 
 
-class Executor(Protocol):
+class Executor(Stoppable, Protocol):
     """Where runs execute; the shape of concurrent.futures."""
 
     @property
@@ -47,12 +47,6 @@ class Executor(Protocol):
 
     def submit(self, config: RunConfig, folder: Path) -> Future[int]:
         """Start a run; the future resolves to its exit status."""
-
-    def interrupt(self) -> None:
-        """Tell every run to save and stop."""
-
-    def kill(self) -> None:
-        """End every run that is still there; what it had saved stays."""
 
 
 class Proposer(Protocol):
