@@ -38,7 +38,7 @@ class Trunks:
 
     def blocked(self, config: RunConfig, pending: Collection[str], records: Mapping[str, RunRecord]) -> bool:
         """Whether a run had better wait for a longer one; `pending` are the keys of all runs that are wanted or running."""
-        longer = [twin for twin in self._twins_of(config) if twin.steps > config.steps]
+        longer = self._longer(config)
         if not longer or config.branch_step is None or self._state_for(config) is not None:
             return False
         undecided = (cell for cell in self._family_of(config) if cell.config.budget_tokens > config.budget_tokens)
@@ -46,7 +46,7 @@ class Trunks:
 
     def has_longer(self, config: RunConfig) -> bool:
         """Whether the sweep has a longer run that goes the same way."""
-        return any(twin.steps > config.steps for twin in self._twins_of(config))
+        return bool(self._longer(config))
 
     def begin(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
         """Before a run starts: tell it where shorter ones leave it, and give it the state that a longer one left for it."""
@@ -60,7 +60,7 @@ class Trunks:
 
     def ended(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
         """After a run has its record: remove the states that were left for it alone."""
-        for trunk in (twin for twin in self._twins_of(config) if twin.steps > config.steps):
+        for trunk in self._longer(config):
             others = [twin for twin in self._twins_of(trunk) if twin.branch_step == config.branch_step]
             if all(twin.key in records for twin in others) and config.branch_step is not None:
                 shutil.rmtree(self._folder_of(trunk).branch(config.branch_step), ignore_errors=True)
@@ -80,12 +80,16 @@ class Trunks:
 
     def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
         """The state that a longer run left where this one begins to decay, and whose it is."""
-        for twin in self._twins_of(config):
-            if twin.steps > config.steps and config.branch_step is not None:
-                run = self._folder_of(twin)
-                if states := checkpoints_in(run.branch(config.branch_step)):
-                    return run, states[-1]
+        if config.branch_step is None:
+            return None
+        for trunk in map(self._folder_of, self._longer(config)):
+            if states := checkpoints_in(trunk.branch(config.branch_step)):
+                return trunk, states[-1]
         return None
+
+    def _longer(self, config: RunConfig) -> list[RunConfig]:
+        """The runs that go the same way and are longer, the longest first."""
+        return [twin for twin in self._twins_of(config) if twin.steps > config.steps]
 
     def _family_of(self, config: RunConfig) -> tuple[Cell, ...]:
         if not self._families:
