@@ -292,6 +292,23 @@ def test_a_score_is_made_once(run: RunFolder) -> None:
     assert made(job(run)) == first
 
 
+def test_a_score_whose_folder_is_away_when_it_ends_is_filed_once_that_is_back(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = (asked := job(run, seed=9)).folder
+
+    def ends_elsewhere(_: object) -> tuple[str, str, dict[str, Any]]:
+        folder.path.rename(tmp_path / "elsewhere")
+        return "FAILED", "the disk is gone", {}
+
+    monkeypatch.setattr("study.scoring.job._attempt", ends_elsewhere)
+    monkeypatch.setattr(durable_files, "time", ImpatientClock(lambda: (tmp_path / "elsewhere").rename(folder.path)))
+    assert score(asked, Execution(), StopSignal()) == "FAILED"
+    record = folder.score()
+    assert record is not None
+    assert (record.reason, record.attempts, folder.attempts()) == ("the disk is gone", 1, 1)
+
+
 def test_numbers_are_those_of_the_whole_vocabulary(run: RunFolder) -> None:
     asked, encoder = job(run, "first", knobs={"dropout": 0.0, "precision": "fp32"}), pretrained(run.path)
     data = task_inputs(loaded_task(asked.task, None), encoder, asked.config.knobs)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from study.durable_files import patiently
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
@@ -131,31 +132,30 @@ def score(job: Job, execution: Execution, stop: StopSignal) -> Ending:
         torch.cuda.reset_peak_memory_stats()
     folder.write_settings(job.config)
     started = timestamp()
-    folder.claim_attempt({"pid": os.getpid(), "hostname": platform.node(), "started_at": started})
+    attempt = folder.claim_attempt({"pid": os.getpid(), "hostname": platform.node(), "started_at": started})
     checkpoint = newest_whole_checkpoint(folder.checkpoints)
     precision = precision_of(job.config.knobs.precision, checkpoint, execution.device)
     scoring = Scoring(job.config, run, folder, execution, precision, checkpoint, stop)
     state, reason, facts = _attempt(lambda: _found(job, scoring))
     if state == "PREEMPTED":
         return state
-    folder.file_score(
-        ScoreRecord(
-            score_id=job.score_id,
-            run_id=run.run_id,
-            sweep=job.sweep,
-            config=job.config,
-            kind=job.kind,
-            state=state,
-            reason=reason,
-            reported_on="test",
-            attempts=folder.attempts(),
-            started_at=started,
-            finished_at=timestamp(),
-            environment=environment(execution, precision),
-            peak_memory_bytes=peak_memory_bytes(execution),
-            **facts,
-        )
+    made = ScoreRecord(
+        score_id=job.score_id,
+        run_id=run.run_id,
+        sweep=job.sweep,
+        config=job.config,
+        kind=job.kind,
+        state=state,
+        reason=reason,
+        reported_on="test",
+        attempts=attempt,
+        started_at=started,
+        finished_at=timestamp(),
+        environment=environment(execution, precision),
+        peak_memory_bytes=peak_memory_bytes(execution),
+        **facts,
     )
+    patiently(lambda: folder.file_score(made), check=folder.attempt_file(attempt).stat)  # a write would make the folder anew
     tidy(folder, state)
     return state
 
