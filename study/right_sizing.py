@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from study.accounts import Conditions, memory_in, training_flops
 from study.aligned import aligned
 from study.architecture import SIZES, Architecture
 from study.counting import TOTALS, parameters
 from study.errors import InputError
-from study.fitting.law_files import FittedLaw, read_law
-from study.fitting.observations import VOCABULARY
 from study.latency.prediction import LatencyModel, Statistic, fit_latency
 from study.latency.table import read_table
 from study.memory import Precision
@@ -32,7 +30,9 @@ from study.quantities import (
     seconds_text,
 )
 from study.solving import HEAD_WIDTH, Goal, ShapeRules, Space, on_contour, under
-from study.wording import span
+
+if TYPE_CHECKING:
+    from study.fitting.law_files import FittedLaw
 
 Quantities = dict[str, Callable[[Architecture], float]]
 """How each quantity of a shape is counted, by its name."""
@@ -168,7 +168,12 @@ class Question:
 
     @cached_property
     def _fitted_law(self) -> FittedLaw | None:
-        return None if self.law is None else read_law(self.law, self.law_convention)
+        """The law, where there is one; what fits laws takes a second to import, which a question without one is spared."""
+        if self.law is None:
+            return None
+        from study.fitting.law_files import read_law
+
+        return read_law(self.law, self.law_convention)
 
     @cached_property
     def _trained_tokens(self) -> float | None:
@@ -214,8 +219,7 @@ class Question:
             yield model.to_text()
             yield from _unmeasured(model, shapes, self._conditions)
         if (law := self._fitted_law) is not None:
-            notes = (*law.notes, *_unlike(law, self.vocabulary), *_extrapolated(law, shapes, self._trained_tokens))
-            yield from (f"loss: {note}" for note in notes)
+            yield from (f"loss: {note}" for note in law.notes_on(shapes, self.vocabulary, self._trained_tokens))
 
 
 def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], conditions: Conditions) -> list[str]:
@@ -234,27 +238,6 @@ def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], conditions:
 
 def _from_to(name: str, least: float, largest: float) -> str:
     return f"{name} {least:g}" if least == largest else f"{name} {least:g} to {largest:g}"
-
-
-def _unlike(law: FittedLaw, vocabulary: int) -> list[str]:
-    """What all runs of a law had otherwise than the shapes considered, so that its losses are not theirs."""
-    if (fitted := law.alike.get(VOCABULARY, vocabulary)) == vocabulary:
-        return []
-    return [
-        f"{law.law.name} was fitted to runs of vocabulary {fitted:,}, and these shapes have {vocabulary:,}; "
-        f"losses over other vocabularies are not comparable: give --vocabulary {fitted}"
-    ]
-
-
-def _extrapolated(law: FittedLaw, shapes: Sequence[Architecture], tokens: float | None) -> list[str]:
-    """For each variable of a law, how many shapes lie beyond the values that it was fitted to."""
-    beyond = Counter(name for shape in shapes for name in law.beyond(shape, tokens))
-    return [
-        f"{law.law.name} is extrapolated for {beyond[name]} of {plural(len(shapes), 'shape')}: it was fitted to {name} of "
-        f"{span(*law.ranges[name])}"
-        for name in law.ranges
-        if beyond[name]
-    ]
 
 
 def _written(name: str, value: float) -> str:

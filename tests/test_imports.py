@@ -134,10 +134,20 @@ def test_analysis_and_counting_start_without_heavy_packages(command: str) -> Non
     assert done.returncode == 0, done.stderr
 
 
-def test_a_bill_waits_for_no_package_that_only_training_and_scoring_need() -> None:
-    slow = {"pytorch_lightning", "transformers", "matplotlib", "pandas", "scipy"}
-    run = "import sys; from study.cli import main; sys.argv[1:] = ['plan', 'sweeps/depth_or_width.yaml']; main()"
+@pytest.mark.parametrize(
+    ("arguments", "slow", "told"),
+    [
+        (
+            ["plan", "sweeps/depth_or_width.yaml"],
+            {"pytorch_lightning", "transformers", "matplotlib", "pandas", "scipy"},
+            "FLOPs",
+        ),
+        (["shapes", "--parameters", "10M"], {"matplotlib", "pandas", "scipy"}, "within 2% of 10M"),
+    ],
+)
+def test_a_command_waits_for_no_package_that_others_need(arguments: list[str], slow: set[str], told: str) -> None:
+    run = f"import sys; from study.cli import main; sys.argv[1:] = {arguments!r}; main()"
     code = f"{run}\nslow = {slow!r} & set(sys.modules); assert not slow, slow"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert "FLOPs" in done.stdout
+    assert told in done.stdout

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,8 +19,11 @@ from study.fitting.catalogue import law_named
 from study.fitting.estimation import Settings
 from study.fitting.laws import Law
 from study.fitting.minimising import Space
+from study.fitting.observations import VOCABULARY
 from study.fitting.verdicts import UNTOLD
+from study.quantities import plural
 from study.schema import Count, Index, Positive, Strict, Text, shown
+from study.wording import span
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,25 @@ class FittedLaw:
         """The variables of the law whose values for a shape lie outside those it was fitted to."""
         values = self._values(architecture, tokens)
         return {name for name, (low, high) in self.ranges.items() if not low <= values[name] <= high}
+
+    def notes_on(self, shapes: Sequence[Architecture], vocabulary: int, tokens: float | None) -> list[str]:
+        """What to know of the losses that it gives shapes of a vocabulary after so many tokens: its notes, and what is unlike.
+
+        That is the vocabulary of its runs, and for each of its variables how many shapes lie beyond what it was fitted to.
+        """
+        notes = [*self.notes]
+        if (fitted := self.alike.get(VOCABULARY, vocabulary)) != vocabulary:
+            notes.append(
+                f"{self.law.name} was fitted to runs of vocabulary {fitted:,}, and these shapes have {vocabulary:,}; "
+                f"losses over other vocabularies are not comparable: give --vocabulary {fitted}"
+            )
+        beyond = Counter(name for shape in shapes for name in self.beyond(shape, tokens))
+        return notes + [
+            f"{self.law.name} is extrapolated for {beyond[name]} of {plural(len(shapes), 'shape')}: it was fitted to {name} of "
+            f"{span(*self.ranges[name])}"
+            for name in self.ranges
+            if beyond[name]
+        ]
 
     def _values(self, architecture: Architecture, tokens: float | None) -> dict[str, float]:
         """What the law's variables are for a shape."""
