@@ -365,6 +365,25 @@ def test_two_runs_are_not_resampled_and_many_rows_of_few_runs_seldom(monkeypatch
     assert len(fit(LAWS["power"], of_power(3), settings).resampled) == 200
 
 
+def test_resamples_that_are_alike_are_refitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three clusters there are no more than C(5, 3) = 10 resamples, however many are drawn."""
+    refitted = []
+
+    def counted(*given: Any) -> Minima:
+        refitted.append(len(given[1]))
+        return minimise(*given)
+
+    monkeypatch.setattr(uncertainty, "minimise", counted)
+    points = of_power(3)
+    found = fit(LAWS["power"], points, Settings(bootstrap=300, starts=8))
+    assert refitted == [10]
+    draws = uncertainty.times_drawn(3, 300, seed=0).astype(float)
+    objective = Objective(LAWS["power"].at(points.columns), points.response, found.settings.huber_delta, "log")
+    each = minimise(objective, np.tile(found.theta, (300, 1)), draws[:, points.clusters])
+    assert each.converged.all()
+    np.testing.assert_allclose(found.resamples.theta, each.theta, rtol=1e-9)
+
+
 def of_power(runs: int) -> Observations:
     """Twelve points of so many runs."""
     return replace(observed(LAWS["power"], rows=12), clusters=np.arange(12) % runs)

@@ -46,8 +46,9 @@ class Bootstrap:
 def bootstrap(objective: Objective, observations: Observations, theta: Floats, count: int, seed: int) -> Bootstrap:
     """Refits to `count` resamples of the clusters, drawn with replacement, all rows of one together (Efron 1979).
 
-    Each starts at the estimate. Tables of more than ROWS_TO_REFIT rows and CLUSTERS_FOR_SANDWICH clusters draw from the normal
-    distribution of the sandwich covariance, with which refits agree to first order. Fewer than three clusters give none.
+    Each starts at the estimate, and of those that are alike, as most are of few clusters, one is refitted. Tables of more than
+    ROWS_TO_REFIT rows and CLUSTERS_FOR_SANDWICH clusters draw from the normal distribution of the sandwich covariance, with
+    which refits agree to first order. Fewer than three clusters give none.
     """
     clusters = observations.n_clusters
     if count == 0 or clusters < FEWEST_CLUSTERS:
@@ -58,10 +59,13 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
         drawn = np.random.default_rng(seed).multivariate_normal(theta, spread, size=count, method="eigh")
         return Bootstrap("sandwich", np.clip(drawn, *objective.surface.bounds), np.arange(count))
     count = min(count, RESAMPLES_OF_MANY_ROWS) if many else count
-    draws = times_drawn(clusters, count, seed).astype(float)
-    found = minimise(objective, np.tile(theta, (count, 1)), draws[:, observations.clusters])
-    numbers = np.flatnonzero(found.converged)
-    return Bootstrap("refit", found.theta[numbers], numbers, count - len(numbers))
+    draws = times_drawn(clusters, count, seed)
+    _, first, like = np.unique(draws, axis=0, return_index=True, return_inverse=True)
+    refitted, which = np.unique(first[like], return_inverse=True)
+    weights = draws[refitted].astype(float)[:, observations.clusters]
+    found = minimise(objective, np.tile(theta, (len(refitted), 1)), weights)
+    numbers = np.flatnonzero(found.converged[which])
+    return Bootstrap("refit", found.theta[which][numbers], numbers, count - len(numbers))
 
 
 def times_drawn(items: int, count: int, seed: int) -> NDArray[np.int64]:
