@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
+from study import garbage
 from study.config import RunConfig
 from study.errors import InputError
 from study.folders.metrics import newest_values
@@ -166,6 +167,7 @@ class _Seen:
     trained: bool
 
 
+@garbage.paused()  # collecting would walk all runs read so far again and again, and none of them is garbage
 def status(folder: SweepFolder) -> SweepStatus:
     """Read where a sweep and its runs are."""
     coordinator = folder.launching.holder() if is_held(folder.launching) else None
