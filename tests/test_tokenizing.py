@@ -66,6 +66,17 @@ def test_a_vocabulary_out_of_reach_says_how_far_it_got() -> None:
         train_tokenizer([], 64)
 
 
+@pytest.mark.parametrize("vocabulary", [64, 100, 128])
+def test_a_text_whose_characters_are_words_fills_a_vocabulary_with_them(vocabulary: int) -> None:
+    characters = [chr(0x4E00 + number) for number in range(200)]
+    texts = ["".join(characters[number % 190 :][:10]) + " and words" for number in range(400)]
+    tokenizer = train_tokenizer(texts, vocabulary)
+    assert sorted(tokenizer.get_vocab().values()) == list(range(vocabulary))
+    assert sum(character in tokenizer.get_vocab() for character in characters) > vocabulary // 3
+    with pytest.raises(InputError, match="512 pieces are asked for, but this corpus yields only 2"):
+        train_tokenizer(texts, 512)
+
+
 def test_special_pieces_in_a_text_are_text(tmp_path: Path) -> None:
     bert_tokenizer({piece: number for number, piece in enumerate(PIECES)}).save(str(tmp_path / "tokenizer.json"))
     tokenizer = open_tokenizer(tmp_path / "tokenizer.json")

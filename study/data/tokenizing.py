@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -64,33 +65,46 @@ class SpecialTokens:
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     """A WordPiece tokeniser of exactly `vocabulary` pieces, learnt from the first 32 million characters of the texts.
 
-    The alphabet is the commonest characters, at most 1,000 and an eighth of the vocabulary; pieces must occur twice. The
-    trainer numbers characters in the order of a hash map and breaks ties by number, so that it never gives the same
-    vocabulary twice; here all characters are numbered beforehand, and equal texts give equal bytes.
+    The alphabet is the commonest characters, at most 1,000 and an eighth of the vocabulary; pieces must occur twice. Where that
+    gives too few pieces, as in Chinese, whose characters are words of their own and merge into none, it has as many more as are
+    lacking. The trainer numbers characters in the order of a hash map and breaks ties by number, so that it never gives the
+    same vocabulary twice; here all characters are numbered beforehand, and equal texts give equal bytes.
 
     Raises InputError where the texts are empty or yield too few pieces.
     """
     sample = list(first_characters(texts, _TRAINING_CHARACTERS))
     if not any(sample):
         raise InputError.at("data.corpus", "its train split holds no text to learn a vocabulary from; give more text")
-    alphabet = _alphabet(sample, min(_LARGEST_ALPHABET, int(vocabulary * _ALPHABET_SHARE)))
-    numbered = [*SPECIAL_PIECES, *alphabet, *(f"##{character}" for character in alphabet if _continues_words(character))]
-    trainer = WordPieceTrainer(
-        vocab_size=vocabulary,
-        min_frequency=_LEAST_WORD_COUNT,
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        special_tokens=numbered,
-        show_progress=False,
-    )
-    learning = bert_tokenizer({})
-    learning.train_from_iterator(sample, trainer)
-    pieces = learning.get_vocab()
+    characters = _characters(sample)
+    count = min(_LARGEST_ALPHABET, int(vocabulary * _ALPHABET_SHARE))
+    pieces = _learnt(sample, vocabulary, characters[:count])
+    if len(pieces) < vocabulary and len(characters) > count:
+        lacking = vocabulary - len(pieces)
+        further = accumulate(len(_pieces_of(character)) for character in characters[count:])
+        pieces = _learnt(sample, vocabulary, characters[: count + sum(total <= lacking for total in further)])
     if len(pieces) != vocabulary:
         remedy = "ask for half, or give more text" if vocabulary >= 2 * FEWEST_PIECES else "give more text"
         found = f"this corpus yields only {len(pieces):,}, and fewer where fewer are asked for; {remedy}"
         raise InputError.at(f"{_PLACE}.vocabulary", f"{vocabulary:,} pieces are asked for, but {found}")
     return bert_tokenizer(pieces)
+
+
+def _learnt(sample: list[str], vocabulary: int, characters: list[str]) -> dict[str, int]:
+    """The pieces, at most `vocabulary`, that texts yield with these characters for an alphabet."""
+    alphabet = sorted(characters)
+    continuing = (piece for character in alphabet for piece in _pieces_of(character)[1:])
+    trainer = WordPieceTrainer(
+        vocab_size=vocabulary,
+        min_frequency=_LEAST_WORD_COUNT,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        special_tokens=[*SPECIAL_PIECES, *alphabet, *continuing],
+        show_progress=False,
+    )
+    learning = bert_tokenizer({})
+    learning.train_from_iterator(sample, trainer)
+    pieces: dict[str, int] = learning.get_vocab()
+    return pieces
 
 
 def first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
@@ -155,8 +169,8 @@ def bert_tokenizer(pieces: dict[str, int]) -> Tokenizer:
     return tokenizer
 
 
-def _alphabet(texts: list[str], limit: int) -> list[str]:
-    """The commonest characters as BERT normalises them, in the order of their code points."""
+def _characters(texts: list[str]) -> list[str]:
+    """The characters as BERT normalises them, the commonest first, of equally common ones in the order of code points."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)
@@ -165,13 +179,13 @@ def _alphabet(texts: list[str], limit: int) -> list[str]:
     for character, count in raw.items():
         for normal in normalizer.normalize_str(character).strip():
             counts[normal] += count
-    return sorted(sorted(counts, key=lambda character: (-counts[character], character))[:limit])
+    return sorted(counts, key=lambda character: (-counts[character], character))
 
 
-def _continues_words(character: str) -> bool:
-    """Whether a character can stand inside a word; punctuation and CJK characters are words of their own."""
+def _pieces_of(character: str) -> list[str]:
+    """A character and, unless it is always a word of its own as punctuation and CJK characters are, the same inside a word."""
     word = BertNormalizer(lowercase=True).normalize_str(f"a{character}")
-    return len(BertPreTokenizer().pre_tokenize_str(word)) == 1
+    return [character, *([f"##{character}"] if len(BertPreTokenizer().pre_tokenize_str(word)) == 1 else [])]
 
 
 def _from_json(path: Path) -> Tokenizer:
