@@ -83,9 +83,16 @@ def _why_excluded(evidence: Evidence) -> str:
     if evidence.excluded.empty:
         return "; the ledger says nothing about loss yet"
     reasons = evidence.excluded["exclusion"]
-    failed = reasons.str.startswith(RETRIED)
+    failed, by_hand = reasons.str.startswith(RETRIED), reasons.str.startswith("excluded: ")
+    budgets = evidence.excluded["target_tokens"][~failed & ~by_hand]
     retry = f"study retry{', with fewer runs at a time,' if reasons.str.startswith('OOM').any() else ''}"
-    ways = [*([retry] if failed.any() else []), *([] if failed.all() else ["a larger budget or other learning rates"])]
+    helps = {
+        retry: failed,
+        "study exclude --undo": by_hand,
+        "a larger budget or other learning rates": budgets > 0,
+        "fewer layers cut off or a budget that trains on": budgets == 0,
+    }
+    ways = [way for way, runs in helps.items() if runs.any()]
     return f" ({reasons_told(reasons)}). The ledger says nothing about loss yet; {' or '.join(ways)} may"
 
 

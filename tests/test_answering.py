@@ -277,6 +277,21 @@ def test_what_may_help_where_no_run_can_be_used_goes_by_how_they_ended(
     assert line.endswith(f"The ledger says nothing about loss yet; {ways} may.")
 
 
+def test_what_may_help_runs_that_were_excluded_or_trained_nothing_is_no_larger_budget(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for seed in (0, 1):
+        start = f"here/{seed:016x}"
+        add_run(folder, run_config(1, 64, seed=seed, budget={"steps": 0}, start=start), stuck=True)
+    folder.write_ledger()
+    (line,) = loss_findings(gather(folder))
+    assert line.endswith("says nothing about loss yet; fewer layers cut off or a budget that trains on may.")
+    for run in folder.runs():
+        run.exclusion_file.write_text('{"reason": "a broken GPU"}')
+    folder.write_ledger()
+    (line,) = loss_findings(gather(folder))
+    assert line.endswith("2 excluded: a broken GPU). The ledger says nothing about loss yet; study exclude --undo may.")
+
+
 def test_all_stuck(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     for depth, width in SMALL:
