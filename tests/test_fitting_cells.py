@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from study.architecture import Architecture
-from study.fitting.cells import Cell
+from study.errors import InputError
+from study.fitting.cells import Cell, cells_of
 from study.fitting.families import EQUAL_WITHIN, families_of
 from study.fitting.learning_rates import RateSearch
 from study.recipe import Budget
+from tests.synthetic import depth_or_width
 
 
 def cell(depth: int, size: int) -> Cell:
@@ -55,3 +59,14 @@ def test_cells_of_as_many_tokens_to_the_nearest_doubling_are_one_pool() -> None:
 def test_cells_of_no_two_equal_sizes_are_one_family_a_budget() -> None:
     (family,) = families_of((cell(1, 950_000), cell(2, 1_050_001)))
     assert (len(family.cells), family.equal_parameters) == (2, False)
+
+
+@pytest.mark.parametrize("changes", [{"loss_nats": 9.0}, {"validation_masked_tokens": 0}])
+def test_losses_of_sequences_that_are_not_those_of_the_record_are_refused(tmp_path: Path, changes: dict[str, float]) -> None:
+    folder = depth_or_width(tmp_path / "sweep", seeds=1, shapes=[(1, 64)], rates=[1e-3], budgets=[1e6])
+    assert len(cells_of(folder, folder.write_ledger())) == 1
+    (run,) = folder.runs()
+    record = json.loads(run.record_file.read_text())
+    run.record_file.write_text(json.dumps(record | changes))
+    with pytest.raises(InputError, match=r"validation_losses\.npy: sums to .* nats where its record tells .*; fetch both"):
+        cells_of(folder, folder.write_ledger())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -244,6 +245,16 @@ def test_the_ledger_has_the_same_bytes_whatever_came_first(tmp_path: Path) -> No
         tables.append((folder.ledger_file.read_bytes(), folder.ledger_file.with_suffix(".csv").read_bytes()))
         assert ledger(order).equals(ledger(records))
     assert tables[0] == tables[1] == tables[2]
+
+
+def test_a_copy_of_a_run_is_refused_and_not_counted_twice(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "sweep", seeds=1, shapes=[(1, 64)], rates=[1e-3], budgets=[1e6])
+    (run,) = folder.runs()
+    shutil.copytree(run.path, copy := run.path.with_name(f"{run.run_id}-copy"))
+    with pytest.raises(InputError, match=rf"-copy/record\.json: is of run {run.run_id}, .*name .*-copy so, or move it away"):
+        folder.write_ledger()
+    shutil.rmtree(copy)
+    assert list(folder.write_ledger()["run_id"]) == [run.run_id]
 
 
 def test_what_was_not_reached_is_missing_and_never_zero(tmp_path: Path) -> None:

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from study.architecture import SHAPE, Architecture
 from study.config import RunConfig, as_told, setting_words
 from study.counting import TOTALS, parameters
+from study.errors import InputError
 from study.fitting.learning_rates import RATE, CellSearch, RateSearch, TunedKnob, searches
 from study.fitting.paired import Difference, paired_difference
 from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, seed_scatter
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.grouping import grouped
+from study.paths import pasted
 from study.recipe import Budget
 from study.records import FOREIGN, validation_of
 from study.schema import number_in
@@ -287,6 +289,13 @@ def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:
 
 
 def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
-    """Loss of each validation sequence; all sequences have the same number of masked tokens."""
-    summed = run.validation_losses()
-    return summed / (float(row["validation_masked_tokens"]) / len(summed))
+    """Loss of each validation sequence; all sequences have the same number of masked tokens.
+
+    Raises InputError where their sum is not what the record tells, as that of another run would not be.
+    """
+    summed, (tokens, loss) = run.validation_losses(), row[["validation_masked_tokens", "loss_nats"]].astype(float)
+    if not math.isclose(summed.sum(), tokens * loss, rel_tol=1e-6):
+        told = f"sums to {summed.sum():g} nats where its record tells {loss:g} for each of {tokens:g} masked tokens"
+        remedy = f"fetch both anew, or leave the run out: study exclude {pasted(run.path)} --reason ..."
+        raise InputError.at(str(run.validation_losses_file), f"{told}; {remedy}")
+    return summed / (tokens / len(summed))

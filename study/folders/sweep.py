@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from study.architecture import SHAPE
 from study.durable_files import json_of
-from study.errors import InputError
+from study.errors import InputError, of_each
 from study.folders.files import Folder, Inside, write_table
 from study.folders.run import RunFolder
+from study.paths import pasted
 from study.records import RunRecord, ledger
 from study.yaml_files import read_yaml
 
@@ -119,8 +120,11 @@ class SweepFolder(Folder):
         return [run for run in found if run.is_run]
 
     def records(self) -> list[RunRecord]:
-        """The records of all ended runs, by id."""
-        return [record for run in self.runs() if (record := run.record()) is not None]
+        """The records of all ended runs, by id.
+
+        Raises InputError where one is that of another run than its folder is named after, which a copy would count twice.
+        """
+        return [record for record in of_each(_own_record, self.runs()) if record is not None]
 
     def others_records(self) -> list[RunRecord]:
         """The records of the other sweeps under the same results folder."""
@@ -172,6 +176,15 @@ class SweepFolder(Folder):
     def sweep(self) -> dict[str, Any]:
         """The resolved sweep as plain values."""
         return read_yaml(self.sweep_file)
+
+
+def _own_record(run: RunFolder) -> RunRecord | None:
+    """The record of a run; raises InputError where it is that of another one."""
+    record = run.record()
+    if record is not None and record.run_id != run.run_id:
+        told = f"is of run {record.run_id}, after which its folder is named; name {pasted(run.path)} so, or move it away"
+        raise InputError.at(str(run.record_file), told)
+    return record
 
 
 def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
