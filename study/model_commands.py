@@ -178,7 +178,7 @@ def figures(folder: Path, as_json: bool) -> None:
 @click.option("--width", default="64:2048", show_default=True, help="Widths to consider.")
 @click.option("--width-multiple", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--head-width", type=click.IntRange(1), help="Widths are multiples of it.  [default: what is nearest to 64]")
-@click.option("--ffn-ratio", type=FiniteRange(0, min_open=True), default=4.0, show_default=True, help="F over H.")
+@click.option("--ffn-ratio", type=FiniteRange(0, 1000, min_open=True), default=4.0, show_default=True, help="F over H.")
 @click.option("--vocabulary", type=click.IntRange(1), default=30522, show_default=True, help="Word pieces V.")
 @click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions.")
 @as_json

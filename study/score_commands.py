@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from study.errors import InputError, Problem, option_name
+from study.errors import InputError, Problem, option_name, told_together
 from study.options import as_json, device_option, output_folder, results_option
 
 if TYPE_CHECKING:
@@ -86,8 +86,10 @@ def features(
     from study.scoring.launch import one_run
     from study.sweeping.executors.slots import local_slots
 
-    lines, into = read_texts(texts), output_file(texts, output)
-    run = one_run(_folder(folder, results))
+    lines = told_together(
+        lambda: read_texts(texts), lambda: output_file(texts, output), lambda: one_run(_folder(folder, results))
+    )
+    into, run = output_file(texts, output), one_run(_folder(folder, results))
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
     found = embed(run, lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
     write_embeddings(into, found.values, lines)

@@ -599,6 +599,11 @@ def test_a_number_is_finite(arguments: list[object], option: str, number: str, h
     assert f"'{option}': " in one(refusal.of(*arguments, option, number, prefix="Error: "))
 
 
+def test_an_ffn_far_too_wide_is_refused(here: Path, refusal: Refusal) -> None:
+    told = one(refusal.of("shapes", "--parameters", "10M", "--ffn-ratio", "1e308", prefix="Error: "))
+    assert "'--ffn-ratio': 1e+308 is not in the range 0<x<=1000" in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [

@@ -111,3 +111,10 @@ def test_a_file_that_is_not_there_is_refused(study: Any, run: RunFolder, tmp_pat
     status, _, err = study("features", run.path, tmp_path / "nowhere.txt")
     assert status == 2
     assert "nowhere.txt: cannot be read: No such file or directory; give a file with one text a line" in err
+
+
+def test_a_run_texts_and_an_output_that_cannot_be_are_told_together(study: Any, tmp_path: Path) -> None:
+    given = ("0123456789abcdef", tmp_path / "nowhere.txt", "--output", "features.csv", "--results", tmp_path)
+    status, _, err = study("features", *given)
+    assert status == 2
+    assert all(words in err for words in ("nowhere.txt: cannot be read", "neither .npy nor .parquet", "0123456789abcdef: is "))
