@@ -17,7 +17,7 @@ from study.errors import InputError
 from study.fitting import uncertainty
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.forecasting import Forecast, forecast, forecast_text, interval_of, largest_runs
+from study.fitting.forecasting import Forecast, Noise, forecast, forecast_text, interval_of, largest_runs
 from study.fitting.minimising import Minima, Objective, Space, minimise
 from study.fitting.observations import Observations
 from study.fitting.uncertainty import Misfit, ReplicateNoise, misfit, replicate_noise
@@ -298,10 +298,35 @@ def test_rows_that_miss_a_law_together_are_not_counted_as_drawn_apart(clusters: 
 
 def test_residuals_of_a_forecast_are_widened_by_what_the_parameters_took() -> None:
     """Six parameters of eight rows leave a quarter of the residuals' variance; what was measured is predicted less residual."""
-    residuals, centres = np.full(8, 0.1), np.full((50, 2), 3.0)
-    linear, log = (interval_of(centres, residuals, 6, space, 0) for space in SPACES)
-    np.testing.assert_allclose(linear, 3.0 - 0.2)
-    np.testing.assert_allclose(log, 3.0 * np.exp(-0.2))
+    np.testing.assert_allclose(Noise(np.full(8, 0.1), 6, 8).widened, 0.2)
+    assert [Noise(np.full(8, 0.1), 6, clusters).freedom for clusters in (8, 2, 1)] == [2, 1, 1]
+    many = Noise(np.full(10**6, 0.1), 6, 10**6)
+    linear, log = (interval_of(np.full(2, 3.0), np.full((50, 2), 3.0), many, space, 0) for space in SPACES)
+    np.testing.assert_allclose(linear, 3.0 - 0.1, rtol=1e-3)
+    np.testing.assert_allclose(log, 3.0 * np.exp(-0.1), rtol=1e-3)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_what_is_forecast_by_few_rows_has_students_interval(space: Space) -> None:
+    """Residuals that are normal, whatever few degrees of freedom, and resamples that are sure."""
+    random = np.random.default_rng(0)
+    noise = Noise(random.normal(0, 0.1, 20_000), 0, 5)
+    low, high = interval_of(np.array([3.0]), np.full((200_000, 1), 3.0), noise, space, 0)
+    ends = [float(np.log(end[0] / 3) if space == "log" else end[0] - 3) for end in (low, high)]
+    half = 0.1 * t.isf(0.025, 4)
+    assert ends == pytest.approx([-half, half], rel=0.03)
+
+
+def test_forecasts_of_few_sizes_cover_as_often_as_they_say() -> None:
+    """Seven sizes of a power, the largest forecast: by residuals and resamples alone 85 of 100 intervals held it."""
+    law, draw, covered = LAWS["power"], np.random.default_rng(3), 0
+    sizes = np.geomspace(1e5, 1e8, 7)
+    for _ in range(100):
+        points = Observations.of({"parameters": sizes}, 30 * sizes**-0.2 * np.exp(draw.normal(0, 0.005, 7)))
+        told = forecast(law, points, Settings(bootstrap=200, starts=2))
+        assert isinstance(told, Forecast)
+        covered += int(told.covered.sum())
+    assert covered >= 91
 
 
 @pytest.mark.parametrize(("relative", "errors", "mean"), [(True, [0.1, -0.2], "15.00%"), (False, [0.2, -0.8], "0.5000")])
@@ -430,7 +455,8 @@ def test_no_misfit_is_told_where_settings_are_as_many_as_parameters_or_replicate
 
 def test_rows_that_are_predicted_alike_have_one_interval() -> None:
     centres = np.random.default_rng(0).normal(3, 0.1, (300, 1)).repeat(3, axis=1)
-    low, high = interval_of(centres, np.array([-0.1, 0.0, 0.1, 0.02]), 2, "linear", 0)
+    noise = Noise(np.array([-0.1, 0.0, 0.1, 0.02]), 2, 4)
+    low, high = interval_of(np.full(3, 3.0), centres, noise, "linear", 0)
     assert len({*low.tolist()}) == len({*high.tolist()}) == 1
 
 

