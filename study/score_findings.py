@@ -16,7 +16,7 @@ from study.fitting.published_scores import published_scores
 from study.fitting.score_trends import Trend, Verdict
 from study.grouping import grouped
 from study.quantities import plural
-from study.wording import status_words, table
+from study.wording import status_words, table, table_of
 
 _WORDS: dict[Verdict, str] = {
     "monotone": "scores follow the loss, monotone: no encoder of lower loss scores lower beyond noise",
@@ -175,26 +175,31 @@ def trend_table(evidence: Evidence) -> str:
         "(score − chance)/(1 − chance), where chance is the score of the commonest answer; a run of "
         f"pre-training is averaged over its tasks first, since luck may go through all of them. {NOISE}"
     )
-    header = ["task", "metric", "best", "± 95%", "of", "untrained", "commonest answer", "words without order"]
-    header += ["above both", "rank correlation", "95% interval", "p", "Holm p", "encoders", "pairs against"]
-    return f"{intro}\n\n{table(header, (_trend_row(task) for task in found.all))}"
+    return f"{intro}\n\n{table_of([_trend_row(task) for task in found.all])}"
 
 
-def _trend_row(task: TaskScores) -> list[object]:
+def _trend_row(task: TaskScores) -> dict[str, object]:
     best, told = task.best, task.trend
-    beside = [None if task.task == AVERAGE else _number(best[name]) for name in ("random", "majority", "bag_of_words")]
-    correlation: list[object] = [None] * 6
-    if told is not None:
-        correlation = [
-            f"{told.correlation:+.2f}",
-            _interval(told),
-            None if told.p_value is None else f"{told.p_value:.2g}",
-            None if told.p_value_holm is None else f"{told.p_value_holm:.2g}",
-            told.n,
-            len(told.reversals),
-        ]
-    scored = [f"{best['score']:.4f}", _number(best["half"]), best["name"]]
-    return [task.task, task.metric, *scored, *beside, _of(task.above_untrained), *correlation]
+    baselines = {"untrained": "random", "commonest answer": "majority", "words without order": "bag_of_words"}
+    return {
+        "task": task.task,
+        "metric": task.metric,
+        "best": f"{best['score']:.4f}",
+        "± 95%": _number(best["half"]),
+        "of": best["name"],
+        **{words: None if task.task == AVERAGE else _number(best[name]) for words, name in baselines.items()},
+        "above both": _of(task.above_untrained),
+        "rank correlation": told and f"{told.correlation:+.2f}",
+        "95% interval": told and _interval(told),
+        "p": told and _chance(told.p_value),
+        "Holm p": told and _chance(told.p_value_holm),
+        "encoders": told and told.n,
+        "pairs against": told and len(told.reversals),
+    }
+
+
+def _chance(p_value: float | None) -> str | None:
+    return None if p_value is None else f"{p_value:.2g}"
 
 
 def law_table(evidence: Evidence) -> str:
@@ -209,18 +214,20 @@ def law_table(evidence: Evidence) -> str:
         f"{FREE_FROM} shapes chance is taken as measured and the ceiling as 1; where scores level off below that, the law and "
         "its intervals are wrong, whatever its status."
     )
-    header = ["task", "law", "status", "constants", "forecast", "error at the measured loss", "error from the sizes alone"]
-    return f"{intro}\n\n{table(header, (_law_row(task) for task in found.all))}"
+    return f"{intro}\n\n{table_of([_law_row(task) for task in found.all])}"
 
 
-def _law_row(task: TaskScores) -> list[object]:
-    if isinstance(task.law, str):
-        return [task.task, None, f"none: {task.law}", None, None, None, None]
-    constants = ", ".join(f"{name} {value:.3g}" for name, value in task.law.estimates.items())
-    status, forecasts = task.law.status, (task.forecast, task.forecast_from_sizes)
-    count = int(task.is_forecast.sum()) or None
-    shown = constants if task.law.told else None
-    return [task.task, task.law.law.formula, status_words(status), shown, count, *map(_forecast, forecasts)]
+def _law_row(task: TaskScores) -> dict[str, object]:
+    law = None if isinstance(task.law, str) else task.law
+    return {
+        "task": task.task,
+        "law": law and law.law.formula,
+        "status": f"none: {task.law}" if law is None else status_words(law.status),
+        "constants": ", ".join(f"{name} {value:.3g}" for name, value in law.estimates.items()) if law and law.told else None,
+        "forecast": law and (int(task.is_forecast.sum()) or None),
+        "error at the measured loss": law and _forecast(task.forecast),
+        "error from the sizes alone": law and _forecast(task.forecast_from_sizes),
+    }
 
 
 def _forecast(told: Forecast | str) -> str:
@@ -262,8 +269,8 @@ def score_table(evidence: Evidence) -> str:
     told = scores_told(evidence)
     if told.empty:
         return ""
-    rows = [[_written(str(name), value) for name, value in row.items()] for row in told.to_dict("records")]
-    return f"{SCORES}\n\n{table([str(name) for name in told], rows)}"
+    rows = [{str(name): _written(str(name), value) for name, value in row.items()} for row in told.to_dict("records")]
+    return f"{SCORES}\n\n{table_of(rows)}"
 
 
 def _written(name: str, value: Any) -> object:

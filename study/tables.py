@@ -6,62 +6,62 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from study.config import setting_words
-from study.fitting.averages import Average
 from study.fitting.cells import Cell, in_words, setting_columns
-from study.fitting.comparisons import Comparison
 from study.fitting.estimation import Fit
 from study.fitting.evidence import Evidence
 from study.fitting.law_fits import LawFit, in_every_count
-from study.fitting.paired import Judged
+from study.fitting.paired import Difference, Judged
 from study.quantities import plural
-from study.wording import signed, status_words, table
+from study.wording import signed, status_words, table_of
 
 
 def differences(evidence: Evidence, of_shapes: bool) -> str:
     """Every pair of shapes of equal parameters, or of settings of one shape, with its interval and status; empty if none."""
-    pairs = [pair for pair in evidence.comparisons.pairs if pair.of_shapes == of_shapes]
-    header = ["family", "first − second", "nats", "95% interval", "Holm p", "status", "sequences", "seeds", "dof of seeds"]
-    return table(header, [[pair.family, *_difference_row(pair)] for pair in pairs]) if pairs else ""
+    return table_of(
+        [
+            {
+                "family": pair.family,
+                "first − second": pair.sides,
+                **_judged(pair),
+                "status": status_words(pair.status),
+                "sequences": pair.difference.n_sequences,
+                **_seeds(pair.difference),
+            }
+            for pair in evidence.comparisons.pairs
+            if pair.of_shapes == of_shapes
+        ]
+    )
 
 
-def _difference_row(pair: Comparison | Average) -> list[object]:
-    """What is compared, the difference, its verdict and what it rests on."""
-    found = pair.difference
-    return [
-        pair.sides,
-        *_judged_difference(pair),
-        status_words(pair.status),
-        found.n_sequences,
-        f"{found.n_seeds[0]} and {found.n_seeds[1]}",
-        None if found.degrees_of_freedom is None else f"{found.degrees_of_freedom:.1f}",
-    ]
-
-
-def _judged_difference(found: Judged) -> list[object]:
+def _judged(found: Judged) -> dict[str, object]:
     """A difference, its interval and Holm's adjusted p."""
     p_value = None if found.p_value_holm is None else f"{found.p_value_holm:.2g}"
-    return [signed(found.difference.estimate_nats), found.difference.bounds, p_value]
+    return {"nats": signed(found.difference.estimate_nats), "95% interval": found.difference.bounds, "Holm p": p_value}
+
+
+def _seeds(found: Difference) -> dict[str, object]:
+    """The seeds of both sides, and the degrees of freedom of their variance."""
+    first, second = found.n_seeds
+    freedom = None if found.degrees_of_freedom is None else f"{found.degrees_of_freedom:.1f}"
+    return {"seeds": f"{first} and {second}", "dof of seeds": freedom}
 
 
 def averages(evidence: Evidence) -> str:
     """Every pair that was compared in several places, averaged over them; empty if none."""
-    header = ["first − second", "places", "nats", "95% interval", "Holm p", "status", "least", "most", "seeds", "dof of seeds"]
-    return table(header, _average_rows(evidence.averages)) if evidence.averages else ""
-
-
-def _average_rows(averages: Sequence[Average]) -> Iterator[list[object]]:
-    for average in averages:
-        name, nats, *judged, _, seeds, freedom = _difference_row(average)
-        yield [
-            name,
-            len(average.places),
-            nats,
-            *judged,
-            signed(average.least_nats),
-            signed(average.most_nats),
-            seeds,
-            freedom,
+    return table_of(
+        [
+            {
+                "first − second": average.sides,
+                "places": len(average.places),
+                **_judged(average),
+                "status": status_words(average.status),
+                "least": signed(average.least_nats),
+                "most": signed(average.most_nats),
+                **_seeds(average.difference),
+            }
+            for average in evidence.averages
         ]
+    )
 
 
 def gains(evidence: Evidence) -> str:
@@ -72,23 +72,20 @@ def gains(evidence: Evidence) -> str:
         "Neighbouring cells that differ in one size, by loss lowered per parameter added. Each interval is for its pair alone, "
         "Holm's p is adjusted for all of them, and cells whose rate is not bracketed take part (see the table of cells)."
     )
-    header = ["axis", "from", "to", "budget", "setting", "nats", "95% interval", "Holm p"]
-    header += ["parameters_encoder added", "nats lowered per million"]
-    return f"{intro}\n\n{table(header, _gain_rows(evidence))}"
-
-
-def _gain_rows(evidence: Evidence) -> Iterator[list[object]]:
-    for gain in evidence.gains:
-        yield [
-            gain.axis,
-            gain.smaller,
-            gain.larger,
-            gain.budget,
-            gain.setting or None,
-            *_judged_difference(gain),
-            f"{gain.parameters_added:,}",
-            f"{gain.nats_lowered_per_million:+.3f}",
-        ]
+    rows = [
+        {
+            "axis": gain.axis,
+            "from": gain.smaller,
+            "to": gain.larger,
+            "budget": gain.budget,
+            "setting": gain.setting or None,
+            **_judged(gain),
+            "parameters_encoder added": f"{gain.parameters_added:,}",
+            "nats lowered per million": f"{gain.nats_lowered_per_million:+.3f}",
+        }
+        for gain in evidence.gains
+    ]
+    return f"{intro}\n\n{table_of(rows)}"
 
 
 def cuts(evidence: Evidence) -> str:
@@ -99,21 +96,19 @@ def cuts(evidence: Evidence) -> str:
         "Encoders that begin with some layers of a trained one, minus the one that begins with all of them, after the same "
         "budget. Each interval is for its pair alone."
     )
-    header = ["whole", "cut", "layers cut", "budget", "nats", "95% interval", "parameters_encoder saved"]
-    return f"{intro}\n\n{table(header, _cut_rows(evidence))}"
-
-
-def _cut_rows(evidence: Evidence) -> Iterator[list[object]]:
-    for cut in evidence.cuts:
-        yield [
-            cut.whole,
-            cut.cut,
-            cut.layers,
-            cut.budget,
-            signed(cut.difference.estimate_nats),
-            cut.difference.bounds,
-            f"{cut.parameters_saved:,}",
-        ]
+    rows = [
+        {
+            "whole": cut.whole,
+            "cut": cut.cut,
+            "layers cut": cut.layers,
+            "budget": cut.budget,
+            "nats": signed(cut.difference.estimate_nats),
+            "95% interval": cut.difference.bounds,
+            "parameters_encoder saved": f"{cut.parameters_saved:,}",
+        }
+        for cut in evidence.cuts
+    ]
+    return f"{intro}\n\n{table_of(rows)}"
 
 
 def token_gains(evidence: Evidence) -> str:
@@ -126,20 +121,18 @@ def token_gains(evidence: Evidence) -> str:
         "Where the seeds of a budget scatter unevenly, none of its cells counts as scattering less than the middle one. "
         "Cells whose learning rate is not bracketed take part."
     )
-    header = ["shape", "setting", "from tokens", "to tokens", "nats", "95% interval", "Holm p", "nats lowered per doubling"]
-    return f"{intro}\n\n{table(header, _token_gain_rows(evidence))}"
-
-
-def _token_gain_rows(evidence: Evidence) -> Iterator[list[object]]:
-    for gain in evidence.token_gains:
-        yield [
-            gain.shape,
-            gain.setting or None,
-            f"{gain.fewer_tokens:,}",
-            f"{gain.more_tokens:,}",
-            *_judged_difference(gain),
-            f"{gain.nats_lowered_per_doubling:+.3f}",
-        ]
+    rows = [
+        {
+            "shape": gain.shape,
+            "setting": gain.setting or None,
+            "from tokens": f"{gain.fewer_tokens:,}",
+            "to tokens": f"{gain.more_tokens:,}",
+            **_judged(gain),
+            "nats lowered per doubling": f"{gain.nats_lowered_per_doubling:+.3f}",
+        }
+        for gain in evidence.token_gains
+    ]
+    return f"{intro}\n\n{table_of(rows)}"
 
 
 def laws(evidence: Evidence) -> str:
@@ -149,37 +142,35 @@ def laws(evidence: Evidence) -> str:
     usable = [cell for cell in evidence.cells if cell.usable]
     loose = sum(not cell.rates.bracketed for cell in usable)
     intro = f"Cells whose learning rate is not bracketed take part: {loose} of {len(usable)} (see the table of cells).\n\n"
-    header = ["law", "status", "parameter", "estimate", "95% interval", "n"]
-    return f"{intro if loose else ''}{table(header, _law_rows(evidence))}"
+    return f"{intro if loose else ''}{table_of([row for law in evidence.laws.fits for row in _law_rows(law)])}"
 
 
-def _law_rows(evidence: Evidence) -> Iterator[list[object]]:
-    for law in evidence.laws.fits:
-        found = law.fit
-        status = status_words(found.status)
-        if not found.told:
-            yield [law.name, status, None, None, None, found.n]
-            continue
-        for name, (low, high) in found.intervals.items():
-            yield [law.name, status, name, f"{found.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}", found.n]
+def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
+    """A row a parameter; one without any where the runs do not tell them."""
+    found = law.fit
+    told = [(name, f"{found.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}") for name, (low, high) in found.intervals.items()]
+    of_law = {"law": law.name, "status": status_words(found.status)}
+    for name, estimate, interval in told if found.told else [(None, None, None)]:
+        yield {**of_law, "parameter": name, "estimate": estimate, "95% interval": interval, "n": found.n}
 
 
 def law_by_count(found: LawFit) -> str:
     """A ledger's law in every count of what it reads: constants, so far as rows tell them, and forecast; empty for no count."""
-    fits = in_every_count(found)
-    rows = [[count, *_counted_row(one, found.fit.law.parameters)] for count, one in fits.items()]
-    header = ["counted as", "status", *found.fit.law.parameters, "held-out error", "its intervals"]
-    return table(header, rows) if rows else ""
+    parameters = found.fit.law.parameters
+    return table_of([_counted_row(count, one, parameters) for count, one in in_every_count(found).items()])
 
 
-def _counted_row(found: LawFit | str, parameters: Sequence[str]) -> list[object]:
+def _counted_row(count: str, found: LawFit | str, parameters: Sequence[str]) -> dict[str, object]:
     """Status, constants and forecast of a law in one count."""
     if isinstance(found, str):
-        return [f"none: {found}", *[None] * (len(parameters) + 2)]
-    told = found.forecast
-    forecast = [None, told] if isinstance(told, str) else [told.mean_error, told.coverage]
-    constants = (_constant(found.fit, name) if found.fit.told else None for name in parameters)
-    return [status_words(found.fit.status), *constants, *forecast]
+        return {"counted as": count, "status": f"none: {found}"} | dict.fromkeys(
+            [*parameters, "held-out error", "its intervals"]
+        )
+    forecast = found.forecast
+    error, covered = (None, forecast) if isinstance(forecast, str) else (forecast.mean_error, forecast.coverage)
+    constants = {name: _constant(found.fit, name) if found.fit.told else None for name in parameters}
+    status = status_words(found.fit.status)
+    return {"counted as": count, "status": status, **constants, "held-out error": error, "its intervals": covered}
 
 
 def _constant(found: Fit, name: str) -> str:
@@ -190,26 +181,29 @@ def _constant(found: Fit, name: str) -> str:
 
 def cells(evidence: Evidence) -> str:
     """Every cell with its size, rate, loss and FLOPs; empty where there is none."""
-    header = ["shape", "setting", "parameters_non_embedding", "parameters", "tokens", "rate", "bracketed", "vertex", "seeds"]
-    header += ["loss (nats)", "train_flops", *(["other knobs"] if any(cell.knobs for cell in evidence.cells) else [])]
-    rows = (
-        [
-            cell.architecture.shape_name,
-            cell.setting or None,
-            f"{cell.parameters_non_embedding:,}",
-            f"{cell.parameters:,}",
-            f"{cell.tokens:,}",
-            None if cell.rates.chosen is None or cell.rates.status == "untrained" else f"{cell.rates.chosen:.4g}",
-            "yes" if cell.rates.status == "bracketed" else status_words(cell.rates.status),
-            _vertex(cell),
-            len(cell.runs),
-            _loss(cell),
-            f"{cell.train_flops:.3g}",
-            *([setting_words({knob.name: knob.chosen for knob in cell.knobs})] if "other knobs" in header else []),
-        ]
-        for cell in evidence.cells
-    )
-    return table(header, rows) if evidence.cells else ""
+    any_knobs = any(cell.knobs for cell in evidence.cells)
+    return table_of([_cell_row(cell) | (_knobs(cell) if any_knobs else {}) for cell in evidence.cells])
+
+
+def _cell_row(cell: Cell) -> dict[str, object]:
+    rates = cell.rates
+    return {
+        "shape": cell.architecture.shape_name,
+        "setting": cell.setting or None,
+        "parameters_non_embedding": f"{cell.parameters_non_embedding:,}",
+        "parameters": f"{cell.parameters:,}",
+        "tokens": f"{cell.tokens:,}",
+        "rate": None if rates.chosen is None or rates.status == "untrained" else f"{rates.chosen:.4g}",
+        "bracketed": "yes" if rates.status == "bracketed" else status_words(rates.status),
+        "vertex": _vertex(cell),
+        "seeds": len(cell.runs),
+        "loss (nats)": _loss(cell),
+        "train_flops": f"{cell.train_flops:.3g}",
+    }
+
+
+def _knobs(cell: Cell) -> dict[str, object]:
+    return {"other knobs": setting_words({knob.name: knob.chosen for knob in cell.knobs})}
 
 
 def _vertex(cell: Cell) -> str | None:
@@ -244,8 +238,8 @@ def excluded(evidence: Evidence) -> list[dict[str, Any]]:
 def excluded_runs(evidence: Evidence) -> str:
     """Every excluded run with its reason; empty where there is none."""
     told = [row | {"setting": row["setting"] or None, "tokens": f"{row['tokens']:,}"} for row in excluded(evidence)]
-    rows = [list(row.values()) for row in told]
-    if not rows:
+    if not told:
         return ""
-    summary = f"{plural(len(rows), 'run')} {'stays' if len(rows) == 1 else 'stay'} in the ledger and out of every comparison."
-    return f"{summary}\n\n{table(['run', 'shape', 'setting', 'tokens', 'rate', 'seed', 'reason'], rows)}"
+    summary = f"{plural(len(told), 'run')} {'stays' if len(told) == 1 else 'stay'} in the ledger and out of every comparison."
+    rows = [{"rate" if name == "learning_rate" else name: value for name, value in row.items()} for row in told]
+    return f"{summary}\n\n{table_of(rows)}"

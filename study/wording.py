@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.ticker import EngFormatter
 
@@ -100,3 +100,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [[escape(name) for name in header], ["---"] * len(header)]
     lines += [["–" if value is None else escape(value) for value in row] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def table_of(rows: Sequence[Mapping[str, object]]) -> str:
+    """A Markdown table of rows that are told by column, all alike; empty where there are none."""
+    return table(list(rows[0]), [list(row.values()) for row in rows]) if rows else ""

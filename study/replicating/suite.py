@@ -8,7 +8,7 @@ from pathlib import Path
 from study.durable_files import write_atomically
 from study.replicating import chinchilla, data_constraint, olmo_ladder, open_lm, reconciliation
 from study.replicating.comparison import Study
-from study.wording import escape, table
+from study.wording import escape, table_of
 
 
 def replicate(into: Path, chinchilla_points: Path | None) -> tuple[Study, ...]:
@@ -29,20 +29,17 @@ def to_markdown(studies: tuple[Study, ...]) -> str:
         if study.skipped:
             parts.append(f"Skipped: {escape(study.skipped)}.")
             continue
-        rows = (
-            [
-                number.name,
-                f"{number.published:.8g}",
-                f"{number.ours:.8g}",
-                _difference(number.difference, number.absolute),
-                "yes" if number.agrees else "no",
-            ]
+        rows = [
+            {
+                "number": number.name,
+                "published": f"{number.published:.8g}",
+                "ours": f"{number.ours:.8g}",
+                "difference": _difference(number.difference, number.absolute),
+                "within tolerance": "yes" if number.agrees else "no",
+            }
             for number in study.numbers
-        )
-        parts += [
-            f"Status: {escape(study.status)}.",
-            table(["number", "published", "ours", "difference", "within tolerance"], rows),
         ]
+        parts += [f"Status: {escape(study.status)}.", table_of(rows)]
     return "\n\n".join(parts) + "\n"
 
 
