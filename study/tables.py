@@ -203,7 +203,7 @@ def _cell_row(cell: Cell) -> dict[str, object]:
 
 
 def _knobs(cell: Cell) -> dict[str, object]:
-    return {"other knobs": setting_words({knob.name: knob.chosen for knob in cell.knobs})}
+    return {"other knobs": setting_words({knob.name: knob.chosen for knob in cell.knobs}) or None}
 
 
 def _vertex(cell: Cell) -> str | None:

@@ -1127,6 +1127,16 @@ def test_steps_in_width_are_between_equal_heads_where_these_vary(
     assert {gain.axis for gain in found.gains} == {"width"}
 
 
+def test_a_cell_without_a_usable_run_has_a_dash_for_its_other_knobs(tmp_path: Path) -> None:
+    tuned = {"recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2}}
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": tuned})
+    for width, decay in product((64, 92), (0.01, 0.1)):
+        add_run(folder, run_config(1, width, weight_decay=decay), stuck=width == 92)
+    *_, usable, stuck = cells_table(evidence_of(folder, include_unbracketed=True)).splitlines()
+    assert "weight" in usable.split("|")[-2]
+    assert stuck.split("|")[-2] == " – "
+
+
 def test_other_tuned_knobs_are_chosen_before_the_rate(tmp_path: Path) -> None:
     tune = SWEEP["tune"] | {"recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2}}
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": tune})
