@@ -31,6 +31,9 @@ Count = Annotated[int, Field(ge=1), _Number]
 Index = Annotated[int, Field(ge=0), _Number]
 """A whole number from zero on."""
 
+Number = Annotated[float, _Number]
+"""A finite number."""
+
 Positive = Annotated[float, Field(gt=0), _Number]
 """A finite number above zero; PyYAML reads 1e-3 as a string, which is accepted."""
 

@@ -150,6 +150,7 @@ def test_where_nothing_is_trained_there_is_nothing_to_tune_or_repeat(changes: di
         ({"low": 2, "high": 1}, "low 2.0 is not below high 1.0"),
         ({"low": 0, "high": 1, "log": True}, "a log dimension needs a low above zero"),
         ({"low": 0.5, "high": 1, "step": 1}, "a step needs whole low and high"),
+        ({"low": 0.5, "high": True}, "high: True is true or false where a number is needed"),
         ({"choices": []}, "has no choices"),
     ],
 )

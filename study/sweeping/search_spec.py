@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model
 
 from study.architecture import Architecture
 from study.recipe import Recipe
-from study.schema import Count, Distinct, Index, Several, Share, Strict, number_in
+from study.schema import Count, Distinct, Index, Number, Several, Share, Strict, number_in
 from study.solving import HEAD_WIDTH, ShapeRules
 from study.sweeping.shape_spec import LARGEST, FfnRatio, Width, why_beyond
 
@@ -34,8 +34,8 @@ WHOLE_KNOBS = frozenset(
 class Dimension(Strict):
     """One dimension of a search: numbers from `low` to `high`, or `choices`; whole numbers where the knob takes no others."""
 
-    low: float | None = None
-    high: float | None = None
+    low: Number | None = None
+    high: Number | None = None
     log: bool = False
     step: Count | None = None
     choices: Distinct[Value] | None = None
