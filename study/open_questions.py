@@ -217,7 +217,7 @@ def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
     usable = [cell for cell in evidence.cells if cell.usable]
     loose = [cell for cell in usable if not cell.rates.bracketed and cell.name not in told]
     if loose:
-        names = "all cells" if 1 < len(loose) == len(usable) else ", ".join(cell.at_budget for cell in loose)
+        names = "any cell" if 1 < len(loose) == len(usable) else ", ".join(cell.at_budget for cell in loose)
         yield f"How much is the learning rate's doing: the best one tried does not lie between worse ones in {names}."
 
 
