@@ -483,16 +483,18 @@ def test_a_bill_says_which_runs_it_does_not_count() -> None:
 
 def test_a_bill_says_what_keeps_the_answer_from_deciding() -> None:
     seeds, rate = "One seed: how far seeds scatter is not measured", "One learning rate for all"
+    two = "Two seeds: they may hide that one cell scatters more widely"
     alone = {"shapes": {"grid": {"depth": [1], "width": [8], "heads": [2], "ffn": [16]}}}
     for changes, lines in (
         ({}, {seeds, rate}),
         ({"seeds": 3}, {rate}),
         ({"tune": RATES}, {seeds}),
-        ({"tune": RATES, "seeds": 2}, set()),
+        ({"tune": RATES, "seeds": 2}, {two}),
+        ({"tune": RATES, "seeds": 3}, set()),
         (alone, set()),
     ):
         told = bill_summary(bill(Plan(sweep(**changes)), [CORE]))
-        assert {line for line in (seeds, rate) if line in told} == lines, changes
+        assert {line for line in (seeds, two, rate) if line in told} == lines, changes
     compared = sweep_values(Path("corpus.txt"), vary={"recipe.learning_rate": [1e-3, 2e-3]}, seeds=2)
     del compared["base"]["recipe"]["learning_rate"]
     assert rate not in bill_summary(bill(Plan(parse_sweep(compared)), [CORE]))

@@ -60,6 +60,8 @@ def _undecided_lines(bill: Bill) -> Iterator[str]:
         return
     if spec.seeds == 1:
         yield "One seed: how far seeds scatter is not measured, so no difference in loss can be decided; seeds: 3 measures it."
+    if spec.seeds == 2:
+        yield "Two seeds: they may hide that one cell scatters more widely, and equal ones be told apart; seeds: 3 shows it."
     if "recipe.learning_rate" not in {*spec.tune, *spec.vary}:
         yield "One learning rate for all, which may suit some better; tune: {recipe.learning_rate: …} seeks each its own."
 
