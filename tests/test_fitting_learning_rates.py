@@ -90,7 +90,8 @@ def test_excluded_neighbour_brackets_but_gives_no_parabola() -> None:
     assert found.bracketed
     assert found.optimum is None
     assert found.gain_left_nats is None
-    assert [rate.exclusion for rate in found.tried] == [None, None, "DIVERGED: NaN"]
+    assert [rate.unlearned for rate in found.tried] == [0, 0, 1]
+    assert [trial.exclusion for trial in found.tried[2].trials] == ["DIVERGED: NaN"]
 
 
 def test_where_nothing_is_trained_no_rate_is_searched() -> None:
@@ -156,7 +157,7 @@ def test_where_every_rate_has_a_seed_that_did_not_learn_the_one_with_fewest_is_c
     seeds = [[(1e-3, *lost), (2e-3, 3.0, None), (4e-3, 3.1, None)], [(1e-3, 2.0, None), (2e-3, *lost), (4e-3, 3.1, None)],
              [(1e-3, *lost), (2e-3, 3.0, None), (4e-3, *lost)]]  # fmt: skip
     found = search_rates(of_seeds(*seeds))
-    assert (found.chosen, found.tried[1].loss_nats, found.tried[1].exclusion) == (2e-3, 3.0, None)
+    assert (found.chosen, found.tried[1].loss_nats, [rate.unlearned for rate in found.tried]) == (2e-3, 3.0, [2, 1, 1])
 
 
 def test_a_rate_tried_twice_at_a_seed_counts_by_its_mean() -> None:

@@ -132,7 +132,7 @@ def test_learning_rate_shows_excluded_runs_and_one_choice_a_cell(evidence: Evide
     data = learning_rate.frame(evidence)
     assert len(data) == 12 * 4 + 2
     assert data.groupby("cell")["chosen"].sum().tolist() == [1] * 12
-    excluded = data[data["exclusion"].notna()]
+    excluded = data[data["unlearned"] > 0]
     assert excluded["learning_rate"].tolist() == [1.6e-2, 1.6e-2]
     assert not excluded["chosen"].any()
 
@@ -146,7 +146,7 @@ def test_runs_that_learned_nothing_stand_above_every_loss(evidence: Evidence) ->
     for axes in (figure := learning_rate.draw(data)).axes:
         (border,) = [line for line in axes.get_lines() if line.get_transform() == axes.get_yaxis_transform()]
         above = float(np.asarray(border.get_ydata(), dtype=float)[0])
-        assert data["loss_nats"].where(data["exclusion"].isna()).max() < above < axes.get_ylim()[1]
+        assert data["loss_nats"].max() < above < axes.get_ylim()[1]
         assert max(axes.get_yticks()) <= above
         crosses = [line for line in axes.get_lines() if line.get_marker() == "x"]
         to_data = axes.get_xaxis_transform() + axes.transData.inverted()
@@ -205,6 +205,22 @@ def test_the_title_of_rates_counts_the_cells_that_are_not_shown(tmp_path: Path, 
     assert title.replace("\n", " ") == f"Loss by learning rate at the first seed (1 cell, 2 runs{told})"
 
 
+def test_a_rate_at_which_one_of_several_seeds_learned_nothing_has_its_mean_and_a_cross(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s")
+    for rate, seed in product((2e-3, 4e-3, 8e-3), (0, 1)):
+        add_run(folder, run_config(1, 64, rate, seed=seed), stuck=(rate, seed) == (4e-3, 1))
+    folder.write_ledger()
+    data = learning_rate.frame(gather(folder)).set_index("learning_rate")
+    assert data["unlearned"].to_dict() == {2e-3: 0, 4e-3: 1, 8e-3: 0}
+    assert data["loss_nats"].idxmin() == 4e-3
+    assert data["chosen"].idxmax() == 2e-3
+    figure = learning_rate.draw(data.reset_index())
+    assert figure.get_suptitle().startswith("Loss by learning rate averaged over 2 seeds (1 cell, 6 runs")
+    lines = [(line.get_marker(), np.asarray(line.get_xydata())) for line in figure.axes[0].get_lines()]
+    assert [points[:, 0].tolist() for marker, points in lines if marker == "x"] == [[4e-3]]
+    assert data["loss_nats"].to_list() in [points[:, 1].tolist() for _, points in lines]
+
+
 def test_budgets_that_are_nearly_the_same_stay_apart_in_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = depth_or_width(tmp_path / "s", shapes=((1, 128), (2, 92), (4, 64)), budgets=(1.00e6, 1.04e6), seeds=1)
     folder.write_ledger()
@@ -227,7 +243,7 @@ def test_long_titles_of_panels_keep_to_their_panel() -> None:
 
 def test_the_legend_of_rates_lists_only_what_there_is(evidence: Evidence) -> None:
     data = learning_rate.frame(evidence)
-    inner = data[data["exclusion"].isna()].assign(bracketed=True)
+    inner = data[data["unlearned"] == 0].assign(bracketed=True)
     depths = [f"depth {depth}" for depth in sorted(data["depth"].unique())]
     assert _labels(learning_rate.draw(inner)) == [*depths, "chosen, bracketed"]
     assert _labels(learning_rate.draw(inner.assign(bracketed=False))) == [*depths, "chosen, at the edge"]

@@ -60,9 +60,9 @@ class TriedRate:
         return rank([trial.usable_loss_nats for trial in self.trials])
 
     @property
-    def exclusion(self) -> str | None:
-        """Why the first run is left out where all are, None where one learned."""
-        return self.trials[0].exclusion if self.loss_nats is None else None
+    def unlearned(self) -> int:
+        """How many of the runs did not learn."""
+        return sum(trial.usable_loss_nats is None for trial in self.trials)
 
 
 @dataclass(frozen=True)

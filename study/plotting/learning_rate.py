@@ -28,9 +28,9 @@ _EDGE = "#d55e00"
 
 
 def frame(evidence: Evidence) -> pd.DataFrame:
-    """One row a rate tried, with its mean loss over the `runs` that chose; `chosen` marks its cell's best.
+    """One row a rate tried, with the mean loss of those of its `runs` that learned; `chosen` marks its cell's best.
 
-    `exclusion` says why it is none, and `seeds` at how many seeds its cell's rates are told apart.
+    `unlearned` counts the runs that did not learn, and `seeds` those at which its cell's rates are told apart.
 
     `line` names the cell's line (study.plotting.lines), and `of_one_rate` counts the cells that tried no other.
     """
@@ -44,7 +44,7 @@ def frame(evidence: Evidence) -> pd.DataFrame:
             "runs": len(rate.trials),
             "seeds": cell.rates.seeds,
             "loss_nats": rate.loss_nats,
-            "exclusion": rate.exclusion,
+            "unlearned": rate.unlearned,
             "chosen": rate.learning_rate == cell.rates.chosen,
             "bracketed": cell.rates.bracketed,
         }
@@ -61,12 +61,13 @@ def frame(evidence: Evidence) -> pd.DataFrame:
 def draw(data: pd.DataFrame) -> Figure:
     """A panel a family, a line a cell; a ring is a bracketed choice, a square one at the edge.
 
-    A cross is a run left out: it stands in a band above all losses, at a height that says nothing. The crosses of a
-    line are labelled by what of its name not all lines share.
+    A cross is a rate at which runs are left out, all or some, so that it ranks below those at which none is: it stands in a
+    band above all losses, at a height that says nothing. The crosses of a line are labelled by what of its name not all lines
+    share.
     """
     with theme():
         names = data["panel"].unique()
-        more = max(0.0, _LINE * data.loc[data["exclusion"].notna(), "line"].nunique() - _BAND * _HIGH)
+        more = max(0.0, _LINE * data.loc[data["unlearned"] > 0, "line"].nunique() - _BAND * _HIGH)
         figure, axes = panels(names.tolist(), "peak learning rate", LOSS, size=(4.6, 3.4 + more))
         styles = line_styles(data)
         for panel, name in zip(axes, names, strict=True):
@@ -75,8 +76,8 @@ def draw(data: pd.DataFrame) -> Figure:
             panel.set_xscale("log")
         axes[0].margins(y=0.12)
         _tick_rates(axes[0], data["learning_rate"])
-        if data["exclusion"].notna().any():
-            band = (_BAND * _HIGH + more) / (_HIGH + more) if data["exclusion"].isna().any() else _ALONE
+        if data["unlearned"].any():
+            band = (_BAND * _HIGH + more) / (_HIGH + more) if data["loss_nats"].notna().any() else _ALONE
             _draw_left_out(axes, data, styles, band)
         legend_below(figure, [*line_key(styles), *_key(data)], columns=3)
         title_above(figure, f"Loss by learning rate {_where(data)} ({_counted(data)})")
@@ -97,7 +98,7 @@ def _counted(data: pd.DataFrame) -> str:
 
 
 def _draw_cell(axes: Axes, cell: pd.DataFrame, style: dict[str, Any]) -> None:
-    learned = cell[cell["exclusion"].isna()]
+    learned = cell[cell["loss_nats"].notna()]
     axes.plot(learned["learning_rate"], learned["loss_nats"], **style)
     chosen = learned[learned["chosen"]]
     edge, shape = ("black", "o") if chosen["bracketed"].all() else (_EDGE, "s")
@@ -107,10 +108,10 @@ def _draw_cell(axes: Axes, cell: pd.DataFrame, style: dict[str, Any]) -> None:
 def _draw_left_out(axes: list[Axes], data: pd.DataFrame, styles: dict[str, dict[str, Any]], band: float) -> None:
     """A cross a run left out, in a band above a line that lies above all losses; the axis has no ticks there."""
     low, high = axes[0].get_ylim()
-    ticks = [tick for tick in axes[0].get_yticks() if low <= tick <= high and data["exclusion"].isna().any()]
+    ticks = [tick for tick in axes[0].get_yticks() if low <= tick <= high and data["loss_nats"].notna().any()]
     axes[0].set_ylim(low, high + (high - low) * band / (1 - band))
     axes[0].yaxis.set_major_locator(FixedLocator(ticks))
-    out = data[data["exclusion"].notna()]
+    out = data[data["unlearned"] > 0]
     there = [line for line in styles if line in set(out["line"])]
     names = _telling(list(styles))
     for panel, name in zip(axes, data["panel"].unique(), strict=True):
@@ -150,7 +151,7 @@ def _key(data: pd.DataFrame) -> list[Line2D]:
     entries = {
         "chosen, bracketed": (bracketed.any(), {"marker": "o", "mec": "black", **ring}),
         "chosen, at the edge": ((~bracketed).any(), {"marker": "s", "mec": _EDGE, **ring}),
-        LEFT_OUT: (data["exclusion"].notna().any(), {"marker": "x", "color": "grey", "linestyle": "none", "mew": 2}),
+        LEFT_OUT: (data["unlearned"].any(), {"marker": "x", "color": "grey", "linestyle": "none", "mew": 2}),
     }
     return [Line2D([], [], label=label, **style) for label, (there, style) in entries.items() if there]
 
