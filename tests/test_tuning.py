@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from study.config import RunConfig
-from study.fitting.learning_rates import RateSearch, searches
+from study.fitting.learning_rates import CellSearch, searches
 from study.folders.sweep import SweepFolder
 from study.records import RunRecord, ledger
 from study.sweeping.cell import Cell
@@ -28,6 +28,10 @@ from study.sweeping.tuning import Bracketing, Line, sought, start_near
 from tests.sweeps import record, sweep
 
 SEVEN = {"recipe.learning_rate": {"low": 0.001, "high": 0.064, "trials": 7}}
+TWO_KNOBS = {
+    "recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3},
+    "recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2},
+}
 Loss = Callable[[float], float | None]
 
 
@@ -242,46 +246,45 @@ def test_what_one_seed_likes_best_is_not_chosen_where_another_likes_it_least() -
     cell = cells(sweep(tune=SEVEN, seeds=4))[0]
     records = {c.key: record(c, losses[c.recipe.learning_rate][c.seed]) for c in cell.wanted({})}
     assert {(c.recipe.learning_rate, c.seed) for c in cell.wanted(records)} == {(0.008, 2), (0.008, 3)}
-    assert told(cell, records).chosen == 0.008
+    assert told(cell, records).rates.chosen == 0.008
 
 
-def told(cell: Cell, records: Mapping[str, RunRecord]) -> RateSearch:
+def told(cell: Cell, records: Mapping[str, RunRecord]) -> CellSearch:
     """What an answer says of the search of the one cell that has records."""
     (found,) = searches(ledger([*records.values()], tuple(cell.spec.tune))).values()
-    return found.rates
+    return found
 
 
 ENDS = st.one_of(st.floats(1, 5), st.sampled_from(["stuck", "DIVERGED", "FAILED"]))
 
 
+@pytest.mark.parametrize("tune", [SEVEN, TWO_KNOBS])
 @settings(max_examples=60)
-@given(st.integers(1, 9), st.lists(ENDS, min_size=27, max_size=27), st.booleans())
-def test_an_answer_compares_the_rate_that_the_sweep_repeated(seeds: int, ends: list[float | str], grown: bool) -> None:
-    """Whatever became of the runs, and whether seeds were added: both rank the rates that were tried alike."""
+@given(st.integers(1, 9), st.lists(ENDS, min_size=31, max_size=31), st.booleans())
+def test_an_answer_compares_the_values_that_the_sweep_repeated(
+    tune: dict[str, Any], seeds: int, ends: list[float | str], grown: bool
+) -> None:
+    """Whatever became of the runs, and whether seeds were added: both rank the values that were tried alike."""
 
     def ended(config: RunConfig) -> RunRecord:
-        place = round(math.log2(config.recipe.learning_rate / 0.0005))
-        end = ends[(place * 3 + config.seed) % len(ends)]
+        rate = round(math.log2(config.recipe.learning_rate / 0.0005))
+        decay = round(math.log10(config.recipe.weight_decay / 0.0001))
+        end = ends[(rate * 3 + decay * 7 + config.seed) % len(ends)]
         if isinstance(end, float):
-            return record(config, end)
+            return record(config, end + (10 * rate + decay) * 1e-6)  # no two are equal
         if end == "stuck":
             return record(config, 5.0, stuck_at_unigram=True, unigram_entropy_nats=5.0)
         return record(config, None, "DIVERGED" if end == "DIVERGED" else "FAILED", reason="whatever")
 
     records: dict[str, RunRecord] = {}
     for count in (seeds, 3 * seeds) if grown else (seeds,):
-        cell = cells(sweep(tune=SEVEN, seeds=count))[0]
+        cell = cells(sweep(tune=tune, seeds=count))[0]
         while wanted := cell.wanted(records):
             records |= {config.key: ended(config) for config in wanted}
     repeated, found = cell.tuning(records).best, told(cell, records)
-    assert found.chosen == (repeated and repeated[0].recipe.learning_rate)
-    assert found.seeds == len(cell.spec.trial_seeds)
-
-
-TWO_KNOBS = {
-    "recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3},
-    "recipe.weight_decay": {"low": 0.01, "high": 0.1, "trials": 2},
-}
+    chosen = {"recipe.learning_rate": found.rates.chosen, **{knob.name: knob.chosen for knob in found.knobs}}
+    assert chosen == (repeated[0].values_of(chosen) if repeated else {"recipe.learning_rate": None})
+    assert found.rates.seeds == len(cell.spec.trial_seeds)
 
 
 def rounds_of(cell: Cell, loss: Callable[[float, float], float]) -> list[list[tuple[float, float, int]]]:

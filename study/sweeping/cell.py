@@ -114,16 +114,24 @@ class Cell:
         return line
 
     def _grid(self, records: Mapping[str, RunRecord]) -> Tuning:
-        """All combinations, then those on either side of the best, knob by knob, until they have all been tried."""
-        tried = [self._trial(point) for point in self.points()]
-        best: Trial | None = None
-        while True:
-            if missing := [run for trial in tried for run in _without_record(trial, records)]:
-                return Tuning(missing, best, over=False)
-            before, best = best, _best(tried, records)
-            if best is None or best is before:
-                return Tuning([], best, over=True)
-            tried = [best, *self._beside(best)]
+        """All combinations, then those on either side of the best, knob by knob, until they have all been tried.
+
+        The best is that of all that were tried, also of what a search at fewer seeds went to and this one would not.
+        """
+        best = _best([trial for trial in self._reach.values() if not _without_record(trial, records)], records)
+        missing = _without_record(self.trials(), records)
+        if not missing and best is not None:
+            missing = [run for trial in self._beside(best) for run in _without_record(trial, records)]
+        return Tuning(missing, best, over=not missing)
+
+    @cached_property
+    def _reach(self) -> dict[tuple[float, ...], Trial]:
+        """Every combination of the tuned values and one beyond each end; those that no run can have are left out."""
+        found = {}
+        for values in product(*(tuned.line() for tuned in self.spec.tune.values())):
+            with contextlib.suppress(InputError):  # such as a share above 1
+                found[values] = self._trial(dict(zip(self.spec.tune, values, strict=True)))
+        return found
 
     def trials(self) -> list[RunConfig]:
         """The runs of every combination of the tuned values; where nothing is tuned, every seed."""
@@ -155,19 +163,15 @@ class Cell:
         return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
     def _beside(self, best: Trial) -> list[Trial]:
-        """The runs a value up and a value down from the best in one knob each, at most one value beyond the ends of its range.
-
-        Those that no run can have, such as a share above 1, are left out.
-        """
-        knobs = best[0].values_of(self.spec.tune)
+        """The runs a value up and a value down from the best in one knob each, at most one value beyond an end of its range."""
+        at = tuple(best[0].values_of(self.spec.tune).values())
         found = []
-        for path, tuned in self.spec.tune.items():
+        for place, tuned in enumerate(self.spec.tune.values()):
             line = tuned.line()
-            place = line.index(knobs[path])
-            for value in dict.fromkeys([*line[max(0, place - 1) : place], *line[place + 1 : place + 2]]):
-                if value != knobs[path]:
-                    with contextlib.suppress(InputError):
-                        found.append(self._trial(knobs | {path: value}))
+            index = line.index(at[place])
+            around = dict.fromkeys([*line[max(0, index - 1) : index], *line[index + 1 : index + 2]])
+            beside = ((*at[:place], value, *at[place + 1 :]) for value in around if value != at[place])
+            found += [self._reach[values] for values in beside if values in self._reach]
         return found
 
 
