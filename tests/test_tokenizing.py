@@ -77,6 +77,14 @@ def test_a_text_whose_characters_are_words_fills_a_vocabulary_with_them(vocabula
         train_tokenizer(texts, 512)
 
 
+def test_a_vocabulary_is_filled_where_a_character_with_two_pieces_comes_last_and_one_is_lacking() -> None:
+    """One may stand inside a word, too, as of Yi; of a Chinese one there is one piece."""
+    chinese, yi = ([chr(first + number) for number in range(100)] for first in (0x4E00, 0xA000))
+    texts = [" ".join([*chinese[: number + 1], *yi[: number + 1]]) for number in range(100)]
+    for vocabulary in range(100, 106):
+        assert len(train_tokenizer(texts, vocabulary).get_vocab()) == vocabulary
+
+
 def test_special_pieces_in_a_text_are_text(tmp_path: Path) -> None:
     bert_tokenizer({piece: number for number, piece in enumerate(PIECES)}).save(str(tmp_path / "tokenizer.json"))
     tokenizer = open_tokenizer(tmp_path / "tokenizer.json")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
-from itertools import accumulate
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -79,9 +78,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     count = min(_LARGEST_ALPHABET, int(vocabulary * _ALPHABET_SHARE))
     pieces = _learnt(sample, vocabulary, characters[:count])
     if len(pieces) < vocabulary and len(characters) > count:
-        lacking = vocabulary - len(pieces)
-        further = accumulate(len(_pieces_of(character)) for character in characters[count:])
-        pieces = _learnt(sample, vocabulary, characters[: count + sum(total <= lacking for total in further)])
+        further = _filling(characters[count:], vocabulary - len(pieces))
+        pieces = _learnt(sample, vocabulary, characters[:count] + further)
     if len(pieces) != vocabulary:
         remedy = "ask for half, or give more text" if vocabulary >= 2 * FEWEST_PIECES else "give more text"
         found = f"this corpus yields only {len(pieces):,}, and fewer where fewer are asked for; {remedy}"
@@ -180,6 +178,18 @@ def _characters(texts: list[str]) -> list[str]:
         for normal in normalizer.normalize_str(character).strip():
             counts[normal] += count
     return sorted(counts, key=lambda character: (-counts[character], character))
+
+
+def _filling(characters: list[str], lacking: int) -> list[str]:
+    """The first characters that have as many pieces as are lacking together, passing over those of more than are left."""
+    found = []
+    for character in characters:
+        if (count := len(_pieces_of(character))) <= lacking:
+            found.append(character)
+            lacking -= count
+        if not lacking:
+            break
+    return found
 
 
 def _pieces_of(character: str) -> list[str]:
