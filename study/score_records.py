@@ -201,15 +201,19 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
 
 
 def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
-    """The records of one encoder and task at the knobs best on dev, over the seeds that tried them all, if any did."""
+    """The records of one encoder and task at the knobs best on dev, over the seeds that ran them all.
+
+    Where knobs failed at one seed or another, so that none ran them all, those of the most seeds come first, which repeats are.
+    """
     by_knobs = grouped(group, lambda record: tuned_values(record.config))
-    seeds = set.intersection(*({record.config.seed for record in tried} for tried in by_knobs.values()))
+    shared = set.intersection(*({record.config.seed for record in tried} for tried in by_knobs.values()))
 
-    def dev(tried: list[ScoreRecord]) -> float:
-        values = [record.dev for record in tried if record.dev is not None and (record.config.seed in seeds or not seeds)]
-        return sum(values) / len(values) if values else -math.inf
+    def standing(knobs: tuple[Any, ...]) -> tuple[int, float]:
+        compared = [record for record in by_knobs[knobs] if record.config.seed in shared] or by_knobs[knobs]
+        values = [record.dev for record in compared if record.dev is not None]
+        return len(compared), sum(values) / len(values) if values else -math.inf
 
-    return by_knobs[max(sorted(by_knobs), key=lambda knobs: dev(by_knobs[knobs]))]
+    return by_knobs[max(sorted(by_knobs), key=standing)]
 
 
 def tuned_values(config: ScoreConfig) -> tuple[Any, ...]:

@@ -51,6 +51,14 @@ def test_seeds_that_did_not_run_the_grid_do_not_choose() -> None:
     assert list(scores([*grid, *later])["test"]) == [0.2, 0.3]
 
 
+def test_knobs_that_were_repeated_stand_where_no_seed_ran_the_whole_grid() -> None:
+    """Each failed at one of two seeds; the repeats, however low, do not give the choice back."""
+    grid = [record(1e-4, 1, dev=0.5, test=0.1), record(3e-4, 0, dev=0.4, test=0.2)]
+    later = [record(1e-4, seed, dev=0.1, test=0.3) for seed in (2, 3)]
+    assert list(scores(grid)["test"]) == [0.1]
+    assert list(scores([*grid, *later])["test"]) == [0.1, 0.3, 0.3]
+
+
 def test_of_knobs_that_are_as_good_the_least_stand_whichever_came_first() -> None:
     grid = [record(rate, 0, dev=0.5, test=rate) for rate in (3e-4, 1e-4, 1e-3)]
     assert list(scores(grid)["learning_rate"]) == list(scores(grid[::-1])["learning_rate"]) == [1e-4]
