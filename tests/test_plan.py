@@ -476,9 +476,10 @@ def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
 
 def test_a_bill_says_which_runs_it_does_not_count() -> None:
     slots = [Slot("cpu", (0,), 1)]
-    told = "Not counted: the run more that each cell takes whose best tuned value is an end of its range."
-    assert bill_summary(bill(Plan(sweep(tune=RATES)), slots)).splitlines()[-1] == told
-    assert told not in bill_summary(bill(Plan(sweep()), slots))
+    told = "Not counted: the {} more that each cell takes whose best tuned value is an end of its range."
+    for seeds, runs in ((1, "run"), (3, "run"), (4, "2 runs"), (7, "3 runs")):
+        assert bill_summary(bill(Plan(sweep(tune=RATES, seeds=seeds)), slots)).splitlines()[-1] == told.format(runs)
+    assert "Not counted" not in bill_summary(bill(Plan(sweep()), slots))
 
 
 def test_a_bill_says_what_keeps_the_answer_from_deciding() -> None:

@@ -91,9 +91,11 @@ def _heads_line(bill: Bill) -> Iterator[str]:
 
 def _extension_line(bill: Bill) -> Iterator[str]:
     """Which runs a sweep that tunes may add."""
-    tuned = len(bill.plan.spec.tune)
+    spec = bill.plan.spec
+    tuned = len(spec.tune)
     if tuned == 1:
-        yield "Not counted: the run more that each cell takes whose best tuned value is an end of its range."
+        runs = "run" if len(spec.trial_seeds) == 1 else plural(len(spec.trial_seeds), "run")
+        yield f"Not counted: the {runs} more that each cell takes whose best tuned value is an end of its range."
     elif tuned:
         yield "Not counted: the runs more that each cell takes until values on both sides of its best are tried in each knob."
 
