@@ -572,6 +572,20 @@ def test_a_ledger_is_not_pooled_over_settings_by_whichever_name_it_is_read(tmp_p
         assert len(read_observations(Source(Table(file), where="architecture.norm == 'pre'"), LAWS["power-floor"])) == 4
 
 
+def test_runs_of_another_setting_are_not_among_those_that_a_law_lacks(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"vary": {"architecture.norm": ["post", "pre"]}})
+    for width, norm in itertools.product((32, 64), ("post", "pre")):
+        add_run(folder, in_setting(run_config(1, width), norm=norm))
+    for seed in range(1, 4):
+        add_run(folder, in_setting(run_config(1, 64, seed=seed), norm="post"), stuck=True)
+    add_run(folder, in_setting(run_config(1, 64, seed=1), norm="pre"), stuck=True)
+    folder.write_ledger()
+    for norm, gone in (("post", 3), ("pre", 1)):
+        source = Source(Table(folder.path), where=f"architecture.norm == '{norm}'")
+        (told,) = read_observations(source, LAWS["power-floor"]).notes()
+        assert re.match(rf"left out: {gone} rows? \(stuck near the unigram entropy", told), told
+
+
 def test_sizes_budgets_and_tuned_knobs_of_a_ledger_without_its_sweep_are_no_settings(tmp_path: Path) -> None:
     """Its cells have each a warmup, a best weight decay and a rate of their own."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": SWEEP["tune"] | DECAY})

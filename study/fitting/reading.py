@@ -204,7 +204,7 @@ class _Reading:
         kept = self._kept()
         if not kept.any():
             raise InputError.at("--where", f"{source.where!r} keeps none of {len(self.table)} rows")
-        self._leave_out(self.present & ~kept, self._by_condition)
+        self._leave_out(~kept, self._by_condition)
 
     def _leave_out(self, rows: NDArray[np.bool_], why: str) -> None:
         self.gone[rows] = why
