@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +60,8 @@ def test_a_trained_tokenizer_gives_back_the_text() -> None:
 
 def test_a_vocabulary_out_of_reach_says_how_far_it_got() -> None:
     with pytest.raises(
-        InputError, match=r"data.tokenizer.vocabulary: 8,192 pieces are asked for, but this corpus yields only \d+"
+        InputError,
+        match=r"data.tokenizer.vocabulary: 8,192 pieces are asked for, but this corpus yields only \d+; give more text$",
     ):
         train_tokenizer(["some words and some words"], 8192)
     with pytest.raises(InputError, match="holds no text"):
@@ -73,8 +75,11 @@ def test_a_text_whose_characters_are_words_fills_a_vocabulary_with_them(vocabula
     tokenizer = train_tokenizer(texts, vocabulary)
     assert sorted(tokenizer.get_vocab().values()) == list(range(vocabulary))
     assert sum(character in tokenizer.get_vocab() for character in characters) > vocabulary // 3
-    with pytest.raises(InputError, match="512 pieces are asked for, but this corpus yields only 2"):
+    with pytest.raises(InputError, match="512 pieces are asked for, but this corpus yields only 2") as caught:
         train_tokenizer(texts, 512)
+    yielded = re.search(r"yields only (\d+); ask for as many, or give more text$", str(caught.value))
+    assert yielded
+    assert len(train_tokenizer(texts, int(yielded[1])).get_vocab()) == int(yielded[1])
 
 
 def test_a_vocabulary_is_filled_where_a_character_with_two_pieces_comes_last_and_one_is_lacking() -> None:

@@ -81,8 +81,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
         further = _filling(characters[count:], vocabulary - len(pieces))
         pieces = _learnt(sample, vocabulary, characters[:count] + further)
     if len(pieces) != vocabulary:
-        remedy = "ask for half, or give more text" if vocabulary >= 2 * FEWEST_PIECES else "give more text"
-        found = f"this corpus yields only {len(pieces):,}, and fewer where fewer are asked for; {remedy}"
+        remedy = "ask for as many, or give more text" if len(pieces) >= FEWEST_PIECES else "give more text"
+        found = f"this corpus yields only {len(pieces):,}; {remedy}"
         raise InputError.at(f"{_PLACE}.vocabulary", f"{vocabulary:,} pieces are asked for, but {found}")
     return bert_tokenizer(pieces)
 
