@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from study.errors import InputError, Problem, option_name, told_together
+from study.errors import InputError, Problem, of_each, option_name
 from study.options import as_json, device_option, output_folder, results_option
 
 if TYPE_CHECKING:
@@ -86,10 +87,12 @@ def features(
     from study.scoring.launch import one_run
     from study.sweeping.executors.slots import local_slots
 
-    lines = told_together(
-        lambda: read_texts(texts), lambda: output_file(texts, output), lambda: one_run(_folder(folder, results))
-    )
-    into, run = output_file(texts, output), one_run(_folder(folder, results))
+    given: list[Callable[[], Any]] = [
+        partial(read_texts, texts),
+        partial(output_file, texts, output),
+        lambda: one_run(_folder(folder, results)),
+    ]
+    lines, into, run = of_each(lambda read: read(), given)
     slot = local_slots(device, slots_per_device=1, devices_per_run=1)[0]
     found = embed(run, lines, layer, pooling, precision or "auto", slot.execution(kernels="eager"))
     write_embeddings(into, found.values, lines)
