@@ -139,11 +139,8 @@ def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...]) -> list[Run
 
     best = min(trials, key=place)
     unlearned, *_ = place(best)
-    return (
-        []
-        if unlearned
-        else [record for record in records if record.usable_loss_nats is not None and values[record.run_id] == best]
-    )
+    usable = [record for record in records if record.usable_loss_nats is not None]
+    return [] if unlearned else [record for record in usable if values[record.run_id] == best]
 
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:

@@ -104,14 +104,9 @@ class Cell:
     @cached_property
     def _line(self) -> list[tuple[float | None, Trial]]:
         """The values of the one tuned knob, with one beyond each end, each with its runs; no runs where none can have it."""
-        ((path, tuned),) = self.spec.tune.items()
-        line: list[tuple[float | None, Trial]] = []
-        for value in tuned.line():
-            try:
-                line.append((value, self._trial({path: value})))
-            except InputError:
-                line.append((None, ()))  # such as a share above 1
-        return line
+        (tuned,) = self.spec.tune.values()
+        trials = ((value, self._reach.get((value,), ())) for value in tuned.line())
+        return [(value if trial else None, trial) for value, trial in trials]
 
     def _grid(self, records: Mapping[str, RunRecord]) -> Tuning:
         """All combinations, then those on either side of the best, knob by knob, until they have all been tried.
@@ -129,16 +124,14 @@ class Cell:
         """Every combination of the tuned values and one beyond each end; those that no run can have are left out."""
         found = {}
         for values in product(*(tuned.line() for tuned in self.spec.tune.values())):
+            tuned = dict(zip(self.spec.tune, values, strict=True))
             with contextlib.suppress(InputError):  # such as a share above 1
-                found[values] = self._trial(dict(zip(self.spec.tune, values, strict=True)))
+                found[values] = tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
         return found
 
     def trials(self) -> list[RunConfig]:
         """The runs of every combination of the tuned values; where nothing is tuned, every seed."""
-        return [run for point in self.points() for run in self._trial(point)]
-
-    def _trial(self, tuned: Mapping[str, float]) -> Trial:
-        return tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
+        return [run for point in self.points() for run in self._reach[tuple(point.values())]]
 
     def runs_left(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> int:
         """How many more runs the cell takes at most, further extensions not counted; none once it is done.
