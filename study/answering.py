@@ -78,8 +78,8 @@ CONVENTIONS = (
     "Loss: nats summed over masked tokens ÷ number of masked tokens, on a fixed validation set with fixed masks.",
     "`parameters`: unique tensors of the MLM model. `parameters_encoder`: embeddings and blocks, no pooler. "
     "`parameters_non_embedding`: the encoder less its token, position and segment tables.",
-    "`train_flops`: matrix products that run, forward and backward, over the whole budget; 12·L·H·S for attention; the head "
-    "on masked positions only; a teacher's forward passes too.",
+    "`train_flops`: matrix products, forward and backward, over the whole budget; every layer on every token; 12·L·H·S for "
+    "attention; the head on masked positions only; a teacher's forward passes too.",
     "Chosen rate: the lowest mean loss at the first third of the seeds, fewest that did not learn first. Bracketed: worse "
     "rates were tried on both sides; a run that diverged or stayed at the unigram entropy (a loss above 97% of it) counts as "
     "worse, one that failed otherwise does not count. "

@@ -13,7 +13,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from study.architecture import NONE, NOT_IN_MLM, TOLD, Architecture, berts_values, unbuildable, unlike_bert
-from study.counting import flops_per_token, masked_positions, parameters
+from study.counting import flops_per_token, masked_positions, parameters, spared_flops_per_token
 from study.named_runs import NO_RUN, donor_of, teacher_of
 from study.recipe import Recipe
 from study.schema import Count, Index, Positive, Share, Strict, Text, flatten, set_path, whole
@@ -170,6 +170,14 @@ class RunConfig(Strict):
             return self.flops_per_token
         training = flops_per_token(teacher, self.data.sequence_length, self.predictions)
         return {convention: flops + training[convention] / 3 for convention, flops in self.flops_per_token.items()}
+
+    def spared_flops_per_token_with(self, teacher: Architecture | None) -> float:
+        """What of `train_flops` per input token the last layer spares, a teacher's, which only predicts, by a third."""
+        own, its = (
+            0.0 if model is None else spared_flops_per_token(model, self.data.sequence_length, self.predictions)
+            for model in (self.architecture, teacher)
+        )
+        return own + its / 3
 
     @property
     def budget_tokens(self) -> float:

@@ -101,11 +101,12 @@ def masked_positions(sequence_length: int, rate: float) -> int:
 class SequenceFlops:
     """FLOPs of one training sequence, forward and backward, by convention; a multiply-add is two.
 
-    `train_flops` are the matrix products that really run: 6 per weight of the blocks and token (a layer that shares its
-    weights runs too), full bidirectional attention 12·L·H·S per token, and the head 6·(H² + V·H) on the masked positions
-    only. `train_flops_dense_head` runs the head on every position. `train_flops_6n` is 6 · `parameters` per token (Kaplan et
-    al. 2020 with embeddings), and `train_flops_6n_non_embedding` 6 · `parameters_non_embedding` (Kaplan et al. 2020,
-    arXiv:2001.08361, §2.1).
+    `train_flops` are the matrix products that BERT's own code runs (google-research/bert, run_pretraining.py): 6 per weight of
+    the blocks and token (a layer that shares its weights runs too), full bidirectional attention 12·L·H·S per token, and the
+    head 6·(H² + V·H) on the masked positions only. Training here runs less of the last layer (`spared_flops_per_token`).
+    `train_flops_dense_head` runs the head on every position. `train_flops_6n` is 6 · `parameters` per token (Kaplan et al. 2020
+    with embeddings), and `train_flops_6n_non_embedding` 6 · `parameters_non_embedding` (Kaplan et al. 2020, arXiv:2001.08361,
+    §2.1).
 
     Windowed layers count the pairs within their window, as a kernel that skips the others runs them. Disentangled attention
     counts the table's projections for each sequence, as in a batch of one. Rotations and lookups are no products.
@@ -175,6 +176,18 @@ def flops_per_token(architecture: Architecture, sequence_length: int, prediction
     """FLOPs of training per input token, forward and backward, by convention (see SequenceFlops)."""
     flops = asdict(flops_per_sequence(architecture, sequence_length, predictions))
     return {convention: total / sequence_length for convention, total in flops.items()}
+
+
+def spared_flops_per_token(architecture: Architecture, sequence_length: int, predictions: int) -> float:
+    """What of `train_flops` training here does without, per input token: the last layer's work where nothing is predicted.
+
+    Nothing reads its output there, so that of its weights only those of key and value, 2·H², meet all S tokens; its other
+    products, with scores and mixtures 2·S·H, run at the K masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN
+    3·H·F. It stands in no convention, so that depth costs as much everywhere and counts compare with those of other code.
+    """
+    a, x = architecture, Letters.numbers(architecture)
+    weights = _sum((attention_weights(a, x), ffn_weights(a, x))) - 2 * a.width**2
+    return 6 * (1 - predictions / sequence_length) * (weights + 2 * sequence_length * a.width)
 
 
 def what_doubling_adds(architecture: Architecture) -> dict[str, int]:

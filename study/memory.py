@@ -83,6 +83,11 @@ class Step:
         return self.batch * self.sequence_length
 
     @property
+    def masked(self) -> int:
+        """M = B·K."""
+        return self.batch * self.predictions
+
+    @property
     def item(self) -> int:
         """Bytes of a number in the matrix products, a: 4 in fp32, 2 in bf16."""
         return itemsize(self.precision)
@@ -99,13 +104,14 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     Stored, with P parameters and N = B·S tokens, in bytes (a = 4 in fp32, 2 in bf16 autocast): weights 4P with the angles of
     rotary positions (`angle_bytes`), gradients 4P, two moments 8P, activations (see `activation_bytes`), and in bf16 the copies
     2P of the products' weights. With M = B·K masked positions the moments are
-    - loss: all that is stored, the last step's gradients among it, with the encoder's output 4NH (on CUDA aNH), and logits
-      and (log-)probabilities: 8MV;
-    - last layer's forward pass: all that is stored but for the head's activations, what the last norm makes, 4NH (on CUDA aNH),
-      and in post-norm what the FFN gives, aNH, and in bf16 what the two sublayers began with, 8NH;
+    - loss: all that is stored, the last step's gradients among it, logits and (log-)probabilities 8MV, and in bf16 what the
+      encoder gives, 4MH (on CUDA aMH);
+    - last layer's forward pass: all that is stored but for the head's activations, what the last norm makes, 4MH (on CUDA aMH),
+      and in post-norm what the FFN gives, aMH, and in bf16 what the two sublayers began with, 4NH + 4MH;
     - gradient of the loss (on CUDA; on a CPU it takes the place of the probabilities): the old gradients are gone,
       log-probabilities and two gradients of them 12MV;
-    - last layer's backward: activations, the decoder's gradient 4VE, and gradients on their way through the layer;
+    - backward pass of the last layer and of the one before: activations, the decoder's gradient 4VE, and gradients on their way
+      through the layer (`_layer_backward`);
     - gradient of the token table: gradients whole, its two contributions and their sum, so 8VE beside (tied only);
     - validation, at 2B sequences: logits and log-probabilities 16MV, or before them the forward pass (`_forward_activations`)
       with the copies of the weights; gradients and activations gone, but beside the largest of the other moments where steps
@@ -125,15 +131,16 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
     more = teacher + angle_bytes(architecture)
     fixed = 3 * weights + more
     copies, kept = _copied_weights(architecture, step), activation_bytes(architecture, step)
-    logits = FLOAT * step.batch * step.predictions * architecture.vocabulary
+    logits = FLOAT * step.masked * architecture.vocabulary
     table = FLOAT * architecture.vocabulary * architecture.table_width
     bf16_logits = logits // 2 if step.precision == "bf16" else 0
-    output = _stream(architecture, step)
+    output = _stream(step) * step.masked * architecture.width if step.precision == "bf16" else 0
     moments = {
         "forward pass of the last layer": fixed + gradients + copies + kept + _last_forward(architecture, step),
         "loss": fixed + gradients + copies + kept + output + 2 * logits,
         "gradient of the loss": fixed + copies + kept + (3 if step.device == "cuda" else 1) * logits,
-        "backward pass of the last block": fixed + copies + kept + table + _block_backward(architecture, step),
+        "backward pass of the last layer": fixed + copies + kept + table + _layer_backward(architecture, step, last=True),
+        "backward pass of the layer before": fixed + copies + kept + table + _layer_backward(architecture, step, last=False),
         "gradient of the token table": fixed + gradients + (2 * table if architecture.tied_decoder else 0),
     }
     if step.teacher is not None:
@@ -149,34 +156,57 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
 def activation_bytes(architecture: Architecture, step: Step) -> int:
     """Activations that autograd keeps for the backward pass, in bytes.
 
-    With N = B·S tokens and a = 4 in fp32, 2 in bf16 autocast (norms' inputs are counted in fp32, though a CUDA device
-    keeps its residual stream in a):
-    - every norm's input and two statistics, N·(4H + 8) (of RMSNorm N·(4H + 4), on a CPU N·(8H + 4)), of two norms a layer, that
-      of the embeddings, of width E, and pre-norm's last; where embeddings are projected, N·aE more, what the projection reads;
-    - each layer's product inputs: to query/key/value and to the FFN 2aNH, inner size before and after GELU 2aNF (after ReLU
-      alone aNF; where the FFN is gated 4aNF: both halves, the activated one and the product), attention's output aNH;
-    - attention: query, key, value 3aNH, and a log-sum-exp 4AN where it is fused; otherwise the probabilities a·A·S·N, with
-      dropout its mask and its result too, 3a·A·S·N; with rotary positions query and key as they were turned, 2aNH, where it is
-      fused. Where it is not, with one head or one sequence alone, products take key and value as they lie in one tensor, which
-      stays beside the scaled query, aNH, and with rotary positions the turned key, aNH;
-    - dropout: 2L masks of NH and one of NE, of a byte each on CUDA, of the numbers' own size on CPU;
-    - the head on M = B·K positions: M·(aH + 3aE + 8); token ids before and after masking, with positions and labels 16N + 16M.
+    With N = B·S tokens, M = B·K masked positions and a = 4 in fp32, 2 in bf16 autocast (norms' inputs are counted in fp32,
+    though a CUDA device keeps its residual stream in a); the last layer works at the masked positions alone, so that there R is
+    M, and N in the others:
+    - every norm's input and two statistics, 4H + 8 a token (of RMSNorm 4H + 4, on a CPU 8H + 4): of two norms a layer on R
+      tokens, in pre-norm that before the last layer's attention on N + M; of that of the embeddings, of width E, and pre-norm's
+      last on M; where embeddings are projected, aNE more, what the projection reads;
+    - each layer's product inputs: to key and value aNH, to the FFN aRH, inner size before and after GELU 2aRF (after ReLU alone
+      aRF; where the FFN is gated 4aRF: both halves, the activated one and the product), attention's output aRH, and the last
+      layer's to the query aMH;
+    - attention: key and value 2aNH, query aRH, and a log-sum-exp 4AR where it is fused; otherwise the probabilities a·A·S·R,
+      with dropout its mask and its result too, 3a·A·S·R; with rotary positions the key as it was turned, aNH, and the query
+      beside that before, but in the last layer, which keeps what turned its queries, aM·H/A. Where attention is not fused,
+      with one head or one sequence alone, products take key and value as they lie in one tensor, with the query before it was
+      scaled but in the last layer; with more of both, no tensor is kept beside the one that a product reads;
+    - dropout: two masks of RH a layer and one of NE, of a byte each on CUDA, of the numbers' own size on CPU;
+    - the head: M·(aH + 3aE + 8); token ids before and after masking, with positions and labels 16N + 16M.
     """
+    a, n, embedding = architecture, step.tokens, architecture.table_width
+    norms = n * a.norms_embeddings * _norm_activations(a, embedding, step)
+    projected = n * step.item * embedding if a.embedding_width is not None else 0
+    mask = n * embedding * (1 if step.device == "cuda" else FLOAT) if step.dropout else 0
+    token_ids = 2 * TOKEN * (n + step.masked)
+    layers = sum(_layer_activations(a, step, layer) for layer in range(a.depth))
+    return norms + projected + mask + token_ids + layers + _head_activations(a, step)
+
+
+def _layer_activations(architecture: Architecture, step: Step, layer: int) -> int:
+    """What autograd keeps of one layer, from 0, with pre-norm's last norm after the last (see activation_bytes)."""
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
-    embedding = a.table_width
-    of_layers = 2 * a.depth + (a.norm == "pre") - a.skips_first_norm
-    norms = n * (of_layers * _norm_activations(a, h, step) + a.norms_embeddings * _norm_activations(a, embedding, step))
-    projected = n * item * embedding if a.embedding_width is not None else 0
+    last = layer == a.depth - 1
+    rows = step.masked if last else n
+    normed = 2 * rows
+    if a.norm == "pre" and last:
+        normed += n + rows
+    if a.skips_first_norm and layer == 0:
+        normed -= n + rows if last else n
+    keys, queries = n * (2 + a.rotary), rows
     if step.fused_attention:
-        attention = n * ((3 + _turned(a)) * item * h + FLOAT * a.heads)
+        queries += rows if a.rotary and not last else 0
+        weighed = FLOAT * rows * a.heads
     else:
-        kept = 3 if a.heads > 1 and step.batch > 1 else 5 if a.rotary else 4
-        attention = n * item * (kept * h + a.heads * step.sequence_length * (3 if step.dropout else 1))
-    layer = attention + n * item * (3 * h + _inner_kept(a) * a.ffn)
-    mask, first_mask = (1, 1) if step.device == "cuda" else (item, FLOAT)
-    masks = n * (2 * a.depth * mask * h + first_mask * embedding) if step.dropout else 0
-    token_ids = 2 * TOKEN * (n + step.batch * step.predictions)
-    return norms + projected + a.depth * layer + masks + _head_activations(a, step) + token_ids
+        if a.heads > 1 and step.batch > 1:
+            keys = 2 * n
+        elif not last:
+            queries += rows
+        weighed = item * rows * a.heads * step.sequence_length * (3 if step.dropout else 1)
+    turns = item * rows * a.head_width if a.rotary and last else 0
+    attention = item * h * (keys + queries) + weighed + turns
+    read = item * (n * h + rows * ((3 if last else 2) * h + _inner_kept(a) * a.ffn))
+    masks = 2 * rows * h * (1 if step.device == "cuda" else item) if step.dropout else 0
+    return normed * _norm_activations(a, h, step) + attention + read + masks
 
 
 def inference_memory(architecture: Architecture, batch: int, sequence_length: int, precision: Precision = "fp32") -> Memory:
@@ -232,27 +262,50 @@ def itemsize(precision: Precision) -> int:
 
 
 def _forward_activations(architecture: Architecture, step: Step) -> int:
-    """What a forward pass without gradients holds at its widest: in fp32 what inference does.
+    """What a forward pass to the masked positions without gradients holds at its widest: of several layers, one of all tokens.
 
-    In bf16 the residual stream stays in fp32, so attention holds its input 4NH beside query, key, value, their mix and its
-    product 5aNH + 4AN, on CPU scores and probabilities 2a·A·S·N in place of the last; the FFN holds 8NH, and the inner size
-    before and after GELU 2aNF. Pre-norm holds 4NH more.
+    In fp32 that is what inference holds. In bf16 the residual stream stays in fp32, so attention holds its input 4NH beside
+    query, key, value, their mix and its product 5aNH + 4AN, on CPU scores and probabilities 2a·A·S·N in place of the last; the
+    FFN holds 8NH, and the inner size before and after GELU 2aNF. Pre-norm holds 4NH more.
     """
-    if step.precision == "fp32":
-        return inference_memory(architecture, step.batch, step.sequence_length).activations
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
-    weighed = FLOAT * a.heads if step.fused_attention else 2 * item * a.heads * step.sequence_length
-    attention = n * (FLOAT * h + (5 + _turned(a)) * item * h + weighed)
+    if a.depth == 1:
+        return _only_layer_forward(a, step)
+    if step.precision == "fp32":
+        return inference_memory(a, step.batch, step.sequence_length).activations
+    attention = n * (FLOAT * h + (5 + _turned(a)) * item * h + _weighed(a, step))
     feed_forward = n * (2 * FLOAT * h + _inner_alive(a) * item * a.ffn)
     normed = FLOAT * n * h if a.norm == "pre" else 0
     return max(attention, feed_forward) + normed + TOKEN * n
+
+
+def _only_layer_forward(architecture: Architecture, step: Step) -> int:
+    """What `_forward_activations` says of one layer alone, which works at the masked positions.
+
+    Attention holds its input 4NH, in pre-norm normed too, 4NH, key and value 2aNH, in bf16 the copy of one that a product
+    reads, aNH, with rotary positions the turned key, its halves beside it, 2aNH, and of the masked positions their input 4MH,
+    query and mix 2aMH and what weighs them; the FFN holds 4NH + 8MH, and its inner sizes.
+    """
+    a, h, n, m, item = architecture, architecture.width, step.tokens, step.masked, step.item
+    normed = a.norm == "pre" and not a.skips_first_norm
+    pairs = 4 if a.rotary else 3 if step.precision == "bf16" else 2
+    attention = n * h * (FLOAT * (1 + normed) + pairs * item) + m * ((FLOAT + 2 * item) * h + _weighed(a, step))
+    feed_forward = FLOAT * n * h + m * (2 * FLOAT * h + _inner_alive(a) * item * a.ffn)
+    return max(attention, feed_forward) + TOKEN * n
+
+
+def _weighed(architecture: Architecture, step: Step) -> int:
+    """Bytes by which attention without gradients weighs what one token sees: where it is fused, a log-sum-exp a head."""
+    if replace(step, dropout=0.0).fused_attention:
+        return FLOAT * architecture.heads
+    return 2 * step.item * architecture.heads * step.sequence_length
 
 
 def _head_activations(architecture: Architecture, step: Step) -> int:
     """Activations of the MLM head on M = B·K positions: what its norm keeps, and M·(aH + 2aE) around it."""
     a, embedding = architecture, architecture.table_width
     products = step.item * (a.width + 2 * embedding)
-    return step.batch * step.predictions * (products + _norm_activations(a, embedding, step, step.item))
+    return step.masked * (products + _norm_activations(a, embedding, step, step.item))
 
 
 def _norm_activations(architecture: Architecture, width: int, step: Step, item: int = FLOAT) -> int:
@@ -285,9 +338,9 @@ def _copied_weights(architecture: Architecture, step: Step) -> int:
     return step.item * sum(component.count for component in unshared if component.name not in left_out)
 
 
-def _stream(architecture: Architecture, step: Step) -> int:
-    """Bytes of what a layer hands on, 4NH, on CUDA aNH."""
-    return (step.item if step.device == "cuda" else FLOAT) * step.tokens * architecture.width
+def _stream(step: Step) -> int:
+    """Bytes of a number of what a layer hands on, 4, on CUDA a."""
+    return step.item if step.device == "cuda" else FLOAT
 
 
 def _last_forward(architecture: Architecture, step: Step) -> int:
@@ -295,26 +348,34 @@ def _last_forward(architecture: Architecture, step: Step) -> int:
 
     What sublayers begin with is stored in pre-norm, by the norms, and in fp32, by the products; these store the copy in bf16.
     """
-    stream = _stream(architecture, step)
-    given = 0 if architecture.norm == "pre" else step.item * step.tokens * architecture.width
-    begun = 2 * stream if architecture.norm == "post" and step.precision == "bf16" else 0
-    return stream + given + begun - _head_activations(architecture, step)
+    h, stream = architecture.width, _stream(step)
+    given = 0 if architecture.norm == "pre" else step.item * step.masked * h
+    begun = stream * (step.tokens + step.masked) * h if architecture.norm == "post" and step.precision == "bf16" else 0
+    return stream * step.masked * h + given + begun - _head_activations(architecture, step)
 
 
-def _block_backward(architecture: Architecture, step: Step) -> int:
-    """What the backward pass of the last block holds at its widest beyond the activations; below zero where it frees more.
+def _layer_backward(architecture: Architecture, step: Step, last: bool) -> int:
+    """What the backward pass of the last layer, or of the one before, holds at its widest beyond the activations.
 
-    The head's activations are gone by then. In the FFN come the gradients of the inner size, aNF (2aNF, but for GELU, whose
-    gradient takes the place of the incoming one), and of the outer weights, 4HF, and in bf16 a copy of the incoming one, aNH.
-    Attention that is not fused comes when the FFN's activations and those around it, 2aNF + 4aNH (ReLU's aNF, gated ones 4aNF),
-    are freed: the gradients of the FFN's weights, 8HF (gated 12HF), and of the probabilities, 4·A·S·N
-    (in bf16 twice: of the probabilities and of the scores).
+    Below zero where it frees more: by then the head's activations are gone, and before the last layer also those of the last,
+    whose weights' gradients are there instead. Of R tokens, the FFN brings the gradients of the inner size, aRF (2aRF, but for
+    GELU, whose gradient takes the place of the incoming one), and of the outer weights, 4HF, and in bf16 a copy of the incoming
+    one, aRH. Attention that is not fused comes when the FFN's activations and those around it, 2aRF + 4aRH (ReLU's aRF, gated
+    ones 4aRF), are freed: the gradients of the FFN's weights, 8HF (gated 12HF), of the values, aNH, and of the probabilities,
+    4·A·S·R (in bf16 twice: of the probabilities and of the scores).
     """
-    a, h, n, item = architecture, architecture.width, step.tokens, step.item
-    copy = n * item * h if step.precision == "bf16" else 0
-    widest = n * item * a.ffn * (1 if a.activation == "gelu" else 2) + FLOAT * h * a.ffn + copy
+    a, h, item = architecture, architecture.width, step.item
+    if a.depth == 1 and not last:
+        return 0
+    rows = step.masked if last else step.tokens
+    copy = rows * item * h if step.precision == "bf16" else 0
+    widest = rows * item * a.ffn * (1 if a.activation == "gelu" else 2) + FLOAT * h * a.ffn + copy
     if not step.fused_attention:
-        probabilities = FLOAT * n * a.heads * step.sequence_length
-        freed = n * item * (_inner_kept(a) * a.ffn + 4 * h)
-        widest = max(widest, probabilities + matrices(a) * FLOAT * h * a.ffn - freed)
+        probabilities = FLOAT * rows * a.heads * step.sequence_length
+        values = item * step.tokens * h
+        freed = rows * item * (_inner_kept(a) * a.ffn + 4 * h)
+        widest = max(widest, probabilities + values + matrices(a) * FLOAT * h * a.ffn - freed)
+    if not last:
+        copied = step.item if step.precision == "bf16" else 0
+        widest += (FLOAT - copied) * h * (4 * h + matrices(a) * a.ffn) - _layer_activations(a, step, a.depth - 1)
     return widest - _head_activations(a, step)

@@ -24,7 +24,7 @@ from study.benching.results import Results, read_sections
 from study.benching.rows import Rounds, median_interval, training_row
 from study.benching.step_profile import kernel_kind, kind_of, seconds_by_kind, shares_of
 from study.benching.tables import as_line, as_markdown, as_text
-from study.counting import flops_per_token
+from study.counting import flops_per_token, spared_flops_per_token
 from study.errors import InputError
 from study.memory import Step, training_memory
 from study.named_models import named
@@ -52,7 +52,7 @@ def test_ratios_are_taken_within_a_round_and_so_survive_a_machine_that_drifts() 
         row = training_row(CASE, known_rounds(slow), peak=2e9)
         assert row["versus"] == pytest.approx({"loop": 2.5, "trainer": 3.0})
         assert row["ours_tokens_per_second"] == pytest.approx(64 / 2e-3)
-        flops = flops_per_token(TINY, 16, 2)["train_flops"]
+        flops = flops_per_token(TINY, 16, 2)["train_flops"] - spared_flops_per_token(TINY, 16, 2)
         assert row["share_of_matmul_rate"] == pytest.approx(32_000 * flops / 1e9)
         assert row["mfu"] == pytest.approx(32_000 * flops / 2e9)
 
@@ -275,7 +275,9 @@ def test_a_step_that_was_profiled_is_told_beside_its_row(tmp_path: Path) -> None
     rounds.spent = {"products": 5e-4, "attention": 1e-4}
     row = training_row(CASE, rounds, None)
     rate = 64 * CASE.product_flops_per_token / 5e-4 / 1e9
-    assert CASE.flops_per_token - CASE.product_flops_per_token == 12 * 1 * 32 * 16
+    assert CASE.flops_per_token - CASE.product_flops_per_token == 12 * 32 * CASE.predictions
+    deep = replace(CASE, architecture=TINY.model_copy(update={"depth": 3}))
+    assert deep.flops_per_token - deep.product_flops_per_token == 12 * 32 * (2 * 16 + CASE.predictions)
     told = f"products take 25% of a step, at {rate:.0%} of their best rate, Python between the operations 70%, attention 5%."
     assert row["sentence"] == f"1x32, 4 x 16: {told}"
     assert told in as_text("train", [row])

@@ -1,4 +1,4 @@
-"""Counts equal the live model's, the closed forms behave as forms must, and FLOPs are those that really run."""
+"""Counts equal the live model's, the closed forms behave as forms must, and FLOPs are those of the products that they name."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from study.counting import (
     masked_positions,
     pairs_within,
     parameters,
+    spared_flops_per_token,
     what_doubling_adds,
 )
+from study.model.encoder import at_positions
 from study.model.masked_language_model import MaskedLanguageModel
 from study.named_models import catalogue, changed, named
 from tests.small import SHARED
@@ -156,16 +158,22 @@ SHAPES: list[tuple[dict[str, Any], int, int, int]] = [
 
 
 @pytest.mark.parametrize(("changes", "batch", "length", "predictions"), SHAPES)
-def test_train_flops_are_those_of_the_live_model(changes: dict[str, Any], batch: int, length: int, predictions: int) -> None:
+def test_flops_are_those_of_the_live_model(changes: dict[str, Any], batch: int, length: int, predictions: int) -> None:
+    """With every layer at every token train_flops, with the last where something is predicted less what that spares."""
     sizes = {"depth": 2, "width": 32, "heads": 4, "ffn": 48, "vocabulary": 97, "positions": 24}
     architecture = Architecture.parse(sizes | changes)
     model = MaskedLanguageModel(architecture)
     tokens = torch.randint(0, 97, (batch, length))
     positions = torch.arange(predictions).expand(batch, -1)
     # The counter knows the plain products, not the fused attention of the CPU.
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as everywhere:
+        torch.autograd.backward(model.logits(at_positions(model.encoder(tokens), positions)).sum())
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as here:
         model(tokens, positions).sum().backward()
-    assert counter.get_total_flops() == batch * flops_per_sequence(architecture, length, predictions).train_flops
+    train_flops = batch * flops_per_sequence(architecture, length, predictions).train_flops
+    spared = batch * length * spared_flops_per_token(architecture, length, predictions)
+    assert everywhere.get_total_flops() == train_flops
+    assert here.get_total_flops() == pytest.approx(train_flops - spared, rel=1e-12)
 
 
 FAMILIES = [

@@ -73,9 +73,9 @@ def taught(corpus: Path, teacher: RunFolder) -> RunConfig:
     return config(corpus, architecture={"depth": 1, "width": 8}, recipe={"teacher": named})
 
 
-def kept_in_fp32(corpus: Path) -> tuple[int, int]:
+def kept_in_fp32(corpus: Path, positions: torch.Tensor | None) -> tuple[int, int]:
     """How many tensors of the stream's size a fused block keeps for its backward pass in fp32, where norms are rounded, and in
-    all.
+    all; it works at some positions, or at every token.
     """
     kept: list[torch.dtype] = []
     plain = config(corpus, architecture={"width": 768, "heads": 12, "ffn": 3072})
@@ -87,16 +87,17 @@ def kept_in_fp32(corpus: Path) -> tuple[int, int]:
     stream = torch.randn(2, 16, 768).bfloat16().requires_grad_()
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept.extend([tensor.dtype] * (tensor.shape == stream.shape))
+        kept.extend([tensor.dtype] * (tensor.shape in (stream.shape, (2, 3, 768))))
         return tensor
 
     with torch.autocast("cpu", torch.bfloat16), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        block(stream, None)
+        block(stream, None, None, positions)
     return kept.count(torch.float32), len(kept)
 
 
-def test_fused_blocks_keep_no_number_of_the_stream_in_fp32(corpus: Path) -> None:
-    in_fp32, kept = apart(kept_in_fp32, corpus)
+@pytest.mark.parametrize("positions", [None, torch.tensor([[0, 3, 7], [1, 8, 15]])])
+def test_fused_blocks_keep_no_number_of_the_stream_in_fp32(corpus: Path, positions: torch.Tensor | None) -> None:
+    in_fp32, kept = apart(kept_in_fp32, corpus, positions)
     assert in_fp32 == 0
     assert kept > 0
 

@@ -127,7 +127,7 @@ def test_a_model_multiplies_everything_through_onednn_and_stays_berts(tied: bool
     assert len(of_any_size) == 2 * 4 + 2
     assert all(torch.equal(plain[name], value) for name, value in model.state_dict().items())
     first = torch.zeros(2, 1, dtype=torch.long)
-    torch.testing.assert_close(model.encoder.forward_at(first, tokens), model.encoder(tokens)[:, :1], atol=1e-5, rtol=0)
+    torch.testing.assert_close(model.encoder(tokens, positions_BxK=first), model.encoder(tokens)[:, :1], atol=1e-5, rtol=0)
 
 
 def test_parity_with_transformers_holds_through_onednn(of_any_size: list[Any]) -> None:

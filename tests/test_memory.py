@@ -51,7 +51,8 @@ TRAINED = {
     "bert-tiny, gradient of the token table": config(2, 128, 2, 512, vocabulary=30522, length=64, batch=8),
     "loss": config(2, 128, 2, 512, vocabulary=2048, length=64, batch=32),
     "bf16": config(2, 128, 2, 512, vocabulary=2048, length=64, batch=8, precision="bf16"),
-    "dropout, so math attention": config(2, 64, 8, 256, vocabulary=300, length=256, batch=8, dropout=0.1),
+    "dropout, backward pass of the last layer": config(2, 64, 8, 256, vocabulary=300, length=256, batch=8, dropout=0.1),
+    "dropout, backward pass of the layer before": config(3, 64, 8, 64, vocabulary=300, length=256, batch=8, dropout=0.1),
     "bf16, dropout, untied": config(
         2, 128, 2, 512, vocabulary=8000, length=64, batch=8, precision="bf16", dropout=0.1, tied_decoder=False
     ),
@@ -78,8 +79,8 @@ TRAINED = {
     "many pieces, bf16": config(2, 128, 2, 512, vocabulary=30522, length=64, batch=8, precision="bf16"),
     "one layer, pre-norm, bf16": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, norm="pre", precision="bf16"),
     "GeGLU": config(4, 128, 2, 512, vocabulary=2048, length=64, batch=16, activation="geglu"),
-    "GeGLU, backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, activation="geglu"),
-    "ReLU, backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, activation="relu"),
+    "one layer, GeGLU": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, activation="geglu"),
+    "one layer, ReLU": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32, activation="relu"),
     "SwiGLU, RMSNorm, no biases, bf16": config(
         4,
         128,
@@ -94,11 +95,14 @@ TRAINED = {
         precision="bf16",
     ),
     "ModernBERT": config(4, 128, 2, 512, vocabulary=2048, length=64, batch=16, dropout=0.1, **MODERN),
-    "backward pass of the last block": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
+    "one layer": config(1, 256, 4, 1024, vocabulary=512, length=128, batch=32),
     "gradient of the loss, where it is the peak on a GPU": config(1, 32, 1, 128, vocabulary=2000, length=128, batch=16),
     "validation": config(1, 32, 2, 32, vocabulary=8000, length=16, batch=64),
-    "validation, its forward pass": config(1, 64, 1, 1024, vocabulary=300, length=128, batch=16),
-    "validation, its forward pass in bf16": config(1, 64, 1, 1024, vocabulary=300, length=128, batch=16, precision="bf16"),
+    "validation, its forward pass": config(2, 64, 1, 1024, vocabulary=300, length=128, batch=16),
+    "validation, its forward pass in bf16": config(2, 64, 1, 1024, vocabulary=300, length=128, batch=16, precision="bf16"),
+    "one layer, validation with rotary positions": config(
+        1, 64, 2, 256, vocabulary=64, length=256, batch=16, norm="pre", position_encoding="rotary", embedding_width=32
+    ),
     "validation in bf16, pre-norm, many heads": config(
         1, 64, 16, 256, vocabulary=300, length=128, batch=16, precision="bf16", norm="pre"
     ),
@@ -165,12 +169,12 @@ def test_a_run_with_a_teacher_takes_the_memory_that_is_predicted(name: str) -> N
 def test_every_moment_is_the_peak_of_some_run_here() -> None:
     precisions: tuple[Precision, ...] = ("fp32", "bf16")
     moments = {run_memory(run, precision, "cpu").moment for run in TRAINED.values() for precision in precisions}
-    assert len(moments) == 5
-    moments |= {run_memory(run, precision, "cuda").moment for run in TRAINED.values() for precision in precisions}
     assert len(moments) == 6
+    moments |= {run_memory(run, precision, "cuda").moment for run in TRAINED.values() for precision in precisions}
+    assert len(moments) == 7
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", [name for name, run in TRAINED.items() if run.architecture.depth > 1])
 def test_a_graphed_step_keeps_its_memory_while_the_run_validates(name: str) -> None:
     run = TRAINED[name]
     eager, graphed = (run_memory(run, "fp32", "cuda", graphed=graphed) for graphed in (False, True))
@@ -245,16 +249,17 @@ def test_the_parts_add_up_and_workspace_is_never_negative() -> None:
 
 
 def test_heads_keep_their_log_sum_exps_and_masked_positions_their_head_and_labels() -> None:
-    """Parts too small for a live run to tell: 4AN in each block, and M(4aH + 8) + 16M."""
+    """Parts too small for a live run to tell: 4AN in each layer, in the last 4AM; in that and the head all that M brings."""
     depth, width, batch, length, predictions = 3, 64, 8, 32, 5
     sizes = {"depth": depth, "width": width, "ffn": 256, "vocabulary": 300}
     two, eight = (Architecture.parse(sizes | {"heads": heads}) for heads in (2, 8))
     step = Step(batch, length, predictions)
     of_heads = activation_bytes(eight, step) - activation_bytes(two, step)
-    assert of_heads == depth * 4 * (8 - 2) * batch * length
+    assert of_heads == 4 * (8 - 2) * batch * ((depth - 1) * length + predictions)
     masked = batch * predictions
     of_masked = activation_bytes(two, step) - activation_bytes(two, replace(step, predictions=0))
-    assert of_masked == masked * (4 * 4 * width + 8) + 16 * masked
+    of_head, of_norms, of_products = 4 * 4 * width + 8, 2 * (4 * width + 8), 4 * (4 * width + 2 * 256) + 4 * 2
+    assert of_masked == masked * (of_head + of_norms + of_products + 16)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

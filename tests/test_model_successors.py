@@ -93,14 +93,23 @@ def test_every_kind_has_the_properties_of_an_encoder(name: str) -> None:
     encoder, read = ours.encoder, tokens()
     positions = torch.tensor([[0, 5], [23, 2], [7, 7]])
     everywhere = encoder(read)
-    torch.testing.assert_close(encoder.forward_at(positions, read), at_positions(everywhere, positions), atol=1e-5, rtol=0)
+    torch.testing.assert_close(encoder(read, positions_BxK=positions), at_positions(everywhere, positions), atol=1e-5, rtol=0)
     torch.testing.assert_close(encoder.layers(read)[-1], everywhere)
     assert len(encoder.layers(read)) == 5
     attended = (torch.arange(24) < 20).expand(3, -1)
     changed = read.masked_fill(~attended, 3)
     torch.testing.assert_close(encoder(read, None, attended)[:, :20], encoder(changed, None, attended)[:, :20])
-    torch.autograd.backward(ours.predicted_loss(everywhere, positions, torch.full((3, 2), 9)))
+    torch.autograd.backward(ours.predicted_loss(encoder(read, positions_BxK=positions), torch.full((3, 2), 9)))
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in ours.parameters())
+
+
+@pytest.mark.parametrize("changes", [{}, *KINDS.values()], ids=["BERT", *KINDS])
+def test_a_last_layer_at_the_masked_positions_alone_teaches_what_one_at_all_tokens_does(changes: dict[str, Any]) -> None:
+    ours = model(**changes).double()
+    masked, labels = torch.tensor([[0, 5], [23, 2], [7, 9]]), torch.tensor([[9, 8], [7, 6], [5, 4]])
+    hidden = ours.encoder(tokens(), positions_BxK=masked), at_positions(ours.encoder(tokens()), masked)
+    at_masked, everywhere = (torch.autograd.grad(ours.predicted_loss(each, labels), list(ours.parameters())) for each in hidden)
+    torch.testing.assert_close(at_masked, everywhere)
 
 
 def test_layers_of_one_group_are_one_block_and_groups_follow_each_other() -> None:

@@ -347,7 +347,8 @@ def test_a_bill_adds_up_before_anything_is_spent() -> None:
     assert paid.train_flops == pytest.approx(
         sum(4 * cell.config.flops_per_token["train_flops"] * 25600 for cell in cells(spec))
     )
-    assert paid.expected_seconds == pytest.approx((paid.train_flops / 4e10 + 8 * 100 * 0.005) / 2)
+    that_run = sum(4 * flops_that_run(cell.config) * 25600 for cell in cells(spec))
+    assert paid.expected_seconds == pytest.approx((that_run / 4e10 + 8 * 100 * 0.005) / 2)
     assert paid.basis == "4e+10 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
     plain = json.loads(json.dumps(paid.to_dict()))
     assert (plain["runs"], plain["tokens"], len(plain["cells"])) == (8, paid.tokens, 2)
@@ -390,9 +391,14 @@ def ended(config: RunConfig, **changes: Any) -> RunRecord:
     return record(config, run_id=config.fingerprint("data"), **changes)
 
 
+def flops_that_run(config: RunConfig) -> float:
+    """Those of a token: all but what the last layer spares."""
+    return config.flops_per_token["train_flops"] - config.spared_flops_per_token_with(None)
+
+
 def timed(config: RunConfig, flops_per_second: float, **machine: Any) -> RunRecord:
     """The record of a run that went at a rate somewhere."""
-    seconds = config.tokens * config.flops_per_token["train_flops"] / flops_per_second
+    seconds = config.tokens * flops_that_run(config) / flops_per_second
     return record(config, environment=environment(**machine).model_dump(), wall_seconds=seconds)
 
 
@@ -401,7 +407,7 @@ def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device() -> None:
     one, two = (cell.config for cell in cells(spec))
     records = [timed(one, 1e6), timed(one, 2e6), timed(one, 9e6), timed(one, 1e12, device="NVIDIA H200"), record(two)]
     paid = bill(Plan(spec), [CORE], records)
-    assert paid.expected_seconds == pytest.approx(paid.train_flops / 2e6)
+    assert paid.expected_seconds == pytest.approx(sum(run.tokens * flops_that_run(run) for run in (one, two)) / 2e6)
     assert paid.basis == "2e+06 FLOP/s a slot, by 3 earlier runs of this sweep"
 
 
@@ -414,7 +420,7 @@ def test_a_model_is_billed_by_its_own_runs_and_another_by_what_a_step_costs_besi
         return record(config, environment=environment().model_dump(), wall_seconds=config.steps * seconds_per_step)
 
     def seconds(config: RunConfig) -> float:
-        return 0.01 + config.flops_per_token["train_flops"] * config.recipe.batch_tokens / 1e9
+        return 0.01 + flops_that_run(config) * config.recipe.batch_tokens / 1e9
 
     paid = bill(Plan(spec), [CORE], [after(small, seconds(small)), after(large, seconds(large))])
     assert [row.expected_seconds for row in paid.rows] == pytest.approx(
@@ -432,8 +438,8 @@ def test_building_kernels_is_billed_once_a_run_and_not_every_step() -> None:
     earlier = record(small, environment=environment().model_dump(), start_seconds=20.0, wall_seconds=seconds)
     paid = bill(Plan(spec), [CORE], [earlier])
     assert paid.rows[0].expected_seconds == pytest.approx(20 + small.steps * 0.01)
-    per_flop = 0.01 / (small.flops_per_token["train_flops"] * small.recipe.batch_tokens)
-    flops = large.flops_per_token["train_flops"] * large.tokens
+    per_flop = 0.01 / (flops_that_run(small) * small.recipe.batch_tokens)
+    flops = flops_that_run(large) * large.tokens
     assert paid.rows[1].expected_seconds == pytest.approx(20 + flops * per_flop)
 
 
@@ -556,7 +562,8 @@ def test_without_earlier_runs_those_that_share_a_gpu_are_billed_a_share_of_it() 
     spec = sweep()
     alone, shared = (bill(Plan(spec), [Slot("cuda", (0,), 1, sharing)] * sharing).rows[0] for sharing in (1, 8))
     beyond_overhead = shared.expected_seconds - alone.expected_seconds
-    assert beyond_overhead == pytest.approx(7 * alone.train_flops / 1e14)
+    config = cells(spec)[0].config
+    assert beyond_overhead == pytest.approx(7 * config.tokens * flops_that_run(config) / 1e14)
 
 
 def test_more_slots_than_runs_do_not_make_the_longest_run_shorter() -> None:
@@ -655,7 +662,7 @@ def test_steps_that_take_less_time_for_more_flops_are_timed_without_an_overhead(
     shallow, between, deep, deepest = (cell.config for cell in cells(spec))
     expected = bill(Plan(spec), [CORE], [timed(shallow, 1e6), timed(between, 3e7), timed(deep, 1e9)])
     assert expected.basis.startswith("3e+07 FLOP/s a slot,")
-    assert expected.rows[-1].expected_seconds == pytest.approx(deepest.tokens * deepest.flops_per_token["train_flops"] / 3e7)
+    assert expected.rows[-1].expected_seconds == pytest.approx(deepest.tokens * flops_that_run(deepest) / 3e7)
 
 
 def test_steps_that_take_longer_than_their_flops_tell_are_timed_without_an_overhead() -> None:
@@ -669,10 +676,11 @@ def test_steps_that_take_longer_than_their_flops_tell_are_timed_without_an_overh
 def test_only_steps_of_fourfold_flops_tell_what_a_step_costs_beside_them(times: float, told: str) -> None:
     spec = sweep(shapes={"grid": {"depth": [4]}})
     config = cells(spec)[0].config
-    least = config.flops_per_token["train_flops"] * config.recipe.batch_tokens
+    least = flops_that_run(config) * config.recipe.batch_tokens
+    spared = config.spared_flops_per_token_with(None) * config.recipe.batch_tokens
 
     def took(flops: float) -> RunRecord:
-        total, machine = flops * config.steps, environment().model_dump()
+        total, machine = (flops + spared) * config.steps, environment().model_dump()
         return record(config, environment=machine, train_flops=total, wall_seconds=config.steps * (1e-3 + flops / 1e10))
 
     found = step_times(CORE, [took(least), took(4 * least * times)])

@@ -173,7 +173,7 @@ def test_an_axis_of_flops_has_prefixes_up_to_t_and_then_powers_of_ten(found: Law
     ("title", "labels"),
     [
         ("parameters_non_embedding", ["500M", "1B", "2B", "5B"]),
-        ("training FLOPs (train_flops: products that run)", ["500M", "1G", "2G", "5G"]),
+        ("training FLOPs (train_flops: the head at masked positions)", ["500M", "1G", "2G", "5G"]),
         ("budget (6·N·D)", ["500M", "1G", "2G", "5G"]),
     ],
 )

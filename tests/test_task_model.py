@@ -66,7 +66,7 @@ def test_the_last_block_gives_the_same_at_some_positions(norm: str, depth: int, 
     positions = torch.tensor([[0, 5], [3, 3], [8, 1]])
     everywhere = encoder(tokens, segments, attended)
     expected = torch.stack([everywhere[row, positions[row]] for row in range(3)])
-    torch.testing.assert_close(encoder.forward_at(positions, tokens, segments, attended), expected)
+    torch.testing.assert_close(encoder(tokens, segments, attended, positions), expected)
     layers = encoder.layers(tokens, segments, attended)
     assert len(layers) == depth + 1
     torch.testing.assert_close(layers[-1], everywhere)

@@ -341,7 +341,7 @@ def test_a_teacher_that_is_the_student_has_nothing_to_teach(corpus: Path) -> Non
     model = MaskedLanguageModel(toy(corpus).architecture, seed=1)
     masked = MaskedBatch(torch.arange(32).view(2, 16), torch.tensor([[1, 5], [2, 3]]), torch.tensor([[7, IGNORED], [9, 9]]))
     lesson = Tutor(copy.deepcopy(model), weight=1.0, temperature=3.0).lesson(masked)
-    loss = model.predicted_loss(model.encoder(masked.tokens), masked.positions, masked.labels, lesson)
+    loss = model.predicted_loss(model.encoder(masked.tokens, positions_BxK=masked.positions), masked.labels, lesson)
     loss.backward()  # type: ignore[no-untyped-call]
     assert loss.item() == pytest.approx(0, abs=1e-6)
     assert all(parameter.grad is None or parameter.grad.abs().max() < 1e-6 for parameter in model.parameters())

@@ -10,7 +10,7 @@ from typing import Any
 
 from study.architecture import Architecture
 from study.config import RunConfig
-from study.counting import MASKING_RATE, flops_per_sequence, masked_positions
+from study.counting import MASKING_RATE, flops_per_token, masked_positions, spared_flops_per_token
 from study.errors import of_each
 from study.memory import Device, Precision
 from study.named_models import architecture_of, changed
@@ -76,14 +76,18 @@ class Case:
 
     @property
     def flops_per_token(self) -> float:
-        """FLOPs of the matrix products that our training really runs, a token (train_flops)."""
-        return flops_per_sequence(self.architecture, self.sequence_length, self.predictions).train_flops / self.sequence_length
+        """FLOPs of the matrix products that our training really runs, a token: train_flops less what the last layer spares."""
+        of = self.architecture, self.sequence_length, self.predictions
+        return flops_per_token(*of)["train_flops"] - spared_flops_per_token(*of)
 
     @property
     def product_flops_per_token(self) -> float:
-        """Those of the products of layers and head alone, without the 12·L·H·S of scores and mixtures in attention."""
+        """Those of the products of layers and head alone, without scores and mixtures in attention.
+
+        These are 12·H·S in each layer, of which the last runs them at the masked positions alone.
+        """
         a = self.architecture
-        return self.flops_per_token - 12 * a.depth * a.width * self.sequence_length
+        return self.flops_per_token - 12 * a.width * ((a.depth - 1) * self.sequence_length + self.predictions)
 
     def products(self) -> list[tuple[int, int, int]]:
         """The forward products (rows, inner, columns) of this model's layers and head, each once."""

@@ -127,7 +127,8 @@ def bare(case: Case, folder: Path, channel: Connection) -> None:
         generator.manual_seed(stream_seed(Stream.MASKS, config.seed, step))
         masked = masker(torch.from_numpy(sequences.take(order.at(step))), generator)
         with autocast(case.device, case.dtype):
-            loss = model.predicted_loss(model.encoder(masked.tokens), masked.positions, masked.labels)
+            hidden_BxKxH = model.encoder(masked.tokens, positions_BxK=masked.positions)
+            loss = model.predicted_loss(hidden_BxKxH, masked.labels)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         clip_gradients(model.parameters(), config.recipe.gradient_clip_norm or float("inf"))

@@ -35,7 +35,7 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
     """One row: medians over the rounds; ratios and shares are taken within each round, whose contenders ran side by side.
 
     `versus` is our tokens/s over a peer's, with the interval of that median (`median_interval`). `share_of_matmul_rate` is the
-    part of the machine's best matrix-product rate that the products of our training use (train_flops), `mfu` the same of the
+    part of the machine's best matrix-product rate that the products that our training runs use, `mfu` the same of the
     datasheet's dense rate, where `peak` is known. `spread` is (slowest − fastest) / median over the rounds. `sentence` says
     where a step goes, where it was profiled.
     """
@@ -55,7 +55,7 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
         "share_of_matmul_rate": None,
         "mfu": None,
         "matmul_flops_per_second": median(best) if best else None,
-        "train_flops_per_token": case.flops_per_token,
+        "flops_per_token": case.flops_per_token,
         "tokens_per_second": {name: median(values) for name, values in speeds.items()},
         "step_seconds": {name: median(time.step_seconds for time in times) for name, times in rounds.times.items()},
         "spread": {name: (max(values) - min(values)) / median(values) for name, values in speeds.items()},

@@ -25,7 +25,7 @@ LEDGER_COLUMNS = {
     "ffn": "architecture.ffn",
     "unique_tokens": "train_tokens*data.sequence_length/(data.sequence_length - 1)",
 }
-"""What a ledger calls the variables of laws; parameters are all unique tensors, FLOPs those of the products that run.
+"""What a ledger calls the variables of laws; parameters are all unique tensors, FLOPs `train_flops`.
 
 Unique tokens are counted as trained ones are, with the [CLS] that begins each sequence.
 """

@@ -1,6 +1,6 @@
 """BERT's encoder at any depth, width, heads and ffn, with learned or rotary positions, and what its successors changed.
 
-Letters: B sequences, S tokens, H width, A heads, D head width, E half of it, F ffn, P positions.
+Letters: B sequences, S tokens, K positions of them, H width, A heads, D head width, E half of it, F ffn, P positions.
 """
 
 from __future__ import annotations
@@ -57,11 +57,10 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B K H"]:
         """Attend from some tokens only, `queries_BxKxH`, to all of `x_BxSxH`: what `forward` gives at their positions."""
         batch, length, width = x_BxSxH.shape
-        queries_BxKxH = self.query_key_value.multiply_by_rows(queries_BxKxH, slice(width))
-        query_BxKxAxD = queries_BxKxH.view(batch, -1, self.heads, self.head_width)
-        joint = self.query_key_value.multiply_by_rows(x_BxSxH, slice(width, None))
-        joint = joint.view(batch, length, 2, self.heads, self.head_width)
-        key_BxSxAxD, value_BxSxAxD = joint.unbind(2)
+        of_query, of_key_and_value = self.query_key_value.parts([width, 2 * width])
+        query_BxKxAxD = self.query_key_value.multiply(queries_BxKxH, *of_query).view(batch, -1, self.heads, self.head_width)
+        joint = self.query_key_value.multiply(x_BxSxH, *of_key_and_value)
+        key_BxSxAxD, value_BxSxAxD = joint.view(batch, length, 2, self.heads, self.head_width).unbind(2)
         if turns_2xSxE is not None:
             query_BxKxAxD = turned(query_BxKxAxD, turns_2xSxE[:, positions_BxK])
             key_BxSxAxD = turned(key_BxSxAxD, turns_2xSxE)
@@ -91,7 +90,7 @@ def rotary_turns(positions: int, head_width: int) -> Float[Tensor, "2 P E"]:
     """
     frequencies = 10_000.0 ** (-torch.arange(0, head_width, 2, dtype=torch.float64) / head_width)
     angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
-    return torch.stack((angles.cos(), angles.sin())).float()
+    return torch.stack((angles.cos().float(), angles.sin().float()))
 
 
 def turned(x: Float[Tensor, "B S A D"], turns: Float[Tensor, "2 *places E"]) -> Float[Tensor, "B S A D"]:
@@ -197,36 +196,35 @@ class Block(nn.Module):
         x_BxSxH: Float[Tensor, "B S H"],
         mask: Bool[Tensor, "B 1 1 S"] | None,
         turns_2xSxE: Float[Tensor, "2 S E"] | None = None,
-    ) -> Float[Tensor, "B S H"]:
-        """Transform the residual stream."""
-        if self.pre_norm:
-            x_BxSxH = x_BxSxH + self.dropout(self.attention(self.attention_norm(x_BxSxH), mask, turns_2xSxE))
-            x_BxSxH = x_BxSxH + self.dropout(self.feed_forward(self.feed_forward_norm(x_BxSxH)))
-        else:
-            x_BxSxH = self.attention_norm(x_BxSxH, self.dropout(self.attention(x_BxSxH, mask, turns_2xSxE)))
-            x_BxSxH = self.feed_forward_norm(x_BxSxH, self.dropout(self.feed_forward(x_BxSxH)))
-        return x_BxSxH
-
-    def forward_at(
-        self,
-        x_BxSxH: Float[Tensor, "B S H"],
-        positions_BxK: Int[Tensor, "B K"],
-        mask: Bool[Tensor, "B 1 1 S"] | None,
-        turns_2xSxE: Float[Tensor, "2 S E"] | None,
+        positions_BxK: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B K H"]:
-        """What `forward` gives at some positions, without the work for the others."""
-        at_BxKxH = at_positions(x_BxSxH, positions_BxK)
+        """Transform the residual stream, at every token or at some positions only, without the work for the others."""
+        at_BxKxH = x_BxSxH if positions_BxK is None else at_positions(x_BxSxH, positions_BxK)
         if self.pre_norm:
-            normed_BxSxH = self.attention_norm(x_BxSxH)
-            queries_BxKxH = at_positions(normed_BxSxH, positions_BxK)
-            attended_BxKxH = self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask, turns_2xSxE)
-            at_BxKxH = at_BxKxH + self.dropout(attended_BxKxH)
+            at_BxKxH = at_BxKxH + self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, turns_2xSxE, positions_BxK))
             y_BxKxH: Tensor = at_BxKxH + self.dropout(self.feed_forward(self.feed_forward_norm(at_BxKxH)))
         else:
-            attended_BxKxH = self.attention.attend_from(at_BxKxH, positions_BxK, x_BxSxH, mask, turns_2xSxE)
-            at_BxKxH = self.attention_norm(at_BxKxH, self.dropout(attended_BxKxH))
+            at_BxKxH = self.attention_norm(
+                at_BxKxH, self.dropout(self._mixed(at_BxKxH, x_BxSxH, mask, turns_2xSxE, positions_BxK))
+            )
             y_BxKxH = self.feed_forward_norm(at_BxKxH, self.dropout(self.feed_forward(at_BxKxH)))
         return y_BxKxH
+
+    def _mixed(
+        self,
+        at_BxKxH: Float[Tensor, "B K H"],
+        x_BxSxH: Float[Tensor, "B S H"],
+        mask: Bool[Tensor, "B 1 1 S"] | None,
+        turns_2xSxE: Float[Tensor, "2 S E"] | None,
+        positions_BxK: Int[Tensor, "B K"] | None,
+    ) -> Float[Tensor, "B K H"]:
+        """What attention makes of the residual stream, normed first in pre-norm."""
+        normed_BxSxH = self.attention_norm(x_BxSxH) if self.pre_norm else x_BxSxH
+        if positions_BxK is None:
+            mixed_BxSxH: Tensor = self.attention(normed_BxSxH, mask, turns_2xSxE)
+            return mixed_BxSxH
+        queries_BxKxH = self.attention_norm(at_BxKxH) if self.pre_norm else at_BxKxH
+        return self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask, turns_2xSxE)
 
 
 class Encoder(nn.Module):
@@ -254,28 +252,17 @@ class Encoder(nn.Module):
         tokens_BxS: Int[Tensor, "B S"],
         segments_BxS: Int[Tensor, "B S"] | None = None,
         attended_BxS: Bool[Tensor, "B S"] | None = None,
-    ) -> Float[Tensor, "B S H"]:
-        """Encode every token; `attended_BxS` is False at padding, and without it (packed text) nothing is padding."""
-        x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
-        for block in self._in_order:
-            x_BxSxH = block(x_BxSxH, mask, turns_2xSxE)
-        y_BxSxH: Tensor = self.final_norm(x_BxSxH)
-        return y_BxSxH
-
-    def forward_at(
-        self,
-        positions_BxK: Int[Tensor, "B K"],
-        tokens_BxS: Int[Tensor, "B S"],
-        segments_BxS: Int[Tensor, "B S"] | None = None,
-        attended_BxS: Bool[Tensor, "B S"] | None = None,
+        positions_BxK: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B K H"]:
-        """What `forward` gives at some positions; the last block works for those alone, since nothing reads the others."""
+        """Encode every token, or those at some positions; `attended_BxS` is False at padding, without it nothing is padding.
+
+        At some positions only, the last block works for those alone, since nothing reads the others.
+        """
         x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         *earlier, last = self._in_order
-        assert isinstance(last, Block)
         for block in earlier:
             x_BxSxH = block(x_BxSxH, mask, turns_2xSxE)
-        y_BxKxH: Tensor = self.final_norm(last.forward_at(x_BxSxH, positions_BxK, mask, turns_2xSxE))
+        y_BxKxH: Tensor = self.final_norm(last(x_BxSxH, mask, turns_2xSxE, positions_BxK))
         return y_BxKxH
 
     def layers(

@@ -61,7 +61,8 @@ class MaskedLanguageModelling(pl.LightningModule):
     A training batch is the packed tokens (B, S) of this rank. Logged every `log_every_steps`: `train/loss`, the mean since
     the last row; `train/gradient_norm` before clipping; `recipe/learning_rate`; `trainer/step`, `trainer/tokens` and
     `trainer/flops` (convention train_flops) done so far; `perf/tokens_per_second` and, where the device's peak is known,
-    `perf/mfu`, the share of it that train_flops take. Raises FloatingPointError where a logged loss is not finite.
+    `perf/mfu`, the share of it that the products take which run (`spared_flops_per_token` left out). Raises FloatingPointError
+    where a logged loss is not finite.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self.peak_flops_per_second, self.kernels, self.tutor = peak_flops_per_second, kernels, tutor
         teacher = None if tutor is None else tutor.model.architecture
         self.train_flops_per_token = config.flops_per_token_with(teacher)["train_flops"]
+        self._spared_flops_per_token = config.spared_flops_per_token_with(teacher)
         self.model = MaskedLanguageModel(config.architecture, config.recipe.dropout, config.seed, config.recipe.initialisation)
         self.validation: ValidationResult | None = None
         self.gradient_norm = torch.zeros(())
@@ -142,7 +144,8 @@ class MaskedLanguageModelling(pl.LightningModule):
         """
         masked = self.masker(tokens, self._generator, self.trainer.global_rank, self.trainer.world_size)
         lesson = None if self.tutor is None else self.tutor.lesson(masked)
-        return self._predicted_loss(self.model.encoder(masked.tokens), masked.positions, masked.labels, lesson)
+        hidden_BxKxH = self.model.encoder(masked.tokens, positions_BxK=masked.positions)
+        return self._predicted_loss(hidden_BxKxH, masked.labels, lesson)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Differentiate the loss; the graph of a step has done it already."""
@@ -217,7 +220,7 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._row_started, self._row_step = now, self.steps_done
         if self.peak_flops_per_second is None:
             return {"perf/tokens_per_second": tokens_per_second}
-        achieved = tokens_per_second * self.train_flops_per_token
+        achieved = tokens_per_second * (self.train_flops_per_token - self._spared_flops_per_token)
         return {"perf/tokens_per_second": tokens_per_second, "perf/mfu": achieved / self.peak_flops_per_second}
 
     def _log_row(self, row: dict[str, float]) -> None:

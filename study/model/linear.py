@@ -35,9 +35,10 @@ class Linear(nn.Linear):
         """x·Wᵀ + b."""
         return self.multiply(x, self.weight, self.bias)
 
-    def multiply_by_rows(self, x: Float[Tensor, "*places H"], rows: slice) -> Float[Tensor, "*places R"]:
-        """x·Wᵀ + b by some rows of W and of b."""
-        return self.multiply(x, self.weight[rows], None if self.bias is None else self.bias[rows])
+    def parts(self, outputs: list[int]) -> list[tuple[Float[Tensor, "R H"], Float[Tensor, " R"] | None]]:
+        """W and b of so many outputs each, which add up to F."""
+        biases = [None] * len(outputs) if self.bias is None else torch.split(self.bias, outputs)
+        return list(zip(torch.split(self.weight, outputs), biases, strict=True))
 
     def multiply(
         self, x: Float[Tensor, "*places H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None

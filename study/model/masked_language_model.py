@@ -12,7 +12,7 @@ from study.architecture import Architecture, unbuildable
 from study.counting import parameters
 from study.errors import InputError
 from study.model.embeddings import initialise, initialise_unit_stream
-from study.model.encoder import Encoder, at_positions
+from study.model.encoder import Encoder
 from study.model.heads import MaskedLanguageModelHead
 from study.model.loss import distillation_loss, mean_cross_entropy
 from study.randomness import Stream, stream_seed
@@ -28,7 +28,7 @@ class Lesson(NamedTuple):
 
 
 class MaskedLanguageModel(nn.Module):
-    """An encoder that predicts masked tokens; only the positions asked for pass through the head.
+    """An encoder that predicts masked tokens; only the positions asked for pass through the last block and the head.
 
     Raises InputError for an architecture that can be counted but is not built here.
     """
@@ -57,8 +57,7 @@ class MaskedLanguageModel(nn.Module):
         attended_BxS: Bool[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "B places V"]:
         """Logits at `positions_BxK`, at every position without it."""
-        hidden = self.encoder(tokens_BxS, segments_BxS, attended_BxS)
-        return self.logits(hidden if positions_BxK is None else at_positions(hidden, positions_BxK))
+        return self.logits(self.encoder(tokens_BxS, segments_BxS, attended_BxS, positions_BxK))
 
     def logits(self, hidden: Float[Tensor, "B places H"]) -> Float[Tensor, "B places V"]:
         """Logits at each place that is given."""
@@ -67,8 +66,7 @@ class MaskedLanguageModel(nn.Module):
 
     def predicted_loss(
         self,
-        hidden_BxSxH: Float[Tensor, "B S H"],
-        positions_BxK: Int[Tensor, "B K"],
+        hidden_BxKxH: Float[Tensor, "B K H"],
         labels_BxK: Int[Tensor, "B K"],
         lesson: Lesson | None = None,
     ) -> Float[Tensor, ""]:
@@ -76,7 +74,7 @@ class MaskedLanguageModel(nn.Module):
 
         With a lesson of weight w it is (1 − w) · cross-entropy + w · distillation_loss.
         """
-        logits_NxV = self.logits(at_positions(hidden_BxSxH, positions_BxK)).flatten(0, 1).float()
+        logits_NxV = self.logits(hidden_BxKxH).flatten(0, 1).float()
         labels_N = labels_BxK.flatten()
         if lesson is None:
             return mean_cross_entropy(logits_NxV, labels_N)

@@ -57,7 +57,7 @@ class TaskModel(nn.Module):
         """Logits: (B, C) for a whole input, (N, C) at the places given or (B, S, C) for tokens, (B, S, 2) for spans."""
         if isinstance(self.head, SequenceHead):
             first_Bx1 = torch.zeros(len(tokens_BxS), 1, dtype=torch.long, device=tokens_BxS.device)
-            hidden_Bx1xH = self.encoder.forward_at(first_Bx1, tokens_BxS, segments_BxS, attended_BxS)
+            hidden_Bx1xH = self.encoder(tokens_BxS, segments_BxS, attended_BxS, first_Bx1)
             logits: Tensor = self.head(hidden_Bx1xH[:, 0])
             return logits
         hidden_BxSxH = self.encoder(tokens_BxS, segments_BxS, attended_BxS)

@@ -33,7 +33,7 @@ def draw(data: pd.DataFrame, title: str) -> Figure:
         for panel, name in zip(axes, names, strict=True):
             _panel(panel, data[data["varied"] == name], {key: style[0] for key, style in colour.items()})
             panel.set_xlabel(str(name))
-        axes[0].set_ylabel("FLOP/s of the products that run (train_flops)")
+        axes[0].set_ylabel("FLOP/s of the products that run")
         axes[0].set_ylim(0, 1.15 * float(data["product_rate"].max()))
         axes[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value, axes[0].get_ylim()[1])))
         axes[0].legend(loc="lower right", fontsize=9)

@@ -34,7 +34,7 @@ COUNTS = {
     "parameters": "parameters (unique tensors of the MLM model, embeddings included)",
     "parameters_encoder": "parameters_encoder (embeddings and blocks, no pooler, no head)",
     "parameters_non_embedding": "parameters_non_embedding (the encoder less its tables)",
-    "train_flops": "training FLOPs (train_flops: products that run)",
+    "train_flops": "training FLOPs (train_flops: the head at masked positions)",
     "train_flops_dense_head": "training FLOPs (train_flops_dense_head: the head at every position)",
     "train_flops_6n": "training FLOPs (train_flops_6n: 6·parameters·tokens)",
     "train_flops_6n_non_embedding": "training FLOPs (train_flops_6n_non_embedding: 6·parameters_non_embedding·tokens)",

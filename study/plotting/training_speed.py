@@ -45,7 +45,7 @@ def draw(data: pd.DataFrame, title: str) -> Figure:
         left, right = figure.subplots(1, 2, sharey=True)
         _bars(left, data[data["kind"] == "times faster"], "tokens/s of our training over the peer's", "{:.1f}x")
         left.axvline(1, color="black", linewidth=1)
-        _bars(right, data[data["kind"] == "share"], "rate of the products that run (train_flops), as a share", "{:.0%}")
+        _bars(right, data[data["kind"] == "share"], "rate of the products that run, as a share", "{:.0%}")
         right.set_xlim(0, max(1.0, right.get_xlim()[1]))
         figure.suptitle(title)
     return figure

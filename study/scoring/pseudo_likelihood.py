@@ -95,7 +95,7 @@ class PseudoLikelihood:
             positions_Nx1 = torch.from_numpy(inputs.position[begin : begin + size, None]).to(self.device)
             rows = torch.from_numpy(inputs.of[first:last] - begin).to(self.device)
             targets = torch.from_numpy(inputs.target[first:last]).to(self.device)
-            logits_NxV = self.model.logits(self.model.encoder.forward_at(positions_Nx1, tokens_NxS))[:, 0].float()
+            logits_NxV = self.model(tokens_NxS, positions_Nx1)[:, 0].float()
             nats = logits_NxV[rows, targets] - logits_NxV.logsumexp(1)[rows]
             found[first:last] = nats.double().cpu().numpy()
         return found

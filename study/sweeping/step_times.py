@@ -15,7 +15,7 @@ from study.records import Environment, RunRecord, seconds_per_step
 from study.sweeping.executors.slots import Slot
 
 ASSUMED_FLOPS_PER_SECOND = {"cpu": 4e10, "cuda": 1e14}
-"""What a device is taken to achieve (train_flops per second) before any record of it is there: one CPU core, one GPU."""
+"""What a device is taken to achieve, in products that run, before any record of it is there: one CPU core, one GPU."""
 
 ASSUMED_START_SECONDS = {"cpu": 0.0, "cuda": 10.0}
 """What building the kernels of a run is taken to cost before any record is there."""
@@ -57,7 +57,7 @@ class StepTimes:
     def seconds(self, config: RunConfig, flops_per_step: float) -> float:
         """What a step of a run takes that has so many `train_flops`."""
         known = self.measured.get(_work(config, flops_per_step))
-        return self.overhead_seconds + flops_per_step / self.flops_per_second if known is None else known
+        return self.overhead_seconds + _that_run(config, flops_per_step) / self.flops_per_second if known is None else known
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def step_times(
     however many runs share it: time on a slot = time then · what a run had then ÷ what one has now. A step that no run took is
     timed by least squares of relative errors over the medians of those that were,
 
-        seconds = overhead + train_flops / rate,
+        seconds = overhead + FLOPs that run / rate,
 
     and without an overhead, by the median rate, where those are too alike to tell (LEAST_SPREAD).
     """
@@ -119,11 +119,16 @@ def _timed(record: RunRecord, slot: Slot) -> _Timed | None:
     flops = record.train_flops / record.steps
     share = _share(slot, ran_on.devices, ran_on.threads, ran_on.sharing)
     seconds = seconds_per_step(record.wall_seconds, start, steps)
-    return _Timed(_work(record.config, flops), flops, seconds, start or 0.0, share, ran_on)
+    return _Timed(_work(record.config, flops), _that_run(record.config, flops), seconds, start or 0.0, share, ran_on)
 
 
 def _share(slot: Slot, devices: int, threads: int, sharing: int) -> Share:
     return Share(devices, threads if slot.device == "cpu" else 1, sharing)
+
+
+def _that_run(config: RunConfig, flops_per_step: float) -> float:
+    """What of a step's `train_flops` runs: all but what the last layer spares (a teacher's, which is small, not reckoned)."""
+    return flops_per_step - config.spared_flops_per_token_with(None) * config.recipe.batch_tokens
 
 
 def _work(config: RunConfig, flops_per_step: float) -> tuple[object, ...]:

@@ -30,7 +30,7 @@ def _bill_cells(row: BillRow) -> tuple[str, ...]:
 
 def bill_summary(bill: Bill) -> str:
     """What all runs cost together, what the seconds rest on, and what the answer will not be able to tell."""
-    units = "Tokens, FLOPs (train_flops: the products that run) and seconds are those of one run."
+    units = "Tokens, FLOPs (train_flops: the head at masked positions) and seconds are those of one run."
     return "\n".join(
         [
             *cost_lines(bill),
