@@ -11,7 +11,7 @@ from study.architecture import Architecture
 from study.config import LEFT_OUT, RunConfig, as_told, fingerprint_of
 from study.counting import parameters
 from study.memory import Precision
-from study.schema import Strict, flatten
+from study.schema import Index, Strict, flatten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +40,10 @@ AskedKernels = Literal[Kernels, "auto"]
 """Kernels, or those that suit the device and the precision (study.training.execution.resolve_kernels)."""
 
 
+Magnitude = Annotated[float, Field(le=1e39)]
+"""What runs measure: no float32 is above that, and of much larger numbers no variance can be taken and no axis drawn."""
+
+
 class Environment(Strict):
     """What a run ran on; it can change the last bits of its numbers and all of its timings.
 
@@ -50,10 +54,10 @@ class Environment(Strict):
     hostname: str
     device: str
     processor: str
-    devices: int = 1
-    nodes: int = 1
-    sharing: int = 1
-    threads: int
+    devices: Index = 1
+    nodes: Index = 1
+    sharing: Index = 1
+    threads: Index
     precision: Precision
     kernels: Kernels = "eager"
     python: str
@@ -92,34 +96,34 @@ class RunRecord(Strict):
     reason: str | None = None
     config: RunConfig
     data_fingerprint: str
-    steps: int
-    tokens: int
-    spent_tokens: int | None = None
+    steps: Index
+    tokens: Index
+    spent_tokens: Index | None = None
     trunk: str | None = None
-    trunk_step: int | None = None
-    layers_cut: int | None = None
-    train_tokens: int | None = None
-    loss_nats: float | None = None
-    loss_standard_error_nats: float | None = None
-    accuracy: float | None = None
-    validation_masked_tokens: int | None = None
-    unigram_entropy_nats: float | None = None
-    unknown_share: float | None = None
+    trunk_step: Index | None = None
+    layers_cut: Index | None = None
+    train_tokens: Index | None = None
+    loss_nats: Magnitude | None = None
+    loss_standard_error_nats: Magnitude | None = None
+    accuracy: Magnitude | None = None
+    validation_masked_tokens: Index | None = None
+    unigram_entropy_nats: Magnitude | None = None
+    unknown_share: Magnitude | None = None
     stuck_at_unigram: bool | None = None
-    train_loss_nats: float | None = None
-    parameters: int
-    parameters_encoder: int
-    parameters_non_embedding: int
-    train_flops: float
-    train_flops_dense_head: float
-    train_flops_6n: float
-    train_flops_6n_non_embedding: float
-    wall_seconds: float | None = None
-    start_seconds: float | None = None
-    tokens_per_second: Annotated[float | None, BeforeValidator(_measured)] = None
-    peak_memory_bytes: int | None = None
+    train_loss_nats: Magnitude | None = None
+    parameters: Index
+    parameters_encoder: Index
+    parameters_non_embedding: Index
+    train_flops: Magnitude
+    train_flops_dense_head: Magnitude
+    train_flops_6n: Magnitude
+    train_flops_6n_non_embedding: Magnitude
+    wall_seconds: Magnitude | None = None
+    start_seconds: Magnitude | None = None
+    tokens_per_second: Annotated[Magnitude | None, BeforeValidator(_measured)] = None
+    peak_memory_bytes: Index | None = None
     weights_sha256: str | None = None
-    attempts: int
+    attempts: Index
     started_at: str
     finished_at: str
     environment: Environment | None = None

@@ -25,10 +25,13 @@ def _refuse_booleans(value: object) -> object:
 
 _Number = BeforeValidator(_refuse_booleans)
 
-Count = Annotated[int, Field(ge=1), _Number]
+_MOST = 2**63 - 1
+"""The largest whole number that a table holds."""
+
+Count = Annotated[int, Field(ge=1, le=_MOST), _Number]
 """A whole number of things, at least one; 2e5 is accepted for 200000."""
 
-Index = Annotated[int, Field(ge=0), _Number]
+Index = Annotated[int, Field(ge=0, le=_MOST), _Number]
 """A whole number from zero on."""
 
 Number = Annotated[float, _Number]

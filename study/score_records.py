@@ -27,8 +27,8 @@ from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.folders.work import WorkFolder
 from study.grouping import grouped
-from study.records import Environment, State
-from study.schema import Strict, Text
+from study.records import Environment, Magnitude, State
+from study.schema import Index, Strict, Text
 from study.score_config import TUNED, ScoreConfig
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ _SCORE_AGAIN = "move it away to score again"
 class Probe(Strict):
     """A linear model on frozen features of one layer (0 is the embeddings) with its main metric on dev, and on test."""
 
-    layer: int
+    layer: Index
     pooling: Literal["cls", "mean", "token"]
-    regularisation: float
-    dev: float
-    test: float
+    regularisation: Magnitude
+    dev: Magnitude
+    test: Magnitude
 
 
 class ScoreRecord(Strict):
@@ -67,25 +67,25 @@ class ScoreRecord(Strict):
     reason: str | None = None
     chosen_on: str | None = None
     reported_on: str
-    train_examples: int | None = None
-    dev_examples: int | None = None
-    test_examples: int | None = None
-    truncated_examples: int | None = None
-    segments: int | None = None
-    dev_scores: dict[str, float] = Field(default_factory=dict)
-    test_scores: dict[str, float] = Field(default_factory=dict)
-    test_standard_error: float | None = None
-    test_interval: tuple[float, float] | None = None
-    best_epoch: int | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    tokens: int | None = None
-    seconds: float | None = None
-    tokens_per_second: float | None = None
-    padding_share: float | None = None
-    peak_memory_bytes: int | None = None
+    train_examples: Index | None = None
+    dev_examples: Index | None = None
+    test_examples: Index | None = None
+    truncated_examples: Index | None = None
+    segments: Index | None = None
+    dev_scores: dict[str, Magnitude] = Field(default_factory=dict)
+    test_scores: dict[str, Magnitude] = Field(default_factory=dict)
+    test_standard_error: Magnitude | None = None
+    test_interval: tuple[Magnitude, Magnitude] | None = None
+    best_epoch: Index | None = None
+    epochs: Index | None = None
+    steps: Index | None = None
+    tokens: Index | None = None
+    seconds: Magnitude | None = None
+    tokens_per_second: Magnitude | None = None
+    padding_share: Magnitude | None = None
+    peak_memory_bytes: Index | None = None
     probes: tuple[Probe, ...] = ()
-    attempts: int = 1
+    attempts: Index = 1
     started_at: str
     finished_at: str
     environment: Environment | None = None

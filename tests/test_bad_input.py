@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 from itertools import product
@@ -16,7 +17,7 @@ from study.sweeping.plan import cells
 from study.sweeping.sweep_files import read_sweep
 from tests.full_disk import files_of_at_most
 from tests.small import write_corpus
-from tests.synthetic import sweep_folder
+from tests.synthetic import add_run, run_config, sweep_folder
 
 GOOD = """\
 question: Why?
@@ -163,8 +164,8 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
-            f"iso_parameters: [1.0e5], depth: [1], head_width: {10**30}",
-            f"shapes.head_width[0]: {10**30} is above the most allowed, 1,000,000",
+            f"iso_parameters: [1.0e5], depth: [1], head_width: {10**18}",
+            f"shapes.head_width[0]: {10**18} is above the most allowed, 1,000,000",
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
@@ -532,6 +533,27 @@ def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, ref
     assert all(str(run.record_file) in message for message in refusal.of(command, folder.path))
 
 
+@pytest.mark.parametrize("command", ["status", "report"])
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("parameters", 10**23, f"{10**23} is above the most allowed, {2**63 - 1:,}"),
+        ("tokens", -5, "-5 is below the least allowed, 0"),
+        ("train_flops", 1e300, "1e+300 is above the most allowed, 1e+39"),
+        ("loss_nats", 1e200, "1e+200 is above the most allowed, 1e+39"),
+    ],
+)
+def test_a_record_of_numbers_that_no_run_has_is_named(
+    command: str, key: str, value: float, told: str, here: Path, refusal: Refusal
+) -> None:
+    folder = sweep_folder(Path("results/x"))
+    record = folder.run(add_run(folder, run_config(1, 64))).record_file
+    record.write_text(json.dumps(json.loads(record.read_text()) | {key: value}))
+    damaged, message = refusal.of(command, folder.path)
+    assert damaged.startswith(f"{record}: is damaged")
+    assert message == f"{record}.{key}: {told}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "file"),
     [
@@ -566,7 +588,7 @@ def test_a_model_that_cannot_be(arguments: list[object], message: str, here: Pat
     assert one(refusal.of("params", *arguments)) == message
 
 
-@pytest.mark.parametrize("arguments", [["--width", 10**12, "--depth", 1], ["bert-base", "--ffn", 10**30]])
+@pytest.mark.parametrize("arguments", [["--width", 10**12, "--depth", 1], ["bert-base", "--ffn", 10**18]])
 def test_sizes_far_too_large_are_refused_at_once(arguments: list[object], here: Path, refusal: Refusal) -> None:
     assert "is not in the range x<=10000000" in one(refusal.of("params", *arguments, prefix="Error: "))
 
