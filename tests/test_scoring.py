@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from filelock import Timeout
+from rich.console import Console
 
 from study import durable_files
 from study.errors import PREEMPTED_EXIT, InputError
@@ -33,6 +34,7 @@ from study.score_config import Downstream, ScoreConfig
 from study.score_noise import noise_of_seeds
 from study.score_records import ScoreRecord, baseline, file_baseline, score_folder, scores_of
 from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
+from study.scoring.display import ScoreDisplay
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
 from study.scoring.job import BaselineJob, Job, make_baselines, score
@@ -754,6 +756,19 @@ def test_a_score_whose_worker_dies_again_and_again_is_filed_as_failed(subject: S
     assert f"{ATTEMPTS} times, the last time with signal SIGKILL" in record.reason
 
 
+def test_a_task_whose_scores_fail_alike_is_told_once_with_how_many(subject: Subject, capsys: Any) -> None:
+    asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4, 2e-4, 3e-4]})
+    display = ScoreDisplay(Console(), {subject.run.run_id: "it"})
+    coordinator_of(subject, asked).run(Fake(None, iter([-9] * 9)), display.refresh, 0.01)
+    assert capsys.readouterr().out.count("FAILED") == 1
+    failed = scores_of(subject.run.folder)
+    line, _ = _failures(failed, SweepFolder.of(subject.run.folder))
+    assert line == f"FAILED: {failed[0].config.task}, 3 scores: {failed[0].reason}"
+    another = failed[0].model_copy(update={"reason": "the disk is gone"})
+    line, _ = _failures([*failed, another], SweepFolder.of(subject.run.folder))
+    assert line == f"FAILED: {failed[0].config.task}, 4 scores, the first: {failed[0].reason}"
+
+
 def test_a_failed_score_is_tried_again_as_a_failed_run_is(subject: Subject, study: Any) -> None:
     """Also of an encoder that was imported, whose folder has no sweep.yaml; what diverged waits until its run is named."""
     asked = Downstream.parse({"tasks": [subject.name], "seeds": 1, "learning_rates": [1e-4, 2e-4]})
@@ -858,7 +873,7 @@ def test_tasks_of_equal_examples_keep_their_own_metrics_and_baselines(run: RunFo
     assert set(kept.scores["majority"]) == {"macro_f1", "matthews"}
 
 
-def test_a_task_whose_baselines_fail_is_named_with_their_log(run: RunFolder, study: Any, tmp_path: Path) -> None:
+def test_a_task_whose_baselines_fail_is_named_with_the_reason_and_their_log(run: RunFolder, study: Any, tmp_path: Path) -> None:
     """The words of its pairs are to be counted in the text that the run has read, and that is another by now."""
     toy = Path(shutil.copytree(run.path.parents[3], tmp_path / "toy")) / "results" / "toy"
     shutil.rmtree(toy / "baselines", ignore_errors=True)
@@ -872,11 +887,11 @@ def test_a_task_whose_baselines_fail_is_named_with_their_log(run: RunFolder, stu
         _, _, while_scoring = study(*asked, "--json")
     finally:
         corpus.write_bytes(before)
-    log = toy / "baselines" / "log.txt"
-    assert "is other text than run" in log.read_text()
+    (log,) = (toy / "baselines").glob("order-*.txt")
+    (why,) = {line for line in log.read_text().splitlines() if "is other text than run" in line}
     for told, times in ((shown, 2), (while_scoring, 1)):
         assert told.count("FAILED: baselines of order ") == times
-        assert f"the worker ended with exit status 1; see {log}" in told
+        assert f"the worker ended with exit status 1 ({why}); see {log}" in told
 
 
 def test_study_score_makes_what_is_missing_and_says_what_is_wrong(run: RunFolder, study: Any) -> None:

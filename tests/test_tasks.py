@@ -362,6 +362,11 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, spec: dict[str, Any]
     assert len(found) < len(str(tmp_path)) + 250
 
 
+def test_classes_are_told_once_where_none_is_like_the_label(tmp_path: Path) -> None:
+    good, odd = {"text": "x", "label": 0}, {"text": "x", "label": 2}
+    assert refused(made(tmp_path, SINGLE, train=[good], dev=[good], test=[odd])).endswith("labels are bad, good")
+
+
 @pytest.mark.parametrize("kind", ["single", "tokens"])
 def test_a_list_is_no_class_of_its_own(tmp_path: Path, kind: str) -> None:
     values: list[Any] = [0, [1], 1]

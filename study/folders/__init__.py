@@ -21,7 +21,7 @@ results/<sweep>/
         scores/<score id>/      downstream scores of the run, see study.score_records
     ledger.parquet, ledger.csv  rebuilt from the records
     scores.parquet, scores.csv  rebuilt from the records of downstream scores
-    baselines/*.json            what downstream tasks give without an encoder
+    baselines/*.json            what downstream tasks give without an encoder; *.txt is what was printed meanwhile
     fits/*.json  figures/*.svg|png  answer.md
 results/.homes/<run id>         a link to the run's folder in the sweep that trains it, for sweeps that share it
 """

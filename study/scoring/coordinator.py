@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
+from study.durable_files import content_of
 from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.folders.sweep import SweepFolder
 from study.records import timestamp
@@ -117,8 +119,9 @@ class Coordinator:
         del self.progress.running[job.score_id]
         if isinstance(job, BaselineJob):
             if exit_status != 0:  # the next launch tries again
-                line = f"FAILED: {job.score_id}: the worker ended with {how_ended(exit_status)}; see {job.log_file}"
-                self.progress.failed_baselines.append(line)
+                why = _last_line(job.log_file) if exit_status == 1 else ""
+                how = f"the worker ended with {how_ended(exit_status)}{f' ({why})' if why else ''}; see {job.log_file}"
+                self.progress.failed_baselines.append(f"FAILED: {job.score_id}: {how}")
             return
         record = job.folder.score()
         if record is None and exit_status != PREEMPTED_EXIT:
@@ -147,3 +150,9 @@ class Coordinator:
             started_at=now,
             finished_at=now,
         )
+
+
+def _last_line(log: Path) -> str:
+    """The last line of a log that says something, as that of a traceback says what was wrong; empty where there is none."""
+    lines = (content_of(log) or b"").decode(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
@@ -23,13 +25,14 @@ class ScoreDisplay:
         self._task = self.bars.add_task("scores", total=None, note="")
         self._begun = False
         self._shown, self._failed = 0, 0
+        self._failures: set[tuple[str, str | None]] = set()
 
     def refresh(self, state: Progress) -> None:
         """Show where the scores are."""
         if state.there and not self._begun:
             say(self.console, f"{state.there} of the scores asked for are there already")
         self._begun = True
-        lines = [ended_line(state.ended[score_id], self.names) for score_id in state.new[self._shown :]]
+        lines = [ended_line(record, self.names) for record in self._untold(state)]
         for line in [*lines, *state.failed_baselines[self._failed :]]:
             say(self.console, printable(line))
         self._shown, self._failed = len(state.new), len(state.failed_baselines)
@@ -37,6 +40,14 @@ class ScoreDisplay:
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         total = len(state.new) + len(state.running) + state.waiting
         self.bars.update(self._task, completed=len(state.new), total=total, note=", ".join(names[:SHOWN]) + more)
+
+    def _untold(self, state: Progress) -> Iterator[ScoreRecord]:
+        """The scores that ended since, but for those of a task that failed as others of it had."""
+        for record in (state.ended[score_id] for score_id in state.new[self._shown :]):
+            failure = (record.config.task, record.reason)
+            if record.reason is None or failure not in self._failures:
+                yield record
+            self._failures.add(failure)
 
     def _label(self, job: Job | BaselineJob) -> str:
         return job.score_id if isinstance(job, BaselineJob) else f"{job.config.task} {self.names[job.run.name]}"

@@ -85,7 +85,7 @@ class BaselineJob:
     @property
     def log_file(self) -> Path:
         """Where its output goes."""
-        return SweepFolder(self.sweep).baselines / "log.txt"
+        return SweepFolder(self.sweep).baselines / f"{self.name}-{self.fingerprint}.txt"
 
 
 def make_baselines(job: BaselineJob) -> None:

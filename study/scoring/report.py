@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from study.folders.sweep import SweepFolder
+from study.grouping import grouped
 from study.paths import pasted
 from study.pooling import pooled_variance
 from study.quantities import plural
@@ -164,9 +165,13 @@ def _scores(records: Sequence[ScoreRecord]) -> list[float]:
 
 
 def _failures(ended: Sequence[ScoreRecord], sweep: SweepFolder) -> list[str]:
-    """A line for each score that was asked for and failed, and how to try again those that may do better."""
+    """A line for each task and state that scores failed in, with the first reason, and how to try again what may do better."""
     failed = [record for record in ended if record.state != "COMPLETED"]
-    lines = [printable(f"{record.state}: {record.config.task}: {record.reason}") for record in failed]
+    lines = []
+    for (state, task), records in grouped(failed, lambda record: (record.state, record.config.task)).items():
+        reasons = list(dict.fromkeys(record.reason for record in records))
+        first = ", the first" if len(reasons) > 1 else ""
+        lines.append(printable(f"{state}: {task}, {plural(len(records), 'score')}{first}: {reasons[0]}"))
     if any(record.state in RETRIED for record in failed):
         lines.append(f"To try again what failed, and then the same command: study retry {pasted(sweep.path)}")
     return lines

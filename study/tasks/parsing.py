@@ -8,7 +8,7 @@ from typing import Any
 
 from study.data.surrogates import without_lone_surrogates
 from study.errors import InputError, Problem
-from study.schema import nearest, shown
+from study.schema import near, shown
 from study.tasks.examples import Example, MinimalPair, SpanExample, TextExample, TokensExample
 from study.tasks.reading import Table
 from study.tasks.spec import Source, TaskSpec, is_whole, label_name
@@ -68,7 +68,9 @@ class ClassIndex:
             return _TRUTH.index(name)
         if name == "":
             raise _RowError("has no label; fill it in or remove the row")
-        known = f"labels are {', '.join(self.labels[:20])}; {nearest(name, list(self.labels))}"
+        best = near(name, list(self.labels))
+        more = ", …" if len(self.labels) > 20 else ""
+        known = f"labels are {', '.join(self.labels[:20])}{more}{f'; did you mean {best!r}?' if best else ''}"
         if name == "-1":
             known += " (-1 marks rows whose labels are kept secret; report on a split that has labels)"
         raise _RowError(f"label {shown(value)} is not known; {known}")
