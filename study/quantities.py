@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 from study.errors import InputError
 
 COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
-"""Prefixes of counts (B is a billion, as in a 7B model)."""
+"""Prefixes of counts (B is a billion, as in a 7B model); a thousand each, so that 16K is 16,000."""
 
 BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 """Units of memory in bytes; MB is a million, MiB 2²⁰."""
@@ -15,7 +16,7 @@ BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**1
 SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 """Units of time in seconds."""
 
-_NUMBER = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+) ?([A-Za-zµ]*)")
+_NUMBER = re.compile(r"([0-9][0-9_]*(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+) ?([A-Za-zµ]*)")
 
 
 def read_count(place: str, text: str) -> float:
@@ -92,10 +93,11 @@ def _read(place: str, text: str, units: dict[str, float] | dict[str, int], neede
     found = _NUMBER.fullmatch(text.strip())
     if found is None or found[2] not in units:
         raise InputError.at(place, f"{text!r} is not {needed}")
-    number = float(re.sub("[_,]", "", found[1])) * units[found[2]]
+    digits, unit = re.sub("[_,]", "", found[1]), units[found[2]]
+    number = float(digits) * unit
     if not 0 < number < float("inf"):
         raise InputError.at(place, f"{text!r} must be above zero and finite")
-    return number
+    return float(Decimal(digits) * Decimal(str(unit)))  # 16.1K is 16,100, which its product of floats misses
 
 
 def _written(number: float, units: dict[str, float], gap: str) -> str:

@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from study.errors import InputError
 from study.memory import AskedPrecision
 from study.named_runs import NO_RUN, Donor, Teacher, donor_of, teacher_of
-from study.quantities import read_count
 from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Text
 
-
-def _counted(value: object) -> object:
-    """A count that is written with a prefix as a number, everything else as it is."""
-    if isinstance(value, str) and value[-1:].isalpha():
-        with suppress(InputError):
-            return read_count("", value)
-    return value
-
-
 Initialisation = Literal["bert", "unit_stream"]
-
-Amount = Annotated[Positive, BeforeValidator(_counted)]
-"""A finite number above zero, which may be written as on the command line: 10M for ten million."""
 
 
 class Budget(Strict):
@@ -36,9 +21,9 @@ class Budget(Strict):
     multiplies `parameters`, the unique tensors of the MLM model. No steps take the weights that a run begins with as they are.
     """
 
-    tokens: Amount | None = None
+    tokens: Positive | None = None
     steps: Index | None = None
-    flops: Amount | None = None
+    flops: Positive | None = None
     tokens_per_parameter: Positive | None = None
 
     @model_validator(mode="after")

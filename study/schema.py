@@ -15,15 +15,18 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails
 
 from study.errors import InputError, Problem
+from study.quantities import read_count
 
 
-def _refuse_booleans(value: object) -> object:
+def _number(value: object) -> object:
+    """A number with a prefix, 10M, as a number, and everything else as it is; booleans are none."""
     if isinstance(value, bool):
         raise ValueError("is true or false where a number is needed")
-    return value
+    return number_in(value) if isinstance(value, str) and value[-1:].isalpha() else value
 
 
-_Number = BeforeValidator(_refuse_booleans)
+_Number = BeforeValidator(_number)
+"""What every number of a file is read by: 16K is 16,000, as on the command line."""
 
 _MOST = 2**63 - 1
 """The largest whole number that a table holds."""
@@ -309,9 +312,11 @@ def whole(value: float) -> int | float:
 
 
 def number_in(value: object) -> object:
-    """The number that a string spells, everything else as it is."""
+    """The number that a string spells, with a prefix or without, everything else as it is."""
+    if not isinstance(value, str):
+        return value
     try:
-        number = float(value) if isinstance(value, str) else math.nan
-    except ValueError:
+        number = read_count("", value) if value[-1:].isalpha() else float(value)
+    except (InputError, ValueError):
         return value
     return whole(number) if math.isfinite(number) else value

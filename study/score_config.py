@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from study.config import fingerprint_of
 from study.memory import AskedPrecision
@@ -21,6 +21,16 @@ Protocol = Literal["fine_tune", "frozen", "zero_shot", "random_init"]
 `fine_tune` updates all weights; `frozen` trains a head on features that stay as they are; `zero_shot` trains nothing;
 `random_init` is any of the three on the same architecture with weights that were never trained.
 """
+
+
+def _how_many(seeds: object) -> object:
+    if isinstance(seeds, list):
+        raise ValueError(f"lists seeds; say how many, as in seeds: {len(seeds) or 3}")
+    return seeds
+
+
+Seeds = Annotated[Count, Field(le=100), BeforeValidator(_how_many)]
+"""How many seeds there are, not which."""
 
 Update = Literal["all", "head", "none"]
 """Which weights learn from the task: all, the head alone (the encoder is a feature extractor), or none (zero-shot)."""
@@ -95,7 +105,7 @@ class Downstream(Strict):
     tasks: Several[Text]
     data: Text | None = None
     update: Literal["all", "head"] = "all"
-    seeds: Annotated[Count, Field(le=100)] = 3
+    seeds: Seeds = 3
     learning_rates: Several[Positive] = (5e-5, 1e-4, 3e-4)
     batch_examples: Several[Count] = (32,)
     epochs: Several[Count] = (3,)

@@ -135,6 +135,9 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ("vocabulary: 200", "vocabulary: 10", "data.tokenizer.vocabulary: 10 is below the least allowed, 64"),
         ("vocabulary: 200", "kind: file", "data.tokenizer: needs a path exactly when its kind is 'file'"),
         ("question: Why?", "question: Why?\nseeds: 0", "seeds: 0 is below the least allowed, 1"),
+        ("question: Why?", "question: Why?\nseeds: [0, 1, 2]", "seeds: [0, 1, 2] lists seeds; say how many, as in seeds: 3"),
+        ("batch_tokens: 256", "batch_tokens: 2.0005K", "base.recipe.batch_tokens: 2000.5 is not a whole number"),
+        ("batch_tokens: 256", "batch_tokens: 16KB", "base.recipe.batch_tokens: '16KB' is not a whole number"),
         ("question: Why?", "question: Why?\nname: ../../x", "name: '../../x' cannot name a folder"),
         ("question: Why?", "question: Why?\nname: a/b", "name: 'a/b' cannot name a folder"),
         (

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 TRUNK = (
-    *("errors", "grouping", "paths", "terminal", "schema", "yaml_files", "named_runs", "randomness", "quantities", "aligned"),
+    *("errors", "grouping", "paths", "terminal", "quantities", "schema", "yaml_files", "named_runs", "randomness", "aligned"),
     *(
         "tuned_values",
         "symbols",

@@ -64,6 +64,9 @@ def problems(values: object, place: str = "") -> dict[str, str]:
         ("rate", 2, 2.0),
         ("count", 2e5, 200_000),
         ("count", "200000", 200_000),
+        ("count", "16.1K", 16_100),
+        ("index", "2M", 2_000_000),
+        ("rate", "1.5k", 1500.0),
         ("decay", 0, 0.0),
     ],
 )

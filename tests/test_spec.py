@@ -12,6 +12,7 @@ from study.architecture import BUILT_AS_BERT, NOT_IN_MLM, Architecture
 from study.config import DataConfig, Masking
 from study.errors import InputError
 from study.recipe import Recipe
+from study.sweeping.plan import cells
 from study.sweeping.search_spec import Dimension
 from study.sweeping.shape_spec import Shapes
 from study.sweeping.spec import Budgets, Tuned
@@ -104,6 +105,14 @@ def test_amounts_may_be_written_as_on_the_command_line() -> None:
     assert sweep(budgets={"steps": [], "flops": ["2.5P"]}).budgets.flops == (2.5e15,)
     shapes = {"grid": None, "iso_parameters": ["4k"], "depth": [1]}
     assert (sweep(shapes=shapes).shapes or Shapes()).iso_parameters == (4000.0,)
+    knob = "recipe.batch_tokens"
+    made = sweep(base={"recipe": {"batch_tokens": "1.6K"}}, vary={"recipe.warmup_tokens": ["16k"]}, seeds="3")
+    assert cells(made)[0].config.recipe.batch_tokens == 1600
+    assert made.vary == {"recipe.warmup_tokens": (16_000,)}
+    assert sweep(tune={knob: {"low": "1K", "high": "4K", "trials": 3}}).tune[knob].values() == [1000, 2000, 4000]
+    search = sweep(shapes=None, search={"trials": 2, "space": {knob: {"choices": ["1K", 2048]}}}).search
+    assert search is not None
+    assert search.space[knob].choices == (1000, 2048)
     assert "'10X' is not a number" in problems(budgets={"steps": [], "tokens": ["10X"]})["budgets.tokens[0]"]
     assert "holds 1000000.0 twice" in problems(budgets={"steps": [], "tokens": ["1M", 1e6]})["budgets.tokens"]
 

@@ -8,7 +8,6 @@ from typing import Annotated, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from study.recipe import Amount
 from study.schema import Count, OneOrSeveral, Positive, Several, Strict
 from study.solving import HEAD_WIDTH, ShapeRules, undivided
 
@@ -83,7 +82,7 @@ class Shapes(Strict):
     for in multiples of it, unless `width_multiple` says in which.
     """
 
-    iso_parameters: Several[Annotated[Amount, Field(le=1e12)]] | None = None
+    iso_parameters: Several[Annotated[Positive, Field(le=1e12)]] | None = None
     depth: Several[Depth] | None = None
     tolerance: Annotated[Positive, Field(lt=1)] = 0.05
     grid: Grid | None = None

@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from study.config import DataConfig, Masking
-from study.recipe import Amount, Budget
+from study.recipe import Budget
 from study.schema import Count, Distinct, Index, Positive, Several, Strict, Text, whole
-from study.score_config import Downstream
+from study.score_config import Downstream, Seeds
 from study.sweeping.resources import Resources
 from study.sweeping.search_spec import Search, Value
 from study.sweeping.shape_spec import MOST_COMBINATIONS, Shapes
@@ -28,9 +28,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 class Budgets(Strict):
     """Budgets of a sweep, each a cell of its own: any of the units of a run's budget, each with a list of values."""
 
-    tokens: Distinct[Annotated[Amount, Field(le=1e18)]] = ()
+    tokens: Distinct[Annotated[Positive, Field(le=1e18)]] = ()
     steps: Distinct[Annotated[Index, Field(le=10**12)]] = ()
-    flops: Distinct[Annotated[Amount, Field(le=1e30)]] = ()
+    flops: Distinct[Annotated[Positive, Field(le=1e30)]] = ()
     tokens_per_parameter: Distinct[Annotated[Positive, Field(le=1e6)]] = ()
 
     @model_validator(mode="after")
@@ -101,7 +101,7 @@ class SweepSpec(Strict):
     budgets: Budgets
     vary: dict[str, Varied] = Field(default_factory=dict)
     tune: dict[str, Tuned] = Field(default_factory=dict)
-    seeds: Annotated[Count, Field(le=100)] = 1
+    seeds: Seeds = 1
     first_seed: Annotated[Index, Field(le=2**31)] = 0
     search: Search | None = None
     tags: Distinct[Text] = ()
