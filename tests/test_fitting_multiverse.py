@@ -365,9 +365,9 @@ def test_a_sweep_of_one_depth_is_not_about_shape(tmp_path: Path) -> None:
     assert not is_about_shape(tmp_path)
 
 
-def test_a_sweep_of_which_no_run_has_ended_answers_in_no_universe(tmp_path: Path) -> None:
+def test_a_sweep_of_which_no_run_has_ended_is_told_as_such(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "made_up", SWEEP)
     folder.write_ledger()
-    found = explore_shapes(folder.path)
-    assert not found.answered
-    assert "ledger.parquet: has no rows" in found.to_text()
+    for ask in (explore_shapes, lambda path: explore(Source(Table(path)))):
+        with pytest.raises(InputError, match=r"ledger.parquet: has no rows: no run of the sweep has ended"):
+            ask(folder.path)

@@ -72,17 +72,16 @@ def explore_shapes(folder: Path) -> Multiverse:
     """Ask a sweep's ledger in every universe: size held equal, approach, rates, seeds, budgets, law, loss, space, floor.
 
     Cells of equal size are compared on each validation set and masks apart. Rates, seeds and budgets that use the same runs as
-    others are no universe of their own. Raises InputError where it is no sweep's folder, or has no ledger.
+    others are no universe of their own. Raises InputError where it is no sweep's folder, or has no ledger, or one without rows.
     """
     if not SweepFolder(folder).sweep_file.exists():
         raise InputError.at(str(folder), "is no sweep's folder, which the question of shape needs; of a table --ask compute")
-    evidence = gather(SweepFolder(folder))
-    tokens = evidence.ledger["tokens"].dropna().nunique() > 1
+    evidence, table = gather(SweepFolder(folder)), Table(folder)
+    tokens = table.frame["tokens"].dropna().nunique() > 1
     budgets = _BUDGETS if tokens else _BUDGETS[:1]
     universes: list[Universe] = []
     for size, (about, cells) in product(HELD_EQUAL, _by_validation(evidence)):
         universes += _compared(cells, {"size held equal": size, **about}, evidence.counted(size), budgets)
-    table = Table(folder)
     for size in HELD_EQUAL:
         universes += _fitted(table, size, tokens)
     return Multiverse(QUESTION, tuple(universes))

@@ -28,8 +28,9 @@ def read_table(path: Path) -> pd.DataFrame:
 
     Raises InputError where there is none, it cannot be read, or two columns share a name.
     """
-    if path.is_dir():
-        folder, path = path, path / "ledger.parquet"
+    folder = path if path.is_dir() else None
+    if folder is not None:
+        path = folder / "ledger.parquet"
         if not path.exists():
             raise InputError.at(
                 str(folder), "is a folder without a ledger.parquet; give a table, or a sweep that has its report"
@@ -49,7 +50,7 @@ def read_table(path: Path) -> pd.DataFrame:
     table.columns = [str(name).strip() for name in table.columns]
     _refuse_twice(list(table.columns), path)
     if table.empty:
-        raise InputError.at(str(path), "has no rows")
+        raise InputError.at(str(path), f"has no rows{'' if folder is None else ': no run of the sweep has ended'}")
     table, notes = read_text_numbers(table, decimal_commas)
     table.attrs[NOTES] = notes
     return table
