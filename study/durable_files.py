@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import tempfile
@@ -36,6 +37,9 @@ OUT_OF_REACH = frozenset(
 
 PATIENCE_SECONDS = 60.0
 """How long a write is tried again while its folder is out of reach."""
+
+LEFT_SECONDS = 3600.0
+"""The age from which a temporary file is one that a killed writer left; none is written for so long."""
 
 
 def content_of(path: Path) -> bytes | None:
@@ -73,6 +77,7 @@ def json_of(path: Path, kind: type[T], remedy: str) -> T | None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file so that a reader, a kill or a power cut meets the old content or the new, never a part."""
     with _durable_sibling(path, content) as temporary:
+        _remove_left(path, temporary.stat().st_mtime - LEFT_SECONDS)
         os.replace(temporary, path)
     sync_folder(path.parent)
 
@@ -126,6 +131,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _remove_left(path: Path, before: float) -> None:
+    """Remove the temporary files of writers of `path` that were killed; times are those of its file system, on any machine."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < before:
+                left.unlink()
 
 
 @contextlib.contextmanager

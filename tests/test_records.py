@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ import pandas as pd
 import pytest
 
 from study.config import RunConfig
-from study.durable_files import write_atomically, write_once
+from study.durable_files import LEFT_SECONDS, write_atomically, write_once
 from study.errors import InputError
 from study.folders.metrics import TAIL_BYTES
 from study.folders.run import RunFolder
@@ -112,6 +113,20 @@ def test_a_full_disk_leaves_what_was_there(
         write(tmp_path / "file", b"new")
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_bytes() == b"old"
+
+
+def test_what_a_killed_writer_left_is_removed_by_a_later_one_and_what_another_writes_stays(tmp_path: Path) -> None:
+    now = time.time()
+    ages = {
+        ".table [1].csv.left.tmp": LEFT_SECONDS + 60,
+        ".table [1].csv.young.tmp": 1,
+        ".other.csv.left.tmp": 2 * LEFT_SECONDS,
+    }
+    for name, age in ages.items():
+        (tmp_path / name).write_bytes(b"part")
+        os.utime(tmp_path / name, (now - age, now - age))
+    write_atomically(tmp_path / "table [1].csv", b"whole")
+    assert {file.name for file in tmp_path.iterdir()} == {"table [1].csv", *list(ages)[1:]}
 
 
 def test_a_write_that_fails_leaves_nothing_and_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
