@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from study.data.hub import _why_silent
 from study.errors import InputError
 from study.tasks import loading
 from study.tasks.embedded import embedded_tables
@@ -261,9 +262,27 @@ def test_an_embedded_task_of_another_kind_is_refused(
     assert message in refused(str(tmp_path / "mine.yaml"))
 
 
+@pytest.fixture
+def silent_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A hub that does not answer, at its address, of a process that is not told to be offline."""
+    address = "http://127.0.0.1:9"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    _why_silent.cache_clear()
+    yield address
+    _why_silent.cache_clear()
+
+
+def test_a_hub_that_does_not_answer_is_told_at_once(silent_hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it is asked again"))
+    for task in ("qqp", "blimp"):
+        with pytest.raises(InputError, match=f"cannot be loaded: {silent_hub} does not answer .*; load it once"):
+            load_task(task)
+
+
 def test_a_dataset_that_cannot_be_loaded_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    remedy = "load it once while online, or give the folder that holds qqp/{split} with --data"
-    unloaded = re.escape("hub:nyu-mll/glue:qqp: cannot be loaded: ") + ".*"
+    remedy = "or give the folder that holds qqp/{split} with --data, in a sweep file as downstream.data"
+    unloaded = re.escape("hub:nyu-mll/glue:qqp: cannot be loaded: ") + ".*; load it once while online, "
     with pytest.raises(InputError, match=unloaded + re.escape(remedy)):
         load_task("qqp")
     with pytest.raises(InputError, match=unloaded + re.escape(f"{remedy} ({tmp_path} has none)")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -59,8 +60,27 @@ def loading(place: str, problem: str, remedy: str) -> Iterator[None]:
     """Make of the many errors of a call to the hub one InputError, with the first line of its reason and a remedy."""
     from datasets.exceptions import DatasetsError
 
+    silent = _why_silent()
     try:
         yield
     except (DatasetsError, OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = silent or (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError.at(place, f"{problem}: {reason}; {remedy}") from error
+
+
+@functools.cache
+def _why_silent() -> str | None:
+    """Why the hub does not answer, None where it does, or nobody is to ask; it is asked once in the life of a process.
+
+    A process that it does not answer goes on offline, with what was loaded before: each request would be tried six times.
+    """
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return None
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # of whichever library it is asked by
+        constants.HF_HUB_OFFLINE = True
+        return f"{constants.ENDPOINT} does not answer ({error})"
+    return None

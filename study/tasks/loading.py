@@ -18,6 +18,9 @@ from study.tasks.parsing import parse, several
 from study.tasks.reading import Table, pick, read_table, split_file, splits_there
 from study.tasks.spec import Source, TaskSpec, label_name, read_spec
 
+_GIVEN = "with --data, in a sweep file as downstream.data"
+"""How the folder of a task's files is given."""
+
 
 def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskData:
     """The task of a name that comes with the package or of a YAML file, all its splits read and checked.
@@ -86,7 +89,7 @@ def _source(spec: TaskSpec, roots: Sequence[Path]) -> tuple[Source, Path | None]
     patterns_text = " or ".join(str(source.files) for source in spec.sources)
     where = ", ".join(str(root) for root in roots)
     looked = f"no file {patterns_text} in {where}" if roots else f"it is read from local files, {patterns_text}"
-    raise InputError.at(spec.name, f"{looked}; give the folder that holds them with --data")
+    raise InputError.at(spec.name, f"{looked}; give the folder that holds them {_GIVEN}")
 
 
 def _named_splits(spec: TaskSpec, source: Source) -> dict[str, str]:
@@ -119,7 +122,7 @@ def _remedy_offline(spec: TaskSpec, data: Path | None) -> str:
     if not files:
         return "load it once while online"
     missing = "" if data is None else f" ({data} has none)"
-    return f"load it once while online, or give the folder that holds {files} with --data{missing}"
+    return f"load it once while online, or give the folder that holds {files} {_GIVEN}{missing}"
 
 
 def _label_column(spec: TaskSpec, source: Source) -> str | None:
