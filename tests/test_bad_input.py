@@ -421,7 +421,7 @@ def vocabulary(path: Path) -> None:
         (lambda: Path("x.txt").write_text("one two three"), "data.corpus=x.txt", "data."),
         (None, "data.corpus=hub:nobody/nothing", "data.corpus: 'hub:nobody/nothing' cannot be loaded: "),
         (None, "data.corpus='hub:'", "data.corpus: 'hub:' names no dataset; the form is hub:NAME[:CONFIG]"),
-        (None, "data.validation_sequences=1000000", "data.validation_sequences: 1,000,000 are asked for, but the corpus of"),
+        (None, "data.validation_sequences=1000000", "data.validation_sequences: 1,000,000 of length 16 are asked for"),
         (
             None,
             "data.tokenizer.vocabulary=50000",
@@ -487,6 +487,15 @@ def test_a_text_of_too_few_documents(command: str, here: Path, refusal: Refusal)
     assert told.startswith(
         "data.corpus: 'few.txt' holds 2 distinct documents, none of them in the validation split; give more text"
     )
+
+
+@pytest.mark.parametrize("command", ["plan", "launch"])
+def test_a_text_that_is_too_short_for_its_validation_set(command: str, here: Path, refusal: Refusal) -> None:
+    write_corpus(Path("short.txt"), documents=30)
+    Path("x.yaml").write_text(GOOD.replace("text.txt", "short.txt"))
+    told = one(refusal.of(command, "x.yaml", "data.validation_sequences=1024"))
+    assert told.startswith("data.validation_sequences: 1,024 of length 16 are asked for, but 'short.txt' holds 30 dis")
+    assert "; set it lower, or give more text (4% of the documents validate" in told
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def lies_in_files(corpus: str) -> bool:
 def check_corpus(data: DataConfig) -> None:
     """Raise InputError where a local corpus is missing or of no known kind, or a file does not begin as it should.
 
-    Also where it has no document to train on or none to validate on, which is known after a few, but of a text that has none.
-    The hub is not asked, only its dataset's name is looked at.
+    Also where it has no document to train on, or too little to validate on whatever its tokens are, which is known after as
+    much text, but of one that is too short. The hub is not asked, only its dataset's name is looked at.
     """
     if data.corpus.startswith(PREFIX):
         hub_name(data.corpus)
@@ -77,14 +77,18 @@ def check_corpus(data: DataConfig) -> None:
 
 
 def _check_splits(data: DataConfig) -> None:
-    tally, lacking = Tally(), ["train", "validation"]
-    for split, _ in split_documents(read_corpus(data), tally):
-        if split in lacking:
-            lacking.remove(split)
-        if not lacking:
+    tally, found = Tally(), dict.fromkeys(SPLITS, 0)
+    sequences, length = data.validation_sequences, data.sequence_length
+    for split, text in split_documents(read_corpus(data), tally):
+        found[split] += len(text.encode()) + 1  # a token is a byte or more, and [SEP] ends the document
+        if found["train"] and found["validation"] >= sequences * (length - 1):
             return
-    holds = f"{data.corpus!r} holds {plural(tally.documents, 'distinct document')}, none of them in the {lacking[0]} split"
-    raise InputError.at("data.corpus", f"{holds}; {MORE_TEXT}")
+    holds = f"{data.corpus!r} holds {plural(tally.documents, 'distinct document')}"
+    if none := [name for name in ("train", "validation") if not found[name]]:
+        raise InputError.at("data.corpus", f"{holds}, none of them in the {none[0]} split; {MORE_TEXT}")
+    few = f"{sequences:,} of length {length} are asked for, but {holds}, of which those that validate have no more than"
+    told = f"{few} {plural(found['validation'], 'token')}; set it lower, or {MORE_TEXT}"
+    raise InputError.at("data.validation_sequences", told)
 
 
 def corpus_identity(data: DataConfig) -> object:
