@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import warnings
 
 import click
 
@@ -17,10 +18,10 @@ from study.tracker_commands import TRACKER_COMMANDS
 
 INTERRUPTED_EXIT = 130
 FOLDER_ERRORS = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOLCK),
     *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP),
 )
-"""What a folder answers that cannot be written to, is full or is a file, a file that is a folder, or a name that leads nowhere.
+"""What a folder answers that cannot be written to or locked, is full or is a file, or a name that is a folder or leads nowhere.
 
 Any other error of the system is shown whole.
 """
@@ -28,6 +29,7 @@ Any other error of the system is shown whole.
 
 def main() -> None:
     """Run the command line; bad input is told in full on standard error, with exit status 2."""
+    warnings.filterwarnings("ignore", "flock not supported")  # study.sweeping.locks tells what of it matters
     try:
         commands(prog_name="study", standalone_mode=False)
     except InputError as error:

@@ -61,7 +61,8 @@ class TokenizerConfig(Strict):
     def remedy(self) -> str:
         """What reads more of a text than this one does."""
         if self.kind == "wordpiece":
-            return "ask for a larger vocabulary, an eighth of which is its alphabet, or give a tokeniser of the text's language"
+            larger = "ask for a larger vocabulary, an eighth of which is its alphabet, as far as the text yields one"
+            return f"{larger}, or give a tokeniser of the text's language"
         return "train a tokeniser on this text (kind: wordpiece), or give one of its language"
 
     def unread(self, unknown_share: float | None) -> str | None:

@@ -9,10 +9,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from study import durable_files
+from study.cli import FOLDER_ERRORS
+from study.data.cache import open_entry
 from study.errors import InputError
 from study.folders.sweep import SweepFolder
 from study.sweeping.locks import held, is_held
@@ -104,6 +107,28 @@ def test_where_there_is_no_flock_a_sweep_that_is_held_is_seen_and_can_be_stopped
                 held(lock).__enter__()
         assert not is_held(lock)
     assert not stop(folder)
+
+
+@pytest.mark.usefixtures("without_flock")
+def test_where_there_is_no_flock_a_command_gives_no_warning_of_a_library(
+    tmp_path: Path, study: Any, recwarn: pytest.WarningsRecorder
+) -> None:
+    assert study("retry", sweep_folder(tmp_path / "s").path)[0] == 0
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_a_file_system_that_has_run_out_of_locks_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NFS without its lock service has: it can be written to."""
+
+    def none_left(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", none_left)
+    with pytest.raises(InputError, match=r"cannot be locked: .*; use a folder that can be locked"):
+        held(sweep_folder(tmp_path / "s").launching).__enter__()
+    with pytest.raises(OSError, match=r"entry\.lock") as told:
+        open_entry(tmp_path / "entry", lambda _: {})
+    assert told.value.errno in FOLDER_ERRORS, "no traceback"
 
 
 @pytest.mark.usefixtures("without_flock")

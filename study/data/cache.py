@@ -96,7 +96,10 @@ def open_entry(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[st
     if facts is not None:
         return facts
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f"{folder.name}.lock")):
+    file = folder.with_name(f"{folder.name}.lock")
+    with named(file):
+        lock = FileLock(file).acquire()
+    with lock:
         facts = _intact(folder)  # another process may have built it while this one waited
         if facts is None:
             facts = _build(folder, build)

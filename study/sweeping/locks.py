@@ -7,6 +7,7 @@ by hand.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -44,7 +45,8 @@ def held(files: LockFiles) -> Iterator[None]:
             remedy += f"; if it has died, remove {files.lock_file}"
         raise InputError.at(str(folder), f"is being {files.what} by {who}; {remedy}") from None
     except OSError as error:
-        raise InputError.at(str(folder), f"cannot be written: {error.strerror}; use a folder that can be written") from None
+        what = "locked" if error.errno == errno.ENOLCK else "written"  # as on NFS whose lock service does not run
+        raise InputError.at(str(folder), f"cannot be {what}: {error.strerror}; use a folder that can be {what}") from None
     try:
         files.stop_file.unlink(missing_ok=True)  # left for a holder that was killed; who sees this one may order it to stop
         holder = {"pid": os.getpid(), "hostname": platform.node(), "since": timestamp()}
