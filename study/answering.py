@@ -80,9 +80,9 @@ CONVENTIONS = (
     "`parameters_non_embedding`: the encoder less its token, position and segment tables.",
     "`train_flops`: matrix products, forward and backward, over the whole budget; every layer on every token; 12·L·H·S for "
     "attention; the head on masked positions only; a teacher's forward passes too.",
-    "Chosen rate: the lowest mean loss at the first third of the seeds, fewest that did not learn first. Bracketed: worse "
-    "rates were tried on both sides; a run that diverged or stayed at the unigram entropy (a loss above 97% of it) counts as "
-    "worse, one that failed otherwise does not count. "
+    "Chosen rate: the lowest mean loss at the seeds of the sweep's first third that several rates were tried at, fewest that "
+    "did not learn first. Bracketed: worse rates were tried on both sides; a run that diverged or stayed at the unigram "
+    "entropy (a loss above 97% of it) counts as worse, one that failed otherwise does not count. "
     "Vertex: where the parabola in log(rate) through the chosen rate and its two neighbours is lowest, and by how many nats.",
     "± is the standard error over validation sequences alone. Differences are paired over those, and their intervals hold the "
     "scatter of seeds too, so that they are not to be read off two ±.",

@@ -78,7 +78,8 @@ def with_reasons(ledger: pd.DataFrame, folder: SweepFolder) -> pd.DataFrame:
     if ledger.empty:
         return ledger
     varied = [knob for knob in folder.varied() if knob in ledger]
-    left_out = pd.Series(unusable(ledger, searches(ledger).values()), dtype=object).reindex(range(len(ledger)))
+    gone = unusable(ledger, searches(ledger, folder.trial_seeds()).values())
+    left_out = pd.Series(gone, dtype=object).reindex(range(len(ledger)))
     return ledger.assign(setting=in_words(ledger, varied), left_out=left_out.to_numpy())
 
 

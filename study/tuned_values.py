@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
 
 _ENOUGH = 3
@@ -34,14 +34,16 @@ def rank(losses: Sequence[float | None]) -> float | None:
     return fmean(learned) + _UNLEARNED_NATS * (len(losses) - len(learned)) if learned else None
 
 
-def telling_seeds(tried: Iterable[tuple[float, object]]) -> set[float]:
+def telling_seeds(tried: Iterable[tuple[float, object]], asked: Collection[int] = ()) -> set[float]:
     """The seeds that tell values apart, of those that were tried at each: where three were or more, or as many as at any.
 
-    At the other seeds the best was repeated, and what was so before seeds were added.
+    Those that a sweep has `asked` alone, where any was tried there. At the other seeds the best was repeated, and what was so
+    before seeds were added or taken away.
     """
-    at: defaultdict[float, set[object]] = defaultdict(set)
+    everywhere: defaultdict[float, set[object]] = defaultdict(set)
     for seed, values in tried:
-        at[seed].add(values)
+        everywhere[seed].add(values)
+    at = {seed: values for seed, values in everywhere.items() if seed in asked} or everywhere
     enough = min(_ENOUGH, max(map(len, at.values()), default=0))
     return {seed for seed, values in at.items() if len(values) >= enough}
 

@@ -134,6 +134,17 @@ def test_rates_that_several_seeds_tried_rank_by_their_mean_and_repeats_do_not_ch
     assert (found.optimum, found.gain_left_nats) == (curve.optimum, curve.gain_left_nats)
 
 
+def test_of_the_seeds_that_a_sweep_asks_for_those_choose_that_tried_several_rates() -> None:
+    """Those beyond its third may have tried as many before; of a version that asked the first alone, the others repeated."""
+    first = [(1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.3, None)]
+    repeats = of_seeds(first, first[1:2], first[1:2], [(rate, 9 - 2 * loss, None) for rate, loss, _ in first])
+    (found,) = searches(repeats.assign(cell="cell"), asked=range(3)).values()
+    assert (found.rates.chosen, found.rates.seeds) == (2e-3, 1)
+    assert (search_rates(repeats).chosen, search_rates(repeats).seeds) == (4e-3, 2)
+    (of_others,) = searches(repeats.assign(cell="cell"), asked=range(7, 9)).values()
+    assert of_others.rates == search_rates(repeats), "before any run of these"
+
+
 @pytest.mark.parametrize(
     ("second", "chosen", "vertex"),
     [

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from filelock import Timeout
@@ -27,7 +28,10 @@ from rich.console import Console
 
 from study import durable_files
 from study.errors import PREEMPTED_EXIT, InputError
+from study.exploring import with_reasons
+from study.fitting.cells import cells_of
 from study.fitting.ledgers import usable
+from study.fitting.reading import Table
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.score_config import Downstream, ScoreConfig
@@ -424,7 +428,7 @@ class _ScoredSubject:
 
 def test_of_a_sweep_those_runs_are_scored_that_its_answer_uses(tmp_path: Path) -> None:
     """An excluded run is not, nor is a second seed at a rate that the first one's loss did not choose."""
-    folder = sweep_folder(tmp_path / "s", SWEEP)
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"seeds": 6})
     best, second = (add_run(folder, run_config(1, 128, rate=4e-3, seed=seed)) for seed in (0, 1))
     for rate in (2e-3, 8e-3):
         add_run(folder, run_config(1, 128, rate=rate))
@@ -439,7 +443,7 @@ def test_of_a_sweep_those_runs_are_scored_that_its_answer_uses(tmp_path: Path) -
 
 
 def test_of_rates_that_several_seeds_tried_those_runs_are_scored_that_have_the_best_on_average(tmp_path: Path) -> None:
-    folder = sweep_folder(tmp_path / "s", SWEEP)
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"seeds": 9})
     rates, laws = (2e-3, 4e-3, 8e-3), (Law(best_rate=2.4e-3), Law(), Law())
     tried = product(rates, enumerate(laws))
     runs = {(rate, seed): add_run(folder, run_config(1, 128, rate=rate, seed=seed), law) for rate, (seed, law) in tried}
@@ -448,6 +452,32 @@ def test_of_rates_that_several_seeds_tried_those_runs_are_scored_that_have_the_b
     assert min(rates, key=lambda rate: of_first[rate].loss_nats) == 2e-3  # type: ignore[arg-type, return-value, union-attr]
     assert {run.run_id for run in at_best_knobs(folder)} == {repeated, *(runs[4e-3, seed] for seed in range(3))}
     assert {run.run_id for run in at_best_knobs(folder)} == set(usable(folder.write_ledger())["run_id"])
+
+
+def test_seeds_that_a_sweep_has_no_more_choose_nothing_wherever_it_is_read_and_stay(tmp_path: Path) -> None:
+    """Of nine seeds three chose; of three the first, which likes another rate best. A table that is no sweep's has all."""
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"seeds": 3})
+    rates, laws = (2e-3, 4e-3, 8e-3), (Law(best_rate=2.4e-3), Law(), Law())
+    tried = product(rates, enumerate(laws))
+    runs = {(rate, seed): add_run(folder, run_config(1, 128, rate=rate, seed=seed), law) for rate, (seed, law) in tried}
+    repeats = {add_run(folder, run_config(1, 128, rate=4e-3, seed=seed)) for seed in range(3, 9)}
+    chosen = {runs[2e-3, seed] for seed in range(3)} | {add_run(folder, run_config(1, 128, rate=2e-3, seed=8))}
+    ledger = folder.write_ledger()
+    (cell,) = cells_of(folder, ledger)
+    assert (cell.rates.chosen, cell.rates.seeds, {*cell.runs}) == (2e-3, 1, chosen)
+    assert {run.run_id for run in at_best_knobs(folder)} == chosen
+    assert {*usable(ledger, folder.trial_seeds())["run_id"]} == chosen
+    explored = with_reasons(ledger, folder)
+    assert {*explored["run_id"][explored["left_out"].isna()]} == chosen
+    assert fitted(folder.path) == fitted(folder.ledger_file.with_suffix(".csv")) == chosen
+    theirs = Path(shutil.copy(folder.ledger_file, tmp_path / "theirs.parquet"))
+    assert fitted(theirs) == repeats | {runs[4e-3, seed] for seed in range(3)}
+
+
+def fitted(path: Path) -> set[str]:
+    """The runs of a table that a law takes."""
+    table = Table(path)
+    return {*table.frame["run_id"][pd.isna(table.left_out(bracketed_only=False))]}
 
 
 def test_an_encoder_is_not_scored_by_the_pieces_of_other_text(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from study.errors import InputError
+from study.folders.sweep import SweepFolder
 from study.recipe import Budget
 from study.sweeping.bill import bill
 from study.sweeping.executors.slots import Slot
@@ -54,6 +56,17 @@ def test_numbers_may_be_written_as_powers_of_ten(tmp_path: Path) -> None:
     assert spec.shapes.iso_parameters == (200_000.0,)
     assert list(spec.budgets.each()) == [Budget(tokens=1_000_000)]
     assert spec.tune["recipe.learning_rate"].values() == [0.001, 0.01]
+
+
+@pytest.mark.parametrize("given", [("seeds=7",), ("seeds=10.0", "first_seed=2"), ("first_seed=3",), ()])
+def test_the_folder_of_a_sweep_tells_the_seeds_that_try_tuned_values(given: tuple[str, ...], tmp_path: Path) -> None:
+    """As those who read results do without the spec; where nothing is tuned, none does."""
+    folder = SweepFolder(tmp_path)
+    assert not folder.trial_seeds()
+    for changes in ({"tune": RATES}, {}):
+        spec, values = read_sweep(write_sweep(tmp_path / "file.yaml", tmp_path / "text.txt", **changes), given)
+        folder.sweep_file.write_text(yaml.safe_dump(values))
+        assert tuple(folder.trial_seeds()) == (spec.trial_seeds if changes else ())
 
 
 def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> None:

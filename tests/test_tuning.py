@@ -20,6 +20,7 @@ from study.config import RunConfig
 from study.fitting.learning_rates import CellSearch, searches
 from study.folders.sweep import SweepFolder
 from study.records import RunRecord, ledger
+from study.scoring.launch import _at_best_knobs
 from study.sweeping.cell import Cell
 from study.sweeping.plan import cells
 from study.sweeping.proposing import CellProposer
@@ -251,7 +252,7 @@ def test_what_one_seed_likes_best_is_not_chosen_where_another_likes_it_least() -
 
 def told(cell: Cell, records: Mapping[str, RunRecord]) -> CellSearch:
     """What an answer says of the search of the one cell that has records."""
-    (found,) = searches(ledger([*records.values()], tuple(cell.spec.tune))).values()
+    (found,) = searches(ledger([*records.values()], tuple(cell.spec.tune)), cell.spec.trial_seeds).values()
     return found
 
 
@@ -260,31 +261,34 @@ ENDS = st.one_of(st.floats(1, 5), st.sampled_from(["stuck", "DIVERGED", "FAILED"
 
 @pytest.mark.parametrize("tune", [SEVEN, TWO_KNOBS])
 @settings(max_examples=60)
-@given(st.integers(1, 9), st.lists(ENDS, min_size=31, max_size=31), st.booleans())
-def test_an_answer_compares_the_values_that_the_sweep_repeated(
-    tune: dict[str, Any], seeds: int, ends: list[float | str], grown: bool
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.lists(ENDS, min_size=31, max_size=31))
+def test_launch_answer_and_scoring_choose_the_same_values_whatever_was_launched_before(
+    tune: dict[str, Any], launches: list[int], ends: list[float | str]
 ) -> None:
-    """Whatever became of the runs, and whether seeds were added: both rank the values that were tried alike."""
+    """Whatever became of the runs, and however often seeds were added or taken away."""
 
     def ended(config: RunConfig) -> RunRecord:
         rate = round(math.log2(config.recipe.learning_rate / 0.0005))
         decay = round(math.log10(config.recipe.weight_decay / 0.0001))
-        end = ends[(rate * 3 + decay * 7 + config.seed) % len(ends)]
+        end, run_id = ends[(rate * 3 + decay * 7 + config.seed) % len(ends)], config.fingerprint("data")
         if isinstance(end, float):
-            return record(config, end + (10 * rate + decay) * 1e-6)  # no two are equal
+            return record(config, end + (10 * rate + decay) * 1e-6, run_id=run_id)  # no two are equal
         if end == "stuck":
-            return record(config, 5.0, stuck_at_unigram=True, unigram_entropy_nats=5.0)
-        return record(config, None, "DIVERGED" if end == "DIVERGED" else "FAILED", reason="whatever")
+            return record(config, 5.0, run_id=run_id, stuck_at_unigram=True, unigram_entropy_nats=5.0)
+        return record(config, None, "DIVERGED" if end == "DIVERGED" else "FAILED", run_id, reason="whatever")
 
     records: dict[str, RunRecord] = {}
-    for count in (seeds, 3 * seeds) if grown else (seeds,):
-        cell = cells(sweep(tune=tune, seeds=count))[0]
+    for seeds in launches:
+        cell = cells(sweep(tune=tune, seeds=seeds))[0]
         while wanted := cell.wanted(records):
             records |= {config.key: ended(config) for config in wanted}
-    repeated, found = cell.tuning(records).best, told(cell, records)
-    chosen = {"recipe.learning_rate": found.rates.chosen, **{knob.name: knob.chosen for knob in found.knobs}}
-    assert chosen == (repeated[0].values_of(chosen) if repeated else {"recipe.learning_rate": None})
-    assert found.rates.seeds == len(cell.spec.trial_seeds)
+        repeated, found = cell.tuning(records).best, told(cell, records)
+        chosen = {"recipe.learning_rate": found.rates.chosen, **{knob.name: knob.chosen for knob in found.knobs}}
+        assert chosen == (repeated[0].values_of(chosen) if repeated else {"recipe.learning_rate": None})
+        assert found.rates.seeds == len(cell.spec.trial_seeds)
+        scored = _at_best_knobs([*records.values()], tuple(tune), cell.spec.trial_seeds)
+        assert all(one.config.values_of(chosen) == chosen for one in scored)
+        assert bool(scored) == bool(repeated)
 
 
 def rounds_of(cell: Cell, loss: Callable[[float, float], float]) -> list[list[tuple[float, float, int]]]:

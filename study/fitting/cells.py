@@ -135,7 +135,8 @@ def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
     ledger = _own(ledger)
     listed = listed_values(folder)
     varied = setting_columns(folder, ledger)
-    found = [_cell(folder, name, ledger.iloc[search.at_best], search, varied) for name, search in searches(ledger).items()]
+    chosen = searches(ledger, folder.trial_seeds())
+    found = [_cell(folder, name, ledger.iloc[search.at_best], search, varied) for name, search in chosen.items()]
 
     def order(cell: Cell) -> tuple[object, ...]:
         settings = (place_of(value, listed.get(column, ())) for column, value in cell.settings.items())

@@ -36,9 +36,9 @@ METHOD = (
     "seeds. That over seeds is one for all cells of a budget and about as many tokens, where they scatter alike (Bartlett's p "
     f"above {ALIKE_ABOVE:.0%}), else of each cell its own; seeds are taken as independent between cells. 95% intervals "
     "of the sum of two Student's variables, of the sequences and of the seeds (Behrens and Fisher), one pair at a time; a pair "
-    "is decided where Holm's adjusted p, over all pairs, is below 5%. The seeds that chose the learning rate, the first "
-    "third, are among them, which makes the loss too low, by the more the wider the seeds of a cell scatter. Intervals are of "
-    "the chosen rates, and say nothing of a better one that those seeds passed over."
+    "is decided where Holm's adjusted p, over all pairs, is below 5%. The seeds that chose the learning rate, a third of the "
+    "sweep's or fewer, are among them, which makes the loss too low, by the more the wider the seeds of a cell scatter. "
+    "Intervals are of the chosen rates, and say nothing of a better one that those seeds passed over."
 )
 
 

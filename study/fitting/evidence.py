@@ -91,7 +91,7 @@ class Evidence:
         """What keeps the runs of each setting, which have a law of their own, as --where takes it; none where all have one."""
         if self.ledger.empty:
             return ()
-        used = usable(self._in_order)
+        used = usable(self._in_order, self.folder.trial_seeds())
         apart = columns_apart(used, self._settings)
         return tuple(where for where, _ in by_setting(used, apart)) if apart else ()
 

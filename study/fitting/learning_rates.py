@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import compress
 from statistics import fmean
@@ -122,8 +123,8 @@ class CellSearch:
         return self.rows[[not knobs for knobs in self.off]]
 
 
-def searches(ledger: pd.DataFrame) -> dict[str, CellSearch]:
-    """The search of each cell of a ledger.
+def searches(ledger: pd.DataFrame, asked: Collection[int] = ()) -> dict[str, CellSearch]:
+    """The search of each cell of a ledger, whose sweep has `asked` some seeds for it; what is no sweep's says none.
 
     Runs of a cell differ in tuned knobs and seeds only, so the knobs are the columns of its architecture, recipe and masking
     that differ. Values are told apart at the seeds at which several were tried (`study.tuned_values`). A run that diverged or
@@ -132,7 +133,7 @@ def searches(ledger: pd.DataFrame) -> dict[str, CellSearch]:
     """
     if ledger.empty:
         return {}
-    runs = _Runs(ledger)
+    runs = _Runs(ledger, asked)
     return {str(cell): runs.search(np.asarray(rows)) for cell, rows in ledger.groupby("cell").indices.items()}
 
 
@@ -149,7 +150,8 @@ class _Knob:
 class _Runs:
     """The runs of a ledger by column; cells are looked at by the places of their rows, for there may be many thousands."""
 
-    def __init__(self, ledger: pd.DataFrame) -> None:
+    def __init__(self, ledger: pd.DataFrame, asked: Collection[int]) -> None:
+        self.asked = asked
         tunable = [name for name in ledger.columns if name.startswith(_TUNABLE) and name != RATE]
         self.knobs = [_Knob(ledger[name]) for name in tunable if ledger[name].nunique(dropna=False) > 1]
         self.codes = np.array([knob.codes for knob in self.knobs]).reshape(len(self.knobs), len(ledger))
@@ -184,7 +186,7 @@ class _Runs:
     def _trials(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of the rows at the seeds that tell values apart."""
         seeds = self.seeds[rows].tolist()
-        telling = telling_seeds(zip(seeds, self.points[rows].tolist(), strict=True))
+        telling = telling_seeds(zip(seeds, self.points[rows].tolist(), strict=True), self.asked)
         return rows[[seed in telling for seed in seeds]]
 
     def _standing(self, rows: list[int]) -> tuple[bool, int, float]:

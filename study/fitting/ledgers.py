@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -176,6 +176,6 @@ def why_no_repeats(runs: pd.DataFrame, variables: Mapping[str, NDArray[np.float6
     return ""
 
 
-def usable(ledger: pd.DataFrame) -> pd.DataFrame:
-    """The rows that a law does not leave out."""
-    return ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger, searches(ledger).values())))]
+def usable(ledger: pd.DataFrame, asked: Collection[int] = ()) -> pd.DataFrame:
+    """The rows that a law does not leave out, of a ledger whose sweep has `asked` some seeds for its tuned values."""
+    return ledger[~np.isin(np.arange(len(ledger)), list(unusable(ledger, searches(ledger, asked).values())))]

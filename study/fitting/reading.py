@@ -82,8 +82,7 @@ class Table:
     @cached_property
     def settings(self) -> Sequence[str]:
         """What the sweep beside a ledger varies; where there is none, what the ledger says of it."""
-        folder = SweepFolder(self.path if self.path.is_dir() else self.path.parent)
-        return folder.varied() if folder.sweep_file.exists() else settings_of(self.frame)
+        return self._sweep.varied() if self._sweep.sweep_file.exists() else settings_of(self.frame)
 
     @cached_property
     def runs(self) -> NDArray[np.int64]:
@@ -102,7 +101,12 @@ class Table:
 
     @cached_property
     def _cells(self) -> list[CellSearch]:
-        return list(searches(self.frame).values())
+        return list(searches(self.frame, self._sweep.trial_seeds()).values())
+
+    @property
+    def _sweep(self) -> SweepFolder:
+        """The folder beside the table, which may be that of a sweep."""
+        return SweepFolder(self.path if self.path.is_dir() else self.path.parent)
 
     @cached_property
     def _repeated(self) -> list[int]:

@@ -58,7 +58,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     )
     runs = runs.set_index("run_id")[[*_OF_CELL, "origin", "architecture", "cell", "data_fingerprint", "loss_nats"]]
     scores = scores[_OF_SCORE].assign(series=series(scores)).join(runs, on="run_id", how="inner")
-    used = set(usable(ledger)["run_id"])
+    used = set(usable(ledger, folder.trial_seeds())["run_id"])
     untrained = scores["protocol"] == "random_init"
     rows = []
     for _, of_task in scores.groupby("series", sort=True):

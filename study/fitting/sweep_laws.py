@@ -16,6 +16,7 @@ from study.fitting.families import of_equal_size
 from study.fitting.law_fits import LawFit, fit_table
 from study.fitting.ledgers import LEDGER_COLUMNS, columns_apart, usable, why_apart, why_incomparable
 from study.fitting.reading import Source, Table
+from study.folders.sweep import SweepFolder
 from study.quantities import plural
 
 _SETTINGS = Settings(bootstrap=400)
@@ -50,7 +51,7 @@ def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], sear
     """
     if ledger.empty:
         return SweepLaws((), ("No law is fitted: no run has ended",))
-    used = usable(ledger)
+    used = usable(ledger, SweepFolder(folder).trial_seeds())
     if used.empty:
         return SweepLaws((), ("No law is fitted: no run can be used",))
     if searched:

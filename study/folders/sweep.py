@@ -14,6 +14,7 @@ from study.folders.files import Folder, Inside, write_table
 from study.folders.run import RunFolder
 from study.paths import pasted
 from study.records import RunRecord, ledger
+from study.tuned_values import trial_seeds
 from study.yaml_files import read_yaml
 
 if TYPE_CHECKING:
@@ -143,6 +144,12 @@ class SweepFolder(Folder):
     def tuned(self) -> tuple[str, ...]:
         """The knobs that the sweep tunes; raises InputError where there is no sweep.yaml."""
         return tuple(self.sweep().get("tune") or ())
+
+    def trial_seeds(self) -> range:
+        """The seeds that the sweep tries its tuned values at; none where it tunes none, or there is no sweep.yaml."""
+        values = self.sweep() if self.sweep_file.exists() else {}
+        first, seeds = int(float(values.get("first_seed", 0))), int(float(values.get("seeds", 1)))
+        return range(first, first + (trial_seeds(seeds) if values.get("tune") else 0))
 
     def varied(self) -> tuple[str, ...]:
         """The knobs that the sweep varies."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -116,10 +116,10 @@ def at_best_knobs(sweep: SweepFolder) -> list[RunFolder]:
 
     Excluded runs, and those of no cell of the sweep as last launched, are left out; where nothing is tuned all others are in.
     """
-    tuned, planned = _tuned(sweep), sweep.cells()
+    tuned, planned, asked = _tuned(sweep), sweep.cells(), sweep.trial_seeds()
     cells = grouped(sweep.records(), lambda record: cell_of(record.config, tuned, record.data_fingerprint))
     own = [records for cell, records in cells.items() if not planned or cell in planned]
-    return [sweep.run(record.run_id) for records in own for record in _at_best_knobs(records, tuned)]
+    return [sweep.run(record.run_id) for records in own for record in _at_best_knobs(records, tuned, asked)]
 
 
 def _tuned(sweep: SweepFolder) -> tuple[str, ...]:
@@ -127,10 +127,10 @@ def _tuned(sweep: SweepFolder) -> tuple[str, ...]:
     return sweep.tuned() if sweep.sweep_file.exists() else ()
 
 
-def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...]) -> list[RunRecord]:
+def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], asked: Collection[int]) -> list[RunRecord]:
     """The usable records of a cell that have the tuned knobs of its best, none where no trial of these learned."""
     values = {record.run_id: tuple(record.config.values_of(tuned).values()) for record in records}
-    telling = telling_seeds((record.config.seed, values[record.run_id]) for record in records)
+    telling = telling_seeds(((record.config.seed, values[record.run_id]) for record in records), asked)
     trials = grouped((record for record in records if record.config.seed in telling), lambda record: values[record.run_id])
 
     def place(knobs: tuple[Any, ...]) -> tuple[bool, int, float]:
