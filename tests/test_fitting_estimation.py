@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from study.fitting import uncertainty
 from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.forecasting import Forecast, Noise, forecast, forecast_text, interval_of, largest_runs
+from study.fitting.law_fits import LawFit
 from study.fitting.minimising import Minima, Objective, Space, minimise
 from study.fitting.observations import Observations
 from study.fitting.uncertainty import Misfit, ReplicateNoise, misfit, replicate_noise
@@ -446,6 +448,20 @@ def test_a_law_that_misses_its_settings_is_told_from_noise() -> None:
     assert np.median([told.ratio for told in found[0.0]]) == pytest.approx(1, rel=0.15)
     assert sum(told.p_value < 0.05 for told in found[0.006]) >= 98
     assert np.median([told.ratio for told in found[0.006]]) == pytest.approx(np.sqrt(1 + 3 * 3**2), rel=0.15)
+
+
+def test_a_misfit_is_that_of_least_squares_whatever_loss_the_law_is_fitted_by() -> None:
+    """F is of squares: those of any other fit are more, so that a law that is right would be found wrong too often."""
+    draw, sizes = np.random.default_rng(0), np.repeat(np.geomspace(1e5, 1e7, 6), 3)
+    points = Observations.of({"parameters": sizes}, (1.7 + 150 * sizes**-0.3) * np.exp(draw.normal(0, 0.01, 18)))
+    robust, squares = (fit(LAWS["power-floor"], points, Settings(delta, bootstrap=0)) for delta in (1e-3, np.inf))
+    assert np.sum(robust.residuals**2) > 1.01 * np.sum(squares.residuals**2)
+    noise = replicate_noise(points)
+    assert noise is not None
+    told, expected = LawFit(Mock(), 0.1, robust, {}, noise, "none").misfit, misfit(squares.residuals, 3, noise)
+    assert told is not None
+    assert expected is not None
+    assert (told.ratio, told.p_value) == pytest.approx((expected.ratio, expected.p_value), rel=1e-4)
 
 
 def test_no_misfit_is_told_where_settings_are_as_many_as_parameters_or_replicates_agree() -> None:

@@ -246,6 +246,29 @@ def test_depth_or_width_is_asked_in_every_size_that_may_be_equal(tmp_path: Path,
     assert all(one["value"] == pytest.approx(0.05, abs=0.03) for one in laws)
 
 
+def test_a_slope_without_the_seeds_that_chose_is_that_of_the_other_seeds_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of five seeds tried every rate."""
+    monkeypatch.setattr(shape_multiverse, "HELD_EQUAL", ("parameters_non_embedding",))
+    folder, others = (
+        depth_or_width(tmp_path / "all", seeds=5, shapes=SHAPES[:3], budgets=(1e6,)),
+        sweep_folder(tmp_path / "rest"),
+    )
+    for depth, width in SHAPES[:3]:
+        for rate in (1e-3, 2e-3, 8e-3):
+            add_run(folder, run_config(depth, width, rate, seed=1))
+        for seed in (2, 3, 4):
+            add_run(others, run_config(depth, width, 4e-3, seed))
+    folder.write_ledger()
+    others.write_ledger()
+    without, alone = (
+        next(one for one in explore_shapes(each.path).universes if one.choices.get("seeds") == seeds and one.value is not None)
+        for each, seeds in ((folder, "without the seeds that chose the rate"), (others, "all seeds"))
+    )
+    assert (without.value, without.interval) == (alone.value, alone.interval)
+
+
 def test_each_validation_set_is_asked_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shape_multiverse, "HELD_EQUAL", ("parameters_non_embedding",))
     monkeypatch.setattr(shape_multiverse, "_FLOORS", ("without floor",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,14 @@ class LawFit:
     noise: ReplicateNoise | None
     forecast: Forecast | str
 
-    @property
+    @cached_property
     def misfit(self) -> Misfit | None:
         """How far the law misses its settings beside the noise between replicates, where these and logarithms are fitted."""
-        if self.noise is None or self.fit.settings.space != "log":
+        found = self.fit
+        if self.noise is None or found.settings.space != "log":
             return None
-        return misfit(self.fit.residuals, len(self.fit.law.parameters), self.noise)
+        by_squares = fit(found.law, found.observations, replace(found.settings, huber_delta=np.inf, bootstrap=0))
+        return misfit(by_squares.residuals, len(found.law.parameters), self.noise)
 
     @property
     def name(self) -> str:

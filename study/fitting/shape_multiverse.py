@@ -45,7 +45,7 @@ HELD_EQUAL = tuple(dict.fromkeys(("parameters_non_embedding", *LEDGER_PARAMETERS
 """What may be held equal; the first is what sweeps hold equal."""
 
 _RATES = ("bracketed only", "all cells")
-_SEEDS = ("all seeds", "without the seed that chose the rate")
+_SEEDS = ("all seeds", "without the seeds that chose the rate")
 _BUDGETS = ("all budgets", "largest budget only")
 _SPACES: tuple[Space, ...] = ("linear", "log")
 _FLOORS = ("with floor", "without floor")
@@ -102,29 +102,35 @@ def _compared(
     """The universes that compare cells of equal size, all of one validation set and masks; each set of runs is asked once."""
     asked: set[tuple[str, ...]] = set()
     for rates, seeds, budget in product(_RATES, _SEEDS, budgets):
-        skipped = 1 if seeds == _SEEDS[1] else 0
-        used = [cell for cell in cells if _serves(cell, rates, skipped)]
+        kept = (cell if seeds == _SEEDS[0] else cell.at(_that_did_not_choose(cell)) for cell in cells)
+        used = [cell for cell in kept if _serves(cell, rates)]
         if budget == _BUDGETS[1]:
             longest = max(used, key=lambda cell: cell.budget.amount, default=None)
             used = [cell for cell in used if longest is not None and cell.budget == longest.budget]
         families = list(_families(used, lambda cell: sizes[cell.name]))
-        runs = tuple(run for family in families for cell in family for run in cell.runs[skipped:])
+        runs = tuple(run for family in families for cell in family for run in cell.runs)
         if runs in asked:
             continue
         asked.add(runs)
         choices = {**about, "approach": "equal sizes", "rates": rates, "seeds": seeds, "budgets": budget}
-        yield from (_slope(families, skipped, space, {**choices, "space": space}) for space in _SPACES)
+        yield from (_slope(families, space, {**choices, "space": space}) for space in _SPACES)
 
 
-def _slope(families: Sequence[Sequence[Cell]], skipped: int, space: Space, choices: Mapping[str, str]) -> Universe:
-    """The slope of the loss over log₂ depth within families, the mean of all, without the first so many seeds of a cell.
+def _that_did_not_choose(cell: Cell) -> list[int]:
+    """The seeds of a cell that tell of the rate that others chose; all where one rate was tried."""
+    tried = cell.rates.tried
+    chose = {trial.run_id for rate in tried for trial in rate.trials} if len(tried) > 1 else set()
+    return [seed for seed, run in zip(cell.seeds, cell.runs, strict=True) if run not in chose]
+
+
+def _slope(families: Sequence[Sequence[Cell]], space: Space, choices: Mapping[str, str]) -> Universe:
+    """The slope of the loss over log₂ depth within families, the mean of all.
 
     A seed is one draw, at however many budgets: the cells of a shape and setting are summed over them first.
     """
     if not families:
         return Universe(choices, f"no two depths are within {EQUAL_WITHIN:.0%} of one size", None)
-    kept = [cell.at(cell.seeds[skipped:]) for family in families for cell in family]
-    if (cells := _with_common_seeds(kept)) is None:
+    if (cells := _with_common_seeds([cell for family in families for cell in family])) is None:
         return Universe(choices, "some shape has no seed at all its budgets", None)
     parts = [slope_weights(np.log2([cell.architecture.depth for cell in family])) for family in families]
     weights, losses = np.concatenate(parts) / len(families), [cell.losses for cell in cells]
@@ -163,9 +169,8 @@ def _contrast_of_shapes(cells: Sequence[Cell], factors: NDArray[np.float64]) -> 
     return contrast(np.array(weights), list(shapes.values()), known)
 
 
-def _serves(cell: Cell, rates: str, skipped: int) -> bool:
-    enough = len(cell.losses) > skipped and cell.losses.shape[1] > 1
-    return enough and (rates == "all cells" or cell.rates.bracketed)
+def _serves(cell: Cell, rates: str) -> bool:
+    return cell.usable and cell.losses.shape[1] > 1 and (rates == "all cells" or cell.rates.bracketed)
 
 
 def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:

@@ -204,7 +204,11 @@ class Misfit:
 
 
 def misfit(residuals: Floats, parameters: int, noise: ReplicateNoise) -> Misfit | None:
-    """The misfit of residuals in logarithms; None where settings are no more than parameters, or replicates agree exactly."""
+    """The misfit of residuals of least squares in logarithms; None where these are few, or replicates agree exactly.
+
+    Few are settings no more than parameters. Of a right law of four to six settings a parameter or fewer p is below 5% in 6% to
+    7% of draws; by the residuals of Huber's loss, which are no least squares, it would be in 8% to 12%.
+    """
     spare = len(residuals) - noise.degrees_of_freedom - parameters
     if spare < 1 or noise.relative == 0:
         return None
