@@ -161,14 +161,16 @@ def _next(best: Cell, evidence: Evidence) -> str:
 
 def _steps(gains: Sequence[Gain]) -> Iterator[str]:
     """How many steps to a larger size lower the loss and how many raise it; those in full that buy or cost most."""
-    yield _counted_steps(gains, f"{plural(len(gains), 'step')} to a larger size")
+    counts = _counted_steps(gains, f"{plural(len(gains), 'step')} to a larger size")
     decided = [gain for gain in gains if gain.status == "decided"]
-    yield from map(_gain_sentence, [gain for gain in decided if gain.difference.estimate_nats < 0][:GAINS_TOLD])
+    lowering = [gain for gain in decided if gain.difference.estimate_nats < 0]
+    yield f"{counts[:-1]}; most of the decided, per million more parameters_encoder:" if len(lowering) > GAINS_TOLD else counts
+    yield from map(_gain_sentence, lowering[:GAINS_TOLD])
     raising = [gain for gain in decided if gain.difference.estimate_nats >= 0]
     if raising:
         raising.sort(key=lambda gain: -gain.difference.estimate_nats)
         told = "; ".join(f"{gain.step} {gain.difference.to_text()}" for gain in raising[:GAINS_TOLD])
-        yield f"{'The widest that raise it' if len(raising) > GAINS_TOLD else 'Raising it'}: {told}."
+        yield f"{'Those that raise it most' if len(raising) > GAINS_TOLD else 'Raising it'}: {told}."
 
 
 def _counted_steps(gains: Sequence[Gain] | Sequence[TokenGain], steps: str) -> str:

@@ -127,7 +127,7 @@ def _what_lowers(pair: Comparison) -> str | None:
 
 
 def family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
-    """A sentence a family; of more than MOST_FAMILIES those whose widest decided differences are the widest and the least."""
+    """A sentence a family; of more than MOST_FAMILIES those whose largest decided differences are the largest and the least."""
     families = grouped(pairs, lambda pair: pair.family)
     told = {name: _told(among) for name, among in families.items()}
     if len(families) <= MOST_FAMILIES:
@@ -135,14 +135,14 @@ def family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
         return
     decided = [name for name, pair in told.items() if pair.status == "decided"]
     ordered = sorted(decided or told, key=lambda name: -abs(told[name].difference.estimate_nats))
-    which = "Widest decided" if decided else "Widest"
+    which = "Largest decided" if decided else "Largest"
     yield f"{which} of {len(families)} families: {_family_sentence(ordered[0], told[ordered[0]], families[ordered[0]])}"
     if len(decided) > 1:
-        yield f"Least wide decided: {_family_sentence(ordered[-1], told[ordered[-1]], families[ordered[-1]])}"
+        yield f"Smallest decided: {_family_sentence(ordered[-1], told[ordered[-1]], families[ordered[-1]])}"
 
 
 def _told(pairs: Sequence[Comparison]) -> Comparison:
-    """The widest difference of a family, of those that are decided if any is."""
+    """The largest difference of a family, of those that are decided if any is."""
     decided = [pair for pair in pairs if pair.status == "decided"]
     return max(decided or pairs, key=lambda pair: abs(pair.difference.estimate_nats))
 

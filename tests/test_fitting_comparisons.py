@@ -501,7 +501,7 @@ def test_batches_are_compared_at_equal_budgets_though_their_whole_steps_differ(t
     assert [line.split(":")[0] for line in fronts] == ["Lowest loss at 1M tokens", "Lowest loss at 2M tokens"]
 
 
-def test_of_many_families_the_widest_and_the_least_wide_are_told(tmp_path: Path) -> None:
+def test_of_many_families_those_of_the_largest_and_the_smallest_difference_are_told(tmp_path: Path) -> None:
     """Nine pairs of settings, of which the post-norm one is lower by more at each; the tables have them all."""
     folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.norm": ["post", "pre"]}})
     places = list(product((64, 96, 128), (1e6, 2e6, 4e6)))
@@ -513,8 +513,8 @@ def test_of_many_families_the_widest_and_the_least_wide_are_told(tmp_path: Path)
     told = [line for line in loss_findings(found) if "norm=pre minus norm=post" in line]
     assert told[0].startswith("Averaged over 9 places, norm=pre minus norm=post: +0.3")
     assert [line.partition(": norm=")[0] for line in told[1:]] == [
-        "Widest decided of 9 families: L2-H128-A2-F512, 4M tokens",
-        "Least wide decided: L2-H64-A2-F256, 2M tokens",
+        "Largest decided of 9 families: L2-H128-A2-F512, 4M tokens",
+        "Smallest decided: L2-H64-A2-F256, 2M tokens",
     ]
 
 
@@ -629,6 +629,18 @@ def test_steps_that_raise_the_loss_are_told_and_not_as_what_lowers_it(tmp_path: 
     fine = loss_findings(evidence_of(depth_or_width(tmp_path / "t", budgets=(1e6,), shapes=((1, 64), (1, 128)))))
     assert "Of 1 step to a larger size 1 lowers the loss, 0 raise it, undecided 0 (Holm, 5%)." in fine
     assert not [line for line in fine if "Raising" in line]
+
+
+def test_of_many_steps_it_is_said_which_are_told_in_full(tmp_path: Path) -> None:
+    """Wider and wider shapes lower the loss at each of five steps; the three that buy most a parameter are told."""
+    folder = depth_or_width(tmp_path / "s", budgets=(1e6,), shapes=tuple((1, width) for width in (32, 48, 64, 96, 128, 192)))
+    found = evidence_of(folder)
+    counts, *steps = [line for line in loss_findings(found) if "steps" in line or "lowered per million" in line]
+    assert counts == (
+        "Of 5 steps to a larger size 5 lower the loss, 0 raise it, undecided 0 (Holm, 5%); "
+        "most of the decided, per million more parameters_encoder:"
+    )
+    assert [step.partition(":")[0] for step in steps] == [gain.step for gain in found.gains[:3]]
 
 
 class NoEffect(Law):
