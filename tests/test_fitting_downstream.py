@@ -680,6 +680,8 @@ def test_published_models_are_shown_beside_encoders_of_much_smaller_sizes_in_eve
     for panel in score_against_parameters.draw(data).axes:
         low, high = panel.get_xlim()
         assert low < data["x"].min() < data["x"].max() < high
+        highest = max(drawn.get_zorder() for drawn in panel.get_lines())
+        assert all(name.get_zorder() > highest for name in panel.texts), "no point covers a name"
 
 
 def test_what_a_forecast_holds_out_has_a_ring_whatever_its_face(evidence: Evidence) -> None:

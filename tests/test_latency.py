@@ -172,6 +172,8 @@ def test_the_figure_shows_every_case_of_one_precision() -> None:
     figure = parameters_against_latency.draw(data)
     assert len(figure.axes) == 4
     assert "parameters_encoder" in figure.axes[2].get_xlabel()
+    names = [text.get_color() for text in figure.axes[0].texts]
+    assert names == [line.get_color() for line in figure.axes[0].get_lines()], "of a name between two points"
     with pytest.raises(InputError, match="no times in bf16"):
         parameters_against_latency.frame(synthetic_table(), "bf16")
 

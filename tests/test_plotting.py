@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -624,10 +624,33 @@ def test_a_cell_has_one_name_in_all_panels_and_names_tell_widths_of_several_dept
     assert lines(data, among=()).tolist() == told
 
 
+def test_a_setting_is_named_where_every_shape_has_one_of_its_own() -> None:
+    data = pd.DataFrame({"panel": ["a", "b", "b"], "depth": 2, "width": [84, 96, 108], "setting": ["geglu", "gelu", "gelu"]})
+    data = data.assign(heads=3, ffn=256)
+    assert lines(data, among=()).tolist() == ["depth 2, width 84, geglu", "depth 2, width 96, gelu", "depth 2, width 108, gelu"]
+    assert lines(data).tolist() == [f"depth 2, width {width}" for width in (84, 96, 108)], "a panel has one, and says which"
+
+
 def test_panels_in_rows_have_one_name_of_their_axis() -> None:
     figure, axes = panels(["a", "b", "c"], "tokens", LOSS)
     assert [panel.get_ylabel() for panel in axes] == ["", "", ""]
     assert figure.get_supylabel() == LOSS
+
+
+def test_labels_of_lines_at_one_place_do_not_cover_each_other(tmp_path: Path) -> None:
+    """Three settings of equal parameters, whose shapes have the same losses, each at two FFN ratios."""
+    activations = ["geglu", "gelu", "swiglu"]
+    folder = sweep_folder(tmp_path / "s", SWEEP | {"tune": {}, "vary": {"architecture.activation": activations}})
+    for activation, (width, ffn), seed in product(activations, ((96, 288), (84, 336)), (0, 1)):
+        add_run(folder, in_setting(reshaped(run_config(2, width, seed=seed), ffn=ffn), activation=activation))
+    folder.write_ledger()
+    figure = LossBySize("ffn")
+    drawn = figure.draw(figure.frame(gather(folder, include_unbracketed=True)))
+    FigureCanvasAgg(drawn).draw()  # type: ignore[no-untyped-call]
+    labels = [text for text in drawn.axes[0].texts if text.get_text().startswith("H")]
+    assert len(labels) == 6
+    boxes = [text.get_window_extent() for text in labels]
+    assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
 
 
 def test_lines_at_one_place_stand_side_by_side_and_a_line_alone_stands_there(tmp_path: Path) -> None:

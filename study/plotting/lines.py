@@ -22,11 +22,15 @@ def of_cell(cell: Cell) -> dict[str, object]:
 
 
 def lines(data: pd.DataFrame, among: Sequence[str] = ("panel", "depth")) -> pd.Series[str]:
-    """The name of each row's line: its depth, and of the rest what differs between rows that are alike in columns `among`."""
+    """The name of each row's line: its depth, of other sizes what differs between rows that are alike in columns `among`.
+
+    Its setting, too, where there are several: in its panel, if that is of `among`.
+    """
     names, shared = "depth " + data["depth"].astype(str), ["every", *among]
     data = data.assign(every="")
     for column, word in (("width", "width "), ("heads", "heads "), ("ffn", "ffn "), ("setting", "")):
-        several = (data.groupby(shared)[column].transform("nunique") > 1).groupby(names).transform("any")
+        alike = shared if column != "setting" else [name for name in shared if name in ("every", "panel")]
+        several = (data.groupby(alike)[column].transform("nunique") > 1).groupby(names).transform("any")
         names = names.where(~several, names + f", {word}" + data[column].astype(str))
         shared.append(column)
     return names

@@ -169,13 +169,19 @@ def _draw_line(axes: Axes, runs: pd.DataFrame, style: tuple[str, str]) -> None:
 
 
 def _write_labels(axes: Axes, runs: pd.DataFrame, styles: Mapping[str, tuple[str, str]]) -> None:
-    """The label of each mean above its bar, or above its runs where the bar ends beyond the axis."""
+    """The label of each mean above its bar, or above its runs where the bar ends beyond the axis.
+
+    Of several at one place the first reaches to the left and the last to the right.
+    """
     _, highest = axes.get_ylim()
     of_runs = runs.groupby("cell")["loss_nats"].transform("max")
     means = runs.assign(top=runs["top_nats"].where(runs["top_nats"] < highest, of_runs)).drop_duplicates("cell")
-    look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "path_effects": halo()}
-    for line, x, name, top in means[["line", "x", "label", "top"]].itertuples(index=False):
-        axes.annotate(name, (x, top), (0, 5), color=styles[line][0], **look)
+    look: dict[str, Any] = {"textcoords": "offset points", "path_effects": halo()}
+    ends = means.groupby("place")["x"].agg(["min", "max"])
+    for line, x, name, top, place in means[["line", "x", "label", "top", "place"]].itertuples(index=False):
+        first, last = ends.loc[place]
+        side, aside = ("center", 0) if first == last or first < x < last else ("right", 4) if x == first else ("left", -4)
+        axes.annotate(name, (x, top), (aside, 5), ha=side, color=styles[line][0], **look)
 
 
 def _title(data: pd.DataFrame, size: str, cut: str) -> str:

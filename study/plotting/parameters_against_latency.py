@@ -55,6 +55,7 @@ def draw(data: pd.DataFrame) -> Figure:
                     textcoords="offset points",
                     ha=side,
                     fontsize=8,
+                    color=colour,
                     path_effects=halo(),
                     zorder=5,
                 )

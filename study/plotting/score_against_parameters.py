@@ -56,5 +56,6 @@ def _finish(panel: Axes, rows: pd.DataFrame) -> None:
             fontsize="x-small",
             color=_PUBLISHED,
             path_effects=halo(2),
+            zorder=6,
         )
     log_ticks(panel)
