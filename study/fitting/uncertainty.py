@@ -27,6 +27,9 @@ RESAMPLES_OF_MANY_ROWS = 200
 FEWEST_CLUSTERS = 3
 """Fewer clusters are not resampled."""
 
+_STILL = 1e-6
+"""A θ that moves by less stays."""
+
 _PROFILE_POINTS = 41
 
 
@@ -48,11 +51,13 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
 
     Each starts at the estimate, and of those that are alike, as most are of few clusters, one is refitted. Tables of more than
     ROWS_TO_REFIT rows and CLUSTERS_FOR_SANDWICH clusters draw from the normal distribution of the sandwich covariance, with
-    which refits agree to first order. Fewer than three clusters give none.
+    which refits agree to first order. Fewer than three clusters give none, nor do those whose refits all stay at the estimate
+    though it misses the rows: between two seeds of each of a few shapes many curves lie, and any is as good to the Huber loss.
     """
+    nothing = Bootstrap("none", np.empty((0, len(theta))), np.arange(0))
     clusters = observations.n_clusters
     if count == 0 or clusters < FEWEST_CLUSTERS:
-        return Bootstrap("none", np.empty((0, len(theta))), np.arange(0))
+        return nothing
     many = len(observations) > ROWS_TO_REFIT
     if many and clusters >= CLUSTERS_FOR_SANDWICH:
         spread = covariance(objective, observations, theta)
@@ -64,6 +69,9 @@ def bootstrap(objective: Objective, observations: Observations, theta: Floats, c
     refitted, which = np.unique(first[like], return_inverse=True)
     weights = draws[refitted].astype(float)[:, observations.clusters]
     found = minimise(objective, np.tile(theta, (len(refitted), 1)), weights)
+    misses = objective.residuals(theta[None])[0]
+    if np.abs(found.theta - theta).max() < _STILL < np.abs(misses).max():
+        return nothing
     numbers = np.flatnonzero(found.converged[which])
     return Bootstrap("refit", found.theta[which][numbers], numbers, count - len(numbers))
 
