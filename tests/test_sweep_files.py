@@ -58,7 +58,7 @@ def test_numbers_may_be_written_as_powers_of_ten(tmp_path: Path) -> None:
     assert spec.tune["recipe.learning_rate"].values() == [0.001, 0.01]
 
 
-@pytest.mark.parametrize("given", [("seeds=7",), ("seeds=10.0", "first_seed=2"), ("first_seed=3",), ()])
+@pytest.mark.parametrize("given", [("seeds=7",), ("seeds=10.0", "first_seed=2"), ("first_seed=1k",), ()])
 def test_the_folder_of_a_sweep_tells_the_seeds_that_try_tuned_values(given: tuple[str, ...], tmp_path: Path) -> None:
     """As those who read results do without the spec; where nothing is tuned, none does."""
     folder = SweepFolder(tmp_path)
@@ -67,6 +67,9 @@ def test_the_folder_of_a_sweep_tells_the_seeds_that_try_tuned_values(given: tupl
         spec, values = read_sweep(write_sweep(tmp_path / "file.yaml", tmp_path / "text.txt", **changes), given)
         folder.sweep_file.write_text(yaml.safe_dump(values))
         assert tuple(folder.trial_seeds()) == (spec.trial_seeds if changes else ())
+    folder.sweep_file.write_text("seeds: several")
+    with pytest.raises(InputError, match="first_seed 0 and seeds 'several' are not whole numbers"):
+        folder.trial_seeds()
 
 
 def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> None:

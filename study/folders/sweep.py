@@ -14,6 +14,7 @@ from study.folders.files import Folder, Inside, write_table
 from study.folders.run import RunFolder
 from study.paths import pasted
 from study.records import RunRecord, ledger
+from study.schema import number_in
 from study.tuned_values import trial_seeds
 from study.yaml_files import read_yaml
 
@@ -146,9 +147,14 @@ class SweepFolder(Folder):
         return tuple(self.sweep().get("tune") or ())
 
     def trial_seeds(self) -> range:
-        """The seeds that the sweep tries its tuned values at; none where it tunes none, or there is no sweep.yaml."""
+        """The seeds that the sweep tries its tuned values at; none where it tunes none, or there is no sweep.yaml.
+
+        Raises InputError where its seeds are no whole numbers.
+        """
         values = self.sweep() if self.sweep_file.exists() else {}
-        first, seeds = int(float(values.get("first_seed", 0))), int(float(values.get("seeds", 1)))
+        first, seeds = (number_in(str(values.get(name, default))) for name, default in (("first_seed", 0), ("seeds", 1)))
+        if not isinstance(first, int) or not isinstance(seeds, int):
+            raise InputError.at(str(self.sweep_file), f"first_seed {first!r} and seeds {seeds!r} are not whole numbers")
         return range(first, first + (trial_seeds(seeds) if values.get("tune") else 0))
 
     def varied(self) -> tuple[str, ...]:
