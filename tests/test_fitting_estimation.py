@@ -49,7 +49,10 @@ def test_epoch_estimates_are_the_published_ones(epoch: Fit) -> None:
     [("A", 285, 744), ("B", 1042, 5810), ("E", 1.769, 1.871), ("alpha", 0.317, 0.373), ("beta", 0.331, 0.415)],
 )
 def test_epoch_intervals_are_the_published_ones(epoch: Fit, name: str, low: float, high: float) -> None:
-    assert epoch.intervals[name] == pytest.approx((low, high), rel=0.05)
+    """Theirs are plain percentiles, than which an expanded interval is a little wider."""
+    place = CHINCHILLA.parameters.index(name)
+    assert uncertainty.percentile_interval(epoch.resampled[:, place]) == pytest.approx((low, high), rel=0.05)
+    assert epoch.intervals[name] == pytest.approx((low, high), rel=0.1)
 
 
 def test_restarting_the_refits_gains_nothing(epoch: Fit) -> None:
@@ -440,6 +443,25 @@ def test_what_the_rows_of_a_cluster_miss_a_law_by_together_is_in_the_intervals()
             covered[cluster] += low <= 0.2 <= high
     assert covered["run"] <= 14
     assert covered["shape"] >= 17
+
+
+def test_intervals_of_few_clusters_cover() -> None:
+    """Six shapes of six runs that scatter 0.4% about the law, and their runs as much about their shape."""
+    covered, draw, shape = 0, np.random.default_rng(0), np.repeat(np.arange(6), 6)
+    sizes = np.geomspace(1e5, 1e7, 6)[shape]
+    for _ in range(100):
+        scatter = draw.normal(0, 0.004, 6)[shape] + draw.normal(0, 0.004, 36)
+        points = Observations.of({"parameters": sizes}, 20 * sizes**-0.1 * np.exp(scatter), shape)
+        low, high = fit(LAWS["power"], points, Settings(bootstrap=200, starts=4)).intervals["alpha"]
+        covered += low <= 0.1 <= high
+    assert covered >= 93
+
+
+def test_the_expanded_interval_of_a_mean_is_students() -> None:
+    values = np.random.default_rng(0).normal(size=10)
+    means = uncertainty.times_drawn(10, 100_000, seed=0) @ values / 10
+    found = uncertainty.percentile_interval(means, uncertainty.expanded_tail(10, 1, 10))
+    assert found == pytest.approx(t.interval(0.95, 9, values.mean(), values.std(ddof=1) / 10**0.5), abs=0.03)
 
 
 def test_a_law_that_misses_its_settings_is_told_from_noise() -> None:

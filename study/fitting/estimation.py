@@ -13,7 +13,16 @@ from study.errors import InputError
 from study.fitting.laws import Columns, Floats, Law
 from study.fitting.minimising import Minima, Objective, Space, minimise
 from study.fitting.observations import Observations
-from study.fitting.uncertainty import Bootstrap, Profile, bootstrap, condition_number, covariance, percentile_interval, profile
+from study.fitting.uncertainty import (
+    Bootstrap,
+    Profile,
+    bootstrap,
+    condition_number,
+    covariance,
+    expanded_tail,
+    percentile_interval,
+    profile,
+)
 from study.fitting.units import SHOWN
 from study.fitting.verdicts import REGAIN, UNTOLD, WORST_CONDITION, Status, bounds_met, failures, weaknesses
 from study.quantities import plural
@@ -45,7 +54,7 @@ USUAL = Settings()
 class Fit:
     """A law's estimates from n rows of some runs.
 
-    Intervals are the 2.5th to 97.5th percentiles of the bootstrap over clusters, empty where there is none. `covariance` is
+    Intervals are expanded percentiles of the bootstrap over clusters, empty where there is none. `covariance` is
     that of the parameters themselves, in their order. `objective` is the summed Huber loss of `settings`. `reasons` say why the
     status is not `converged`.
     """
@@ -91,6 +100,10 @@ class Fit:
     def predictions(self, columns: Columns, most: int | None = None) -> Floats:
         """The law at every resample's estimates, or at the first so many, resamples × rows."""
         return self.law.values(self.resampled[:most], columns)
+
+    def interval(self, resampled: Floats) -> tuple[Floats, Floats]:
+        """The 95% interval of what follows from every resample's estimates; see study.fitting.uncertainty.expanded_tail."""
+        return percentile_interval(resampled, _tail(self.law, self.observations))
 
     def profile(self, exponent: str) -> Profile:
         """The profile of one exponent; see study.fitting.uncertainty."""
@@ -157,7 +170,9 @@ def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit
     resting = _resting(objective, theta)
     condition = condition_number(objective, theta, resting)
     estimates, resampled = (objective.surface.natural(_on_bounds(objective, each)) for each in (theta[None], resamples.theta))
-    intervals = {} if condition > WORST_CONDITION else _intervals(law, resampled)  # resamples stay where the first fit lay
+    intervals = (
+        {} if condition > WORST_CONDITION else _intervals(law, observations, resampled)
+    )  # resamples stay where the first fit lay
     free = {
         name: intervals[name] for name, rests in zip(law.parameters, resting, strict=True) if name in intervals and not rests
     }
@@ -229,11 +244,15 @@ def _on_bounds(objective: Objective, theta: Floats) -> Floats:
     return np.where(theta <= low + _BOUND, low, np.where(theta >= high - _BOUND, high, theta))
 
 
-def _intervals(law: Law, resampled: Floats) -> dict[str, tuple[float, float]]:
+def _intervals(law: Law, observations: Observations, resampled: Floats) -> dict[str, tuple[float, float]]:
     if not len(resampled):
         return {}
-    bounds = zip(law.parameters, *percentile_interval(resampled), strict=True)
+    bounds = zip(law.parameters, *percentile_interval(resampled, _tail(law, observations)), strict=True)
     return {name: (float(low), float(high)) for name, low, high in bounds}
+
+
+def _tail(law: Law, observations: Observations) -> float:
+    return expanded_tail(len(observations), len(law.parameters), observations.n_clusters)
 
 
 def _natural_covariance(objective: Objective, observations: Observations, theta: Floats, resamples: Bootstrap) -> Floats:

@@ -13,7 +13,7 @@ from study.fitting.estimation import USUAL, Fit, Settings, fit
 from study.fitting.laws import Floats, Law
 from study.fitting.minimising import Space
 from study.fitting.observations import Observations
-from study.fitting.uncertainty import percentile_interval
+from study.fitting.uncertainty import degrees_of_freedom, percentile_interval
 from study.fitting.verdicts import Status
 from study.quantities import plural
 from study.wording import status_words
@@ -181,8 +181,8 @@ class Noise:
 
     @property
     def freedom(self) -> int:
-        """The degrees of freedom by which they tell how widely rows scatter: n − p, or one less than the clusters."""
-        return max(1, min(len(self.residuals) - self.parameters, self.clusters - 1))
+        """The degrees of freedom by which they tell how widely rows scatter."""
+        return degrees_of_freedom(len(self.residuals), self.parameters, self.clusters)
 
 
 def interval_of(predicted: Floats, centres: Floats, noise: Noise, space: Space, seed: int) -> tuple[Floats, Floats]:

@@ -19,7 +19,6 @@ from study.behrens_fisher import CONFIDENCE
 from study.errors import InputError
 from study.fitting.estimation import Fit
 from study.fitting.laws import Floats
-from study.fitting.uncertainty import percentile_interval
 from study.fitting.verdicts import Status
 from study.quantities import plural
 
@@ -173,7 +172,7 @@ def parametric(fit: Fit) -> Frontier:
     exponent = beta / (alpha + beta)
     places = [fit.law.parameters.index(name) for name in ("alpha", "beta")]
     of_size, of_data = fit.resampled[:, places].T
-    low, high = percentile_interval(of_data / (of_size + of_data))
+    low, high = fit.interval(of_data / (of_size + of_data))
     interval = (float(low), float(high)) if fit.intervals else None
     log_scale = np.log(alpha * a / (beta * b)) / (alpha + beta) - exponent * np.log(6)
     return Frontier("parametric", float(exponent), float(log_scale), interval, (), status=fit.status, reasons=fit.reasons)

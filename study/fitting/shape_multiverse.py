@@ -29,7 +29,6 @@ from study.fitting.observations import Observations
 from study.fitting.reading import Source, Table, read_columns
 from study.fitting.seed_scatter import seed_scatter
 from study.fitting.sums import SumOfTerms, Term
-from study.fitting.uncertainty import percentile_interval
 from study.fitting.universes import LOSSES, SETTINGS, Multiverse, Question, Universe
 from study.folders.sweep import SweepFolder
 from study.grouping import grouped
@@ -233,5 +232,5 @@ def _doubling(found: Fit) -> tuple[float, tuple[float, float] | None]:
     middle["depth"] = middle["depth"] * np.sqrt([2.0, 0.5])
     deeper, shallower = found.predict(middle)
     resampled = found.predictions(middle)
-    low, high = percentile_interval(resampled[:, 0] - resampled[:, 1])
+    low, high = found.interval(resampled[:, 0] - resampled[:, 1])
     return float(deeper - shallower), (float(low), float(high)) if len(resampled) else None

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, stdtrit
 from scipy.stats import f
 
 from study.behrens_fisher import CONFIDENCE
@@ -81,14 +82,29 @@ def times_drawn(items: int, count: int, seed: int) -> NDArray[np.int64]:
     return np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), size=count)
 
 
-def percentile_interval(resampled: Floats) -> tuple[Floats, Floats]:
-    """The 95% interval between the percentiles of each column over resamples (B × p); not a number without resamples."""
+def percentile_interval(resampled: Floats, tail: float = (1 - CONFIDENCE) / 2) -> tuple[Floats, Floats]:
+    """Between which values of each column over resamples (B × p) all but a `tail` at either end lie; no numbers without any."""
     if not len(resampled):
         nothing = np.full(resampled.shape[1:], np.nan)
         return nothing, nothing
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(resampled, (tail, 100 - tail), axis=0)
+    low, high = np.quantile(resampled, (tail, 1 - tail), axis=0)
     return low, high
+
+
+def degrees_of_freedom(rows: int, parameters: int, clusters: int) -> int:
+    """Those by which rows tell how widely they scatter about a law: n − p, or one less than the clusters."""
+    return max(1, min(rows - parameters, clusters - 1))
+
+
+def expanded_tail(rows: int, parameters: int, clusters: int) -> float:
+    """The share of resamples that a 95% interval of a fit leaves out at either end: Φ(−√(G/ν)·t) of G clusters.
+
+    Resamples of few clusters scatter too little, by about √(ν/G), and their percentiles are those of a normal variable, where
+    the scatter that ν degrees of freedom tell makes Student's t. Many clusters leave out 2.5%. Source: the expanded percentile
+    interval of Hesterberg 2015, What teachers should know about the bootstrap, Am. Statistician 69, 371-386.
+    """
+    freedom = degrees_of_freedom(rows, parameters, clusters)
+    return float(ndtr(stdtrit(freedom, (1 - CONFIDENCE) / 2) * (clusters / freedom) ** 0.5))
 
 
 def covariance(objective: Objective, observations: Observations, theta: Floats) -> Floats:

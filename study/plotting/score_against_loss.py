@@ -10,7 +10,6 @@ from matplotlib.lines import Line2D
 
 from study.fitting.downstream import TaskScores
 from study.fitting.evidence import Evidence
-from study.fitting.uncertainty import percentile_interval
 from study.plotting.score_panels import drawn, measured
 from study.plotting.style import LOSS
 
@@ -31,7 +30,7 @@ def _law(task: TaskScores) -> pd.DataFrame:
         return pd.DataFrame()
     loss = task.points["loss_nats"].astype(float)
     losses = np.linspace(loss.min(), loss.max(), _POINTS)
-    low, high = percentile_interval(task.law.predictions({"loss": losses}))
+    low, high = task.law.interval(task.law.predictions({"loss": losses}))
     law = {"x": losses, "score": task.law.predict({"loss": losses}), "low": low, "high": high}
     return pd.DataFrame({"task": task.task, "kind": "law", **law})
 

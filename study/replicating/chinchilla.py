@@ -12,6 +12,7 @@ from study.fitting.catalogue import LAWS
 from study.fitting.estimation import Fit, Settings, fit
 from study.fitting.observations import Observations
 from study.fitting.table_files import read_table
+from study.fitting.uncertainty import percentile_interval
 from study.quantities import plural
 from study.replicating.comparison import Number, Study
 
@@ -57,7 +58,8 @@ def study(path: Path | None) -> Study:
     found = estimate(path)
     numbers = [Number(name, value, found.estimates[name], 0.005) for name, value in ESTIMATES.items()]
     for name, published in INTERVALS.items():
-        ends = zip(("2.5%", "97.5%"), published, found.intervals[name], strict=True)
-        numbers += [Number(f"{name}, {end}", value, ours, 0.05) for end, value, ours in ends]
+        percentiles = percentile_interval(found.resampled[:, found.law.parameters.index(name)])
+        ends = zip(("2.5%", "97.5%"), published, percentiles, strict=True)
+        numbers += [Number(f"{name}, {end}", value, float(ours), 0.05) for end, value, ours in ends]
     numbers.append(Number("objective", OBJECTIVE, found.objective, 1e-6))
     return Study(TITLE, SOURCE, METHOD, found.status, tuple(numbers))
