@@ -92,7 +92,8 @@ def _open_two_seeds(evidence: Evidence) -> Iterator[str]:
     if any(len(cells[name].runs) == 2 for pair in decided for name in (pair.first_cell, pair.second_cell)):
         yield (
             "Whether cells of two seeds scatter alike, which so few seldom show: where one scatters ten times as widely as the "
-            "others, two equal cells are told apart in up to 17% of sweeps, not 5%; with three seeds in 2% to 7%."
+            "others, two equal cells are told apart in up to 17% of sweeps, not 5%, and where one does so at each of three "
+            "budgets in up to 26%; with three seeds in 2% to 7%, and in 8% to 10%."
         )
 
 
