@@ -32,7 +32,7 @@ def _():
     from study.fitting.reading import Table
     from study.folders.sweep import sweeps_in
     from study.naming import Subject
-    from study.notebooks import plain, prose, refusal
+    from study.notebooks import plain, prose, refusal, tabled
     from study.plotting import elasticities, explorer, run_curves
     from study.plotting.law_figures import FIGURES
     from study.quantities import plural
@@ -82,6 +82,7 @@ def _():
         status,
         steps_from,
         sweeps_in,
+        tabled,
         validations,
     )
 
@@ -210,6 +211,7 @@ def _(
     re,
     run_table,
     sweep_runs,
+    tabled,
 ):
     def embedded(folder, text):
         """The text of an answer with its figures in it, and no links to their files, which nothing serves here."""
@@ -226,7 +228,7 @@ def _(
         """The answer of a sweep, its runs, and its file."""
         selected = sweep_runs[sweep_runs["run"].isin(run_table.value["run"])].assign(sweep=chosen, validation="")
         parts = (
-            {"Answer": mo.md(embedded(folder, folder.answer_file.read_text(encoding="utf-8", errors="replace")))}
+            {"Answer": tabled(embedded(folder, folder.answer_file.read_text(encoding="utf-8", errors="replace")))}
             if folder.answer_file.exists()
             else {}
         )

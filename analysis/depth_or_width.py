@@ -17,13 +17,24 @@ def _():
     from pathlib import Path
 
     import marimo as mo
-    import pandas as pd
 
     from study.answering import FIGURES, FINDINGS, Answer
-    from study.notebooks import opened
+    from study.notebooks import opened, tabled
+    from study.tables import cells
     from study.wording import bullets, escape
 
-    return Answer, FIGURES, FINDINGS, Path, bullets, escape, mo, opened, pd
+    return (
+        Answer,
+        FIGURES,
+        FINDINGS,
+        Path,
+        bullets,
+        cells,
+        escape,
+        mo,
+        opened,
+        tabled,
+    )
 
 
 @app.cell
@@ -68,8 +79,8 @@ def _(FIGURES, evidence, mo):
 
 
 @app.cell
-def _(answer, pd):
-    pd.DataFrame(answer.to_dict()["cells"])
+def _(cells, evidence, tabled):
+    tabled("## Cells\n\n" + cells(evidence))
     return
 
 

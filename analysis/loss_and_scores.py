@@ -19,7 +19,7 @@ def _():
     import marimo as mo
 
     from study.findings import run_count
-    from study.notebooks import gather_scored, opened
+    from study.notebooks import gather_scored, opened, tabled
     from study.plotting.score_figures import AXES, FIGURES
     from study.score_findings import SCORES, law_table, published_table, score_findings, scores_told, trend_table
     from study.wording import bullets, escape
@@ -39,6 +39,7 @@ def _():
         run_count,
         score_findings,
         scores_told,
+        tabled,
         trend_table,
     )
 
@@ -118,8 +119,8 @@ def _(FIGURES, axis, evidence, mo):
 
 
 @app.cell
-def _(evidence, mo, trend_table):
-    mo.md(
+def _(evidence, tabled, trend_table):
+    tabled(
         "## Rank correlations\n\n"
         "+1 is a task that puts encoders in the order of their losses; an interval that holds zero, or a Holm p of 0.05 "
         "and more, decides nothing, and the average is the last row.\n\n" + trend_table(evidence)
@@ -128,8 +129,8 @@ def _(evidence, mo, trend_table):
 
 
 @app.cell
-def _(evidence, law_table, mo):
-    mo.md(
+def _(evidence, law_table, tabled):
+    tabled(
         "## From the loss to the score\n\n"
         "Two steps lead from sizes to a loss and from the loss to a score: a law serves where its status is *converged* "
         "and it forecasts the largest encoders from the others.\n\n" + law_table(evidence)
@@ -138,8 +139,8 @@ def _(evidence, law_table, mo):
 
 
 @app.cell
-def _(evidence, mo, published_table):
-    mo.md(
+def _(evidence, published_table, tabled):
+    tabled(
         "## Beside BERT's miniatures\n\n"
         "Published scores are of other text, other vocabularies and another split, so that they say what a size can "
         "reach, not what is wrong here.\n\n"

@@ -29,7 +29,7 @@ def _():
     from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
     from study.fitting.reading import Source, Table, read_observations
     from study.law_findings import law_findings
-    from study.notebooks import gather_ended, opened, plain, prose, refusal
+    from study.notebooks import gather_ended, opened, plain, prose, refusal, tabled
     from study.plotting import (
         answer_by_convention,
         compute_optimal,
@@ -78,6 +78,7 @@ def _():
         read_observations,
         refusal,
         run_count,
+        tabled,
         with_reasons,
     )
 
@@ -331,8 +332,8 @@ def _(mo):
 
 
 @app.cell
-def _(found, law_by_count, mo):
-    mo.md(law_by_count(found) or "This law reads neither parameters nor FLOPs.")
+def _(found, law_by_count, tabled):
+    tabled(law_by_count(found) or "This law reads neither parameters nor FLOPs.")
     return
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,10 @@ from study.wording import escape
 
 if TYPE_CHECKING:
     from marimo import Html
+
+
+MOST_UNBROKEN = 40
+"""Letters of a cell of a table that are kept on one line."""
 
 
 def opened(results: Path, sweep: str, read: Callable[[SweepFolder], Evidence] = gather) -> Evidence:
@@ -71,6 +76,17 @@ def refusal(error: InputError, kind: Literal["warn", "danger"] = "warn") -> Html
     import marimo as mo
 
     return mo.callout(mo.md("\n\n".join(escape(problem) for problem in error.problems)), kind=kind)
+
+
+def tabled(text: str) -> Html:
+    """Markdown in whose tables no short cell breaks, as of a shape or an interval: they scroll sideways where they are wide."""
+    import marimo as mo
+
+    def roomy(cell: re.Match[str]) -> str:
+        style = "white-space: nowrap" if len(html.unescape(cell["text"])) <= MOST_UNBROKEN else "min-width: 16em"
+        return f'<td style="{style}">{cell["text"]}</td>'
+
+    return mo.Html(re.sub("<td>(?P<text>.*?)</td>", roomy, mo.md(text).text))
 
 
 def plain(text: str) -> Html:

@@ -224,6 +224,13 @@ def test_a_browser_shows_the_answer_the_curves_of_points_in_a_box_and_tables_as_
         assert "Scaling study" not in page.execute_script(WORDS), "nothing is shown without the token"
         page.get(address)
         until(lambda: "What the evidence does not decide" in page.execute_script(WORDS), 90)
+        page.set_window_size(700, 1200)
+        of_shapes = [cell for cell in page.execute_script(ELEMENTS, "td") if cell.get_attribute("innerText").startswith("L1-H")]
+        assert of_shapes
+        for cell in of_shapes:
+            letters = float(cell.value_of_css_property("font-size").removesuffix("px"))
+            assert cell.size["height"] < 3 * letters, "the name of a shape is broken"
+        page.set_window_size(1400, 1200)
         tabs = {tab.text: tab for tab in page.execute_script(ELEMENTS, "[role=tab]")}
         tabs["Explore"].click()
         until(lambda: "log x" in page.execute_script(WORDS), 60)

@@ -107,6 +107,7 @@ def test_a_browser_shows_the_question_of_the_sweep_or_why_its_folder_cannot_be_r
     assert "Depth or width?" not in shown, "the heading is the sweep's own question"
     for finding in ("Width lowers loss more", "No law is fitted", "Beside a bag of words", "width adds most", "Anything"):
         assert finding in shown
+    assert "int64" not in shown, "the table of cells is the answer's"
     assert "gone/sweep.yaml: does not exist" in exported(NOTEBOOK, tmp_path / "gone", tmp_path / "gone.html")
 
 
