@@ -166,7 +166,7 @@ def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(
     assert all(len(checkpoints_in(run.checkpoints)) == 1 for run in waiting if has_rows(run))
     made.study(*LAUNCH)
     assert numbers(made.folder) == numbers(finished[0].folder)
-    assert study("status", made.folder.path)[1].startswith("toy: 8 of 8 runs completed, nobody runs it now")
+    assert study("status", made.folder.path)[1].startswith("toy: 8 runs begun, 8 completed, nobody runs it now")
 
 
 def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path: Path) -> None:

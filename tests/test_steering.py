@@ -552,7 +552,7 @@ def test_the_commands_say_what_they_did(tmp_path: Path, study: Any) -> None:
     folder, results = sweep_at(place), sweep_at(place).path.parent
     code, out, _ = study("status", folder.path)
     assert code == 0
-    assert out.startswith("toy: 2 of 4 runs completed, nobody runs it now")
+    assert out.startswith("toy: 4 runs begun, 2 completed, nobody runs it now")
     assert "2 COMPLETED, 1 DIVERGED, 1 HUNG of about 4 planned." in out
     assert "Best so far: 2.0000 nats, L1-" in out
     code, out, _ = study("status", folder.path, "--json", "--watch")

@@ -127,7 +127,7 @@ def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) ->
     """One row a run, below its cell: where it is, and why fits leave it out where they do."""
     who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
     scored = ", being scored" if state.scored else ""
-    title = f"{state.name}: {state.count('COMPLETED')} of {len(state.own)} runs completed, {who}{scored}"
+    title = f"{state.name}: {plural(len(state.own), 'run')} begun, {state.count('COMPLETED')} completed, {who}{scored}"
     several_budgets = len({run.target_tokens for run in state.runs}) > 1
     rows = [
         (_cell_words(run, several_budgets), _status_cells(run), run.reason or silence(run.signs) or "")
