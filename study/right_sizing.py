@@ -118,7 +118,7 @@ class Question:
         space, quantities = self._space, self._quantities
         if not (goals := self._goals):
             raise InputError.at("--parameters", "nothing is asked for; give --parameters, --train-flops, --memory or --latency")
-        amounts = ", ".join(f"{goal.text(goal.amount)} of {goal.words}" for goal in goals)
+        amounts = " and ".join(f"{goal.text(goal.amount)} {goal.words}" for goal in goals)
         budgets = self.under or len(goals) > 1
         if budgets:
             shapes = under(space, goals)

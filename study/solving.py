@@ -89,8 +89,9 @@ class Goal:
 
     @property
     def words(self) -> str:
-        """The quantity in words, its unit left to `text`."""
-        return self.quantity.removesuffix("_bytes").removesuffix("_seconds").replace("_", " ")
+        """The quantity behind an amount: of memory, whose unit `text` has, or a count by the name of its convention."""
+        plain = self.quantity.removesuffix("_bytes").removesuffix("_seconds")
+        return f"of {plain}" if plain != self.quantity else self.quantity.replace("_per_token", " a token")
 
     def off(self, architecture: Architecture) -> float:
         """How far a shape is from the amount, as a share of it: 0.02 is 2% above."""
@@ -148,7 +149,7 @@ def on_contour(space: Space, goal: Goal, tolerance: float) -> list[Architecture]
     shapes = list(space)
     if found := [shape for shape in shapes if abs(goal.off(shape)) <= tolerance]:
         return found
-    asked = f"no shape has {goal.text(goal.amount)} of {goal.words} within {100 * tolerance:g}% ({space})"
+    asked = f"no shape has {goal.text(goal.amount)} {goal.words} within {100 * tolerance:g}% ({space})"
     nearest = min(shapes, key=lambda shape: abs(goal.off(shape)))
     reached = f"the nearest, {nearest.shape_name}, has {goal.text(goal.count(nearest))} ({goal.off(nearest):+.2%})"
     remedy = "allow it with --tolerance, or more shapes with --depth, --width or a smaller --width-multiple or --head-width"
@@ -172,7 +173,7 @@ def under(space: Space, goals: Sequence[Goal]) -> list[Architecture]:
         least = min(shapes, key=goal.count)
         if goal.count(least) > goal.amount:
             needed = f"the smallest, {least.shape_name}, has {goal.text(goal.count(least))}"
-            message = f"no shape stays under {goal.text(goal.amount)} of {goal.words} ({space}); {needed}"
+            message = f"no shape stays under {goal.text(goal.amount)} {goal.words} ({space}); {needed}"
             problems.append(Problem(goal.place, message))
     together = Problem(", ".join(goal.place for goal in goals), f"no shape stays under all of them at once ({space})")
     raise InputError(problems or [together])

@@ -46,6 +46,18 @@ def reachable(otherwise: str, **question: Any) -> tuple[Architecture, ...]:
     return ()
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"parameters": "10M"}, "all shapes within 2% of 10M parameters_non_embedding ("),
+        ({"parameters": "10M", "convention": "parameters_encoder"}, "all shapes within 2% of 10M parameters_encoder ("),
+        ({"memory": "200MB", "train_flops": "60M"}, "under 60M train_flops a token and 200 MB of memory ("),
+    ],
+)
+def test_amounts_are_told_with_the_names_of_their_conventions(asked: dict[str, Any], told: str) -> None:
+    assert told in Question(**asked).answer().question
+
+
 CONVENTIONS = st.sampled_from(["parameters", "parameters_encoder", "parameters_non_embedding"])
 
 
