@@ -88,11 +88,11 @@ def seed_scatter(pool: Pool, cells: Mapping[str, NDArray[np.float64]]) -> SeedSc
     otherwise each of two seeds or more has its own s²ᵢ. Without the test a few cells that scatter widely make the intervals of
     all others wide and their own narrow. Of eight equal cells, one of which or all in steps scatter up to ten times as
     widely as others, two are told apart at 5% in 4% to 8% of draws of three seeds (pooled: 8% to 22%), and in 5% to 17% of two
-    seeds, which say little of a deviation (pooled: 10% to 25%). Each budget may mislead the test: of six cells at each of three, one
-    of which scatters three or ten times as widely as others, two are told apart in 8% to 14% of draws of three seeds and in 7% to
-    26% of two. Each cell's own variance would do so in 2% to 4% of three seeds, and leave half of the verdicts on cells
-    that do scatter alike, 87% to 46% of pairs six deviations apart. Cells of a budget of nothing are known not to scatter:
-    their weights are those of a trained run, and every seed gives the same loss.
+    seeds, which say little of a deviation (pooled: 10% to 25%). Each budget may mislead the test: of six cells at each of
+    three, one of which scatters three or ten times as widely as others, two are told apart in 8% to 14% of draws of three seeds
+    and in 7% to 26% of two. Each cell's own variance would do so in 2% to 4% of three seeds, and leave half of the verdicts on
+    cells that do scatter alike, 87% to 46% of pairs six deviations apart. Cells of a budget of nothing are known not to
+    scatter: their weights are those of a trained run, and every seed gives the same loss.
 
     Source: Bartlett 1937, Properties of sufficiency and statistical tests, Proc. R. Soc. Lond. A 160, 268-282.
     """
