@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from study.errors import InputError
 from study.fitting import compute_multiverse, reading, shape_multiverse
@@ -260,6 +261,7 @@ def test_a_slope_without_the_seeds_that_chose_is_that_of_the_other_seeds_alone(
             add_run(folder, run_config(depth, width, rate, seed=1))
         for seed in (2, 3, 4):
             add_run(others, run_config(depth, width, 4e-3, seed))
+    folder.sweep_file.write_text(yaml.safe_dump(SWEEP | {"seeds": 5}))
     folder.write_ledger()
     others.write_ledger()
     without, alone = (
