@@ -264,7 +264,9 @@ def test_a_step_that_was_logged_twice_is_one_point_of_a_curve(made: SweepFolder)
     assert one["loss_nats"].iloc[-1] == 2.5
     assert one["train_flops"].iloc[-1] == pytest.approx(made.run(points["run"].iloc[0]).record().train_flops)  # type: ignore[union-attr]
     assert curves["run"].nunique() == 2
-    assert curves["run"].iloc[0].startswith("L1-H128-A2-F512 lr=2e-3 seed=0 (")
+    cut = curves["run"].str[:8].unique().tolist()
+    assert cut == [f"{run[:6]} L" for run in points["run"]], "the legend cuts long names, whose beginnings tell them apart"
+    assert curves["run"].iloc[0].endswith(" L1-H128-A2-F512 lr=2e-3 seed=0")
     assert len(run_curves.frame(points, {"made": made}, "train/loss")[0]) > len(curves)
     long = "".join(json.dumps(last | {"trainer/tokens": n}) + "\n" for n in range(1, 5000))
     file.write_text(long)
@@ -274,6 +276,7 @@ def test_a_step_that_was_logged_twice_is_one_point_of_a_curve(made: SweepFolder)
     drawn = run_curves.draw(curves, "train_flops").to_dict()
     assert drawn["encoding"]["x"]["field"] == "train_flops"
     assert "FLOPs" in drawn["encoding"]["x"]["title"]
+    assert drawn["encoding"]["color"]["sort"] is None, "names that begin with ids stand as the runs do"
     assert drawn["encoding"]["color"]["legend"]["orient"] == "bottom", "names of runs are long, and leave no room beside them"
     assert drawn["encoding"]["x"]["axis"]["labelSeparation"] > 0, "labels do not touch"
 

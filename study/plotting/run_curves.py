@@ -56,11 +56,14 @@ def _curve(run: Mapping[Hashable, Any], folder: SweepFolder, loss: str) -> pd.Da
     curve = pd.DataFrame(rows, columns=[*AXES, "loss_nats"]).drop_duplicates("tokens", keep="last")
     kept = np.unique(np.linspace(0, len(curve) - 1, min(len(curve), MOST_POINTS)).round().astype(int))
     words = run_words(run["shape"], run.get("setting", ""), run["learning rate"], run["seed"])
-    return curve.iloc[kept].assign(run=f"{words} ({run['run'][:6]})")
+    return curve.iloc[kept].assign(run=f"{run['run'][:6]} {words}")
 
 
 def draw(data: pd.DataFrame, x: str = "tokens", loss: str = "val/loss") -> alt.Chart:
-    """A line a run over tokens or FLOPs; a click on the legend leaves one alone."""
+    """A line a run over tokens or FLOPs; a click on the legend leaves one alone.
+
+    The legend cuts the end of long names, which begin with what no other run has, and has them in the order of the data.
+    """
     chosen = alt.selection_point(fields=["run"], bind="legend")
     few = len(data) < 2 * MOST_POINTS
     legend = alt.Legend(orient="bottom", columns=1, labelLimit=420, symbolLimit=0)
@@ -71,7 +74,7 @@ def draw(data: pd.DataFrame, x: str = "tokens", loss: str = "val/loss") -> alt.C
         .encode(
             x=alt.X(f"{x}:Q", title=AXES[x], scale=alt.Scale(type="log", nice=False, padding=20), axis=axis),
             y=alt.Y("loss_nats:Q", title=LOSSES[loss], scale=alt.Scale(zero=False)),
-            color=alt.Color("run:N", title="run", legend=legend, scale=alt.Scale(scheme="tableau20")),
+            color=alt.Color("run:N", title="run", sort=None, legend=legend, scale=alt.Scale(scheme="tableau20")),
             opacity=alt.condition(chosen, alt.value(1.0), alt.value(0.15)),
             tooltip=["run", alt.Tooltip("tokens:Q", format=",d"), alt.Tooltip("loss_nats:Q", format=".4f")],
         )
