@@ -31,7 +31,7 @@ from study.plotting import (
 )
 from study.plotting.lines import line_styles, lines
 from study.plotting.loss_by_size import LossBySize
-from study.plotting.style import COUNTS, LOSS, SIDE_BY_SIDE, panels, save_in, theme
+from study.plotting.style import COUNTS, LOSS, SIDE_BY_SIDE, panels, save_in, theme, title_above
 from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")
@@ -239,6 +239,20 @@ def test_long_titles_of_panels_keep_to_their_panel() -> None:
     FigureCanvasAgg(figure).draw()  # type: ignore[no-untyped-call]
     left, right = (panel.title.get_window_extent() for panel in figure.axes)
     assert 0 < left.x0 < left.x1 < right.x0 < right.x1 < figure.bbox.width
+
+
+def test_no_word_of_a_title_or_an_axis_stands_alone() -> None:
+    named = "average (mean of 4 tasks, 0 chance, 1 perfect, of the encoders that met all of the tasks so named)"
+    _, (panel,) = panels([named], "x", "y")
+    assert panel.get_title().count("\n") == 1
+    axis = f"{COUNTS['parameters']}; near ones side by side"
+    _, axes = panels(["a", "b"], axis, "y")
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    title_above(figure, f"Downstream score against {COUNTS['parameters']}; bars: 95% over examples, and seeds")
+    assert figure.get_suptitle().count("\n") == 1
+    for text in (panel.get_title(), axes[0].get_xlabel(), figure.get_suptitle()):
+        lengths = [len(line) for line in text.splitlines()]
+        assert min(lengths) > 0.6 * max(lengths), text
 
 
 def test_the_legend_of_rates_lists_only_what_there_is(evidence: Evidence) -> None:

@@ -18,7 +18,7 @@ from study.fitting.estimation import Settings
 from study.fitting.evidence import gather
 from study.fitting.frontiers import Best, Frontier
 from study.fitting.law_files import read_options
-from study.fitting.law_fits import LawFit, fit_table
+from study.fitting.law_fits import LawFit, fit_ledger, fit_table
 from study.fitting.observations import Observations
 from study.fitting.reading import Source, Table
 from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
@@ -54,6 +54,16 @@ def test_law_fit_shows_every_row_at_every_variable(found: LawFit) -> None:
     assert not without["forecast"].any()
     np.testing.assert_allclose(np.log(one["law"] / one["measured"]), one["residual"], rtol=1e-9, atol=1e-12)
     assert ((one["low"] <= one["law"]) & (one["law"] <= one["high"])).all()
+
+
+def test_axes_name_the_columns_of_a_ledger_that_a_law_reads_and_predicts(tmp_path: Path) -> None:
+    shapes = tuple((1, width) for width in (48, 64, 92, 128, 184))
+    folder = depth_or_width(tmp_path / "s", shapes=shapes, budgets=(1e6, 2e6, 4e6), seeds=1)
+    folder.write_ledger()
+    law = fit_ledger(Table(folder.path), "chinchilla", "parameters_non_embedding", "train_flops")
+    data = law_fit.frame(law)
+    assert set(data["axis"]) == {"parameters (parameters_non_embedding)", "tokens", "budget (train_flops)"}
+    assert set(data["predicts"]) == set(forecast_against_truth.frame(law)["predicts"]) == {"loss (loss_nats)"}
 
 
 def test_wide_intervals_are_cut_and_do_not_scale_the_axis(found: LawFit) -> None:

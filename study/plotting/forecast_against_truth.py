@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from study.fitting.forecasting import Forecast
 from study.fitting.law_fits import LawFit
+from study.plotting.law_fit import axis_of
 from study.plotting.style import MANY, panels, theme, title_above
 from study.wording import status_words
 
@@ -28,7 +29,7 @@ def frame(found: LawFit) -> pd.DataFrame:
             "low": told.low,
             "high": told.high,
             "interval": np.where(np.isnan(told.low), NO_INTERVAL, np.where(told.covered, COVERS, MISSES)),
-            "predicts": found.fit.law.predicts,
+            "predicts": axis_of(found.fit.law.predicts, found.fit.observations.roles),
             "law": found.name,
             "told": f"{status_words(told.status)}; mean |error| {told.mean_error}, n = {len(told.labels)}",
         }

@@ -42,7 +42,7 @@ def frame(found: LawFit) -> pd.DataFrame:
                 "high": told.high,
                 "residual": found.fit.residual(told.predicted, points.response),
                 "forecast": np.isin(points.labels, forecast),
-                "predicts": found.fit.law.predicts,
+                "predicts": axis_of(found.fit.law.predicts, roles),
                 "space": found.fit.settings.space,
                 "title": title,
             }
@@ -53,10 +53,15 @@ def frame(found: LawFit) -> pd.DataFrame:
 
 def _axis(name: str, roles: Mapping[str, str], variables: Sequence[str]) -> str:
     """A variable with the column or expression that it was read from; the budget says what orders the runs."""
-    column = roles.get("budget" if name == BUDGET else name)
-    if name == BUDGET and column is None:
-        column = roles.get("flops", budget_name(variables))
-    return name if column in (None, name) else f"{name} ({column})"
+    if name == BUDGET and BUDGET not in roles:
+        return f"{name} ({roles.get('flops', budget_name(variables))})"
+    return axis_of(name, roles)
+
+
+def axis_of(name: str, roles: Mapping[str, str]) -> str:
+    """What a law reads or predicts, with the column or expression that it was read from where this is called otherwise."""
+    column = roles.get(name, name)
+    return name if column == name else f"{name} ({column})"
 
 
 def draw(data: pd.DataFrame) -> Figure:

@@ -97,9 +97,9 @@ def panels(
     axes = axes[: len(titles)]
     for panel, title in zip(axes, titles, strict=True):
         room = int(11 * figure.get_figwidth() / columns)
-        panel.set_title("\n".join(textwrap.fill(line, room) for line in title.splitlines()), fontsize=11)
+        panel.set_title("\n".join(_in_lines(line, room) for line in title.splitlines()), fontsize=11)
     for lowest in axes[-columns:]:
-        lowest.set_xlabel(textwrap.fill(x, int(10 * figure.get_figwidth() / columns)))
+        lowest.set_xlabel(_in_lines(x, int(10 * figure.get_figwidth() / columns)))
         lowest.xaxis.set_tick_params(labelbottom=True)
     if rows == 1:
         axes[0].set_ylabel(y)
@@ -202,7 +202,16 @@ def title_above(figure: Figure, title: str) -> None:
     length = len(title)
     while not _fits(figure, text) and length > 20:
         length -= 2
-        text.set_text(textwrap.fill(title, length, break_long_words=False))
+        text.set_text(_in_lines(title, length))
+
+
+def _in_lines(text: str, room: int) -> str:
+    """Text in as few lines as so many letters leave room for, each about as long, so that no word stands alone."""
+    fewest = textwrap.wrap(text, room)
+    lengths = range(1 + len(text) // max(1, len(fewest)), room)
+    tried = (textwrap.wrap(text, length, break_long_words=False) for length in lengths)
+    even = (lines for lines in tried if len(lines) == len(fewest) and max(map(len, lines)) <= room)
+    return "\n".join(next(even, fewest))
 
 
 def _fits(figure: Figure, drawn: Artist) -> bool:
