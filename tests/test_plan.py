@@ -360,7 +360,7 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     first = cells(spec)[0]
     losses = dict(zip([run.key for run in first.trials()], (5.0, 4.0, 5.0), strict=True))
     tried = [ended(run, loss_nats=losses[run.key]) for run in first.trials()]
-    some = bill(Plan(spec), [CORE] * 2, tried[:2])
+    some = bill(Plan(spec, tried[:2]), [CORE] * 2)
     assert ([row.runs_left for row in some.rows], some.runs) == ([2, 4], 8)
     assert some.train_flops_left == pytest.approx(2 * some.rows[0].train_flops + 4 * some.rows[1].train_flops)
     assert some.expected_seconds_left == pytest.approx(
@@ -370,17 +370,17 @@ def test_a_bill_says_what_is_left_of_a_sweep() -> None:
     assert some.to_dict()["runs_left"] == 6
     best = [first.variant({"recipe.learning_rate": first.trials()[1].recipe.learning_rate}, seed=1)]
     done_with = [*tried, *map(ended, best)]
-    assert [row.runs_left for row in bill(Plan(spec), [CORE], done_with).rows] == [0, 4]
+    assert [row.runs_left for row in bill(Plan(spec, done_with), [CORE]).rows] == [0, 4]
     stale = [old.model_copy(update={"run_id": "0" * 16}) for old in done_with]
-    assert bill(Plan(spec), [CORE], stale).runs_left == 8, "of the text or the numerics of another day"
+    assert bill(Plan(spec, stale), [CORE]).runs_left == 8, "of the text or the numerics of another day"
     pruned = [old.model_copy(update={"state": "PRUNED"}) for old in done_with]
-    assert bill(Plan(spec), [CORE], pruned).runs_left == 8, "stopped early by a search"
+    assert bill(Plan(spec, pruned), [CORE]).runs_left == 8, "stopped early by a search"
     otherwise = [old.model_copy(update={"loss_nats": 9 - (old.loss_nats or 0)}) for old in tried]
-    assert bill(Plan(spec), [CORE], done_with, others=otherwise, text="data").rows[0].runs_left == 0, (
+    assert bill(Plan(spec, done_with), [CORE], others=otherwise, text="data").rows[0].runs_left == 0, (
         "its own records come first"
     )
     untuned = sweep(seeds=2, budgets={"steps": [100]})
-    done = bill(Plan(untuned), [CORE], [ended(run) for cell in cells(untuned) for run in cell.trials()])
+    done = bill(Plan(untuned, [ended(run) for cell in cells(untuned) for run in cell.trials()]), [CORE])
     assert (done.runs_left, done.expected_seconds_left) == (0, 0)
     assert "Nothing of it is left to do" in bill_summary(done)
     assert "left" not in bill_summary(bill(Plan(untuned), [CORE]))
@@ -406,7 +406,7 @@ def test_a_bill_is_timed_by_earlier_runs_on_the_same_kind_of_device() -> None:
     spec = sweep()
     one, two = (cell.config for cell in cells(spec))
     records = [timed(one, 1e6), timed(one, 2e6), timed(one, 9e6), timed(one, 1e12, device="NVIDIA H200"), record(two)]
-    paid = bill(Plan(spec), [CORE], records)
+    paid = bill(Plan(spec, records), [CORE])
     assert paid.expected_seconds == pytest.approx(sum(run.tokens * flops_that_run(run) for run in (one, two)) / 2e6)
     assert paid.basis == "2e+06 FLOP/s a slot, by 3 earlier runs of this sweep"
 
@@ -422,12 +422,12 @@ def test_a_model_is_billed_by_its_own_runs_and_another_by_what_a_step_costs_besi
     def seconds(config: RunConfig) -> float:
         return 0.01 + flops_that_run(config) * config.recipe.batch_tokens / 1e9
 
-    paid = bill(Plan(spec), [CORE], [after(small, seconds(small)), after(large, seconds(large))])
+    paid = bill(Plan(spec, [after(small, seconds(small)), after(large, seconds(large))]), [CORE])
     assert [row.expected_seconds for row in paid.rows] == pytest.approx(
         [run.steps * seconds(run) for run in (small, middle, large)]
     )
     assert paid.basis == "1e+09 FLOP/s a slot and 10 ms a step, by 2 earlier runs of this sweep"
-    slow = bill(Plan(spec), [CORE], [after(small, seconds(small)), after(large, seconds(large)), after(middle, 7.0)])
+    slow = bill(Plan(spec, [after(small, seconds(small)), after(large, seconds(large)), after(middle, 7.0)]), [CORE])
     assert slow.rows[1].expected_seconds == pytest.approx(7.0 * middle.steps)
 
 
@@ -436,7 +436,7 @@ def test_building_kernels_is_billed_once_a_run_and_not_every_step() -> None:
     (small, large) = (cell.config for cell in cells(spec))
     seconds = 20 + (small.steps - 1) * 0.01
     earlier = record(small, environment=environment().model_dump(), start_seconds=20.0, wall_seconds=seconds)
-    paid = bill(Plan(spec), [CORE], [earlier])
+    paid = bill(Plan(spec, [earlier]), [CORE])
     assert paid.rows[0].expected_seconds == pytest.approx(20 + small.steps * 0.01)
     per_flop = 0.01 / (flops_that_run(small) * small.recipe.batch_tokens)
     flops = flops_that_run(large) * large.tokens
@@ -454,14 +454,14 @@ def test_a_bill_knows_what_other_sweeps_of_the_folder_have_trained() -> None:
     assert paid.rows[0].expected_seconds == pytest.approx(30.0)
     assert "by 2 earlier runs of other sweeps here" in paid.basis
     own = timed(second.config, 1e6)
-    assert bill(Plan(spec), [CORE], [own], others=others).basis == "1e+06 FLOP/s a slot, by 1 earlier run of this sweep"
+    assert bill(Plan(spec, [own]), [CORE], others=others).basis == "1e+06 FLOP/s a slot, by 1 earlier run of this sweep"
 
 
 def test_a_branch_times_a_bill_by_what_it_trained_itself() -> None:
     config = cells(sweep())[0].config
     whole = timed(config, 8e6)
     branch = whole.model_copy(update={"spent_tokens": config.tokens // 4})
-    assert bill(Plan(sweep()), [CORE], [branch]).basis == "2e+06 FLOP/s a slot, by 1 earlier run of this sweep"
+    assert bill(Plan(sweep(), [branch]), [CORE]).basis == "2e+06 FLOP/s a slot, by 1 earlier run of this sweep"
 
 
 def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
@@ -477,7 +477,7 @@ def test_runs_that_shared_a_gpu_do_not_time_those_that_have_one_alone() -> None:
         Slot("cuda", (0,), 1, sharing=2): f"4e+12 FLOP/s a slot, {scaled} (now 2 runs to one)",
         Slot("cuda", (0, 1, 2, 3), 1): f"3.2e+13 FLOP/s a slot, {scaled} (now 4 devices to a run)",
     }
-    assert {slot: bill(Plan(spec), [slot], [alone, shared, parallel]).basis for slot in by_slot} == by_slot
+    assert {slot: bill(Plan(spec, [alone, shared, parallel]), [slot]).basis for slot in by_slot} == by_slot
 
 
 def test_a_bill_says_which_runs_it_does_not_count() -> None:
@@ -519,25 +519,25 @@ def test_runs_with_other_threads_time_a_cpu_by_the_thread() -> None:
         Slot("cpu", (0, 1), 2): f"1.4e+11 FLOP/s a slot, {scaled} (now 2 devices of 2 threads to a run)",
         Slot("cpu", (0,), 1, sharing=4): f"8.6e+09 FLOP/s a slot, {scaled} (now 4 runs to one)",
     }
-    assert {slot: bill(Plan(spec), [slot], [one, many]).basis for slot in by_slot} == by_slot
+    assert {slot: bill(Plan(spec, [one, many]), [slot]).basis for slot in by_slot} == by_slot
     assert (
         bill(Plan(spec), [Slot("cpu", (0,), 8)]).basis == "3.2e+11 FLOP/s a slot and 5 ms a step, assumed: no earlier run here"
     )
     gpu = timed(config, 8e12, device="H200", threads=4)
-    assert "by 1 earlier run" in bill(Plan(spec), [Slot("cuda", (0,), 2)], [gpu]).basis
+    assert "by 1 earlier run" in bill(Plan(spec, [gpu]), [Slot("cuda", (0,), 2)]).basis
 
 
 def test_runs_in_the_precision_that_comes_time_a_bill_before_others_and_others_are_told() -> None:
     spec = sweep()
     config = cells(spec)[0].config
     fp32, bf16 = timed(config, 1e10, threads=4), timed(config, 9e10, precision="bf16")
-    basis = [bill(Plan(spec), [CORE], records, "fp32").basis for records in ([fp32, bf16], [bf16])]
+    basis = [bill(Plan(spec, records), [CORE], "fp32").basis for records in ([fp32, bf16], [bf16])]
     scaled = "scaled from 1 earlier run of this sweep that had another share of a device (now 1 thread to a run)"
     assert basis == [
         f"2.5e+09 FLOP/s a slot, {scaled}",
         "9e+10 FLOP/s a slot, by 1 earlier run of this sweep, in bf16 for want of any in fp32",
     ]
-    assert bill(Plan(spec), [Slot("cpu", (0,), 2)], [fp32], "bf16").basis == (
+    assert bill(Plan(spec, [fp32]), [Slot("cpu", (0,), 2)], "bf16").basis == (
         f"5e+09 FLOP/s a slot, {scaled.replace('1 thread', '2 threads')}, in fp32 for want of any in bf16"
     )
 
@@ -587,7 +587,7 @@ def test_a_search_is_billed_by_its_largest_run() -> None:
     paid = bill(Plan(spec), [CORE])
     assert [(row.shape, row.runs, row.runs_left) for row in paid.rows] == [("L4-H32-A2-F128", 7, 7)]
     outside = searched_config(spec, {"architecture.depth": 6, "architecture.width": 16})
-    assert bill(Plan(spec), [CORE], [ended(search_example(spec)), ended(outside)]).runs_left == 6
+    assert bill(Plan(spec, [ended(search_example(spec)), ended(outside)]), [CORE]).runs_left == 6
 
 
 def test_a_search_that_has_tried_its_space_has_nothing_left(tmp_path: Path) -> None:
@@ -601,7 +601,7 @@ def test_a_search_that_has_tried_its_space_has_nothing_left(tmp_path: Path) -> N
     tried = [
         searched_config(spec, {"architecture.depth": depth, "recipe.dropout": drop}) for depth in (1, 2) for drop in (0.0, 0.1)
     ]
-    assert bill(Plan(spec), [CORE], [ended(run) for run in tried]).runs_left == 0
+    assert bill(Plan(spec, [ended(run) for run in tried]), [CORE]).runs_left == 0
     endless = sweep(
         shapes=None, base=base, search={"trials": 6, "space": choices | {"recipe.dropout": {"low": 0.0, "high": 0.1}}}
     )
@@ -652,7 +652,7 @@ def test_a_search_that_tried_more_than_its_file_now_asks_for_has_nothing_left() 
     base = {"architecture": {"width": 16, "heads": 2, "ffn": 32}}
     spec = sweep(shapes=None, base=base, search={"trials": 2, "space": space})
     tried = [searched_config(spec, {"architecture.depth": depth}) for depth in (1, 2, 3, 4)]
-    paid = bill(Plan(spec), [CORE], [record(c, run_id=c.fingerprint("data")) for c in tried])
+    paid = bill(Plan(spec, [record(c, run_id=c.fingerprint("data")) for c in tried]), [CORE])
     assert (paid.runs_left, paid.train_flops_left) == (0, 0)
 
 
@@ -660,7 +660,7 @@ def test_steps_that_take_less_time_for_more_flops_are_timed_without_an_overhead(
     """A line through them would let large steps take no time at all, or less."""
     spec = sweep(shapes={"grid": {"depth": [1, 8, 64, 128]}})
     shallow, between, deep, deepest = (cell.config for cell in cells(spec))
-    expected = bill(Plan(spec), [CORE], [timed(shallow, 1e6), timed(between, 3e7), timed(deep, 1e9)])
+    expected = bill(Plan(spec, [timed(shallow, 1e6), timed(between, 3e7), timed(deep, 1e9)]), [CORE])
     assert expected.basis.startswith("3e+07 FLOP/s a slot,")
     assert expected.rows[-1].expected_seconds == pytest.approx(deepest.tokens * flops_that_run(deepest) / 3e7)
 
@@ -669,7 +669,7 @@ def test_steps_that_take_longer_than_their_flops_tell_are_timed_without_an_overh
     """A line through them would cross zero before it comes to small steps."""
     spec = sweep(shapes={"grid": {"depth": [8, 64, 128]}})
     shallow, deep = (cell.config for cell in cells(spec)[:2])
-    assert bill(Plan(spec), [CORE], [timed(shallow, 4e9), timed(deep, 2e9)]).basis.startswith("3e+09 FLOP/s a slot, by")
+    assert bill(Plan(spec, [timed(shallow, 4e9), timed(deep, 2e9)]), [CORE]).basis.startswith("3e+09 FLOP/s a slot, by")
 
 
 @pytest.mark.parametrize(("times", "told"), [(0.9, "e+09 FLOP/s a slot, by"), (1.1, "1e+10 FLOP/s a slot and 1 ms a step, by")])
@@ -696,14 +696,14 @@ def test_runs_without_steps_or_a_time_or_a_machine_time_nothing() -> None:
         record(c, environment=machine, wall_seconds=0.0),
         record(c, environment=None, wall_seconds=9.0),
     ]
-    assert bill(Plan(sweep()), [CORE], useless).basis.endswith("assumed: no earlier run here")
+    assert bill(Plan(sweep(), useless), [CORE]).basis.endswith("assumed: no earlier run here")
 
 
 def test_a_bill_does_not_time_runs_by_those_of_another_dropout() -> None:
     spec = sweep(shapes={"grid": {"depth": [1]}}, vary={"recipe.dropout": [0.0, 0.1]})
     plain, dropped = (cell.config for cell in cells(spec))
     timings = [record(c, environment=environment().model_dump(), wall_seconds=s) for c, s in ((plain, 10.0), (dropped, 30.0))]
-    assert [row.expected_seconds for row in bill(Plan(spec), [CORE], timings).rows] == pytest.approx([10.0, 30.0])
+    assert [row.expected_seconds for row in bill(Plan(spec, timings), [CORE]).rows] == pytest.approx([10.0, 30.0])
 
 
 def test_a_run_that_failed_at_its_first_step_has_spent_all_of_nothing() -> None:

@@ -65,7 +65,7 @@ def test_a_restart_and_a_bill_look_at_each_search_once_however_many_cells_are_in
     monkeypatch.setattr(Cell, "tuning", counted)
     assert CellProposer(planned).wanted(records, (), 1) == []
     assert looked == {cell.config.architecture.shape_name: 1 for cell in planned}
-    assert bill(Plan(CHAIN), [Slot("cpu", (0,), threads=1)], records.values()).runs_left == 0
+    assert bill(Plan(CHAIN, [*records.values()]), [Slot("cpu", (0,), threads=1)]).runs_left == 0
     assert looked == {cell.config.architecture.shape_name: 2 for cell in planned}
 
 

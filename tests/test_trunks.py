@@ -285,7 +285,7 @@ def test_one_trunk_costs_little_more_than_the_largest_budget_and_its_records_say
     table = shared.write_ledger()
     assert table["spent_tokens"].sum() == spent
     assert set(table["trunk"].dropna()) == {ended.run_id for ended in records if ended.steps == 80}
-    paid = bill(Plan(spec), [Slot("cpu", (0,), threads=1)], records)
+    paid = bill(Plan(spec, records), [Slot("cpu", (0,), threads=1)])
     assert paid.spent_tokens == spent
     assert paid.tokens == 140 * 256
     assert paid.sharing is not None

@@ -126,19 +126,18 @@ class Bill:
 def bill(
     plan: Plan,
     slots: Sequence[Slot],
-    records: Iterable[RunRecord] = (),
     precision: Precision | None = None,
     others: Iterable[RunRecord] = (),
     text: str | None = None,
 ) -> Bill:
-    """The bill of a sweep on these slots, which are alike, timed by its earlier `records`, or else by those of `others`.
+    """The bill of a sweep on these slots, which are alike, timed by its records, or else by those of `others`.
 
     Runs that have a record are not left to do, those of `others` where they are of the same `text`, a data fingerprint; a
     search takes over none. `precision` is the one that the runs will be in, None where that is not known.
 
     Raises InputError with every problem of every run of its cells; the space of a search is for `Plan.check`.
     """
-    spec, own, others = plan.spec, list(records), list(others)
+    spec, own, others = plan.spec, plan.records, list(others)
     times = step_times(slots[0], own, others, precision)
     if spec.search is not None:
         (example,) = plan.first_runs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -15,10 +15,13 @@ from study.records import RunRecord
 from study.schema import deep_merge, set_path
 from study.sweeping.spec import SweepSpec
 from study.sweeping.tuning import Line, sought, start_near
-from study.tuned_values import rank
+from study.tuned_values import rank, standing
 
 Trial = tuple[RunConfig, ...]
 """The runs of one combination of tuned values: one a trial seed."""
+
+Values = tuple[float | None, ...]
+"""A combination of tuned values; None where a run that an earlier launch trained does without the knob."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,13 @@ class Tuning:
 class Cell:
     """The runs of one architecture and budget: learning rates tuned at a third of the seeds, the best repeated at the others.
 
+    `tried` are the combinations of tuned values that the cell has runs of, those of other launches' ranges among them.
     `neighbour` is the nearest cheaper cell, whose best value is where the search of this one begins.
     """
 
     config: RunConfig
     spec: SweepSpec
+    tried: tuple[Values, ...] = field(default=(), repr=False, compare=False)
     neighbour: Cell | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -50,7 +55,7 @@ class Cell:
         """What the cell shares with those that differ in their budget alone."""
         return family_of(self.config, self.spec.tune)
 
-    def variant(self, tuned: Mapping[str, float], seed: int) -> RunConfig:
+    def variant(self, tuned: Mapping[str, float | None], seed: int) -> RunConfig:
         """The run of this cell with these knobs and this seed."""
         changes: dict[str, Any] = {"seed": seed}
         for path, value in tuned.items():
@@ -72,7 +77,8 @@ class Cell:
         if not tuning.over or tuning.best is None:
             return tuning.missing
         knobs = tuning.best[0].values_of(self.spec.tune)
-        return _without_record((self.variant(knobs, seed) for seed in self.spec.repeat_seeds), records)
+        repeats = (self.variant(knobs, seed) for seed in self.spec.repeat_seeds)
+        return _without_record((*tuning.best, *repeats), records)
 
     def tuned(self, records: Mapping[str, RunRecord]) -> bool:
         """Whether the cell's search is over, so that all the runs it will ever want are known."""
@@ -81,7 +87,8 @@ class Cell:
     def tuning(self, records: Mapping[str, RunRecord], before: Tuning | None = None) -> Tuning:
         """Where the search is: brackets around the neighbour's best for one knob, all combinations for several.
 
-        Where nothing is tuned it is over, and every seed is wanted. `before` is where the neighbour's is, for who has looked.
+        Where nothing is tuned it is over, and every seed is wanted. The best is that of all that were tried, also by an earlier
+        launch at values that this one would not try. `before` is where the neighbour's is, for who has looked.
         """
         if not self.spec.tune:
             return Tuning(_without_record(self.trials(), records), None, over=True)
@@ -96,10 +103,10 @@ class Cell:
         values, trials = zip(*self._line, strict=True)
         line = Line(values, start_near([value for value in values[1:-1] if value is not None], around))
         ended = (place for place, trial in enumerate(trials) if trial and not _without_record(trial, records))
-        search = sought(line, tuple((place, _loss(trials[place], records)) for place in ended))
-        missing = [run for place in search.missing for run in _without_record(trials[place], records)]
-        best = None if search.best is None else trials[search.best]
-        return Tuning(missing, best, not missing, line.values[line.start if search.best is None else search.best])
+        asked = sought(line, tuple((place, _loss(trials[place], records)) for place in ended))
+        missing = [run for place in asked for run in _without_record(trials[place], records)]
+        best = self._best(records)
+        return Tuning(missing, best, not missing, line.values[line.start] if best is None else self._values_at(best)[0])
 
     @cached_property
     def _line(self) -> list[tuple[float | None, Trial]]:
@@ -109,21 +116,17 @@ class Cell:
         return [(value if trial else None, trial) for value, trial in trials]
 
     def _grid(self, records: Mapping[str, RunRecord]) -> Tuning:
-        """All combinations, then those on either side of the best, knob by knob, until they have all been tried.
-
-        The best is that of all that were tried, also of what a search at fewer seeds went to and this one would not.
-        """
-        best = _best([trial for trial in self._reach.values() if not _without_record(trial, records)], records)
-        missing = _without_record(self.trials(), records)
+        """All combinations, then those on either side of the best, knob by knob, until they have all been tried."""
+        missing, best = _without_record(self.trials(), records), self._best(records)
         if not missing and best is not None:
             missing = [run for trial in self._beside(best) for run in _without_record(trial, records)]
         return Tuning(missing, best, over=not missing)
 
     @cached_property
-    def _reach(self) -> dict[tuple[float, ...], Trial]:
-        """Every combination of the tuned values and one beyond each end; those that no run can have are left out."""
-        found = {}
-        for values in product(*(tuned.line() for tuned in self.spec.tune.values())):
+    def _reach(self) -> dict[Values, Trial]:
+        """Every combination of the tuned values and one beyond each end, and what was tried; none that no run can have."""
+        found: dict[Values, Trial] = {}
+        for values in dict.fromkeys((*product(*(tuned.line() for tuned in self.spec.tune.values())), *self.tried)):
             tuned = dict(zip(self.spec.tune, values, strict=True))
             with contextlib.suppress(InputError):  # such as a share above 1
                 found[values] = tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
@@ -157,15 +160,29 @@ class Cell:
 
     def _beside(self, best: Trial) -> list[Trial]:
         """The runs a value up and a value down from the best in one knob each, at most one value beyond an end of its range."""
-        at = tuple(best[0].values_of(self.spec.tune).values())
+        at = self._values_at(best)
         found = []
         for place, tuned in enumerate(self.spec.tune.values()):
-            line = tuned.line()
-            index = line.index(at[place])
-            around = dict.fromkeys([*line[max(0, index - 1) : index], *line[index + 1 : index + 2]])
-            beside = ((*at[:place], value, *at[place + 1 :]) for value in around if value != at[place])
+            if (own := at[place]) is None:
+                continue
+            below, above = [value for value in tuned.line() if value < own], [value for value in tuned.line() if value > own]
+            beside = ((*at[:place], value, *at[place + 1 :]) for value in (*below[-1:], *above[:1]))
             found += [self._reach[values] for values in beside if values in self._reach]
         return found
+
+    def _values_at(self, trial: Trial) -> Values:
+        return tuple(trial[0].values_of(self.spec.tune).values())
+
+    def _best(self, records: Mapping[str, RunRecord]) -> Trial | None:
+        """The trial that stands first of all that were tried, the first of several; None where none has a usable run."""
+
+        def place(trial: Trial) -> tuple[bool, int, float]:
+            ended = [records[run.key] for run in trial if run.key in records]
+            return standing([record.usable_loss_nats for record in ended if record.tells_of_knobs], len(ended))
+
+        best = min(self._reach.values(), key=place)
+        unlearned, *_ = place(best)
+        return None if unlearned else best
 
 
 def tunings(planned: Iterable[Cell], records: Mapping[str, RunRecord]) -> dict[str, Tuning]:
@@ -196,9 +213,3 @@ def _loss(trial: Trial, records: Mapping[str, RunRecord]) -> float | None:
     """What a trial ranks by, None where no run of it learned."""
     ended = (records[run.key] for run in trial)
     return rank([record.usable_loss_nats for record in ended if record.tells_of_knobs])
-
-
-def _best(trials: Sequence[Trial], records: Mapping[str, RunRecord]) -> Trial | None:
-    """The trial of the lowest loss, the first of several; None where none has a usable run."""
-    losses = [(loss, place) for place, trial in enumerate(trials) if (loss := _loss(trial, records)) is not None]
-    return trials[min(losses)[1]] if losses else None

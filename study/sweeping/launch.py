@@ -50,7 +50,8 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
 
     Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
     """
-    billed = _bill(Plan(spec), folder_of(spec, results), resources, slots_of(resources))
+    folder = folder_of(spec, results)
+    billed = _bill(Plan(spec, folder.records()), folder, resources, slots_of(resources))
     return replace(billed, unread=unread_at_first(spec.data))
 
 
@@ -70,7 +71,7 @@ def _bill(planned: Plan, folder: SweepFolder, resources: Resources, slots: list[
     others = folder.others_records()
     far = data.corpus.startswith(PREFIX)  # a bill asks no hub
     text = data_fingerprint(data) if others and not far else None
-    return bill(planned, slots, folder.records(), precision, others, text)
+    return bill(planned, slots, precision, others, text)
 
 
 def _check_results(folder: SweepFolder) -> None:
@@ -93,10 +94,9 @@ def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedDa
 
 def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
     """The runs that a sweep wants yet, as far as records tell, its own and those that it shares; of a search the largest."""
-    own = folder.records()
     if planned.spec.search is not None:
-        return planned.first_runs if len(own) < planned.spec.search.trials else []
-    records = {record.config.key: record for record in (*folder.others_records(), *own)}
+        return planned.first_runs if len(planned.records) < planned.spec.search.trials else []
+    records = {record.config.key: record for record in (*folder.others_records(), *planned.records)}
     return [run for cell in planned.cells for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]
 
 
@@ -166,8 +166,8 @@ def launched(
     Raises InputError for bad input before anything is trained, with what `checks` raise, and KeyboardInterrupt when stopped,
     after the runs have saved.
     """
-    planned, folder = Plan(spec), folder_of(spec, results)
-    slots = slots_of(resources)
+    folder = folder_of(spec, results)
+    planned, slots = Plan(spec, folder.records()), slots_of(resources)
     billed = _bill(planned, folder, resources, slots, *checks)
     for note in (*cost_lines(billed), *filter(None, [sharing_note(slots)])):
         say(console, note)

@@ -19,9 +19,10 @@ from study.errors import InputError, Problem, told_together
 from study.named_records import donor_depth
 from study.named_runs import kept_layers
 from study.recipe import Budget
+from study.records import RunRecord
 from study.schema import deep_merge, flatten, set_path
 from study.solving import undivided
-from study.sweeping.cell import Cell
+from study.sweeping.cell import Cell, Values
 from study.sweeping.neighbours import with_neighbours
 from study.sweeping.search_spec import Dimension
 from study.sweeping.shape_spec import LARGEST, Shapes
@@ -37,15 +38,16 @@ CHECKED_POINTS = 2000
 class Plan:
     """What a sweep holds, worked out once, when it is first asked for, however many ask.
 
-    All but `spec` raise InputError with every problem of every run that the sweep may want.
+    `records` are those that it has. What is worked out raises InputError with every problem of every run that it may want.
     """
 
     spec: SweepSpec
+    records: Sequence[RunRecord] = ()
 
     @cached_property
     def cells(self) -> list[Cell]:
         """Its cells (see `cells`), none of a search."""
-        return [] if self.spec.search is not None else cells(self.spec)
+        return [] if self.spec.search is not None else cells(self.spec, self.records)
 
     @cached_property
     def first_runs(self) -> list[RunConfig]:
@@ -65,19 +67,19 @@ class Plan:
         """Whether a run is of one of its cells, whatever the text says, or in the space of a search."""
         if self.spec.search is not None:
             return point_of(self.spec, config) is not None
-        return config.identity(self._aside) in self._identities
+        return config.identity(_aside(self.spec)) in self._identities
 
     @cached_property
     def _identities(self) -> set[str]:
-        return {cell.config.identity(self._aside) for cell in self.cells}
-
-    @property
-    def _aside(self) -> tuple[str, ...]:
-        """What the runs of a cell differ in."""
-        return (*self.spec.tune, "seed")
+        return {cell.config.identity(_aside(self.spec)) for cell in self.cells}
 
 
-def cells(spec: SweepSpec) -> list[Cell]:
+def _aside(spec: SweepSpec) -> tuple[str, ...]:
+    """What the runs of a cell differ in."""
+    return (*spec.tune, "seed")
+
+
+def cells(spec: SweepSpec, records: Iterable[RunRecord] = ()) -> list[Cell]:
     """All cells of a sweep of shapes: each budget at each shape in each setting, and searches begin at those of their setting.
 
     Widths that are solved for are so in each setting, so that targets are met whatever it adds to the parameters.
@@ -89,6 +91,7 @@ def cells(spec: SweepSpec) -> list[Cell]:
     given: set[str] = set()
     found: dict[str, Cell] = {}
     planned: list[Cell] = []
+    tried = _tried(spec, records)
     shapes_with = functools.cache(lambda varied: _shapes(spec, dict(varied), problems))
     for setting in spec.settings:
         of_setting = []
@@ -100,12 +103,20 @@ def cells(spec: SweepSpec) -> list[Cell]:
                 given.add(config.key)
                 begun = _by_first_layers(config)
                 if begun.key not in found:
-                    found[begun.key] = Cell(begun, spec)
+                    found[begun.key] = Cell(begun, spec, tuple(tried.get(begun.identity(_aside(spec)), ())))
                     of_setting.append(found[begun.key])
         planned += with_neighbours(of_setting)
     if problems:
         raise InputError(problems.values())
     return planned
+
+
+def _tried(spec: SweepSpec, records: Iterable[RunRecord]) -> dict[str, dict[Values, None]]:
+    """The combinations of tuned values that runs have by what those of a cell share; none where nothing is tuned."""
+    found: dict[str, dict[Values, None]] = {}
+    for config in (record.config for record in records if spec.tune):
+        found.setdefault(config.identity(_aside(spec)), {})[tuple(config.values_of(spec.tune).values())] = None
+    return found
 
 
 def _configs(

@@ -260,6 +260,6 @@ def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
 def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> Bill | None:
     """The bill of the sweep as its file says it now; None where the file cannot be read."""
     try:
-        return bill(Plan(parse_sweep(folder.sweep())), [ANY_SLOT], records)
+        return bill(Plan(parse_sweep(folder.sweep()), records), [ANY_SLOT])
     except InputError:
         return None

@@ -41,14 +41,6 @@ class Line:
         return range(1, len(self.values) - 1)
 
 
-@dataclass(frozen=True)
-class Sought:
-    """What a search needs next, by place; `best` is the place of the lowest loss so far, None where nothing was usable."""
-
-    missing: tuple[int, ...]
-    best: int | None
-
-
 class Bracketing(BaseSampler):
     """An Optuna sampler that names the next place on a line, by the trials that the study has."""
 
@@ -99,8 +91,8 @@ class Bracketing(BaseSampler):
 
 
 @lru_cache(maxsize=4096)
-def sought(line: Line, known: tuple[tuple[int, float | None], ...]) -> Sought:
-    """What a search on a line needs next, given the losses `known` by place, None for a run that has no usable one.
+def sought(line: Line, known: tuple[tuple[int, float | None], ...]) -> tuple[int, ...]:
+    """The places that a search on a line needs next, given the losses `known` by place, None for a run without a usable one.
 
     The search is replayed from its start, so that it depends on nothing but the losses: a coordinator that is started again
     asks the same. Known losses that it did not ask for, as of a whole grid, are told when it is over, and it goes on from them.
@@ -112,14 +104,14 @@ def sought(line: Line, known: tuple[tuple[int, float | None], ...]) -> Sought:
     for place in _first(line):
         study.enqueue_trial({KNOB: float(place)})
     if missing := _replay(study, space, losses, len(_first(line))):
-        return Sought(missing, _best(study))
+        return missing
     while True:
         while sampler.next_place(study) is not None:
             if missing := _replay(study, space, losses, 1):
-                return Sought(missing, _best(study))
+                return missing
         untold = [place for place in losses if place not in _losses(study)]
         if not untold:
-            return Sought((), _best(study))
+            return ()
         for place in untold:
             state, value = _outcome(losses[place])
             study.add_trial(create_trial(params={KNOB: float(place)}, distributions=space, value=value, state=state))
@@ -161,9 +153,3 @@ def _losses(study: optuna.Study) -> dict[int, float]:
     """The losses of the ended trials by place, infinite where a run had no usable one."""
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
     return {round(trial.params[KNOB]): math.inf if trial.value is None else trial.value for trial in ended}
-
-
-def _best(study: optuna.Study) -> int | None:
-    losses = _losses(study)
-    usable = [place for place in losses if losses[place] < math.inf]
-    return min(usable, key=lambda place: (losses[place], place), default=None)
