@@ -30,6 +30,7 @@ from study.grouping import grouped
 from study.records import Environment, Magnitude, State
 from study.schema import Index, Strict, Text
 from study.score_config import TUNED, ScoreConfig
+from study.tuned_values import Tried, best_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,11 +181,10 @@ def write_scores(folder: SweepFolder) -> pd.DataFrame:
 def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
     """One row a completed score at the knobs that were chosen for it; the others served to choose and are left out.
 
-    Scores that differ in learning rate, batch, epochs and seed compete: those knobs stay whose main metric on dev, averaged
-    over the seeds that ran all of the knobs, is highest (a third of them runs the whole grid). Columns: `run_id`, `encoder`,
-    `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (others that are not as usual, in words),
-    the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric of the task,
-    `chosen_on`, `reported_on`, examples and how many of them were cut, `tokens_per_second`.
+    Scores that differ in learning rate, batch, epochs and seed compete: those knobs stay that `chosen` takes. Columns:
+    `run_id`, `encoder`, `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (others that are not
+    as usual, in words), the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric of
+    the task, `chosen_on`, `reported_on`, examples and how many of them were cut, `tokens_per_second`.
     A row of random weights has the id of the run that it lies under; join it to others by `architecture` through that run's
     record. Scores of one `score_id` are one score, under however many runs they lie.
     """
@@ -193,27 +193,28 @@ def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
     distinct: dict[str, ScoreRecord] = {}
     for record in records:
         distinct.setdefault(record.score_id, record)
-    completed = (record for record in distinct.values() if record.state == "COMPLETED" and record.test is not None)
-    groups = grouped(completed, lambda record: record.config.tuned_with())
+    groups = grouped(distinct.values(), lambda record: record.config.tuned_with())
     rows = [_row(record) for group in groups.values() for record in chosen(group)]
     columns = ["task", "protocol", "run_id", "seed"]
     return pd.DataFrame(rows).sort_values(columns, ignore_index=True) if rows else pd.DataFrame(columns=columns)
 
 
 def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
-    """The records of one encoder and task at the knobs best on dev, over the seeds that ran them all.
+    """The completed records of one encoder and task at the knobs best on dev, as `study.tuned_values` ranks runs.
 
-    Where knobs failed at one seed or another, so that none ran them all, those of the most seeds come first, which repeats are.
+    A score that diverged counts as worse than any, one that failed otherwise says nothing; where none was completed at the
+    seeds that ran the grid, nothing is chosen.
     """
-    by_knobs = grouped(group, lambda record: tuned_values(record.config))
-    shared = set.intersection(*({record.config.seed for record in tried} for tried in by_knobs.values()))
+    tried = sorted(map(_tried, group), key=lambda one: one.values)  # of several as good the least knobs
+    best = best_values(tried)
+    return [record for record in group if _tried(record).loss is not None and tuned_values(record.config) == best]
 
-    def standing(knobs: tuple[Any, ...]) -> tuple[int, float]:
-        compared = [record for record in by_knobs[knobs] if record.config.seed in shared] or by_knobs[knobs]
-        values = [record.dev for record in compared if record.dev is not None]
-        return len(compared), sum(values) / len(values) if values else -math.inf
 
-    return by_knobs[max(sorted(by_knobs), key=standing)]
+def _tried(record: ScoreRecord) -> Tried:
+    """What a score says of its knobs; a task without dev, or a score that does not tell it, comes after all that do."""
+    completed = record.state == "COMPLETED" and record.test is not None
+    loss = None if not completed else math.inf if record.dev is None else -record.dev
+    return Tried(record.config.seed, tuned_values(record.config), loss, completed or record.state == "DIVERGED")
 
 
 def tuned_values(config: ScoreConfig) -> tuple[Any, ...]:

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
+from typing import Any, NamedTuple
+
+from study.grouping import grouped
 
 _ENOUGH = 3
 """So many values tried at a seed tell of a bracket."""
 
 _UNLEARNED_NATS = 1000.0
 """What a run that did not learn weighs beside ones that did: more than any loss."""
+
+
+class Tried(NamedTuple):
+    """What was tried at a seed: its tuned values and its loss, None where it did not learn; `tells` as `rank` has it."""
+
+    seed: float
+    values: tuple[Any, ...]
+    loss: float | None
+    tells: bool
 
 
 def trial_seeds(seeds: int) -> int:
@@ -46,6 +58,18 @@ def telling_seeds(tried: Iterable[tuple[float, object]], asked: Collection[int] 
     at = {seed: values for seed, values in everywhere.items() if seed in asked} or everywhere
     enough = min(_ENOUGH, max(map(len, at.values()), default=0))
     return {seed for seed, values in at.items() if len(values) >= enough}
+
+
+def best_values(tried: Sequence[Tried], asked: Collection[int] = ()) -> tuple[Any, ...] | None:
+    """The values that stand first at the seeds that tell them apart, the first of several; None where none learned there."""
+    telling = telling_seeds(((one.seed, one.values) for one in tried), asked)
+    trials = grouped((one for one in tried if one.seed in telling), lambda one: one.values)
+
+    def place(values: tuple[Any, ...]) -> tuple[bool, int, float]:
+        return standing([one.loss for one in trials[values] if one.tells], len({one.seed for one in trials[values]}))
+
+    best = min(trials, key=place, default=None)
+    return None if best is None or place(best)[0] else best
 
 
 def standing(losses: Sequence[float | None], seeds: int) -> tuple[bool, int, float]:

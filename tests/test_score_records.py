@@ -59,6 +59,15 @@ def test_knobs_that_were_repeated_stand_where_no_seed_ran_the_whole_grid() -> No
     assert list(scores([*grid, *later])["test"]) == [0.1, 0.3, 0.3]
 
 
+@pytest.mark.parametrize(("state", "rate"), [("DIVERGED", 3e-4), ("FAILED", 1e-4), ("OOM", 1e-4)])
+def test_knobs_at_which_a_seed_diverged_rank_below_those_at_which_all_learned(state: str, rate: float) -> None:
+    """As rates of runs do; a score that failed for another reason says nothing of its knobs."""
+    learned = [record(1e-4, 0, dev=0.9, test=0.1), *(record(3e-4, seed, dev=0.5, test=0.2) for seed in (0, 1))]
+    lost = record(1e-4, 1, dev=0.0, test=0.0).model_copy(update={"state": state, "dev_scores": {}, "test_scores": {}})
+    repeats = [record(knobs, seed, dev=0.1, test=0.3) for knobs in (1e-4, 3e-4) for seed in (2, 3)]
+    assert {*scores([*learned, lost, *repeats])["learning_rate"]} == {rate}
+
+
 def test_of_knobs_that_are_as_good_the_least_stand_whichever_came_first() -> None:
     grid = [record(rate, 0, dev=0.5, test=rate) for rate in (3e-4, 1e-4, 1e-3)]
     assert list(scores(grid)["learning_rate"]) == list(scores(grid[::-1])["learning_rate"]) == [1e-4]

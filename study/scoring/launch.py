@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -32,7 +31,7 @@ from study.sweeping.resources import Resources
 from study.sweeping.stopping import preparing
 from study.tasks.examples import TaskData
 from study.tasks.loading import load_task
-from study.tuned_values import standing, telling_seeds
+from study.tuned_values import Tried, best_values
 
 
 @dataclass(frozen=True)
@@ -129,18 +128,14 @@ def _tuned(sweep: SweepFolder) -> tuple[str, ...]:
 
 def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], asked: Collection[int]) -> list[RunRecord]:
     """The usable records of a cell that have the tuned knobs of its best, none where no trial of these learned."""
-    values = {record.run_id: tuple(record.config.values_of(tuned).values()) for record in records}
-    telling = telling_seeds(((record.config.seed, values[record.run_id]) for record in records), asked)
-    trials = grouped((record for record in records if record.config.seed in telling), lambda record: values[record.run_id])
 
-    def place(knobs: tuple[Any, ...]) -> tuple[bool, int, float]:
-        losses = [record.usable_loss_nats for record in trials[knobs] if record.tells_of_knobs]
-        return standing(losses, len({record.config.seed for record in trials[knobs]}))
+    def tried(record: RunRecord) -> Tried:
+        values = tuple(record.config.values_of(tuned).values())
+        return Tried(record.config.seed, values, record.usable_loss_nats, record.tells_of_knobs)
 
-    best = min(trials, key=place)
-    unlearned, *_ = place(best)
-    usable = [record for record in records if record.usable_loss_nats is not None]
-    return [] if unlearned else [record for record in usable if values[record.run_id] == best]
+    found = [*map(tried, records)]
+    best = best_values(found, asked)
+    return [record for record, one in zip(records, found, strict=True) if one.values == best and one.loss is not None]
 
 
 def load_tasks(downstream: Downstream) -> dict[str, TaskData]:

@@ -36,11 +36,10 @@ class Subject:
         trials = seeds[: trial_seeds(len(seeds))] if len(grid) > 1 else seeds
         first = [self._job(knobs, seed) for seed in trials for knobs in grid]
         done = [record for job in first if (record := records.get(job.score_id)) is not None]
-        usable = [record for record in done if record.state == "COMPLETED"]
-        if len(done) < len(first) or not usable:
+        best = chosen(done)
+        if len(done) < len(first) or not best:
             return first
-        best = chosen(usable)[0].config.knobs
-        return first + [self._job(best, seed) for seed in seeds[len(trials) :]]
+        return first + [self._job(best[0].config.knobs, seed) for seed in seeds[len(trials) :]]
 
     @property
     def task_key(self) -> tuple[str, str]:

@@ -138,10 +138,9 @@ def _measured(scored: Scored) -> dict[tuple[str, str], Measured]:
     at_best: dict[tuple[bool, str], dict[str, list[ScoreRecord]]] = {}
     for subject in scored.subjects:
         ids = [job.score_id for job in subject.jobs(records)]
-        ended = [record for score_id in ids if (record := records.get(score_id)) is not None and record.test is not None]
-        if ended:
+        if best := chosen([records[score_id] for score_id in ids if score_id in records]):
             encoder = subject.run.random_id if subject.random else subject.run.run_id
-            at_best.setdefault((subject.random, subject.name), {})[encoder] = chosen(ended)
+            at_best.setdefault((subject.random, subject.name), {})[encoder] = best
     found: dict[tuple[str, str], Measured] = {}
     for (_, task), of_encoders in at_best.items():
         variance, freedom = pooled_variance([_scores(best) for best in of_encoders.values()])
