@@ -16,7 +16,7 @@ from study.architecture import NONE, NOT_IN_MLM, TOLD, Architecture, berts_value
 from study.counting import flops_per_token, masked_positions, parameters, spared_flops_per_token
 from study.named_runs import NO_RUN, donor_of, teacher_of
 from study.recipe import Recipe
-from study.schema import Count, Index, Positive, Share, Strict, Text, flatten, set_path, whole
+from study.schema import MOST, Count, Index, Positive, Share, Strict, Text, flatten, set_path, whole
 from study.yaml_files import read_yaml
 
 NUMERICS_VERSION = 1
@@ -135,6 +135,8 @@ class RunConfig(Strict):
         elif self.steps < 1:
             batch = recipe.batch_tokens
             raise ValueError(f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}")
+        elif self.tokens > MOST:
+            raise ValueError(f"recipe.budget pays for {self.tokens:.3g} tokens, more than the {MOST:,} that a table holds")
         if recipe.warmup_tokens is not None:
             warmup = recipe.warmup_steps(self.steps)
             decay = recipe.decay_steps(self.steps) if recipe.schedule == "wsd" else 0

@@ -11,7 +11,7 @@ from study.architecture import Architecture
 from study.config import LEFT_OUT, RunConfig, as_told, fingerprint_of
 from study.counting import parameters
 from study.memory import Precision
-from study.schema import Index, Strict, flatten
+from study.schema import Count, Index, Strict, flatten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,9 +111,9 @@ class RunRecord(Strict):
     unknown_share: Magnitude | None = None
     stuck_at_unigram: bool | None = None
     train_loss_nats: Magnitude | None = None
-    parameters: Index
-    parameters_encoder: Index
-    parameters_non_embedding: Index
+    parameters: Count
+    parameters_encoder: Count
+    parameters_non_embedding: Count
     train_flops: Magnitude
     train_flops_dense_head: Magnitude
     train_flops_6n: Magnitude

@@ -28,13 +28,13 @@ def _number(value: object) -> object:
 _Number = BeforeValidator(_number)
 """What every number of a file is read by: 16K is 16,000, as on the command line."""
 
-_MOST = 2**63 - 1
+MOST = 2**63 - 1
 """The largest whole number that a table holds."""
 
-Count = Annotated[int, Field(ge=1, le=_MOST), _Number]
+Count = Annotated[int, Field(ge=1, le=MOST), _Number]
 """A whole number of things, at least one; 2e5 is accepted for 200000."""
 
-Index = Annotated[int, Field(ge=0, le=_MOST), _Number]
+Index = Annotated[int, Field(ge=0, le=MOST), _Number]
 """A whole number from zero on."""
 
 Number = Annotated[float, _Number]

@@ -130,6 +130,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("steps: [10]", "tokens: [255]", "budgets.tokens: 255 tokens are less than one batch of 256"),
         ("steps: [10]", "flops: [10]", "less than one batch of 256"),
+        ("steps: [10]", "flops: [1e30]", "recipe.budget pays for 4.15e+25 tokens, more than the 9,223,372,036"),
         ("steps: [10]", "tokens: [1e300]", "budgets.tokens[0]: '1e300' is above the most allowed, 1e+18"),
         ("steps: [10]", "epochs: [1]", "budgets.epochs: is not a known key"),
         ("vocabulary: 200", "vocabulary: 10", "data.tokenizer.vocabulary: 10 is below the least allowed, 64"),
@@ -550,6 +551,7 @@ def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, ref
     ("key", "value", "told"),
     [
         ("parameters", 10**23, f"{10**23} is above the most allowed, {2**63 - 1:,}"),
+        ("parameters", 0, "0 is below the least allowed, 1"),
         ("tokens", -5, "-5 is below the least allowed, 0"),
         ("train_flops", 1e300, "1e+300 is above the most allowed, 1e+39"),
         ("loss_nats", 1e200, "1e+200 is above the most allowed, 1e+39"),

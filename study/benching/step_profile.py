@@ -55,9 +55,13 @@ def _named(name: str, kinds: Mapping[str, Sequence[str]]) -> str:
 
 
 def shares_of(seconds: Mapping[str, float], step_seconds: float, device: Device) -> Shares:
-    """The parts of a step by kind, the largest first; what operations or kernels leave is Python's, or nobody's."""
-    shares = {kind: spent / step_seconds for kind, spent in seconds.items()}
-    shares[BETWEEN[device]] = max(0.0, 1 - sum(shares.values()))
+    """The parts of a step by kind, the largest first; what operations or kernels leave is Python's, or nobody's.
+
+    Where the steps that were profiled took longer than the step that was timed, as on a busy machine, they are parts of those.
+    """
+    whole = max(step_seconds, sum(seconds.values()))
+    shares = {kind: spent / whole for kind, spent in seconds.items()}
+    shares[BETWEEN[device]] = 1 - sum(shares.values())
     return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 

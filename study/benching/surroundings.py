@@ -17,7 +17,7 @@ from study.benching.rows import median_interval
 from study.benching.training import Stand
 
 SMALL = Architecture(depth=2, width=128, heads=2, ffn=512, vocabulary=2048)
-"""A model whose step of 8 x 128 tokens takes about 25 ms on two idle cores."""
+"""A model whose step of 12 x 128 tokens takes about 25 ms on two idle cores."""
 
 OVERHEAD_SHARE, LOADING_SHARE, VALIDATION_SHARE, TOKENS_PER_SECOND = 0.03, 0.01, 0.05, 1.5e6
 """The targets: of a step, of a step, of a run, and of tokenising."""
@@ -41,7 +41,7 @@ def small_case(threads: int, batch: int = 32) -> Case:
 def measure_overhead(threads: int, rounds: int, tell: Tell) -> None:
     """Our training path against the same computation in a bare loop, and what a checkpoint costs in the minute it is for."""
     load()
-    case = small_case(threads, batch=8)
+    case = small_case(threads, batch=12)
     with tempfile.TemporaryDirectory(prefix="study-bench-") as folder:
         with Stand(case, Path(folder) / "overhead") as stand:
             for name in ("ours", "bare"):
