@@ -266,7 +266,7 @@ def test_kernels_are_summed_a_step_and_ranges_around_them_are_none() -> None:
     seconds = seconds_by_kind(profile, "cuda", vocabulary=200, steps=2)
     assert seconds == pytest.approx({"products": 20e-6, "norms, GELU and sums": 4e-6})
     assert shares_of(seconds, 40e-6, "cuda")["the GPU idle between kernels"] == pytest.approx(0.4)
-    assert sum(shares_of(seconds, 16e-6, "cuda").values()) == pytest.approx(1), "profiled steps that took longer than timed ones"
+    assert sum(shares_of(seconds, 16e-6, "cuda").values()) == pytest.approx(1), "though profiled steps took longer"
     with pytest.raises(ValueError, match="names no matrix product"):
         seconds_by_kind(SimpleNamespace(events=lambda: events[2:]), "cuda", vocabulary=200, steps=2)
 
