@@ -1,10 +1,13 @@
-"""The machine that a process is on, as its kernel tells: the cores that it may use, and the most memory that it has had."""
+"""The machine that a process is on, as its kernel tells: its processor, the cores it may use, the most memory it has had."""
 
 from __future__ import annotations
 
 import os
 import resource
 import sys
+
+PROCESSORS = "/proc/cpuinfo"
+"""Where Linux lists the processors."""
 
 
 def cores() -> int:
@@ -15,3 +18,13 @@ def cores() -> int:
 def peak_resident_bytes() -> int:
     """The most memory of the machine that this process has had at a time; macOS counts it in bytes, Linux in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def processor_line(name: str) -> str | None:
+    """What the kernel says of the first processor under a name, None where it says nothing (as outside Linux)."""
+    if os.path.exists(PROCESSORS):
+        with open(PROCESSORS, encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith(name):
+                    return line.split(":", 1)[1].strip()
+    return None

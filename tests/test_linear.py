@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from study import machine
 from study.architecture import Architecture
 from study.errors import InputError
 from study.folders.run import RunFolder
@@ -40,6 +41,7 @@ def of_any_size(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
     monkeypatch.setattr(linear, "LEAST_PRODUCTS", 1)
     monkeypatch.setattr(linear, "onednn_product", counted)
+    monkeypatch.setattr(linear, "mkl_is_half_as_fast", lambda: False)
     return seen
 
 
@@ -65,9 +67,13 @@ INPUTS = {
 }
 
 
+@pytest.mark.parametrize("everything", [True, False])
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("name", INPUTS)
-def test_products_and_gradients_are_those_of_torch(name: str, biased: bool, of_any_size: list[Any]) -> None:
+def test_products_and_gradients_are_those_of_torch(
+    name: str, biased: bool, everything: bool, of_any_size: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "mkl_is_half_as_fast", lambda: everything)
     layer, found = Linear(24, 10, bias=biased), {}
     weight, bias = drawn(10, 48)[:, ::2].requires_grad_(), drawn(20)[::2].requires_grad_() if biased else None
     for layer.onednn in (False, True):
@@ -77,6 +83,31 @@ def test_products_and_gradients_are_those_of_torch(name: str, biased: bool, of_a
         found[layer.onednn] = [y, *torch.autograd.grad((y * y).sum() + y.sum(), leaves)]
     torch.testing.assert_close(found[True], found[False], rtol=1e-5, atol=1e-4)
     assert of_any_size or not INPUTS[name].numel()
+
+
+@pytest.mark.parametrize("outputs", [10, 40])
+@pytest.mark.parametrize(("everything", "products"), [(True, 3), (False, 2)])
+def test_where_mkl_is_half_as_fast_the_gradient_by_the_weights_goes_through_onednn_too(
+    everything: bool, products: int, outputs: int, of_any_size: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "mkl_is_half_as_fast", lambda: everything)
+    layer, x = through_onednn(Linear(24, outputs)), drawn(50, 24).requires_grad_()
+    torch.autograd.backward(layer(x).square().sum())
+    assert len(of_any_size) == products
+    assert layer.weight.grad is not None
+    torch.testing.assert_close(layer.weight.grad, 2 * layer(x).t() @ x, rtol=1e-5, atol=1e-4)
+    assert layer.weight.grad.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "half"), [("AuthenticAMD", 26, True), ("AuthenticAMD", 25, False), ("GenuineIntel", 26, False)]
+)
+def test_mkl_is_half_as_fast_from_zen_5_on(
+    vendor: str, family: int, half: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\n")
+    monkeypatch.setattr(machine, "PROCESSORS", str(tmp_path / "cpuinfo"))
+    assert linear.mkl_is_half_as_fast.__wrapped__() is half
 
 
 def test_what_needs_no_gradient_gets_none(of_any_size: list[Any]) -> None:
@@ -181,7 +212,7 @@ def test_auto_is_onednn_where_mkl_is_slow(
 ) -> None:
     processors = tmp_path / "cpuinfo"
     processors.write_text("processor\t: 0\n" + (f"vendor_id\t: {vendor}\n" if vendor else "") + "model name\t: A processor\n")
-    monkeypatch.setattr(execution, "PROCESSORS", str(processors))
+    monkeypatch.setattr(machine, "PROCESSORS", str(processors))
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     assert resolve_kernels(Execution(), "fp32") == kernels
     assert resolve_kernels(Execution(), "bf16") == "eager"

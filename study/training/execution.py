@@ -20,7 +20,7 @@ import torch
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.machine import peak_resident_bytes
+from study.machine import peak_resident_bytes, processor_line
 from study.memory import AskedPrecision, Device, Precision
 from study.ownership import hang_seconds
 from study.records import AskedKernels, Environment, Kernels
@@ -98,7 +98,7 @@ def resolve_kernels(execution: Execution, precision: Precision) -> Kernels:
 
 def mkl_is_slow() -> bool:
     """Whether torch's fp32 products go through MKL on a processor that is known not to be Intel's, and oneDNN is there."""
-    vendor = _processor_line("vendor_id")
+    vendor = processor_line("vendor_id")
     return vendor not in (None, "GenuineIntel") and built_with("mkl") and built_with("mkldnn")
 
 
@@ -123,10 +123,6 @@ def multiplies_in_bf16(device: Device) -> bool:
 
 LIGHTNING_PRECISION: dict[Precision, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}
 """What Lightning calls the precisions."""
-
-
-PROCESSORS = "/proc/cpuinfo"
-"""Where Linux lists the processors."""
 
 PEAK_FLOPS_PER_SECOND = {
     "A100": {"fp32": 19.5e12, "bf16": 312e12},
@@ -181,15 +177,5 @@ def environment(execution: Execution, precision: Precision) -> Environment:
 
 def processor() -> str:
     """The processor's name, with the instruction set that torch uses on it."""
-    model = _processor_line("model name") or platform.machine()
+    model = processor_line("model name") or platform.machine()
     return f"{model} ({torch.backends.cpu.get_cpu_capability()})"
-
-
-def _processor_line(name: str) -> str | None:
-    """What the kernel says of the first processor under a name, None where it says nothing (as outside Linux)."""
-    if os.path.exists(PROCESSORS):
-        with open(PROCESSORS, encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith(name):
-                    return line.split(":", 1)[1].strip()
-    return None
