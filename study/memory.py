@@ -175,23 +175,20 @@ def activation_bytes(architecture: Architecture, step: Step) -> int:
     """
     a, n, embedding = architecture, step.tokens, architecture.table_width
     norms = n * a.norms_embeddings * _norm_activations(a, embedding, step)
+    if a.skips_first_norm:
+        norms -= (n + step.masked if a.depth == 1 else n) * _norm_activations(a, a.width, step)
     projected = n * step.item * embedding if a.embedding_width is not None else 0
     mask = n * embedding * (1 if step.device == "cuda" else FLOAT) if step.dropout else 0
     token_ids = 2 * TOKEN * (n + step.masked)
-    layers = sum(_layer_activations(a, step, layer) for layer in range(a.depth))
+    layers = (a.depth - 1) * _layer_activations(a, step, last=False) + _layer_activations(a, step, last=True)
     return norms + projected + mask + token_ids + layers + _head_activations(a, step)
 
 
-def _layer_activations(architecture: Architecture, step: Step, layer: int) -> int:
-    """What autograd keeps of one layer, from 0, with pre-norm's last norm after the last (see activation_bytes)."""
+def _layer_activations(architecture: Architecture, step: Step, last: bool) -> int:
+    """What autograd keeps of the last layer, with pre-norm's last norm, or of another (see activation_bytes)."""
     a, h, n, item = architecture, architecture.width, step.tokens, step.item
-    last = layer == a.depth - 1
     rows = step.masked if last else n
-    normed = 2 * rows
-    if a.norm == "pre" and last:
-        normed += n + rows
-    if a.skips_first_norm and layer == 0:
-        normed -= n + rows if last else n
+    normed = 2 * rows + (n + rows if last and a.norm == "pre" else 0)
     keys, queries = n * (2 + a.rotary), rows
     if step.fused_attention:
         queries += rows if a.rotary and not last else 0
@@ -377,5 +374,5 @@ def _layer_backward(architecture: Architecture, step: Step, last: bool) -> int:
         widest = max(widest, probabilities + values + matrices(a) * FLOAT * h * a.ffn - freed)
     if not last:
         copied = step.item if step.precision == "bf16" else 0
-        widest += (FLOAT - copied) * h * (4 * h + matrices(a) * a.ffn) - _layer_activations(a, step, a.depth - 1)
+        widest += (FLOAT - copied) * h * (4 * h + matrices(a) * a.ffn) - _layer_activations(a, step, last=True)
     return widest - _head_activations(a, step)

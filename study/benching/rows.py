@@ -35,7 +35,7 @@ def training_row(case: Case, rounds: Rounds, peak: float | None) -> dict[str, An
     """One row: medians over the rounds; ratios and shares are taken within each round, whose contenders ran side by side.
 
     `versus` is our tokens/s over a peer's, with the interval of that median (`median_interval`). `share_of_matmul_rate` is the
-    part of the machine's best matrix-product rate that the products that our training runs use, `mfu` the same of the
+    part of the machine's best matrix-product rate that is used by the products which our training runs, `mfu` the same of the
     datasheet's dense rate, where `peak` is known. `spread` is (slowest − fastest) / median over the rounds. `sentence` says
     where a step goes, where it was profiled.
     """

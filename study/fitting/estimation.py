@@ -170,9 +170,8 @@ def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit
     resting = _resting(objective, theta)
     condition = condition_number(objective, theta, resting)
     estimates, resampled = (objective.surface.natural(_on_bounds(objective, each)) for each in (theta[None], resamples.theta))
-    intervals = (
-        {} if condition > WORST_CONDITION else _intervals(law, observations, resampled)
-    )  # resamples stay where the first fit lay
+    told = condition <= WORST_CONDITION  # else resamples stay where the first fit lay
+    intervals = _intervals(law, observations, resampled) if told else {}
     free = {
         name: intervals[name] for name, rests in zip(law.parameters, resting, strict=True) if name in intervals and not rests
     }
