@@ -30,7 +30,7 @@ LEGENDS = {
     "contenders took turns; ratios are taken within a round, in brackets the 95% interval of their median over these rounds "
     "(the range, for fewer than six), beyond which another day may lie. Share of matmul: the part of the best rate of a plain "
     "product at this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products use which our "
-    "training runs, those of the last layer's queries and FFN at masked positions alone; MFU is the same part of the "
+    "training runs, those of the last layer but for its keys and values at masked positions alone; MFU is the same part of the "
     "datasheet's dense rate. On a GPU a step of ours is profiled, too.",
     "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
     "rounds in turns, ratios within a round; both sides work in the precision that scores have there, and neither evaluates, "
