@@ -210,7 +210,7 @@ def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
     return [record for record in group if _tried(record).loss is not None and tuned_values(record.config) == best]
 
 
-def _tried(record: ScoreRecord) -> Tried:
+def _tried(record: ScoreRecord) -> Tried[tuple[Any, ...]]:
     """What a score says of its knobs; a task without dev, or a score that does not tell it, comes after all that do."""
     completed = record.state == "COMPLETED" and record.test is not None
     loss = None if not completed else math.inf if record.dev is None else -record.dev

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from study.grouping import grouped
+
+ValuesT = TypeVar("ValuesT", bound=Hashable)
 
 _ENOUGH = 3
 """So many values tried at a seed tell of a bracket."""
@@ -16,11 +18,11 @@ _UNLEARNED_NATS = 1000.0
 """What a run that did not learn weighs beside ones that did: more than any loss."""
 
 
-class Tried(NamedTuple):
+class Tried(NamedTuple, Generic[ValuesT]):
     """What was tried at a seed: its tuned values and its loss, None where it did not learn; `tells` as `rank` has it."""
 
     seed: float
-    values: tuple[Any, ...]
+    values: ValuesT
     loss: float | None
     tells: bool
 
@@ -46,36 +48,32 @@ def rank(losses: Sequence[float | None]) -> float | None:
     return fmean(learned) + _UNLEARNED_NATS * (len(losses) - len(learned)) if learned else None
 
 
-def telling_seeds(tried: Iterable[tuple[float, object]], asked: Collection[int] = ()) -> set[float]:
+def telling_seeds(tried: Iterable[Tried[ValuesT]], asked: Collection[int] = ()) -> set[float]:
     """The seeds that tell values apart, of those that were tried at each: where three were or more, or as many as at any.
 
     Those that a sweep has `asked` alone, where any was tried there. At the other seeds the best was repeated, and what was so
     before seeds were added or taken away.
     """
-    everywhere: defaultdict[float, set[object]] = defaultdict(set)
-    for seed, values in tried:
-        everywhere[seed].add(values)
+    everywhere: defaultdict[float, set[ValuesT]] = defaultdict(set)
+    for one in tried:
+        everywhere[one.seed].add(one.values)
     at = {seed: values for seed, values in everywhere.items() if seed in asked} or everywhere
     enough = min(_ENOUGH, max(map(len, at.values()), default=0))
     return {seed for seed, values in at.items() if len(values) >= enough}
 
 
-def best_values(tried: Sequence[Tried], asked: Collection[int] = ()) -> tuple[Any, ...] | None:
-    """The values that stand first at the seeds that tell them apart, the first of several; None where none learned there."""
-    telling = telling_seeds(((one.seed, one.values) for one in tried), asked)
+def best_values(tried: Sequence[Tried[ValuesT]], asked: Collection[int] = ()) -> ValuesT | None:
+    """The values that stand first at the seeds that tell them apart, the first of several; None where none learned there.
+
+    Those of which any run learned come before others, those tried at more of the seeds before those tried at fewer; then the
+    rank decides.
+    """
+    telling = telling_seeds(tried, asked)
     trials = grouped((one for one in tried if one.seed in telling), lambda one: one.values)
 
-    def place(values: tuple[Any, ...]) -> tuple[bool, int, float]:
-        return standing([one.loss for one in trials[values] if one.tells], len({one.seed for one in trials[values]}))
+    def place(values: ValuesT) -> tuple[bool, int, float]:
+        found = rank([one.loss for one in trials[values] if one.tells])
+        return found is None, -len({one.seed for one in trials[values]}), found or 0.0
 
     best = min(trials, key=place, default=None)
     return None if best is None or place(best)[0] else best
-
-
-def standing(losses: Sequence[float | None], seeds: int) -> tuple[bool, int, float]:
-    """Orders values that were tried at so many of the telling seeds, the best first: by whether any run learned, then by rank.
-
-    Those tried at more of the seeds come before those tried at fewer; `losses` are as `rank` takes them.
-    """
-    found = rank(losses)
-    return found is None, -seeds, found or 0.0

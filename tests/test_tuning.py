@@ -305,6 +305,22 @@ def test_launch_answer_and_scoring_choose_the_same_values_whatever_was_launched_
         assert bool(scored) == bool(repeated)
 
 
+def test_the_best_so_far_is_that_of_the_answer_also_before_a_seed_has_tried_enough_to_tell() -> None:
+    """The first seed has tried five rates, three of an earlier range, when the second has two, and neither has learned."""
+    records: dict[str, RunRecord] = {}
+    narrow = {"recipe.learning_rate": {"low": 0.032, "high": 0.064, "trials": 2}}
+    for tune, seeds in ((SEVEN, 1), (narrow, 4)):
+        cell = cells(sweep(tune=tune, seeds=seeds), records.values())[0]
+        for run in cell.wanted(records):
+            run_id, loss = run.fingerprint("data"), None if run.seed else loss_of(run, lambda _: 0.004)
+            records[run.key] = record(run, loss, "DIVERGED" if run.seed else "COMPLETED", run_id, reason="whatever")
+    assert Counter(one.config.seed for one in records.values()) == {0: 5, 1: 2}
+    assert not cell.tuned(records)
+    best = cell.tuning(records).best
+    assert best is not None
+    assert best[0].recipe.learning_rate == told(cell, records).rates.chosen == 0.004
+
+
 def test_the_best_of_an_earlier_range_is_repeated_and_not_that_of_the_range_alone() -> None:
     """Seeds are added and the range is narrowed to rates above the best that is known; the bill counts what it lacks."""
     records: dict[str, RunRecord] = {}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from study.grouping import grouped
 from study.records import TELLING
 from study.schema import whole
-from study.tuned_values import rank, standing, telling_seeds
+from study.tuned_values import Tried, best_values, rank, telling_seeds
 
 RATE = "recipe.learning_rate"
 
@@ -170,39 +170,35 @@ class _Runs:
 
     def search(self, rows: NDArray[np.int64]) -> CellSearch:
         """The search of the cell that has these rows."""
-        trials = self._trials(rows)
-        best = min(grouped(trials.tolist(), lambda row: self.points[row]).values(), key=self._standing)
-        if all(self.usable[row] is None for row in best):
-            return CellSearch(rows, ("",) * len(rows), self._rates(rows, trials), ())
-        off = (self.codes[:, rows] != self.codes[:, best[:1]]).T
+        places = zip(rows.tolist(), self.seeds[rows].tolist(), self.points[rows].tolist(), strict=True)
+        tried = [Tried(seed, point, self.usable[row], self.tell[row]) for row, seed, point in places]
+        telling, best = telling_seeds(tried, self.asked), best_values(tried, self.asked)
+        trials = rows[[one.seed in telling for one in tried]]
+        if best is None:
+            return CellSearch(rows, ("",) * len(rows), self._rates(rows, trials, None), ())
+        first = rows[self.points[rows] == best][0]
+        off = (self.codes[:, rows] != self.codes[:, [first]]).T
         at_best = rows[~off.any(axis=1)]
         return CellSearch(
             rows=rows,
             off=tuple(" and ".join(knob.name for knob in compress(self.knobs, each)) for each in off),
-            rates=self._rates(at_best, np.intersect1d(at_best, trials)),
-            knobs=tuple(self._tuned(knob, rows, best[0]) for knob in compress(self.knobs, off.any(axis=0))),
+            rates=self._rates(at_best, np.intersect1d(at_best, trials), best),
+            knobs=tuple(self._tuned(knob, rows, first) for knob in compress(self.knobs, off.any(axis=0))),
         )
 
-    def _trials(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the rows at the seeds that tell values apart."""
-        seeds = self.seeds[rows].tolist()
-        telling = telling_seeds(zip(seeds, self.points[rows].tolist(), strict=True), self.asked)
-        return rows[[seed in telling for seed in seeds]]
+    def _rates(self, rows: NDArray[np.int64], trials: NDArray[np.int64], point: int | None) -> RateSearch:
+        """The rate search in runs that differ in the rate and the seed only, of which the trials tell rates apart.
 
-    def _standing(self, rows: list[int]) -> tuple[bool, int, float]:
-        """Where the values that these trials have stand among others."""
-        return standing([self.usable[row] for row in rows if self.tell[row]], len(set(self.seeds[rows].tolist())))
-
-    def _rates(self, rows: NDArray[np.int64], trials: NDArray[np.int64]) -> RateSearch:
-        """The rate search in runs that differ in the rate and the seed only, of which the trials tell rates apart."""
+        The rate of the `point` stands first, None where no run is usable.
+        """
         learned = [row for row in rows if self.usable[row] is not None]
         if self.untrained[rows].all() and learned:
             return RateSearch((), "untrained", float(self.rates[learned[0]]))
         by_rate = grouped(trials[self.rates[trials].argsort(kind="stable")].tolist(), lambda row: self.rates[row])
         of_rates = [runs for runs in by_rate.values() if self.tell[runs].any()]
         tried, seeds = tuple(map(self._tried, of_rates)), len(set(self.seeds[trials].tolist()))
-        best = min(range(len(tried)), key=lambda place: self._standing(of_rates[place]), default=None)
-        if best is None or tried[best].rank is None:
+        best = next((place for place, runs in enumerate(of_rates) if self.points[runs[0]] == point), None)
+        if best is None:
             return RateSearch(tried, "none_usable", seeds=seeds)
         chosen, status = tried[best].learning_rate, _status(best, len(tried))
         around = slice(best - 1, best + 2)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -129,7 +130,7 @@ def _tuned(sweep: SweepFolder) -> tuple[str, ...]:
 def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], asked: Collection[int]) -> list[RunRecord]:
     """The usable records of a cell that have the tuned knobs of its best, none where no trial of these learned."""
 
-    def tried(record: RunRecord) -> Tried:
+    def tried(record: RunRecord) -> Tried[tuple[Any, ...]]:
         values = tuple(record.config.values_of(tuned).values())
         return Tried(record.config.seed, values, record.usable_loss_nats, record.tells_of_knobs)
 

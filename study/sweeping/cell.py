@@ -15,7 +15,7 @@ from study.records import RunRecord
 from study.schema import deep_merge, set_path
 from study.sweeping.spec import SweepSpec
 from study.sweeping.tuning import Line, sought, start_near
-from study.tuned_values import rank, standing
+from study.tuned_values import Tried, best_values, rank
 
 Trial = tuple[RunConfig, ...]
 """The runs of one combination of tuned values: one a trial seed."""
@@ -175,14 +175,14 @@ class Cell:
 
     def _best(self, records: Mapping[str, RunRecord]) -> Trial | None:
         """The trial that stands first of all that were tried, the first of several; None where none has a usable run."""
-
-        def place(trial: Trial) -> tuple[bool, int, float]:
-            ended = [records[run.key] for run in trial if run.key in records]
-            return standing([record.usable_loss_nats for record in ended if record.tells_of_knobs], len(ended))
-
-        best = min(self._reach.values(), key=place)
-        unlearned, *_ = place(best)
-        return None if unlearned else best
+        tried = [
+            Tried(run.seed, values, record.usable_loss_nats, record.tells_of_knobs)
+            for values, trial in self._reach.items()
+            for run in trial
+            if (record := records.get(run.key)) is not None
+        ]
+        best = best_values(tried, self.spec.trial_seeds)
+        return None if best is None else self._reach[best]
 
 
 def tunings(planned: Iterable[Cell], records: Mapping[str, RunRecord]) -> dict[str, Tuning]:
