@@ -222,7 +222,10 @@ class RunConfig(Strict):
 
     def values_of(self, knobs: Collection[str]) -> dict[str, Any]:
         """What some knobs are set to, by their dotted keys, those among them that `to_dict` leaves out."""
-        values = flatten(_plain(self.model_dump(mode="json"))) if knobs else {}
+        asked: dict[str, Any] = {}
+        for knob in knobs:
+            set_path(asked, knob, True)
+        values = flatten(_plain(self.model_dump(mode="json", include=asked)))
         return {knob: values.get(knob) for knob in knobs}
 
     def setting(self, knobs: Collection[str]) -> str:
