@@ -27,7 +27,7 @@ TRUNK = (
         "accounts",
         "recipe",
     ),
-    *("config", "durable_files", "records", "folders", "named_records", "garbage", "ownership", "naming", "machine"),
+    *("config", "durable_files", "garbage", "records", "folders", "named_records", "ownership", "naming", "machine"),
     *("comparing", "latency", "changes", "score_config", "pooling", "behrens_fisher", "score_noise", "score_records"),
     "options",
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from study import garbage
 from study.architecture import SHAPE
 from study.durable_files import json_of
 from study.errors import InputError, of_each
@@ -121,6 +122,7 @@ class SweepFolder(Folder):
         found = [RunFolder(path) for path in sorted((self.path / "runs").glob("[!.]*"))]
         return [run for run in found if run.is_run]
 
+    @garbage.paused()  # collecting would walk all records read so far again and again, and none of them is garbage
     def records(self) -> list[RunRecord]:
         """The records of all ended runs, by id.
 
@@ -132,6 +134,7 @@ class SweepFolder(Folder):
         """The records of the other sweeps under the same results folder."""
         return [record for sibling in self.siblings() for record in sibling.records()]
 
+    @garbage.paused()
     def ledger(self) -> pd.DataFrame:
         """The records as a table."""
         return ledger(self.records(), tuned=self.tuned(), cells=self.cells())

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from study import garbage
 from study.config import RunConfig
 from study.data.hub import PREFIX
 from study.data.prepared import PreparedData, check_files, data_fingerprint, prepare, unread_at_first
@@ -55,6 +56,7 @@ def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
     return replace(billed, unread=unread_at_first(spec.data))
 
 
+@garbage.paused()  # all runs are made that any cell may want, and none of them is garbage
 def _bill(planned: Plan, folder: SweepFolder, resources: Resources, slots: list[Slot], *checks: Callable[[], object]) -> Bill:
     here, data = resources.on == "local", planned.spec.data
     told_together(
