@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,7 @@ import pytest
 import yaml
 
 from study.errors import InputError
-from study.fitting import compute_multiverse, reading, shape_multiverse
+from study.fitting import compute_multiverse, compute_optimal, reading, shape_multiverse
 from study.fitting.cells import Cell
 from study.fitting.compute_multiverse import QUESTION, explore
 from study.fitting.compute_optimal import frontiers
@@ -25,7 +27,8 @@ from study.fitting.reading import Source, Table
 from study.fitting.seed_scatter import SeedVariance, pooled_seed_variance
 from study.fitting.shape_multiverse import explore_shapes, is_about_shape
 from study.fitting.table_files import read_table
-from study.fitting.universes import Multiverse, Universe
+from study.fitting.uncertainty import times_drawn
+from study.fitting.universes import SETTINGS, Multiverse, Universe
 from study.folders.sweep import SweepFolder
 from study.plotting import answer_by_convention
 from tests import synthetic
@@ -216,6 +219,21 @@ def test_universes_of_the_same_rows_are_counted_once(
     of_compute = explore(Source(Table(folder.path))).universes
     assert {one.choices["rates"] for one in of_compute} == (options if unbracketed else {"all cells"})
     assert len(of_compute) == 2 * 3 * (2 if unbracketed else 1)
+
+
+def test_the_valleys_of_a_universe_have_as_many_resamples_as_its_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+
+    def counted(clusters: int, count: int, seed: int) -> Iterator[Any]:
+        drawn.append(count)
+        return iter(times_drawn(clusters, count, seed))
+
+    monkeypatch.setattr(compute_optimal, "times_drawn", counted)
+    parameters, flops, loss = iso_flop_runs(noise=0.0005)
+    points = Observations.of({"parameters": parameters, "tokens": flops / parameters / 6}, loss, np.arange(len(loss)) // 2)
+    (found,) = compute_multiverse._valley(points)
+    assert drawn == [SETTINGS.bootstrap]
+    assert found.interval is not None
 
 
 @pytest.mark.parametrize(("budgets", "gone"), [(1, 0), (4, 1), (7, 1), (12, 1), (30, 3)])

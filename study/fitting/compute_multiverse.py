@@ -123,7 +123,7 @@ def _parametric(points: Observations) -> Iterator[Universe]:
 def _valley(points: Observations) -> Iterator[Universe]:
     try:
         check_split(points.columns["parameters"], points.columns["tokens"])
-        found = over_clusters(points, iso_flop)
+        found = over_clusters(points, iso_flop, SETTINGS.bootstrap)
     except InputError as error:
         yield Universe({}, f"refused: {error.problems[0]}", None)
         return

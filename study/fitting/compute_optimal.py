@@ -106,7 +106,9 @@ def _only_flops(source: Source) -> bool:
     return flops and not tokens
 
 
-def over_clusters(points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier]) -> Frontier:
+def over_clusters(
+    points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier], resamples: int = RESAMPLES
+) -> Frontier:
     """The frontier by an approach through best runs; where rows share clusters, with a 95% interval that takes these as drawn.
 
     They are drawn with replacement, all rows of one together (Efron 1979): a run's checkpoints lie off the law together, and a
@@ -122,15 +124,15 @@ def over_clusters(points: Observations, approach: Callable[[Floats, Floats, Floa
     if clusters < FEWEST_CLUSTERS:
         return replace(found, interval=None)
     exponents = []
-    for draw in times_drawn(clusters, RESAMPLES, seed=0):
+    for draw in times_drawn(clusters, resamples, seed=0):
         with suppress(InputError):
             exponents.append(approach(*rows.repeat(draw[points.clusters], axis=1)).exponent)
     low, high = percentile_interval(np.array(exponents))
     of_line = found.interval
     found = replace(found, interval=(min(of_line[0], float(low)), max(of_line[1], float(high))) if exponents else None)
-    if (lost := RESAMPLES - len(exponents)) <= 0.05 * RESAMPLES:
+    if (lost := resamples - len(exponents)) <= 0.05 * resamples:
         return found
-    return replace(found, status="weakly_identified", reasons=(f"{lost} of {RESAMPLES} resamples have no frontier",))
+    return replace(found, status="weakly_identified", reasons=(f"{lost} of {resamples} resamples have no frontier",))
 
 
 def _of_law(found: Fit) -> Frontier:
