@@ -203,6 +203,16 @@ def test_a_configuration_is_written_once(tmp_path: Path) -> None:
     assert folder.config() == config(CORPUS)
 
 
+@pytest.mark.parametrize("yaml", [b"", b"architecture: [", None])
+def test_a_run_that_has_ended_tells_its_configuration_whatever_became_of_its_yaml(tmp_path: Path, yaml: bytes | None) -> None:
+    folder = SweepFolder(tmp_path)
+    run = folder.run(add_run(folder, run_config(1, 64)))
+    run.config_file.unlink()
+    if yaml is not None:
+        run.config_file.write_bytes(yaml)
+    assert run.config() == run_config(1, 64)
+
+
 def test_metrics_end_where_a_kill_tore_them(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert list(folder.metrics()) == []

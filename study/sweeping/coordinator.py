@@ -102,7 +102,7 @@ class Coordinator:
         begun = []
         for run in self.folder.runs():
             record = run.record()
-            config = run.config() if record is None else record.config  # its YAML takes thirty times as long to read
+            config = run.config() if record is None else record.config
             if config.fingerprint(self.data_fingerprint) != run.run_id or not belongs(config):
                 continue
             if record is not None and record.state == "PRUNED" and self.spec.search is None:
