@@ -10,6 +10,7 @@ import pytest
 
 from study.replicating import chinchilla, data_constraint, olmo_ladder, open_lm, reconciliation
 from study.replicating.comparison import Number, Study
+from study.replicating.suite import to_markdown
 
 HEADER = "Model Size,Training FLOP,loss\n"
 
@@ -39,6 +40,13 @@ def test_page_and_json_hold_every_number_and_say_what_was_skipped(study: Any, tm
     assert len(written) == 5
     assert "Skipped: its points have no stated licence" in page
     assert all(number["name"] in page for study in written for number in study["numbers"])
+
+
+@pytest.mark.parametrize("ours", [1 - 1e-9, 1.0, 1 + 1e-9])
+def test_a_difference_that_rounds_to_nought_has_no_minus(ours: float) -> None:
+    page = to_markdown((Study("t", "s", "m", "found", (Number("loss", 1.0, ours, 0.1),)),))
+    assert "+0.0000%" in page
+    assert "-0.0000%" not in page
 
 
 @pytest.mark.parametrize(

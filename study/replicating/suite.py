@@ -44,4 +44,4 @@ def to_markdown(studies: tuple[Study, ...]) -> str:
 
 
 def _difference(value: float, absolute: bool) -> str:
-    return f"{value:+.2e}" if absolute else f"{value:+.4%}"
+    return f"{value:+.2e}" if absolute else f"{value:+z.4%}"
