@@ -57,6 +57,11 @@ def test_doublings_that_buy_more_and_more_are_told(tmp_path: Path) -> None:
     assert "No power law in the tokens does so" in line
 
 
+def test_a_step_between_two_others_is_one_step_of_both_rises(tmp_path: Path) -> None:
+    first, second, *_ = evidence(tmp_path / "s", 5.3, 5.1, 4.6, 4.3).rises
+    assert first.later is second.earlier
+
+
 def test_a_power_law_is_never_said_to_rise(tmp_path: Path) -> None:
     found = evidence(tmp_path / "s", *(3 + 60 * tokens**-0.25 for tokens in BUDGETS))
     assert all(rise.nats_per_doubling.estimate < 0 for rise in found.rises)

@@ -70,11 +70,11 @@ def token_gains_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[TokenGa
 
 def rises_of(cells: Sequence[Cell], seeds: SeedVariances) -> tuple[Rise, ...]:
     """Every two neighbouring steps in tokens of a shape, in the order of the cells."""
-    found = [
-        Rise(_gain(few, more, seeds), _gain(more, most, seeds), _rise((few, more, most), seeds))
-        for ladder in _ladders(cells)
-        for few, more, most in zip(ladder, ladder[1:], ladder[2:], strict=False)
-    ]
+    found = []
+    for ladder in _ladders(cells):
+        steps = pairwise([_gain(fewer, more, seeds) for fewer, more in pairwise(ladder)])
+        triples = zip(ladder, ladder[1:], ladder[2:], strict=False)
+        found += [Rise(*two, _rise(three, seeds)) for two, three in zip(steps, triples, strict=True)]
     adjusted = holm([rise.nats_per_doubling.p_value for rise in found])
     return tuple(replace(rise, p_value_holm=p_value) for rise, p_value in zip(found, adjusted, strict=True))
 
