@@ -73,3 +73,9 @@ def test_of_no_rows_it_is_said_that_there_are_none_and_nothing_else() -> None:
         Observations.of({name: np.array([]) for name in law.variables}, np.array([])).check(law)
     needed = len(law.parameters) + 1
     assert str(caught.value).endswith(f" parameters need {needed} different points or more, here are 0")
+
+
+def test_rows_are_counted_beside_their_runs_and_what_misses_a_law_together() -> None:
+    assert points().counted == "5 rows of 3 runs"
+    of_shapes = replace(points(), clusters=np.array([0, 0, 1, 0, 1]), cluster="shape")
+    assert of_shapes.counted == "5 rows of 3 runs and 2 shapes"

@@ -68,8 +68,8 @@ class Observations:
 
     @property
     def counted(self) -> str:
-        """How many rows there are, and of what, in words: 24 rows of 12 runs of 4 shapes."""
-        whole = "" if self.cluster == "run" else f" of {plural(self.n_clusters, self.cluster)}"
+        """How many rows there are, and of what, in words: 24 rows of 12 runs and 4 shapes."""
+        whole = "" if self.cluster == "run" else f" and {plural(self.n_clusters, self.cluster)}"
         return f"{plural(len(self), 'row')} of {plural(self.n_runs, 'run')}{whole}"
 
     @property
