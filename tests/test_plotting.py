@@ -31,7 +31,7 @@ from study.plotting import (
 )
 from study.plotting.lines import line_styles, lines
 from study.plotting.loss_by_size import LossBySize
-from study.plotting.style import COUNTS, LOSS, SIDE_BY_SIDE, panels, save_in, theme, title_above
+from study.plotting.style import COUNTS, LOSS, SIDE_BY_SIDE, log_locator, panels, save_in, theme, title_above
 from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")
@@ -682,3 +682,11 @@ def test_lines_at_one_place_stand_side_by_side_and_a_line_alone_stands_there(tmp
     alone = BY_DEPTH.frame(gather(single))
     assert len(alone)
     assert (alone["x"] == alone["place"]).all()
+
+
+@pytest.mark.parametrize("factor", [2, 2.5, 3, 4, 6])
+def test_ticks_of_a_logarithmic_axis_stand_about_evenly(factor: float) -> None:
+    for low in np.geomspace(1e5, 1e6, 30):
+        ticks = log_locator(low, factor * low).tick_values(low, factor * low)
+        steps = np.diff(np.log([tick for tick in ticks if low <= tick <= factor * low]))
+        assert steps.max() < 2 * steps.min()

@@ -240,7 +240,7 @@ def log_ticks(axes: Axes) -> None:
 def log_locator(low: float, high: float) -> LogLocator:
     """The places of ticks between two values on a logarithmic axis, so few that each has room for its label."""
     decades = np.log10(high / low)
-    narrow = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if decades < 0.4 else (1, 2, 3, 4, 5, 6, 8)
+    narrow = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if decades < 0.4 else (1, 1.5, 2, 3, 4, 6, 8)
     return LogLocator(subs=narrow if decades < 0.8 else (1, 2, 5) if decades < 2.2 else (1,))
 
 
