@@ -14,7 +14,7 @@ from wandb.sdk.lib import wbauth
 
 from study.config import RunConfig
 from study.counting import parameters
-from study.durable_files import write_atomically
+from study.durable_files import write_once
 from study.errors import InputError, Problem
 from study.folders.metrics import Rows
 from study.folders.run import RunFolder
@@ -160,7 +160,7 @@ class WandbRun:
             mode=self._mode,
             wandb_folder=self._folder.name,
         )
-        write_atomically(self._state_file, state.model_dump_json().encode() + b"\n")
+        write_once(self._state_file, state.model_dump_json().encode() + b"\n")  # which looks at no file of another run
         return state
 
     def abandon(self) -> None:
