@@ -175,6 +175,12 @@ NO_COLUMNS = ("config", "environment", "schema_version", "weights_sha256")
 TOLD_BY_SOME = ("unknown_share", "layers_cut", "start_seconds", "trunk", "trunk_step")
 """What has a column where any record tells it."""
 
+TOLD_BY_ALL = (
+    *(name for name in RunRecord.model_fields if name not in (*NO_COLUMNS, *TOLD_BY_SOME, "spent_tokens", "excluded")),
+    *("shape", "cell", "exclusion", "seed", "recipe.learning_rate"),
+)
+"""What every ledger that has rows has a column of."""
+
 FOREIGN = "not part of the sweep as last launched"
 """Why fits leave out a run of another cell than the sweep now has."""
 

@@ -568,6 +568,55 @@ def test_a_record_of_numbers_that_no_run_has_is_named(
     assert message == f"{record}.{key}: {told}"
 
 
+@pytest.mark.parametrize("command", [["multiverse"], ["fit", "--law", "power"]])
+def test_a_damaged_ledger_is_named_with_what_writes_it_anew(command: list[str], here: Path, refusal: Refusal) -> None:
+    folder = sweep_folder(Path("results/x"))
+    add_run(folder, run_config(1, 64))
+    folder.write_ledger()
+    folder.ledger_file.write_bytes(folder.ledger_file.read_bytes()[:-9])
+    told = one(refusal.of(command[0], folder.path, *command[1:]))
+    assert told.startswith(f"{folder.ledger_file}: cannot be read as parquet: ")
+    assert "`study report` writes" in told
+    folder.ledger_file.unlink()
+    folder.ledger_file.mkdir()
+    told = one(refusal.of(command[0], folder.path, *command[1:]))
+    assert told.startswith(f"{folder.ledger_file}: ")
+    assert "Is a directory" in told
+
+
+def test_a_ledger_that_lacks_columns_is_named_with_them(here: Path, refusal: Refusal) -> None:
+    folder = sweep_folder(Path("results/x"))
+    add_run(folder, run_config(1, 64))
+    folder.write_ledger().drop(columns=["tokens", "state"]).to_parquet(folder.ledger_file)
+    told = one(refusal.of("multiverse", folder.path))
+    assert told.startswith(f"{folder.ledger_file}: lacks state, tokens, as one of another version; `study report` writes it")
+    assert one(refusal.of("fit", folder.path, "--law", "power")).startswith(
+        f"{folder.path}: is a ledger without its column 'state'"
+    )
+
+
+@pytest.mark.parametrize("column", ["recipe.learning_rate", "loss_nats", "seed"])
+def test_text_in_place_of_a_number_of_a_ledger_is_told_with_its_row(column: str, here: Path, refusal: Refusal) -> None:
+    folder = sweep_folder(Path("results/x"))
+    for width in (64, 128):
+        add_run(folder, run_config(1, width))
+    ledger = folder.write_ledger().astype({column: object})
+    ledger[column] = pd.Series([1, "abc"], dtype=object)
+    ledger.to_csv("t.csv", index=False)
+    told = one(refusal.of("fit", "t.csv", "--law", "power"))
+    assert told.startswith(f"t.csv: {column} of row 2 is 'abc', no number; take the row out, or")
+
+
+def test_a_ledger_with_its_header_twice_is_told_with_the_row(here: Path, refusal: Refusal) -> None:
+    folder = sweep_folder(Path("results/x"))
+    add_run(folder, run_config(1, 64))
+    folder.write_ledger()
+    text = folder.ledger_file.with_suffix(".csv").read_text()
+    Path("t.csv").write_text(text + text)
+    told = one(refusal.of("fit", "t.csv", "--law", "power"))
+    assert told.startswith("t.csv: recipe.learning_rate of row 2 is 'recipe.learning_rate', no number; take the row out")
+
+
 @pytest.mark.parametrize(
     ("arguments", "file"),
     [

@@ -69,6 +69,11 @@ def test_status(runs: list[tuple[float, float | None, str | None]], status: str,
     assert found.bracketed == (status == "bracketed")
 
 
+def test_runs_that_tell_no_seed_are_told_apart_by_their_rates() -> None:
+    runs = rows((1e-3, 4.2, None), (2e-3, 4.1, None), (4e-3, 4.3, None))
+    assert search_rates(runs.drop(columns="seed")) == search_rates(runs)
+
+
 def test_where_no_rate_was_chosen_any_seed_that_learned_will_do() -> None:
     untuned = pd.concat([rows((2e-3, None, "DIVERGED: NaN")), rows((2e-3, 4.0, None), seed=1)], ignore_index=True)
     assert (search_rates(untuned).status, search_rates(untuned).chosen) == ("only_tried", 2e-3)

@@ -155,7 +155,7 @@ class _Runs:
         tunable = [name for name in ledger.columns if name.startswith(_TUNABLE) and name != RATE]
         self.knobs = [_Knob(ledger[name]) for name in tunable if ledger[name].nunique(dropna=False) > 1]
         self.codes = np.array([knob.codes for knob in self.knobs]).reshape(len(self.knobs), len(ledger))
-        self.seeds = pd.to_numeric(ledger["seed"], errors="coerce").fillna(np.inf).to_numpy(dtype=float)
+        self.seeds = pd.Series(ledger.get("seed", np.inf), ledger.index).fillna(np.inf).to_numpy(dtype=float)
         self.untrained = pd.Series(ledger.get("target_tokens", 1), ledger.index).eq(0).to_numpy()
         self.rates = ledger[RATE].to_numpy(dtype=float, na_value=np.nan)
         apart = pd.DataFrame(np.vstack([self.codes, pd.factorize(self.rates)[0]]).T)

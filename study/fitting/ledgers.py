@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from study.architecture import SHAPE
 from study.counting import TOTALS
+from study.errors import InputError
 from study.fitting.families import EQUAL_SPAN
 from study.fitting.learning_rates import RATE, CellSearch, searches
+from study.schema import shown
 
 LEDGER_COLUMNS = {
     "parameters": "parameters",
@@ -52,6 +54,18 @@ LEDGER_FLOPS = ("train_flops", "train_flops_dense_head", "train_flops_6n", "trai
 def is_ledger(table: pd.DataFrame) -> bool:
     """Whether a table is the ledger of a sweep."""
     return {"run_id", "cell", "loss_nats", RATE, "exclusion"} <= set(table.columns)
+
+
+def check_ledger(ledger: pd.DataFrame, place: str) -> None:
+    """Raise InputError where a ledger lacks the states of its runs, or has text in place of a number that tells them apart."""
+    remedy = "`study report` writes a sweep's ledger anew"
+    if "state" not in ledger:
+        raise InputError.at(place, f"is a ledger without its column 'state'; {remedy}")
+    for name in (RATE, "loss_nats", "seed"):
+        column = ledger.get(name, pd.Series())
+        if len(text := column[column.notna() & pd.to_numeric(column, errors="coerce").isna()]):
+            told = f"{name} of row {text.index[0] + 1} is {shown(text.iloc[0])}, no number"
+            raise InputError.at(place, f"{told}; take the row out, or {remedy}")
 
 
 def runs_of(ledger: pd.DataFrame) -> pd.Series[Any]:

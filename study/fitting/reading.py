@@ -22,6 +22,7 @@ from study.fitting.learning_rates import CellSearch, searches
 from study.fitting.ledgers import (
     KEEP,
     LEDGER_COLUMNS,
+    check_ledger,
     is_ledger,
     runs_of,
     settings_of,
@@ -61,7 +62,10 @@ class Table:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The rows and columns."""
-        return read_table(self.path)
+        table = read_table(self.path)
+        if is_ledger(table):
+            check_ledger(table, str(self.path))
+        return table
 
     @cached_property
     def is_ledger(self) -> bool:
@@ -396,4 +400,4 @@ class _Reading:
         if not self.is_ledger or VOCABULARY not in self.table:
             return {}
         sizes = pd.to_numeric(self.table.loc[self.present, VOCABULARY], errors="coerce")
-        return {VOCABULARY: int(sizes.iloc[0])} if sizes.notna().all() and sizes.nunique() == 1 else {}
+        return {VOCABULARY: int(sizes.iloc[0])} if np.isfinite(sizes).all() and sizes.nunique() == 1 else {}

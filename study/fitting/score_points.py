@@ -8,6 +8,7 @@ import pandas as pd
 from study.fitting.cells import budgets_in_words, in_words, setting_columns
 from study.fitting.cuts import START
 from study.fitting.ledgers import runs_of, usable
+from study.folders.files import read_parquet
 from study.folders.sweep import SweepFolder
 from study.named_runs import donor_of
 from study.pooling import pooled_variance
@@ -43,7 +44,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     """
     if not folder.scores_file.exists() or ledger.empty:
         return pd.DataFrame()
-    scores = pd.read_parquet(folder.scores_file)
+    scores = read_parquet(folder.scores_file, "`study report` writes it from the records")
     if scores.empty:
         return pd.DataFrame()
     scores["examples"] = scores[_SPLITS].astype(float).sum(axis=1)

@@ -15,6 +15,7 @@ import pandas as pd
 from study.durable_files import json_value
 from study.errors import InputError
 from study.fitting.text_numbers import as_number, read_text_numbers
+from study.folders.files import read_parquet
 
 _READERS = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 _MISSING = ["-", "–", "—", "?", "."]
@@ -64,7 +65,7 @@ def _refuse_twice(names: list[str], path: Path) -> None:
 def _read(path: Path, kind: str) -> tuple[pd.DataFrame, bool]:
     """The rows of a file, and whether its numbers have decimal commas, as those of a csv whose columns semicolons part."""
     if kind == "parquet":
-        return pd.read_parquet(path), False
+        return read_parquet(path, "give it whole (`study report` writes a sweep's anew)"), False
     if kind == "jsonl":
         return _flat(path.read_text(encoding="utf-8-sig")), False
     top = _top(path)

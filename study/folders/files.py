@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from study.durable_files import json_of, write_atomically, write_once
+from study.durable_files import content_of, json_of, write_atomically, write_once
 from study.errors import InputError, Problem
 from study.schema import ModelT, Strict
 
@@ -51,6 +52,20 @@ def reason_in(file: Path, remedy: str) -> str | None:
     if values is not None and "reason" not in values:
         raise InputError.at(str(file), f"is damaged: it gives no reason; {remedy}")
     return None if values is None else str(values["reason"])
+
+
+def read_parquet(file: Path, remedy: str) -> pd.DataFrame:
+    """The table that a Parquet file holds; raises InputError with the remedy where there is none, or it is damaged."""
+    import pandas as pd
+
+    if (content := content_of(file)) is None:
+        raise InputError.at(str(file), f"does not exist; {remedy}")
+    try:
+        return pd.read_parquet(io.BytesIO(content))
+    except (ValueError, OSError, NotImplementedError) as error:  # pyarrow's, of damage at any place
+        raise InputError.at(
+            str(file), f"cannot be read as parquet: {' '.join(str(error).split())[:200].rstrip('.')}; {remedy}"
+        ) from None
 
 
 def write_table(file: Path, table: pd.DataFrame) -> None:

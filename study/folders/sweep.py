@@ -11,10 +11,10 @@ from study import garbage
 from study.architecture import SHAPE
 from study.durable_files import json_of
 from study.errors import InputError, of_each
-from study.folders.files import Folder, Inside, write_table
+from study.folders.files import Folder, Inside, read_parquet, write_table
 from study.folders.run import RunFolder
 from study.paths import pasted
-from study.records import RunRecord, ledger
+from study.records import TOLD_BY_ALL, RunRecord, ledger
 from study.schema import number_in
 from study.tuned_values import trial_seeds
 from study.yaml_files import read_yaml
@@ -183,11 +183,10 @@ class SweepFolder(Folder):
 
     def read_ledger(self) -> pd.DataFrame:
         """The ledger as last written."""
-        import pandas as pd
-
-        if not self.ledger_file.exists():
-            raise InputError.at(str(self.ledger_file), "does not exist; `study report` writes it from the records")
-        return pd.read_parquet(self.ledger_file)
+        table = read_parquet(self.ledger_file, remedy := "`study report` writes it from the records")
+        if lacking := [name for name in TOLD_BY_ALL if len(table) and name not in table]:
+            raise InputError.at(str(self.ledger_file), f"lacks {', '.join(lacking[:5])}, as one of another version; {remedy}")
+        return table
 
     def sweep(self) -> dict[str, Any]:
         """The resolved sweep as plain values."""
