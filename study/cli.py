@@ -17,6 +17,10 @@ from study.sweep_commands import SWEEP_COMMANDS
 from study.tracker_commands import TRACKER_COMMANDS
 
 INTERRUPTED_EXIT = 130
+
+MOST_TOLD = 20
+"""So many problems are told: of a list that is wrong throughout the first are enough."""
+
 FOLDER_ERRORS = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOLCK),
     *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP),
@@ -35,8 +39,10 @@ def main() -> None:
     except InputError as error:
         from study.terminal import printable
 
-        for problem in error.problems:
+        for problem in error.problems[:MOST_TOLD]:
             click.echo(printable(f"error: {problem}"), err=True)
+        if (more := len(error.problems) - MOST_TOLD) > 0:
+            click.echo(f"error: and {more:,} more; these are the first", err=True)
         sys.exit(2)
     except OSError as error:
         if error.errno not in FOLDER_ERRORS or error.filename is None:

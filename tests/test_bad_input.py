@@ -6,13 +6,17 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from study.cli import main
+from study.cli import MOST_TOLD, main
+from study.data.corpora import check_corpus
+from study.data.files import read_file
+from study.errors import InputError
 from study.sweeping.plan import cells
 from study.sweeping.sweep_files import read_sweep
 from tests.full_disk import files_of_at_most
@@ -317,6 +321,13 @@ def test_everything_wrong_is_told_at_once_before_data_is_touched(here: Path, ref
     }
 
 
+def test_of_a_list_that_is_wrong_throughout_the_first_are_told(here: Path, refusal: Refusal) -> None:
+    Path("x.yaml").write_text(GOOD + f"tags: {[*range(300)]}\n")
+    told = refusal.of("plan", "x.yaml")
+    assert told[0] == "tags[0]: 0 where text is needed, such as '0'"
+    assert told[MOST_TOLD:] == [f"and {300 - MOST_TOLD} more; these are the first"]
+
+
 def test_targets_that_no_width_meets_are_told_beside_what_else_is_wrong(here: Path, refusal: Refusal, no_data: None) -> None:
     Path("x.yaml").write_text(GOOD.replace("grid: {depth: [1], width: [16], heads: [2]}", "iso_parameters: [100], depth: [1]"))
     tuned = "tune={recipe.learning_rate: {low: 2, high: 1, trials: 2}}"
@@ -371,6 +382,32 @@ def test_a_plan_reads_how_the_text_begins(here: Path, refusal: Refusal) -> None:
     Path("x.yaml").write_text(GOOD)
     Path("x.jsonl").write_text('{"txt": "a"}\n')
     assert one(refusal.of("plan", "x.yaml", "data.corpus=x.jsonl")).startswith("data.text_column: 'text' is not a column")
+
+
+def test_a_folder_of_text_that_cannot_be_listed_is_named(here: Path, refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(folder: Path, _: str) -> list[Path]:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), f"{folder}/net")  # as /proc does below /
+
+    Path("texts").mkdir()
+    Path("x.yaml").write_text(GOOD.replace("text.txt", "texts"))
+    monkeypatch.setattr(Path, "rglob", listed)
+    with pytest.raises(InputError) as told:
+        check_corpus(read_sweep(Path("x.yaml"))[0].data)
+    wanted = "data.corpus: 'texts' cannot be read: Invalid argument ('texts/net'); give a file or a folder of text"
+    assert str(told.value) == wanted
+
+
+def test_a_plan_reads_the_beginning_of_a_text_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("x.yaml").write_text(GOOD)
+    opened: list[Path] = []
+
+    def read(path: Path, column: str) -> Iterator[str]:
+        opened.append(path)
+        return read_file(path, column)
+
+    monkeypatch.setattr("study.data.corpora.read_file", read)
+    check_corpus(read_sweep(Path("x.yaml"))[0].data)
+    assert opened == [Path("text.txt")]
 
 
 def test_a_plan_looks_at_the_name_of_a_dataset(here: Path, refusal: Refusal) -> None:

@@ -36,10 +36,14 @@ def corpus_files(corpus: str) -> list[Path]:
     Raises InputError where nothing is there, the suffix is unknown, a file is empty, or a folder holds no known kind.
     """
     try:
-        path = path_from(corpus, "data.corpus")
-        path.is_file()
-    except OSError as error:  # a name too long
-        raise InputError.at("data.corpus", f"{shown(corpus)} cannot be read: {error}") from error
+        return _files_at(corpus)
+    except OSError as error:  # of a name too long, or of a folder below that lists no files
+        what = f"{error.strerror} ({shown(str(error.filename))})"
+        raise InputError.at("data.corpus", f"{shown(corpus)} cannot be read: {what}; give a file or a folder of text") from None
+
+
+def _files_at(corpus: str) -> list[Path]:
+    path = path_from(corpus, "data.corpus")
     kinds = ", ".join(_READERS)
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _READERS and file.is_file())
