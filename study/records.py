@@ -11,7 +11,7 @@ from study.architecture import Architecture
 from study.config import LEFT_OUT, RunConfig, as_told, fingerprint_of
 from study.counting import parameters
 from study.memory import Precision
-from study.schema import Count, Index, Strict, flatten
+from study.schema import Count, Index, Share, Strict, flatten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +42,9 @@ AskedKernels = Literal[Kernels, "auto"]
 
 Magnitude = Annotated[float, Field(le=1e39)]
 """What runs measure: no float32 is above that, and of much larger numbers no variance can be taken and no axis drawn."""
+
+Amount = Annotated[Magnitude, Field(ge=0)]
+"""What runs measure that is never below zero."""
 
 
 class Environment(Strict):
@@ -103,24 +106,24 @@ class RunRecord(Strict):
     trunk_step: Index | None = None
     layers_cut: Index | None = None
     train_tokens: Index | None = None
-    loss_nats: Magnitude | None = None
-    loss_standard_error_nats: Magnitude | None = None
-    accuracy: Magnitude | None = None
+    loss_nats: Amount | None = None
+    loss_standard_error_nats: Amount | None = None
+    accuracy: Share | None = None
     validation_masked_tokens: Index | None = None
-    unigram_entropy_nats: Magnitude | None = None
-    unknown_share: Magnitude | None = None
+    unigram_entropy_nats: Amount | None = None
+    unknown_share: Share | None = None
     stuck_at_unigram: bool | None = None
     train_loss_nats: Magnitude | None = None
     parameters: Count
     parameters_encoder: Count
     parameters_non_embedding: Count
-    train_flops: Magnitude
-    train_flops_dense_head: Magnitude
-    train_flops_6n: Magnitude
-    train_flops_6n_non_embedding: Magnitude
-    wall_seconds: Magnitude | None = None
-    start_seconds: Magnitude | None = None
-    tokens_per_second: Annotated[Magnitude | None, BeforeValidator(_measured)] = None
+    train_flops: Amount
+    train_flops_dense_head: Amount
+    train_flops_6n: Amount
+    train_flops_6n_non_embedding: Amount
+    wall_seconds: Amount | None = None
+    start_seconds: Amount | None = None
+    tokens_per_second: Annotated[Amount | None, BeforeValidator(_measured)] = None
     peak_memory_bytes: Index | None = None
     weights_sha256: str | None = None
     attempts: Index

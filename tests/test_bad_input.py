@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -592,6 +593,9 @@ def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, ref
         ("tokens", -5, "-5 is below the least allowed, 0"),
         ("train_flops", 1e300, "1e+300 is above the most allowed, 1e+39"),
         ("loss_nats", 1e200, "1e+200 is above the most allowed, 1e+39"),
+        ("train_flops", -1.0, "-1.0 is below the least allowed, 0"),
+        ("loss_nats", -4.0, "-4.0 is below the least allowed, 0"),
+        ("accuracy", 1.5, "1.5 is above the most allowed, 1"),
     ],
 )
 def test_a_record_of_numbers_that_no_run_has_is_named(
@@ -603,6 +607,25 @@ def test_a_record_of_numbers_that_no_run_has_is_named(
     damaged, message = refusal.of(command, folder.path)
     assert damaged.startswith(f"{record}: is damaged")
     assert message == f"{record}.{key}: {told}"
+
+
+@pytest.mark.parametrize("value", ["../x", [1], None, True])
+def test_a_row_of_metrics_that_holds_no_number_is_named(value: object, here: Path) -> None:
+    folder = sweep_folder(Path("results/x"))
+    run = folder.run(add_run(folder, run_config(1, 64)))
+    first, *others = run.metrics_file.read_text().splitlines()
+    run.metrics_file.write_text("\n".join([json.dumps(json.loads(first) | {"train/loss": value}), *others]) + "\n")
+    with pytest.raises(InputError, match=r"metrics.jsonl:1: is no row of metrics \(train/loss is .*, no number\)"):
+        list(run.metrics())
+
+
+@pytest.mark.parametrize("losses", [[1.0, float("nan")], [[1.0], [2.0]], [1, 2]])
+def test_losses_of_validation_that_no_run_writes_are_damaged(losses: list[object], here: Path) -> None:
+    folder = sweep_folder(Path("results/x"))
+    run = folder.run(add_run(folder, run_config(1, 64)))
+    np.save(run.validation_losses_file, np.array(losses))
+    with pytest.raises(InputError, match=r"validation_losses.npy: is damaged, and comparisons need it"):
+        run.validation_losses()
 
 
 @pytest.mark.parametrize("command", [["multiverse"], ["fit", "--law", "power"]])

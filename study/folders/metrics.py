@@ -8,6 +8,7 @@ from typing import Any
 
 from study.durable_files import json_value
 from study.errors import InputError
+from study.schema import shown
 
 TAIL_BYTES = 4096
 """How much of a file's end is read for its newest rows."""
@@ -93,7 +94,10 @@ def _row(line: bytes, place: str) -> dict[str, Any]:
     why = ""
     try:
         if isinstance(row := json_value(line), dict):
-            return row
+            odd = [key for key, value in row.items() if type(value) not in (int, float)]
+            if not odd:
+                return row
+            why = f" ({odd[0]} is {shown(row[odd[0]])}, no number)"
     except ValueError as error:
         why = f" ({error})"
     raise InputError.at(place, f"is no row of metrics{why}, and nothing but that line is lost without it: take it out")

@@ -179,6 +179,8 @@ class RunFolder(WorkFolder):
         """The summed nats of each validation sequence of a completed run; raises InputError where they are gone or damaged."""
         try:
             losses: NDArray[np.float64] = np.load(self.validation_losses_file, allow_pickle=False)
+            if losses.dtype != np.float64 or losses.ndim != 1 or not np.isfinite(losses).all():
+                raise ValueError("not the losses that a run writes")
         except (FileNotFoundError, ValueError, EOFError) as error:
             what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
             remedy = f"fetch it, or leave the run out: study exclude {pasted(self.path)} --reason ..."
