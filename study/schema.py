@@ -28,6 +28,9 @@ def _number(value: object) -> object:
 _Number = BeforeValidator(_number)
 """What every number of a file is read by: 16K is 16,000, as on the command line."""
 
+LEAST = 1e-37
+"""The least number above zero of a run; single precision has none of full precision below a tenth of it."""
+
 MOST = 2**63 - 1
 """The largest whole number that a table holds."""
 
@@ -37,16 +40,24 @@ Count = Annotated[int, Field(ge=1, le=MOST), _Number]
 Index = Annotated[int, Field(ge=0, le=MOST), _Number]
 """A whole number from zero on."""
 
+
+def _held(value: float) -> float:
+    """The value, of -0.0 the one zero; raises ValueError where single precision would make it zero."""
+    if 0 < value < LEAST:
+        raise ValueError(f"is nearer to zero than devices calculate, {LEAST}; give 0, or more")
+    return abs(value)
+
+
 Number = Annotated[float, _Number]
 """A finite number."""
 
-Positive = Annotated[float, Field(gt=0), _Number]
+Positive = Annotated[float, Field(gt=0), _Number, AfterValidator(_held)]
 """A finite number above zero; PyYAML reads 1e-3 as a string, which is accepted."""
 
-NonNegative = Annotated[float, Field(ge=0), _Number, AfterValidator(abs)]
+NonNegative = Annotated[float, Field(ge=0), _Number, AfterValidator(_held)]
 """A finite number, zero or above; there is one zero, -0.0 is taken as it."""
 
-Share = Annotated[float, Field(ge=0, le=1), _Number, AfterValidator(abs)]
+Share = Annotated[float, Field(ge=0, le=1), _Number, AfterValidator(_held)]
 """A share of a whole, between 0 and 1; there is one zero."""
 
 Text = Annotated[str, Field(min_length=1)]

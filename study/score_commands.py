@@ -55,7 +55,7 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
     from study.sweeping.resources import Resources
     from study.terminal import show
 
-    resources = Resources(device=device, slots_per_device=slots_per_device)
+    resources = Resources().overridden(device=device, slots_per_device=slots_per_device)
     with _named_as_options():
         scored = score_all(folder, _downstream(asked), resources, Console(stderr=as_json))
     if as_json:

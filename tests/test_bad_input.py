@@ -137,6 +137,38 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ("steps: [10]", "flops: [10]", "less than one batch of 256"),
         ("steps: [10]", "flops: [1e30]", "recipe.budget pays for 4.15e+25 tokens, more than the 9,223,372,036"),
         ("steps: [10]", "tokens: [1e300]", "budgets.tokens[0]: '1e300' is above the most allowed, 1e+18"),
+        ("batch_tokens: 256", "learning_rate: 1e308", "base.recipe.learning_rate: '1e308' is above the most allowed, 1,000"),
+        ("batch_tokens: 256", "weight_decay: 1e308", "base.recipe.weight_decay: '1e308' is above the most allowed, 1,000"),
+        (
+            "batch_tokens: 256",
+            "epsilon: 1e-320",
+            "base.recipe.epsilon: '1e-320' is nearer to zero than devices calculate, 1e-37",
+        ),
+        (
+            "question: Why?",
+            "question: Why?\ntune: {recipe.learning_rate: {low: 1e-3, high: 1e30, trials: 9}}",
+            "tune.recipe.learning_rate: 1e+30 is above the most allowed, 1,000",
+        ),
+        (
+            "question: Why?",
+            "question: Why?\nresources: {slurm: {memory: abc}}",
+            "resources.slurm.memory: 'abc' is no amount of memory; write 64GB or 500MB",
+        ),
+        (
+            "question: Why?",
+            f"question: Why?\nresources: {{devices: {10**12}}}",
+            f"resources.devices: {10**12} is above the most allowed, 100,000",
+        ),
+        (
+            "grid: {depth: [1], width: [16], heads: [2]}",
+            "iso_parameters: [1.0e5], depth: [1], ffn_ratio: 1.0e-3, tolerance: 1.0e-320",
+            "shapes.tolerance: 1e-320 is nearer to zero than devices calculate, 1e-37; give 0, or more",
+        ),
+        (
+            "grid: {depth: [1], width: [16], heads: [2]}",
+            "iso_parameters: [1.0e5], depth: [1], ffn_ratio: 1.0e-320",
+            "shapes.ffn_ratio[0]: 1e-320 is ",
+        ),
         ("steps: [10]", "epochs: [1]", "budgets.epochs: is not a known key"),
         ("vocabulary: 200", "vocabulary: 10", "data.tokenizer.vocabulary: 10 is below the least allowed, 64"),
         ("vocabulary: 200", "kind: file", "data.tokenizer: needs a path exactly when its kind is 'file'"),
@@ -230,6 +262,15 @@ def test_a_sweep_file_with_one_thing_wrong(
             "base.architecture.width: 0 is below the least allowed, 1",
         ),
         (WITHOUT_SHAPES + "search: {trials: 2, space: {}}\n", "search.space: is empty"),
+        (
+            WITHOUT_SHAPES.replace("base: {", "base: {architecture: {width: 16}, ")
+            + "search: {trials: 2, head_width: 32, space: {architecture.depth: {choices: [1, 2]}}}\n",
+            "head_width 32 does not divide width 16",
+        ),
+        (
+            WITHOUT_SHAPES + "search: {trials: 2, space: {architecture.width: {low: 16, high: 64, step: 100}}}\n",
+            "step 100 from low 16 leads beyond high 64",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "launch"])

@@ -299,7 +299,7 @@ def test_records_of_other_runs_change_nothing() -> None:
         ({"base": {"architecture": {"positions": 8}}}, "", "architecture.positions 8 is below data.sequence_length 16"),
         ({"base": {"architecture": {"vocabulary": 99}}}, "", "architecture.vocabulary 99 differs from the tokenizer's, 100"),
         ({"budgets": {"flops": [10]}}, "", "less than one batch of 256"),
-        ({"tune": {"recipe.beta1": {"low": 0.5, "high": 2, "trials": 3}}}, "tune.recipe.beta1", "1 must be below 1"),
+        ({"tune": {"recipe.beta1": {"low": 0.5, "high": 2, "trials": 3}}}, "tune.recipe.beta1", "2.0 must be below 1"),
         ({"tune": {"recipe.batch_tokens": {"low": 64, "high": 256, "trials": 4}}}, "tune.recipe.batch_tokens",
          "101.6 is not a whole number"),
         ({"shapes": {"grid": None, "iso_parameters": [100], "depth": [1]}}, "shapes.iso_parameters 100 at depth 1",

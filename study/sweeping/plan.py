@@ -20,7 +20,7 @@ from study.named_records import donor_depth
 from study.named_runs import kept_layers
 from study.recipe import Budget
 from study.records import RunRecord
-from study.schema import deep_merge, flatten, set_path
+from study.schema import deep_merge, flatten, number_in, set_path
 from study.solving import undivided
 from study.sweeping.cell import Cell, Values
 from study.sweeping.neighbours import with_neighbours
@@ -127,7 +127,8 @@ def _configs(
     for budget in spec.budgets.each():
         try:
             configs.append(run_config(spec, shape, budget, setting))
-            for point in Cell(configs[-1], spec).points():
+            highest = [{path: tuned.high} for path, tuned in spec.tune.items()]
+            for point in (*highest, *Cell(configs[-1], spec).points()):
                 run_config(spec, shape, budget, {**setting, **point})
         except InputError as error:
             problems |= {problem.place: problem for problem in error.problems if problem.place not in problems}
@@ -264,10 +265,11 @@ def check_heads(spec: SweepSpec) -> None:
     """Raise InputError where a search asks for a head width that does not divide all widths of its space."""
     assert spec.search is not None
     given = {f"architecture.{key}" for key in spec.base.get("architecture", {})} | spec.search.space.keys()
-    widths = spec.search.space.get("architecture.width")
-    if widths is None or "architecture.heads" in given or "head_width" not in spec.search.model_fields_set:
+    searched = spec.search.space.get("architecture.width")
+    if "architecture.heads" in given or "head_width" not in spec.search.model_fields_set:
         return
-    if problem := undivided([spec.search.head_width], [width for width in _candidates(widths) if isinstance(width, int)]):
+    widths = [number_in(spec.base.get("architecture", {}).get("width"))] if searched is None else _candidates(searched)
+    if problem := undivided([spec.search.head_width], [width for width in widths if isinstance(width, int)]):
         raise InputError.at("search", problem)
 
 

@@ -27,6 +27,18 @@ def _slurm_time(text: str) -> str:
     return text
 
 
+def _slurm_memory(text: str) -> str:
+    if not re.fullmatch(r"\d+([KMGT]B?)?", text, re.IGNORECASE):
+        raise ValueError("is no amount of memory; write 64GB or 500MB")
+    return text
+
+
+Memory = Annotated[str, AfterValidator(_slurm_memory)]
+"""An amount of memory as Slurm takes it."""
+
+Some = Annotated[Count, Field(le=100_000)]
+"""A number of devices, nodes, cores or jobs, far beyond any cluster's at most, so that a slip of the keyboard is told."""
+
 TimeLimit = Annotated[str, AfterValidator(_slurm_time)]
 """A time limit such as 30m, 4h, 2d, or Slurm's own '1-12:00:00'."""
 
@@ -51,10 +63,10 @@ class SlurmOptions(Strict):
 
     partition: Text | None = None
     time: TimeLimit | None = None
-    array: Count = 64
-    nodes: Count = 1
-    cpus: Count = 1
-    memory: Text | None = None
+    array: Some = 64
+    nodes: Some = 1
+    cpus: Some = 1
+    memory: Memory | None = None
     account: Text | None = None
     qos: Text | None = None
     constraint: Text | None = None
@@ -78,8 +90,8 @@ class RayOptions(Strict):
     """
 
     address: Text | None = None
-    cpus: Count = 1
-    runs: Count | None = None
+    cpus: Some = 1
+    runs: Some | None = None
 
 
 class Resources(Strict):
@@ -90,8 +102,8 @@ class Resources(Strict):
 
     on: Literal["local", "slurm", "ray"] = "local"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    devices: Count = 1
-    slots_per_device: Count | None = None
+    devices: Some = 1
+    slots_per_device: Some | None = None
     kernels: AskedKernels = "auto"
     slurm: SlurmOptions = SlurmOptions()
     ray: RayOptions = RayOptions()

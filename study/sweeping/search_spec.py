@@ -57,6 +57,8 @@ class Dimension(Strict):
             raise ValueError("a log dimension needs a low above zero and no step")
         if self.step and not self.whole:
             raise ValueError("a step needs whole low and high")
+        if self.step and self.step > self.high - self.low:
+            raise ValueError(f"step {self.step} from low {self.low:g} leads beyond high {self.high:g}")
         return self
 
     @property

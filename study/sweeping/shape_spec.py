@@ -21,7 +21,7 @@ Depth = Annotated[Count, Field(le=LARGEST["depth"])]
 Width = Annotated[Count, Field(le=LARGEST["width"])]
 Heads = Annotated[Count, Field(le=LARGEST["heads"])]
 Ffn = Annotated[Count, Field(le=LARGEST["ffn"])]
-FfnRatio = Annotated[Positive, Field(le=1000)]
+FfnRatio = Annotated[Positive, Field(ge=0.001, le=1000)]
 
 
 def why_beyond(size: str, value: float) -> str | None:

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from study.config import DataConfig, Masking
 from study.recipe import Budget
-from study.schema import Count, Distinct, Index, Positive, Several, Strict, Text, whole
+from study.schema import Count, Distinct, Index, Positive, Several, Strict, Text, shown, whole
 from study.score_config import Downstream, Seeds
 from study.sweeping.resources import Resources
 from study.sweeping.search_spec import Search, Value
@@ -122,7 +122,7 @@ class SweepSpec(Strict):
             if key not in PARTS:
                 raise ValueError(f"holds {key!r}; it takes {' and '.join(PARTS)}")
             if not isinstance(value, dict):
-                raise ValueError(f"holds {value!r} under {key} where keys and values are needed")
+                raise ValueError(f"holds {shown(value)} under {key} where keys and values are needed")
         return base
 
     @field_validator("vary")
