@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from study.benching.tables import TITLES, as_line, as_text
-from study.options import FiniteRange, as_json, device_option, output_folder, threads_option
+from study.options import CountRange, FiniteRange, as_json, device_option, output_folder, threads_option
 
 
 @click.command()
@@ -18,12 +18,12 @@ from study.options import FiniteRange, as_json, device_option, output_folder, th
 @click.option("--shapes", help="Trained shapes as DEPTHxWIDTH, as in 2x128,4x256.  [default: the device's own]")
 @click.option("--vocabulary", help="Word pieces V of the shapes.  [default: 30522,8192]")
 @click.option("--dtype", default=None, help="Precisions of the shapes.  [default: fp32,bf16 on CPU, bf16 on CUDA]")
-@click.option("--batch", type=click.IntRange(1), help="Sequences a batch of the shapes.  [default: 32]")
-@click.option("--sequence-length", type=click.IntRange(8), help="Tokens a sequence of the shapes.  [default: 128]")
+@click.option("--batch", type=CountRange(1), help="Sequences a batch of the shapes.  [default: 32]")
+@click.option("--sequence-length", type=CountRange(8), help="Tokens a sequence of the shapes.  [default: 128]")
 @click.option("--dropout", type=FiniteRange(0, 1, max_open=True), default=0.0, show_default=True, help="Of all contenders.")
 @device_option
 @threads_option
-@click.option("--rounds", type=click.IntRange(1), help="Rounds in which contenders take turns.  [default: 5, 3 on CUDA]")
+@click.option("--rounds", type=CountRange(1), help="Rounds in which contenders take turns.  [default: 5, 3 on CUDA]")
 @click.option("--output", type=output_folder, default=Path("results/bench"), show_default=True)
 @as_json
 def bench(

@@ -11,10 +11,13 @@ from typing import Any
 import click
 
 from study.errors import InputError, option_name
-from study.options import FiniteRange, as_json, output_folder
+from study.options import CountRange, FiniteRange, as_json, output_folder
 
 LEAST_RESAMPLES = 40
 """Of fewer, no resample lies beyond either end of a 95% interval."""
+
+MOST_RESAMPLES = 1_000_000
+"""Of more the intervals hardly move, and a table of their draws fills the memory."""
 
 _ROLES = {
     "parameters": "Parameters N.",
@@ -79,7 +82,7 @@ def _enough(_context: click.Context, _option: click.Parameter, resamples: int) -
 
 bootstrap_option = click.option(
     "--bootstrap",
-    type=click.IntRange(0),
+    type=CountRange(0, MOST_RESAMPLES),
     default=1000,
     show_default=True,
     callback=_enough,
@@ -97,7 +100,7 @@ held_out_option = click.option(
 
 huber_delta_option = click.option(
     "--huber-delta",
-    type=FiniteRange(0, min_open=True),
+    type=FiniteRange(1e-9, 1e9),
     default=1e-3,
     show_default=True,
     help="From which residual on its loss grows linearly.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.errors import InputError
-from study.options import FiniteRange, as_json, output_folder, results_option, threads_option
+from study.options import CountRange, FiniteRange, as_json, output_folder, results_option, threads_option
 
 if TYPE_CHECKING:
     from study.accounts import Conditions
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 
 CONVENTIONS = ("parameters", "parameters_encoder", "parameters_non_embedding")
 
-size = click.IntRange(max=10_000_000)
+size = CountRange(max=10_000_000)
 """A size given on the command line; what is too small is told with the shape, what is far too large here."""
 
-batch_option = click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Sequences, for the memory.")
+batch_option = click.option("--batch", type=CountRange(1), default=32, show_default=True, help="Sequences, for the memory.")
 precision_option = click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
 length_option = click.option(
-    "--sequence-length", type=int, help="Tokens a sequence, for the FLOPs.  [default: 128, or the positions if they are fewer]"
+    "--sequence-length",
+    type=CountRange(),
+    help="Tokens a sequence, for the FLOPs.  [default: 128, or the positions if they are fewer]",
 )
 
 
@@ -165,22 +167,22 @@ def figures(folder: Path, as_json: bool) -> None:
 @click.option("--latency", "latency", help="Seconds of an encoder's forward pass, as in 10ms; needs --latency-table.")
 @click.option("--under", is_flag=True, help="The widest shape at each depth under the amount; so where several are given.")
 @click.option("--tolerance", type=FiniteRange(0, 1, max_open=True), default=0.02, show_default=True, help="As a share.")
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Sequences, for memory and latency.")
-@click.option("--sequence-length", type=click.IntRange(1), default=128, show_default=True, help="Tokens a sequence.")
+@click.option("--batch", type=CountRange(1), default=1, show_default=True, help="Sequences, for memory and latency.")
+@click.option("--sequence-length", type=CountRange(1), default=128, show_default=True, help="Tokens a sequence.")
 @precision_option
 @click.option("--latency-table", type=click.Path(path_type=Path), default=Path("results/latency"), show_default=True)
 @click.option("--latency-statistic", type=click.Choice(["median", "p95", "fastest"]), default="median", show_default=True)
-@click.option("--threads", type=click.IntRange(1), help="Which rows of the latency table.  [default: the only ones]")
+@click.option("--threads", type=CountRange(1), help="Which rows of the latency table.  [default: the only ones]")
 @click.option("--law", type=click.Path(path_type=Path), help="JSON of a fitted law; the lowest predicted loss comes first.")
 @click.option("--law-convention", type=click.Choice(CONVENTIONS), help="What the law's N counts, where its file does not say.")
 @click.option("--tokens", help="Training tokens, as in 1B, for a law that needs them.")
 @click.option("--depth", default="1:24", show_default=True, help="Depths to consider.")
 @click.option("--width", default="64:2048", show_default=True, help="Widths to consider.")
-@click.option("--width-multiple", type=click.IntRange(1), default=64, show_default=True)
-@click.option("--head-width", type=click.IntRange(1), help="Widths are multiples of it.  [default: what is nearest to 64]")
-@click.option("--ffn-ratio", type=FiniteRange(0, 1000, min_open=True), default=4.0, show_default=True, help="F over H.")
-@click.option("--vocabulary", type=click.IntRange(1), default=30522, show_default=True, help="Word pieces V.")
-@click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions.")
+@click.option("--width-multiple", type=CountRange(1), default=64, show_default=True)
+@click.option("--head-width", type=CountRange(1), help="Widths are multiples of it.  [default: what is nearest to 64]")
+@click.option("--ffn-ratio", type=FiniteRange(0.001, 1000), default=4.0, show_default=True, help="F over H.")
+@click.option("--vocabulary", type=CountRange(1), default=30522, show_default=True, help="Word pieces V.")
+@click.option("--positions", type=CountRange(1), default=512, show_default=True, help="Learned positions.")
 @as_json
 def shapes(as_json: bool, **options: Any) -> None:
     """Find shapes by parameters, FLOPs, memory or latency.
@@ -201,8 +203,8 @@ def shapes(as_json: bool, **options: Any) -> None:
 @click.option("--shapes", default="", help="Shapes as DEPTHxWIDTH with commas between, as in 2x128,4x256.")
 @click.option("--batch", default="1,32", show_default=True, help="Sequences a call.")
 @click.option("--sequence-length", default="128,512", show_default=True, help="Tokens a sequence.")
-@click.option("--vocabulary", type=click.IntRange(1), default=30522, show_default=True, help="Word pieces V of --shapes.")
-@click.option("--positions", type=click.IntRange(1), default=512, show_default=True, help="Learned positions of --shapes.")
+@click.option("--vocabulary", type=CountRange(1), default=30522, show_default=True, help="Word pieces V of --shapes.")
+@click.option("--positions", type=CountRange(1), default=512, show_default=True, help="Learned positions of --shapes.")
 @threads_option
 @precision_option
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)

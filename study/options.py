@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from study.durable_files import takes_files
+from study.quantities import read_whole
 
 
 class FiniteRange(click.FloatRange):
@@ -23,11 +24,19 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class CountRange(click.IntRange):
+    """A whole number between two ends, with a prefix or without, as the numbers of a file: 16K is 16,000."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number, refused where it is none, is not whole, or lies outside."""
+        if isinstance(value, str) and param is not None and not value.removeprefix("-").isdecimal():
+            value = read_whole(param.opts[0], value)
+        return super().convert(value, param, ctx)
+
+
 device_option = click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 
-threads_option = click.option(
-    "--threads", type=click.IntRange(1, 1024), help="CPU threads.  [default: all cores of this process]"
-)
+threads_option = click.option("--threads", type=CountRange(1, 1024), help="CPU threads.  [default: all cores of this process]")
 
 
 class OutputFolder(click.Path):

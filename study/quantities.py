@@ -24,6 +24,14 @@ def read_count(place: str, text: str) -> float:
     return _read(place, text, COUNTS, "a count such as 10M, 250k or 1.5e6")
 
 
+def read_whole(place: str, text: str) -> int:
+    """A count that is a whole number, 16K for sixteen thousand."""
+    number = read_count(place, text)
+    if not number.is_integer():
+        raise InputError.at(place, f"{text!r} is not a whole number")
+    return int(number)
+
+
 def read_bytes(place: str, text: str) -> int:
     """An amount of memory in bytes, 200MB for two hundred million; a bare number is refused."""
     return round(_read(place, text, BYTES, "an amount of memory with its unit, such as 200MB or 1.5GiB"))
@@ -50,11 +58,11 @@ def listed(text: str) -> list[str]:
 
 
 def read_whole_numbers(place: str, text: str) -> tuple[int, ...]:
-    """Whole numbers above zero with commas between, `1,32`, each once."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch(r"[1-9][0-9]{0,8}", part) for part in parts):
-        raise InputError.at(place, f"{text!r} is not a list of whole numbers above zero; write it as 1,32")
-    return tuple(dict.fromkeys(int(part) for part in parts))
+    """Whole numbers above zero with commas between, `1,32` or `8K,30522`, each once."""
+    try:
+        return tuple(dict.fromkeys(read_whole(place, part) for part in text.split(",")))
+    except InputError:
+        raise InputError.at(place, f"{text!r} is not a list of whole numbers above zero; write it as 1,32") from None
 
 
 def read_shape(place: str, text: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.errors import InputError, Problem, of_each, option_name
-from study.options import as_json, device_option, output_folder, results_option
+from study.options import CountRange, as_json, device_option, output_folder, results_option
 
 if TYPE_CHECKING:
     from study.score_config import Downstream
@@ -29,17 +29,17 @@ precision_option = click.option(
 @click.option("--tasks", required=True, help="Names of tasks, or their .yaml files, with commas between: cola,sst2.")
 @click.option("--data", help="Folder that holds the tasks' files.  [default: the hub, or what a task's YAML says]")
 @click.option("--update", type=click.Choice(["all", "head"]), default="all", show_default=True, help="Which weights learn.")
-@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--seeds", type=CountRange(1, 100), default=3, show_default=True)
 @click.option("--learning-rates", help="Tried at a third of the seeds; the best on dev goes on.  [default: 5e-5,1e-4,3e-4]")
 @click.option("--batch", "batch_examples", help="Examples of a step, several to choose from.  [default: 32]")
 @click.option("--epochs", help="Passes over train, several to choose from.  [default: 3]")
-@click.option("--max-length", type=int, help="Tokens of an input.  [default: the sequence length of pre-training]")
-@click.option("--max-train-examples", type=int, help="Learn from so many at most.")
-@click.option("--max-evaluation-examples", type=int, help="Choose and report on so many at most.")
+@click.option("--max-length", type=CountRange(), help="Tokens of an input.  [default: the sequence length of pre-training]")
+@click.option("--max-train-examples", type=CountRange(), help="Learn from so many at most.")
+@click.option("--max-evaluation-examples", type=CountRange(), help="Choose and report on so many at most.")
 @precision_option
 @click.option("--random-weights/--no-random-weights", default=True, show_default=True, help="Score untrained weights too.")
 @device_option
-@click.option("--slots-per-device", type=click.IntRange(1), help="Scores at a time.  [default: 1 a GPU, one a core on a CPU]")
+@click.option("--slots-per-device", type=CountRange(1), help="Scores at a time.  [default: 1 a GPU, one a core on a CPU]")
 @as_json
 def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool, **asked: Any) -> None:
     """Score runs on downstream tasks.
@@ -126,8 +126,10 @@ def export(folder: Path, into: Path, results: Path) -> None:
 @click.option("--into", type=output_folder, required=True, help="Folder for its run, as a sweep's.")
 @click.option("--corpus", default="docstrings", show_default=True, help="Text to validate it on, as in a sweep file.")
 @click.option("--text-column", default="text", show_default=True, help="The column of that text.")
-@click.option("--sequence-length", type=int, default=128, show_default=True, help="Tokens a sequence.")
-@click.option("--validation-sequences", type=int, default=1024, show_default=True, help="Sequences it is validated on.")
+@click.option("--sequence-length", type=CountRange(), default=128, show_default=True, help="Tokens a sequence.")
+@click.option(
+    "--validation-sequences", type=CountRange(), default=1024, show_default=True, help="Sequences it is validated on."
+)
 @precision_option
 @device_option
 @as_json

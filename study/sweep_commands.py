@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.errors import InputError, told_together
-from study.options import as_json, results_option
+from study.options import CountRange, as_json, results_option
 
 if TYPE_CHECKING:
     from study.folders.sweep import SweepFolder
@@ -68,14 +68,14 @@ def _folder_meant(path: Path) -> str:
 def resource_options(command: Any) -> Any:
     """The options that say where a sweep runs and on how much; each goes over the sweep file's `resources`."""
     for option in (
-        click.option("--array", type=click.IntRange(1), help="Slurm jobs in the queue at most at a time.  [default: 64]"),
+        click.option("--array", type=CountRange(1), help="Slurm jobs in the queue at most at a time.  [default: 64]"),
         click.option("--time", help="Time limit of each Slurm job, as in 30m or 4h; a run that reaches it goes on in another."),
         click.option("--partition", help="Partition of the Slurm jobs."),
-        click.option("--nodes", type=click.IntRange(1), help="Slurm nodes of each run, which share its devices.  [default: 1]"),
-        click.option("--devices", type=click.IntRange(1), help="Devices for each run (DDP).  [default: 1]"),
+        click.option("--nodes", type=CountRange(1), help="Slurm nodes of each run, which share its devices.  [default: 1]"),
+        click.option("--devices", type=CountRange(1), help="Devices for each run (DDP).  [default: 1]"),
         click.option(
             "--slots-per-device",
-            type=click.IntRange(1),
+            type=CountRange(1),
             help="Runs at a time on each device.  [default: 1 a GPU, one a core on a CPU]",
         ),
         click.option(

@@ -785,9 +785,37 @@ def test_a_number_is_finite(arguments: list[object], option: str, number: str, h
     assert f"'{option}': " in one(refusal.of(*arguments, option, number, prefix="Error: "))
 
 
+@pytest.mark.parametrize("amount", ["1e-12", "1e308"])
+def test_a_huber_delta_that_no_residual_is_near_to_is_refused(amount: str, here: Path, refusal: Refusal) -> None:
+    told = one(refusal.of("fit", "t.csv", "--law", "power", "--huber-delta", amount, prefix="Error: "))
+    assert "'--huber-delta': " in told
+    assert "is not in the range" in told
+
+
+def test_resamples_that_no_memory_holds_are_refused(here: Path, refusal: Refusal) -> None:
+    told = one(refusal.of("fit", "t.csv", "--law", "power", "--bootstrap", 10**26, prefix="Error: "))
+    assert f"'--bootstrap': {10**26} is not in the range" in told
+
+
+def test_slots_that_no_machine_has_are_refused(here: Path, refusal: Refusal) -> None:
+    told = one(refusal.of("score", "x", "--tasks", "docstring-order", "--slots-per-device", 10**6))
+    assert told == f"resources.slots_per_device: {10**6} is above the most allowed, 100,000"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["params", "bert-tiny", "--vocabulary", "30.5225K"], "--vocabulary: '30.5225K' is not a whole number"),
+        (["shapes", "--parameters", "10M", "--batch", "16KB"], "--batch: '16KB' is not a count such as 10M, 250k or 1.5e6"),
+    ],
+)
+def test_a_count_that_is_none_is_told(arguments: list[object], told: str, here: Path, refusal: Refusal) -> None:
+    assert one(refusal.of(*arguments)).startswith(told)
+
+
 def test_an_ffn_far_too_wide_is_refused(here: Path, refusal: Refusal) -> None:
     told = one(refusal.of("shapes", "--parameters", "10M", "--ffn-ratio", "1e308", prefix="Error: "))
-    assert "'--ffn-ratio': 1e+308 is not in the range 0<x<=1000" in told
+    assert "'--ffn-ratio': 1e+308 is not in the range 0.001<=x<=1000" in told
 
 
 @pytest.mark.parametrize(

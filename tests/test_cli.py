@@ -78,6 +78,15 @@ def test_a_model_of_few_positions_is_counted_at_all_it_has(study: Any, tmp_path:
     assert "128 is not between 1 and positions 64" in err
 
 
+def test_counts_on_the_command_line_take_the_prefixes_of_files(study: Any) -> None:
+    def asked(*numbers: object) -> Any:
+        options = ("--width", "--vocabulary", "--batch", "--sequence-length")
+        pairs = [part for pair in zip(options, numbers, strict=True) for part in pair]
+        return json.loads(study("params", "--depth", 2, "--positions", "1K", *pairs, "--json")[1])
+
+    assert asked("1.024K", "16.1K", "1k", "1e3") == asked(1024, 16100, 1000, 1000)
+
+
 def test_params_as_text_is_for_readers(study: Any) -> None:
     _, out, _ = study("params", "--depth", 2, "--width", 128)
     assert out.startswith("L2-H128-A2-F512\n")

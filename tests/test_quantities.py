@@ -83,6 +83,7 @@ def test_ranges_and_lists() -> None:
     assert list(read_range("--x", "2:4")) == [2, 3, 4]
     assert list(read_range("--x", "7")) == [7]
     assert read_whole_numbers("--x", "1, 32,1") == (1, 32)
+    assert read_whole_numbers("--x", "8K,30522") == (8000, 30522)
 
 
 @given(st.floats(min_value=1e-6, max_value=1e15))
