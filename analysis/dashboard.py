@@ -22,16 +22,16 @@ def _():
     import marimo as mo
     import pandas as pd
 
-    from study.accounts import Conditions, account
+    from study.sizing.accounts import Conditions, account
     from study.architecture import Architecture
-    from study.changes import changes_as_text, measures, rank_changes, steps_from
+    from study.sizing.changes import changes_as_text, measures, rank_changes, steps_from
     from study.errors import InputError
     from study.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
     from study.fitting.law_fits import LEDGER_LAWS, fit_ledger
     from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
     from study.fitting.reading import Table
     from study.folders.sweep import sweeps_in
-    from study.naming import Subject
+    from study.sizing.naming import Subject
     from study.notebooks import plain, prose, refusal, tabled
     from study.plotting import elasticities, explorer, run_curves
     from study.plotting.law_figures import FIGURES

@@ -18,9 +18,9 @@ def _():
 
     import marimo as mo
 
-    from study.answering import FIGURES, FINDINGS, Answer
+    from study.answering.answer import FIGURES, FINDINGS, Answer
     from study.notebooks import opened, tabled
-    from study.tables import cells
+    from study.answering.tables import cells
     from study.wording import bullets, escape
 
     return (

@@ -18,10 +18,10 @@ def _():
 
     import marimo as mo
 
-    from study.findings import run_count
+    from study.answering.findings import run_count
     from study.notebooks import gather_scored, opened, tabled
     from study.plotting.score_figures import AXES, FIGURES
-    from study.score_findings import SCORES, law_table, published_table, score_findings, scores_told, trend_table
+    from study.answering.scores import SCORES, law_table, published_table, score_findings, scores_told, trend_table
     from study.wording import bullets, escape
 
     return (

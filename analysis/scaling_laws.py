@@ -20,7 +20,7 @@ def _():
 
     from study.errors import InputError
     from study.exploring import with_reasons
-    from study.findings import run_count
+    from study.answering.findings import run_count
     from study.fitting.catalogue import LAWS
     from study.fitting.compute_multiverse import explore
     from study.fitting.compute_optimal import frontiers
@@ -28,7 +28,7 @@ def _():
     from study.fitting.law_fits import LEDGER_LAWS, fit_ledger
     from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
     from study.fitting.reading import Source, Table, read_observations
-    from study.law_findings import law_findings
+    from study.answering.laws import law_findings
     from study.notebooks import gather_ended, opened, plain, prose, refusal, tabled
     from study.plotting import (
         answer_by_convention,
@@ -41,7 +41,7 @@ def _():
     )
     from study.plotting.explorer import SHOWN
     from study.plotting.style import COUNTS
-    from study.tables import law_by_count
+    from study.answering.tables import law_by_count
     from study.wording import bullets, escape
 
     return (

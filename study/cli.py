@@ -8,13 +8,13 @@ import warnings
 
 import click
 
-from study.bench_commands import BENCH_COMMANDS
+from study.commands.bench import BENCH_COMMANDS
+from study.commands.laws import LAW_COMMANDS
+from study.commands.models import MODEL_COMMANDS
+from study.commands.scores import SCORE_COMMANDS
+from study.commands.sweeps import SWEEP_COMMANDS
+from study.commands.trackers import TRACKER_COMMANDS
 from study.errors import InputError
-from study.law_commands import LAW_COMMANDS
-from study.model_commands import MODEL_COMMANDS
-from study.score_commands import SCORE_COMMANDS
-from study.sweep_commands import SWEEP_COMMANDS
-from study.tracker_commands import TRACKER_COMMANDS
 
 INTERRUPTED_EXIT = 130
 

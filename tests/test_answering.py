@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from study.answering import Answer, report
+from study.answering.answer import Answer, report
+from study.answering.findings import loss_findings
+from study.answering.open_questions import undecided
 from study.errors import InputError
-from study.findings import loss_findings
 from study.fitting.evidence import gather, save_fits
 from study.folders.sweep import SweepFolder
-from study.open_questions import undecided
 from study.records import State, cell_of
 from study.score_records import scores_of, write_scores
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, environment, in_setting, run_config, sweep_folder
@@ -375,7 +375,7 @@ def test_report_does_not_import_torch(tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from study.answering import report
+from study.answering.answer import report
 from study.folders.sweep import SweepFolder
 report(SweepFolder(Path({str(folder.path)!r})))
 assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from study import answering
+from study.answering.answer import FIGURES
 from study.cli import commands
 from study.fitting.catalogue import LAWS
 from study.folders.run import RunFolder
@@ -122,7 +122,7 @@ def test_bad_input_is_told_in_full_with_status_2(study: Any, arguments: tuple[ob
 def test_report_prints_the_headline_and_where_the_answer_is(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering, "FIGURES", {"learning_rate": answering.FIGURES["learning_rate"]})
+    monkeypatch.setattr("study.answering.answer.FIGURES", {"learning_rate": FIGURES["learning_rate"]})
     folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 92)))
     status, out, _ = study("report", folder.path)
     assert status == 0

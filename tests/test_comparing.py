@@ -14,10 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.accounts import Conditions, account, explanations
 from study.architecture import TOLD, Architecture, unbuildable
-from study.changes import Change, Measure, measures, rank_changes, steps_from
-from study.comparing import rows_as_text, side_by_side
 from study.config import RunConfig
 from study.counting import parameters
 from study.errors import InputError
@@ -25,7 +22,10 @@ from study.latency.prediction import TERMS, LatencyModel
 from study.memory import memory_of
 from study.model.masked_language_model import MaskedLanguageModel
 from study.named_models import catalogue, find, named
-from study.naming import Subject, subject
+from study.sizing.accounts import Conditions, account, explanations
+from study.sizing.changes import Change, Measure, measures, rank_changes, steps_from
+from study.sizing.comparing import rows_as_text, side_by_side
+from study.sizing.naming import Subject, subject
 from tests.small import config, config_values
 
 BASE = Subject("bert-base", named("bert-base"))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
+from study.answering.pairs import average_sentences as sentences
 from study.architecture import Architecture
 from study.fitting.averages import Average, averages_of
 from study.fitting.cells import Cell
@@ -17,7 +18,6 @@ from study.fitting.families import families_of, families_of_settings
 from study.fitting.learning_rates import RateSearch
 from study.fitting.paired import Difference, seeds_that_would_decide, sequences_that_would_decide
 from study.fitting.seed_scatter import SeedVariance
-from study.pair_findings import average_sentences as sentences
 from study.recipe import Budget
 
 SEQUENCES = 400

@@ -15,9 +15,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from study.answering.findings import loss_findings
+from study.answering.open_questions import undecided
+from study.answering.pairs import verdict
+from study.answering.tables import cells as cells_table
 from study.config import RunConfig
 from study.errors import InputError
-from study.findings import loss_findings
 from study.fitting.cells import Cell, cells_of, setting_columns
 from study.fitting.comparisons import compare
 from study.fitting.evidence import Evidence, gather, save_fits
@@ -28,9 +31,6 @@ from study.fitting.rankings import gains_of
 from study.fitting.reading import Source, Table, read_columns
 from study.fitting.seed_scatter import SeedScatter, SeedVariance
 from study.folders.sweep import SweepFolder
-from study.open_questions import undecided
-from study.pair_findings import verdict
-from study.tables import cells as cells_table
 from study.tuned_values import trial_seeds
 from study.wording import signed
 from tests.synthetic import (

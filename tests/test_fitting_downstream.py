@@ -16,8 +16,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import spearmanr
 
-from study import answering
-from study.answering import report
+from study.answering.answer import FIGURES, report
+from study.answering.scores import law_table, published_table, score_findings, score_table, trend_table
 from study.behrens_fisher import half_interval
 from study.counting import parameters
 from study.fitting.catalogue import LAWS
@@ -35,7 +35,6 @@ from study.named_models import find
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters, score_figures
 from study.plotting.style import MARKERS
 from study.score_config import Knobs
-from study.score_findings import law_table, published_table, score_findings, score_table, trend_table
 from study.score_noise import ScoreNoise, noise_of_mean, noise_of_seeds
 from study.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
 from study.wording import budget_words
@@ -609,7 +608,7 @@ def test_published_scores_stand_beside_an_encoder_of_their_size(evidence: Eviden
     lines = published_table(evidence).splitlines()
     (tiny,) = [line for line in lines if line.startswith("| sst2 | accuracy | BERT-Tiny | 4,416,698 | 0.832 |")]
     assert tiny.endswith("| 0.832 | – | – | – | – |"), "the largest here has a fifth of its parameters"
-    monkeypatch.setattr("study.score_findings.NEAR", 1000.0)
+    monkeypatch.setattr("study.answering.scores.NEAR", 1000.0)
     assert evidence.downstream is not None
     points = next(task.points for task in evidence.downstream.tasks if task.task == "sst2")
     largest = points["parameters"].max()
@@ -751,8 +750,8 @@ def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> 
 
 
 def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = {name: figure for name, figure in answering.FIGURES.items() if name.startswith("score_")}
-    monkeypatch.setattr(answering, "FIGURES", drawn)
+    drawn = {name: figure for name, figure in FIGURES.items() if name.startswith("score_")}
+    monkeypatch.setattr("study.answering.answer.FIGURES", drawn)
     scored.scores_file.unlink()
     answer = report(scored)
     assert answer.figures == ("score_against_loss", "score_against_parameters", "score_against_flops")

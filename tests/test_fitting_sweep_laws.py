@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from study import tables
-from study.answering import report
+from study.answering import tables
+from study.answering.answer import report
+from study.answering.laws import law_findings
+from study.answering.tables import law_by_count
 from study.config import RunConfig
 from study.fitting import sweep_laws
 from study.fitting.estimation import Settings
@@ -20,10 +22,8 @@ from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, usable
 from study.fitting.reading import Source, Table
 from study.fitting.sweep_laws import SweepLaws, _candidates
 from study.folders.sweep import SweepFolder
-from study.law_findings import law_findings
 from study.recipe import Budget
 from study.records import counts_of
-from study.tables import law_by_count
 from study.wording import file_name
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 

@@ -15,31 +15,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 TRUNK = (
     *("errors", "grouping", "paths", "terminal", "quantities", "schema", "yaml_files", "named_runs", "randomness", "aligned"),
-    *(
-        "tuned_values",
-        "symbols",
-        "architecture",
-        "components",
-        "counting",
-        "memory",
-        "solving",
-        "named_models",
-        "accounts",
-        "recipe",
-    ),
-    *("config", "durable_files", "garbage", "records", "folders", "named_records", "ownership", "naming", "machine"),
-    *("comparing", "latency", "changes", "score_config", "pooling", "behrens_fisher", "score_noise", "score_records"),
-    "options",
+    *("tuned_values", "symbols", "architecture", "components", "counting", "memory", "solving", "named_models", "recipe"),
+    *("config", "durable_files", "garbage", "records", "folders", "named_records", "ownership", "machine"),
+    *("latency", "score_config", "pooling", "behrens_fisher", "score_noise", "score_records"),
 )
-TRAINING = (
-    *(*TRUNK, "data", "tasks", "model", "training", "timing", "sweeping", "scoring", "score_commands"),
-    *("benching", "bench_commands", "model_commands", "sweep_commands", "tracker_commands", "cli"),
-)
+TRAINING = (*TRUNK, "data", "tasks", "model", "training", "timing", "sweeping", "scoring", "benching", "commands", "cli")
 ANALYSIS = (
-    *(*TRUNK, "wording", "fitting", "right_sizing", "replicating", "plotting"),
-    *("exploring", "pair_findings", "findings", "law_findings", "open_questions", "tables", "score_findings", "answering"),
-    "notebooks",
-    *("law_commands", "bench_commands", "model_commands", "sweep_commands", "cli"),
+    *(*TRUNK, "wording", "fitting", "sizing", "replicating", "plotting", "exploring", "answering", "notebooks"),
+    *("commands", "cli"),
 )
 """The parts of `study`, files or folders, each with only earlier ones of its line to import from."""
 
@@ -123,7 +106,7 @@ def test_packages_hold_nothing_but_a_docstring() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "import study.answering",
+        "import study.answering.answer",
         "import study.cli",
         "import sys; from study.cli import main; sys.argv[1:] = ['params', 'bert-base']; main()",
     ],

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from study.answering import FIGURES, report
+from study.answering.answer import FIGURES, report
 from study.config import RunConfig
 from study.fitting.evidence import Evidence, gather
 from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS

@@ -18,7 +18,7 @@ from study.errors import InputError
 from study.latency.prediction import fit_latency
 from study.latency.table import write_table
 from study.memory import memory_of
-from study.right_sizing import Question
+from study.sizing.right_sizing import Question
 from study.timing.measuring import hardware_environment
 from tests.synthetic import depth_or_width
 from tests.test_latency import synthetic_table

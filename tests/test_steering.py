@@ -22,10 +22,10 @@ from study.config import RunConfig
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
-from study.naming import subject
 from study.ownership import Attempt, turn
 from study.records import FOREIGN, ledger
 from study.scoring.launch import target
+from study.sizing.naming import subject
 from study.sweeping.coordinator import Progress
 from study.sweeping.display import ended_line
 from study.sweeping.liveness import Signs, seconds_per_row, signs_of

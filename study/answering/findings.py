@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from study.answering.pairs import average_sentences, chance_words, family_sentences, verdict, why_unknown
 from study.counting import parameters, what_doubling_adds
 from study.fitting.cells import Cell, difference_between, measured
 from study.fitting.comparisons import Pair, why_left_out
@@ -12,7 +13,6 @@ from study.fitting.ledgers import reasons_told
 from study.fitting.rankings import Gain, flops_fronts_of
 from study.fitting.token_gains import TokenGain
 from study.grouping import grouped
-from study.pair_findings import average_sentences, chance_words, family_sentences, verdict, why_unknown
 from study.plotting.what_doubling_adds import shapes_shown
 from study.quantities import plural
 from study.records import RETRIED

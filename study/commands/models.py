@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.commands.options import CountRange, FiniteRange, as_json, output_folder, results_option, threads_option
 from study.errors import InputError
-from study.options import CountRange, FiniteRange, as_json, output_folder, results_option, threads_option
 
 if TYPE_CHECKING:
-    from study.accounts import Conditions
     from study.latency.prediction import LatencyModel
     from study.memory import Precision
+    from study.sizing.accounts import Conditions
 
 CONVENTIONS = ("parameters", "parameters_encoder", "parameters_non_embedding")
 
@@ -59,9 +59,9 @@ def params(
     Nothing is built. NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or
     a run's id; without it the sizes make the shape, and with it they change it.
     """
-    from study.accounts import Conditions, account, explanations, length_of
     from study.named_models import architecture_of, changed
-    from study.naming import subject
+    from study.sizing.accounts import Conditions, account, explanations, length_of
+    from study.sizing.naming import subject
 
     given = {key: value for key, value in sizes.items() if value is not None}
     asked = subject(name, results) if name is not None else None
@@ -109,10 +109,10 @@ def compare(
 
     A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
     """  # noqa: D301
-    from study.accounts import Conditions, length_of
-    from study.changes import changes_as_text, changes_to_dict, measures, rank_changes, steps_from
-    from study.comparing import rows_as_text, rows_to_dict, side_by_side
-    from study.naming import subject
+    from study.sizing.accounts import Conditions, length_of
+    from study.sizing.changes import changes_as_text, changes_to_dict, measures, rank_changes, steps_from
+    from study.sizing.comparing import rows_as_text, rows_to_dict, side_by_side
+    from study.sizing.naming import subject
 
     subjects = [subject(name, results) for name in names]
     if changes and len(subjects) > 1:
@@ -189,7 +189,7 @@ def shapes(as_json: bool, **options: Any) -> None:
 
     Those that meet one amount, or stay under several at once.
     """
-    from study.right_sizing import Question
+    from study.sizing.right_sizing import Question
 
     solved = Question(**options).answer()
     if as_json:

@@ -7,14 +7,15 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
-from study import tables
+from study.answering import tables
+from study.answering.findings import loss_findings, parameter_findings, run_count
+from study.answering.laws import law_findings
+from study.answering.open_questions import undecided
+from study.answering.scores import law_table, score_findings, score_table, trend_table
 from study.durable_files import write_atomically
-from study.findings import loss_findings, parameter_findings, run_count
 from study.fitting import averages, comparisons
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.folders.sweep import SweepFolder
-from study.law_findings import law_findings
-from study.open_questions import undecided
 from study.plotting import (
     forecast_against_truth,
     iso_flop_valleys,
@@ -33,7 +34,6 @@ from study.plotting import (
 from study.plotting.loss_by_size import LossBySize
 from study.plotting.of_law import OfLaw
 from study.plotting.style import save_in
-from study.score_findings import law_table, score_findings, score_table, trend_table
 from study.score_records import write_scores
 from study.wording import bullets, escape
 

@@ -10,7 +10,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study.accounts import Conditions, memory_in, training_flops
 from study.aligned import aligned
 from study.architecture import SIZES, Architecture
 from study.counting import TOTALS, parameters
@@ -29,6 +28,7 @@ from study.quantities import (
     read_seconds,
     seconds_text,
 )
+from study.sizing.accounts import Conditions, memory_in, training_flops
 from study.solving import HEAD_WIDTH, Goal, ShapeRules, Space, on_contour, under
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from study.accounts import Conditions, memory_in, training_flops
 from study.aligned import aligned
 from study.architecture import Architecture, not_of_berts_kind, unbuildable
 from study.counting import parameters
 from study.errors import InputError, of_each
-from study.naming import Subject
 from study.schema import nearest, number_in
+from study.sizing.accounts import Conditions, memory_in, training_flops
+from study.sizing.naming import Subject
 from study.solving import ShapeRules
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.commands.options import CountRange, as_json, device_option, output_folder, results_option
 from study.errors import InputError, Problem, of_each, option_name
-from study.options import CountRange, as_json, device_option, output_folder, results_option
 
 if TYPE_CHECKING:
     from study.score_config import Downstream

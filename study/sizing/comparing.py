@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from study.accounts import TOTALS, totals, training_flops
 from study.aligned import aligned
 from study.architecture import Architecture
 from study.counting import parameters
-from study.naming import Subject
+from study.sizing.accounts import TOTALS, totals, training_flops
+from study.sizing.naming import Subject
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from study.benching.tables import TITLES, as_line, as_text
-from study.options import CountRange, FiniteRange, as_json, device_option, output_folder, threads_option
+from study.commands.options import CountRange, FiniteRange, as_json, device_option, output_folder, threads_option
 
 
 @click.command()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.commands.options import CountRange, as_json, results_option
 from study.errors import InputError, told_together
-from study.options import CountRange, as_json, results_option
 
 if TYPE_CHECKING:
     from study.folders.sweep import SweepFolder
@@ -162,7 +162,7 @@ def launch(
             are = "is" if unmirrored == 1 else "are"
             say(console, f"{plural(unmirrored, 'run')} {are} not in W&B yet: study sync {pasted(folder.path)}")
         if spec.downstream is not None:
-            from study.answering import report as write_report
+            from study.answering.answer import report as write_report
             from study.scoring.report import score_launched
 
             tasks = printable(", ".join(spec.downstream.tasks))
@@ -189,7 +189,7 @@ def report(folder: Path, include_unbracketed: bool, as_json: bool) -> None:
 
 
 def _report(folder: SweepFolder, as_json: bool, include_unbracketed: bool = False) -> None:
-    from study.answering import report as report_on
+    from study.answering.answer import report as report_on
 
     answer = report_on(folder, include_unbracketed)
     if as_json:

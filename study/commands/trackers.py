@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from study.options import as_json, output_folder
+from study.commands.options import as_json, output_folder
+from study.commands.sweeps import folder_argument, sweep_folder
 from study.quantities import plural
-from study.sweep_commands import folder_argument, sweep_folder
 
 
 @click.command()

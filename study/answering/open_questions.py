@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from study.findings import GAINS_TOLD
+from study.answering.findings import GAINS_TOLD
 from study.fitting.comparisons import Comparison
 from study.fitting.evidence import Evidence
 from study.fitting.expressions import evaluate

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from study.commands.options import CountRange, FiniteRange, as_json, output_folder
 from study.errors import InputError, option_name
-from study.options import CountRange, FiniteRange, as_json, output_folder
 
 LEAST_RESAMPLES = 40
 """Of fewer, no resample lies beyond either end of a 95% interval."""

@@ -1,0 +1,1 @@
+"""The command line by subject: each command parses, calls one function, and shows what it returns."""
