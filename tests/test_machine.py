@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from study import machine
 from study.machine import cores, peak_resident_bytes
-from study.training.execution import Execution, peak_flops_per_second
+from study.training.execution import Execution, peak_flops_per_second, processor
 
 
 def test_cores_are_those_of_the_affinity_or_all_where_none_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +26,23 @@ def test_the_peak_is_in_bytes_whatever_the_system_counts_in(monkeypatch: pytest.
     linux = peak_resident_bytes()
     monkeypatch.setattr(sys, "platform", "darwin")
     assert 1024 * peak_resident_bytes() == pytest.approx(linux, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "told"),
+    [
+        ("AMD EPYC", 25, "AMD EPYC family 25"),
+        ("AMD EPYC", 26, "AMD EPYC family 26"),
+        ("AMD EPYC 9654 96-Core Processor", 25, "AMD EPYC 9654 96-Core Processor"),
+    ],
+)
+def test_processors_of_one_name_without_a_number_are_told_apart_by_their_family(
+    name: str, family: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = tmp_path / "cpuinfo"
+    listed.write_text(f"processor\t: 0\ncpu family\t: {family}\nmodel name\t: {name}\n")
+    monkeypatch.setattr(machine, "PROCESSORS", str(listed))
+    assert processor() == f"{told} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 @pytest.mark.parametrize(

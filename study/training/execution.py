@@ -20,7 +20,7 @@ import torch
 
 from study.config import RunConfig
 from study.errors import InputError
-from study.machine import peak_resident_bytes, processor_line
+from study.machine import peak_resident_bytes, processor_line, processor_name
 from study.memory import AskedPrecision, Device, Precision
 from study.ownership import hang_seconds
 from study.records import AskedKernels, Environment, Kernels
@@ -177,5 +177,4 @@ def environment(execution: Execution, precision: Precision) -> Environment:
 
 def processor() -> str:
     """The processor's name, with the instruction set that torch uses on it."""
-    model = processor_line("model name") or platform.machine()
-    return f"{model} ({torch.backends.cpu.get_cpu_capability()})"
+    return f"{processor_name()} ({torch.backends.cpu.get_cpu_capability()})"
