@@ -33,10 +33,10 @@ def _slurm_memory(text: str) -> str:
     return text
 
 
-Memory = Annotated[str, AfterValidator(_slurm_memory)]
+MemoryAmount = Annotated[str, AfterValidator(_slurm_memory)]
 """An amount of memory as Slurm takes it."""
 
-Some = Annotated[Count, Field(le=100_000)]
+ResourceCount = Annotated[Count, Field(le=100_000)]
 """A number of devices, nodes, cores or jobs, far beyond any cluster's at most, so that a slip of the keyboard is told."""
 
 TimeLimit = Annotated[str, AfterValidator(_slurm_time)]
@@ -63,10 +63,10 @@ class SlurmOptions(Strict):
 
     partition: Text | None = None
     time: TimeLimit | None = None
-    array: Some = 64
-    nodes: Some = 1
-    cpus: Some = 1
-    memory: Memory | None = None
+    array: ResourceCount = 64
+    nodes: ResourceCount = 1
+    cpus: ResourceCount = 1
+    memory: MemoryAmount | None = None
     account: Text | None = None
     qos: Text | None = None
     constraint: Text | None = None
@@ -90,8 +90,8 @@ class RayOptions(Strict):
     """
 
     address: Text | None = None
-    cpus: Some = 1
-    runs: Some | None = None
+    cpus: ResourceCount = 1
+    runs: ResourceCount | None = None
 
 
 class Resources(Strict):
@@ -102,8 +102,8 @@ class Resources(Strict):
 
     on: Literal["local", "slurm", "ray"] = "local"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    devices: Some = 1
-    slots_per_device: Some | None = None
+    devices: ResourceCount = 1
+    slots_per_device: ResourceCount | None = None
     kernels: AskedKernels = "auto"
     slurm: SlurmOptions = SlurmOptions()
     ray: RayOptions = RayOptions()
