@@ -13,12 +13,6 @@ from study.schema import Count, Index, NonNegative, Positive, Share, Strict, Tex
 
 Initialisation = Literal["bert", "unit_stream"]
 
-LearningRate = Annotated[Positive, Field(le=1000)]
-"""The peak of a learning rate; the bound is far above any that trains, so that a slip of the keyboard is told."""
-
-WeightDecay = Annotated[NonNegative, Field(le=1000)]
-"""AdamW's; a step takes its product with the learning rate off a weight."""
-
 
 class Budget(Strict):
     """How long a run trains, in exactly one unit; the run takes the whole steps that fit in it.
@@ -72,16 +66,16 @@ class Recipe(Strict):
     BERT's, or with `unit_stream` but for the projection of narrower tables.
     """
 
-    learning_rate: LearningRate = 1e-3
+    learning_rate: Positive = 1e-3
     schedule: Literal["linear", "cosine", "wsd"] = "linear"
     warmup_fraction: Share = 0.1
     warmup_tokens: NonNegative | None = None
     decay_fraction: Share = 0.2
     final_learning_rate_fraction: Share = 0.0
-    weight_decay: WeightDecay = 0.01
+    weight_decay: NonNegative = 0.01
     beta1: Annotated[NonNegative, Field(lt=1)] = 0.9
     beta2: Annotated[NonNegative, Field(lt=1)] = 0.98
-    epsilon: Annotated[Positive, Field(le=1)] = 1e-6
+    epsilon: Positive = 1e-6
     gradient_clip_norm: NonNegative = 1.0
     dropout: Annotated[NonNegative, Field(lt=1)] = 0.0
     batch_tokens: Count = 4096

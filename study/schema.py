@@ -28,8 +28,8 @@ def _number(value: object) -> object:
 _Number = BeforeValidator(_number)
 """What every number of a file is read by: 16K is 16,000, as on the command line."""
 
-LEAST = 1e-37
-"""The least number above zero of a run; single precision has none of full precision below a tenth of it."""
+HELD = (1e-37, 1e37)
+"""Between these lie the numbers of a run, but for zero: single precision holds hardly any beyond."""
 
 MOST = 2**63 - 1
 """The largest whole number that a table holds."""
@@ -42,9 +42,9 @@ Index = Annotated[int, Field(ge=0, le=MOST), _Number]
 
 
 def _held(value: float) -> float:
-    """The value, of -0.0 the one zero; raises ValueError where single precision would make it zero."""
-    if 0 < value < LEAST:
-        raise ValueError(f"is nearer to zero than devices calculate, {LEAST}; give 0, or more")
+    """The value, of -0.0 the one zero; raises ValueError where single precision would make it zero or infinite."""
+    if value and not HELD[0] <= value <= HELD[1]:
+        raise ValueError("is beyond what devices calculate with, {:g} to {:g}".format(*HELD))
     return abs(value)
 
 

@@ -10,8 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from study.config import fingerprint_of
 from study.memory import AskedPrecision
 from study.paths import path_from
-from study.recipe import LearningRate, WeightDecay
-from study.schema import Count, Index, NonNegative, Several, Share, Strict, Text
+from study.schema import Count, Index, NonNegative, Positive, Several, Share, Strict, Text
 
 SCORING_VERSION = 1
 """Raised whenever a change of the code moves the numbers of a score; CHANGELOG.md says which and why."""
@@ -46,11 +45,11 @@ class Knobs(Strict):
     `max_train_examples` and `max_evaluation_examples` take the first of a fixed permutation of train, and of the other splits.
     """
 
-    learning_rate: LearningRate = 1e-4
+    learning_rate: Positive = 1e-4
     epochs: Count = 3
     batch_examples: Count = 32
     warmup_fraction: Share = 0.1
-    weight_decay: WeightDecay = 0.01
+    weight_decay: NonNegative = 0.01
     dropout: Annotated[NonNegative, Field(lt=1)] = 0.1
     patience: Count = 2
     max_length: Annotated[Count, Field(ge=8)] | None = None
@@ -107,7 +106,7 @@ class Downstream(Strict):
     data: Text | None = None
     update: Literal["all", "head"] = "all"
     seeds: Seeds = 3
-    learning_rates: Several[LearningRate] = (5e-5, 1e-4, 3e-4)
+    learning_rates: Several[Positive] = (5e-5, 1e-4, 3e-4)
     batch_examples: Several[Count] = (32,)
     epochs: Several[Count] = (3,)
     random_weights: bool = True

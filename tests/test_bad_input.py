@@ -136,18 +136,26 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ("steps: [10]", "tokens: [255]", "budgets.tokens: 255 tokens are less than one batch of 256"),
         ("steps: [10]", "flops: [10]", "less than one batch of 256"),
         ("steps: [10]", "flops: [1e30]", "recipe.budget pays for 4.15e+25 tokens, more than the 9,223,372,036"),
-        ("steps: [10]", "tokens: [1e300]", "budgets.tokens[0]: '1e300' is above the most allowed, 1e+18"),
-        ("batch_tokens: 256", "learning_rate: 1e308", "base.recipe.learning_rate: '1e308' is above the most allowed, 1,000"),
-        ("batch_tokens: 256", "weight_decay: 1e308", "base.recipe.weight_decay: '1e308' is above the most allowed, 1,000"),
+        ("steps: [10]", "tokens: [1e30]", "budgets.tokens[0]: '1e30' is above the most allowed, 1e+18"),
+        (
+            "batch_tokens: 256",
+            "learning_rate: 1e308",
+            "base.recipe.learning_rate: '1e308' is beyond what devices calculate with, 1e-37 to 1e+37",
+        ),
+        (
+            "batch_tokens: 256",
+            "weight_decay: 1e308",
+            "base.recipe.weight_decay: '1e308' is beyond what devices calculate with, 1e-37 to 1e+37",
+        ),
         (
             "batch_tokens: 256",
             "epsilon: 1e-320",
-            "base.recipe.epsilon: '1e-320' is nearer to zero than devices calculate, 1e-37",
+            "base.recipe.epsilon: '1e-320' is beyond what devices calculate with, 1e-37 to 1e+37",
         ),
         (
             "question: Why?",
-            "question: Why?\ntune: {recipe.learning_rate: {low: 1e-3, high: 1e30, trials: 9}}",
-            "tune.recipe.learning_rate: 1e+30 is above the most allowed, 1,000",
+            "question: Why?\ntune: {recipe.learning_rate: {low: 1e-3, high: 1e50, trials: 9}}",
+            "tune.recipe.learning_rate.high: '1e50' is beyond what devices calculate with, 1e-37 to 1e+37",
         ),
         (
             "question: Why?",
@@ -162,7 +170,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
             "iso_parameters: [1.0e5], depth: [1], ffn_ratio: 1.0e-3, tolerance: 1.0e-320",
-            "shapes.tolerance: 1e-320 is nearer to zero than devices calculate, 1e-37; give 0, or more",
+            "shapes.tolerance: 1e-320 is beyond what devices calculate with, 1e-37 to 1e+37",
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
@@ -215,8 +223,8 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",
-            "iso_parameters: [1.0e5], depth: [1], ffn_ratio: 1.0e+300",
-            "shapes.ffn_ratio[0]: 1e+300 is above the most allowed, 1,000",
+            "iso_parameters: [1.0e5], depth: [1], ffn_ratio: 1.0e+30",
+            "shapes.ffn_ratio[0]: 1e+30 is above the most allowed, 1,000",
         ),
         (
             "grid: {depth: [1], width: [16], heads: [2]}",

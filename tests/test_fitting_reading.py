@@ -457,7 +457,7 @@ def test_a_ledger_s_rows_are_drawn_by_shape_and_held_out_by_run(tmp_path: Path) 
     points = read_observations(Source(table), CHINCHILLA)
     shapes = pd.read_parquet(folder.ledger_file)["shape"].nunique()
     assert (points.n_clusters, points.n_runs, points.cluster) == (shapes, len(points), "shape")
-    assert points.counted == f"{len(points)} rows of {len(points)} runs of {shapes} shapes"
+    assert points.counted == f"{len(points)} rows of {len(points)} runs and {shapes} shapes"
     named = read_observations(Source(table, cluster="cell"), CHINCHILLA)
     assert (named.n_clusters, named.n_runs, named.cluster) == (2 * shapes, 2 * shapes, "run")
 

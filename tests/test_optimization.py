@@ -47,9 +47,9 @@ def test_wsd_stays_and_then_falls() -> None:
 @given(
     st.sampled_from(["linear", "cosine", "wsd"]),
     st.integers(1, 300),
-    st.floats(0, 0.5),
-    st.floats(0, 0.5),
-    st.floats(0, 1),
+    st.floats(0, 0.5, width=16),
+    st.floats(0, 0.5, width=16),
+    st.floats(0, 1, width=16),
 )
 def test_factors_stay_between_floor_and_peak(kind: str, steps: int, warmup: float, decay: float, final: float) -> None:
     changes = {"schedule": kind, "warmup_fraction": warmup, "decay_fraction": decay, "final_learning_rate_fraction": final}
