@@ -881,6 +881,22 @@ def test_a_score_that_shares_its_device_says_so(run: RunFolder) -> None:
     assert record.environment.sharing == 16
 
 
+def test_weights_are_needed_for_scores_that_are_not_there(run: RunFolder, study: Any) -> None:
+    """Records travel without weights, as those of results/reference do: random weights and scores that are there need none."""
+    options = ("--tasks", data_of(run) / "first.yaml", "--learning-rates", "2e-3", "--epochs", 1, "--device", "cpu")
+    away = run.weights_file.rename(run.path / "away")
+    needed = f"error: {run.weights_file}: does not exist, and the weights are needed; fetch it, or train the run again\n"
+    try:
+        assert study("score", run.path, *options, "--seeds", 1)[::2] == (2, needed)
+        away.rename(run.weights_file)
+        assert study("score", run.path, *options, "--seeds", 1, "--no-random-weights")[0] == 0
+        run.weights_file.rename(away)
+        assert study("score", run.path, *options, "--seeds", 1)[0] == 0
+        assert study("score", run.path, *options, "--seeds", 2)[::2] == (2, needed)
+    finally:
+        away.rename(run.weights_file)
+
+
 def test_tasks_of_equal_examples_keep_their_own_metrics_and_baselines(run: RunFolder, study: Any) -> None:
     data, sweep = data_of(run), SweepFolder(run.path.parents[1])
     fingerprint = loaded_task(str(data / "first.yaml"), None).fingerprint

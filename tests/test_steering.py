@@ -24,7 +24,7 @@ from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.ownership import Attempt, turn
 from study.records import FOREIGN, ledger
-from study.scoring.launch import target
+from study.scoring.launch import one_run
 from study.sizing.naming import subject
 from study.sweeping.coordinator import Progress
 from study.sweeping.display import ended_line
@@ -361,7 +361,7 @@ def test_a_run_whose_configuration_is_gone_is_known_by_its_record(tmp_path: Path
         assert [there.run_id for there in include(name, results)] == [one.run_id]
         assert subject(name, results).architecture.shape_name == "L1-H16-A2-F32"
     with pytest.raises(InputError, match=r"weights\.safetensors: does not exist, and the weights are needed"):
-        target(one.path)
+        one_run(one.path)
     scores = one.scores / "0123456789abcdef"
     scores.mkdir(parents=True)
     (scores / "record.json").write_text("{}")

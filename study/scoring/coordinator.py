@@ -66,9 +66,9 @@ class Coordinator:
         asked = {job.score_id for subject in subjects for job in subject.jobs(self.progress.ended)}
         self.progress.there = len(asked & self.progress.ended.keys())
 
-    def missing(self) -> int:
-        """How many scores could be made now."""
-        return len(wanted(self.subjects, self.progress.ended, self.progress.running))
+    def missing(self) -> list[Job]:
+        """The scores that could be made now."""
+        return wanted(self.subjects, self.progress.ended, self.progress.running)
 
     def run(self, executor: Executor, refresh: Callable[[Progress], None], refresh_seconds: float = 0.2) -> None:
         """Make all that is wanted; on Ctrl-C, SIGTERM or `study stop` let the workers save, and raise KeyboardInterrupt."""
@@ -105,8 +105,7 @@ class Coordinator:
         free = executor.free  # read once: workers end at any time
         if not free:
             return
-        scores = wanted(self.subjects, self.progress.ended, self.progress.running)
-        jobs: list[Job | BaselineJob] = [*self._baselines, *scores]
+        jobs: list[Job | BaselineJob] = [*self._baselines, *self.missing()]
         starting = jobs[:free]
         self._baselines = self._baselines[free:]
         for job in starting:

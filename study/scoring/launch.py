@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from study.tuned_values import Tried, best_values
 
 @dataclass(frozen=True)
 class Target:
-    """The completed runs to score and the sweep that they belong to."""
+    """The completed runs to score, whose weights may be gone, and the sweep that they belong to."""
 
     sweep: SweepFolder
     runs: tuple[Pretrained, ...]
@@ -55,7 +55,7 @@ class Scored:
 def target(path: Path) -> Target:
     """The run in a folder, or of a sweep's the runs that its answer uses: where knobs were tuned, those of each cell's best.
 
-    Raises InputError where the folder is neither, or has no run that was completed and kept its weights.
+    Raises InputError where the folder is neither, or has no run that was completed.
     """
     run = RunFolder(path.resolve())
     if run.is_run:
@@ -74,24 +74,32 @@ def target(path: Path) -> Target:
         why = f" ({'; '.join(unused)})" if unused else ""
         remedy = "the folder of one that it does not will do, too; study launch completes runs"
         raise InputError.at(str(path), f"has no completed run that its answer uses{why}; {remedy}")
-    problems = [
-        Problem(str(run.weights_file), "does not exist, and the weights are needed; fetch it, or train the run again")
-        for run in completed
-        if not run.weights_file.exists()
-    ]
-    if problems:
-        raise InputError(problems)
     return Target(sweep, tuple(Pretrained(run) for run in completed))
 
 
 def one_run(path: Path) -> Pretrained:
-    """The run in a folder, or the only one of a sweep that its answer uses; raises InputError as `target` does."""
+    """The run in a folder, or the only one of a sweep that its answer uses.
+
+    Raises InputError as `target` does, and where the run's weights are gone.
+    """
     runs = target(path).runs
     if len(runs) > 1:
         raise InputError.at(
             str(path), f"is a sweep, of which {len(runs)} runs serve; give the folder of one, as runs/{runs[0].run_id}"
         )
+    _require_weights(run.folder for run in runs)
     return runs[0]
+
+
+def _require_weights(runs: Iterable[RunFolder]) -> None:
+    """Raise InputError with a line for each run whose weights are gone."""
+    problems = [
+        Problem(str(run.weights_file), "does not exist, and the weights are needed; fetch it, or train the run again")
+        for run in runs
+        if not run.weights_file.exists()
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def names_of(asked: Target) -> dict[str, str]:
@@ -178,7 +186,11 @@ def score_all(path: Path, downstream: Downstream, resources: Resources, console:
 def _make(asked: Target, found: list[Subject], resources: Resources, console: Console) -> tuple[str, ...]:
     """Make the scores with the lock held; gives a line for each task whose baselines failed."""
     coordinator = Coordinator(asked.sweep, found, missing_baselines(asked.sweep, found))
-    slots = slots_for(coordinator.missing(), resources)
+    missing = coordinator.missing()
+    _require_weights(
+        RunFolder(path) for path in dict.fromkeys(job.run for job in missing if job.config.protocol != "random_init")
+    )
+    slots = slots_for(len(missing), resources)
     display = ScoreDisplay(console, names_of(asked))
     try:
         with display.bars:
