@@ -704,7 +704,9 @@ def test_a_ledger_that_lacks_columns_is_named_with_them(here: Path, refusal: Ref
     )
 
 
-@pytest.mark.parametrize("column", ["recipe.learning_rate", "loss_nats", "seed"])
+@pytest.mark.parametrize(
+    "column", ["recipe.learning_rate", "loss_nats", "seed", "tokens", "train_flops", "unigram_entropy_nats"]
+)
 def test_text_in_place_of_a_number_of_a_ledger_is_told_with_its_row(column: str, here: Path, refusal: Refusal) -> None:
     folder = sweep_folder(Path("results/x"))
     for width in (64, 128):
@@ -714,6 +716,9 @@ def test_text_in_place_of_a_number_of_a_ledger_is_told_with_its_row(column: str,
     ledger.to_csv("t.csv", index=False)
     told = one(refusal.of("fit", "t.csv", "--law", "power"))
     assert told.startswith(f"t.csv: {column} of row 2 is 'abc', no number; take the row out, or")
+    ledger.astype({column: str}).to_parquet(folder.ledger_file)
+    told = one(refusal.of("multiverse", folder.path))
+    assert told.startswith(f"{folder.ledger_file}: {column} of row 2 is 'abc', no number; take the row out, or `study report`")
 
 
 def test_a_ledger_with_its_header_twice_is_told_with_the_row(here: Path, refusal: Refusal) -> None:

@@ -18,7 +18,7 @@ from study.fitting.comparisons import METHOD, Comparisons, compare, why_left_out
 from study.fitting.cuts import Cut, cuts_of
 from study.fitting.downstream import Downstream, downstream
 from study.fitting.families import Family, families_of, families_of_settings
-from study.fitting.ledgers import columns_apart, usable
+from study.fitting.ledgers import check_ledger, columns_apart, usable
 from study.fitting.paired import half_width
 from study.fitting.rankings import Gain, front_of, gains_of
 from study.fitting.seed_scatter import SeedScatter
@@ -225,9 +225,10 @@ def _scatter(scatter: SeedScatter) -> dict[str, Any]:
 def gather(folder: SweepFolder, include_unbracketed: bool = False) -> Evidence:
     """The evidence in a sweep's ledger, as last written.
 
-    Raises InputError where the folder has no ledger or no readable sweep.yaml.
+    Raises InputError where the folder has no readable sweep.yaml, or no ledger or one with text in place of a number.
     """
     sweep, ledger = folder.sweep(), folder.read_ledger()
+    check_ledger(ledger, str(folder.ledger_file))
     cells = cells_of(folder, ledger)
     families = families_of(cells)
     alike = [] if "search" in sweep else families_of_settings(cells, listed_values(folder))

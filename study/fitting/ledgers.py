@@ -50,6 +50,9 @@ LEDGER_PARAMETERS = TOTALS
 LEDGER_FLOPS = ("train_flops", "train_flops_dense_head", "train_flops_6n", "train_flops_6n_non_embedding")
 """The ledger's counts of training FLOPs."""
 
+NUMBERS = (RATE, "seed", "tokens", "loss_nats", "unigram_entropy_nats", *LEDGER_PARAMETERS, *LEDGER_FLOPS)
+"""The columns of a ledger that are read as numbers, whatever is asked of it."""
+
 
 def is_ledger(table: pd.DataFrame) -> bool:
     """Whether a table is the ledger of a sweep."""
@@ -57,11 +60,11 @@ def is_ledger(table: pd.DataFrame) -> bool:
 
 
 def check_ledger(ledger: pd.DataFrame, place: str) -> None:
-    """Raise InputError where a ledger lacks the states of its runs, or has text in place of a number that tells them apart."""
+    """Raise InputError where a ledger lacks the states of its runs, or has text in place of a number of NUMBERS."""
     remedy = "`study report` writes a sweep's ledger anew"
-    if "state" not in ledger:
+    if len(ledger) and "state" not in ledger:
         raise InputError.at(place, f"is a ledger without its column 'state'; {remedy}")
-    for name in (RATE, "loss_nats", "seed"):
+    for name in NUMBERS:
         column = ledger.get(name, pd.Series())
         if len(text := column[column.notna() & pd.to_numeric(column, errors="coerce").isna()]):
             told = f"{name} of row {text.index[0] + 1} is {shown(text.iloc[0])}, no number"
