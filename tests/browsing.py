@@ -48,8 +48,19 @@ return words(document.body);
 """
 """All text of the page, with that of its shadow trees."""
 
-ELEMENTS = """
+_FOUND = """
 const within = node => [node, ...[...(node.shadowRoot?.children ?? []), ...node.children].flatMap(within)];
-return within(document.body).filter(node => node.matches(arguments[0]));
+const found = within(document.body).filter(node => node.matches(arguments[0]));
 """
+
+ELEMENTS = f"{_FOUND} return found;"
 """All elements of the page that a selector matches, with those of its shadow trees."""
+
+LINES = f"""{_FOUND}
+return found.filter(node => node.checkVisibility()).map(node => {{
+    const style = getComputedStyle(node);
+    const height = node.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
+    return [node.innerText, height / (parseFloat(style.lineHeight) || 1.2 * parseFloat(style.fontSize))];
+}});
+"""
+"""The text of each shown element that a selector matches and how many lines high it is, at one moment: pages draw anew."""
