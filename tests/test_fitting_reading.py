@@ -535,6 +535,16 @@ def test_two_columns_of_one_name_are_refused_and_not_renamed(tmp_path: Path, hea
         read_table(tmp_path / "t.csv")
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
+def test_a_whole_number_that_no_float_holds_is_left_out_as_infinite(name: str, tmp_path: Path) -> None:
+    rows = [{"N": 10**6, "loss": 4.0}, {"N": 10**400, "loss": 3.0}, {"N": 10**7, "loss": 3.5}, {"N": -(10**400), "loss": 3.0}]
+    lines = ["N,loss", *(f"{row['N']},{row['loss']}" for row in rows)] if name == "t.csv" else map(json.dumps, rows)
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+    found = read_columns(Source(Table(tmp_path / name), {"parameters": "N", "loss": "loss"}), ("parameters",), "loss")
+    assert found.columns["parameters"].tolist() == [1e6, 1e7]
+    assert found.excluded == {"row 2": "N is infinite", "row 4": "N is infinite"}
+
+
 def test_losses_of_different_masks_are_not_pooled(tmp_path: Path) -> None:
     folder = sweep_folder(tmp_path / "s")
     for width, rate in itertools.product((32, 48, 64, 96, 128), (0.15, 0.4)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from study.architecture import Architecture
 from study.cli import commands
 from study.errors import InputError
 from study.latency.prediction import TERMS, fit_latency
-from study.latency.table import KEY, read_table, write_table
+from study.latency.table import KEY, check_environment, read_table, write_table
 from study.plotting import parameters_against_latency
 from study.timing import measuring
 from study.timing.command import disturbed
@@ -162,6 +163,31 @@ def test_no_table_names_the_command_that_makes_one(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="it has no column"):
         read_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("threads", "True", "threads of row 3 is 'True', no whole number from zero on"),
+        ("batch", "1.5", "batch of row 3 is '1.5', no whole number from zero on"),
+        ("depth", "", "depth of row 3 is nan, no whole number from zero on"),
+        ("width", "9" * 400, "width of row 3 is '999"),
+        ("median_seconds", "0", "median_seconds of row 3 is '0', no time above zero"),
+        ("p95_seconds", "inf", "p95_seconds of row 3 is 'inf', no time above zero"),
+        ("fastest_seconds", "fast", "fastest_seconds of row 3 is 'fast', no time above zero"),
+    ],
+)
+def test_a_damaged_number_of_a_table_is_told_by_whoever_reads_it_or_adds_to_it(
+    column: str, value: str, told: str, tmp_path: Path
+) -> None:
+    environment = hardware_environment("cpu")
+    path = write_table(synthetic_table(), environment, tmp_path)
+    table = pd.read_csv(path, dtype=str)
+    table.loc[2, column] = value
+    table.to_csv(path, index=False)
+    for reads in (lambda: read_table(tmp_path), lambda: check_environment(environment, tmp_path)):
+        with pytest.raises(InputError, match=re.escape(f"{path}: {told}")):
+            reads()
 
 
 def test_the_figure_shows_every_case_of_one_precision() -> None:

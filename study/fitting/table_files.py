@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from itertools import chain
@@ -52,9 +54,21 @@ def read_table(path: Path) -> pd.DataFrame:
     _refuse_twice(list(table.columns), path)
     if table.empty:
         raise InputError.at(str(path), f"has no rows{'' if folder is None else ': no run of the sweep has ended'}")
-    table, notes = read_text_numbers(table, decimal_commas)
+    table, notes = read_text_numbers(_in_floats(table), decimal_commas)
     table.attrs[NOTES] = notes
     return table
+
+
+def _in_floats(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with whole numbers that no float holds as infinite, of which readings say that they are left out."""
+
+    def in_a_float(value: object) -> object:
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            return math.inf if value > 0 else -math.inf
+        return value
+
+    mixed = [str(name) for name in table if table[name].dtype == object]
+    return table.assign(**{name: table[name].map(in_a_float) for name in mixed}) if mixed else table
 
 
 def _refuse_twice(names: list[str], path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from study.durable_files import json_of, write_atomically
 from study.errors import InputError
 from study.paths import pasted
+from study.schema import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,15 +19,26 @@ if TYPE_CHECKING:
 TIMES = ("median_seconds", "p95_seconds", "fastest_seconds")
 """The columns of times."""
 
+COUNTS = (
+    *("depth", "width", "heads", "ffn", "vocabulary", "positions", "segments"),
+    *("parameters_encoder", "batch", "sequence_length", "threads"),
+)
+"""The columns of whole numbers."""
+
 KEY = ("model", "shape", "vocabulary", "norm", "batch", "sequence_length", "precision", "threads")
 """What identifies a row of a table; one that is measured again replaces the older."""
+
+MOST = 1e15
+"""No number of a table is more."""
+
+_FILE = "table.csv"
 
 
 def check_environment(environment: Mapping[str, Any], root: Path) -> Path:
     """The folder of this environment's table under `root`, which may be there or not.
 
-    Raises InputError where it holds the table of another environment (another torch, Python or system): times of both in one
-    table could not be compared.
+    Raises InputError where it holds the table of another environment (another torch, Python or system), since times of both in
+    one table could not be compared, or one that is torn, to which no rows can be added.
     """
     folder = root / hardware_name(environment)
     facts = folder / "environment.json"
@@ -35,6 +47,8 @@ def check_environment(environment: Mapping[str, Any], root: Path) -> Path:
         changed = [name for name in environment if before.get(name) != environment[name]]
         told = "; ".join(f"{name} was {before.get(name)!r}, is {environment[name]!r}" for name in changed)
         raise InputError.at(str(folder), f"holds times of another environment ({told}); give another --out")
+    if (table := folder / _FILE).exists():
+        _read(table)
     return folder
 
 
@@ -46,9 +60,9 @@ def write_table(rows: pd.DataFrame, environment: Mapping[str, Any], root: Path) 
     import pandas as pd
 
     folder = check_environment(environment, root)
-    table = folder / "table.csv"
+    table = folder / _FILE
     if table.exists():
-        rows = pd.concat([pd.read_csv(table), rows]).drop_duplicates(list(KEY), keep="last")
+        rows = pd.concat([_read(table), rows]).drop_duplicates(list(KEY), keep="last")
     order = ["threads", "precision", "sequence_length", "batch", "parameters_encoder", "model"]
     content = rows.sort_values(order).to_csv(index=False, float_format="%.6g")
     write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=1).encode() + b"\n")
@@ -67,22 +81,33 @@ def read_table(path: Path) -> pd.DataFrame:
 
     `path` is the table, its folder, or a folder that holds exactly one such.
     """
-    import pandas as pd
-
-    found = [path] if path.is_file() else sorted(path.glob("table.csv")) or sorted(path.glob("*/table.csv"))
+    found = [path] if path.is_file() else sorted(path.glob(_FILE)) or sorted(path.glob(f"*/{_FILE}"))
     if not found:
         remedy = f"measure one: study latency --models bert-tiny,bert-mini,bert-small,bert-medium --out {pasted(path)}"
         raise InputError.at(str(path), f"holds no latency table; {remedy}")
     if len(found) > 1:
         raise InputError.at(str(path), f"holds {len(found)} latency tables; give one of {', '.join(map(str, found))}")
+    return _read(found[0])
+
+
+def _read(file: Path) -> pd.DataFrame:
+    """The table of a file; raises InputError where its numbers cannot be used, with the first row of such."""
+    import pandas as pd
+
     try:
-        table = pd.read_csv(found[0])
-        sizes = ("depth", "width", "heads", "ffn", "positions", "segments")
-        missing = [name for name in (*KEY, *sizes, *TIMES) if name not in table]
+        table = pd.read_csv(file, dtype=dict.fromkeys((*COUNTS, *TIMES), str))
     except (ValueError, pd.errors.ParserError) as error:
-        raise InputError.at(str(found[0]), f"is no latency table: {error}") from None
-    if missing:
-        raise InputError.at(str(found[0]), f"is no latency table: it has no column {', '.join(missing)}")
-    if table.empty or not (table[list(TIMES)].apply(pd.to_numeric, errors="coerce") > 0).all(axis=None):
-        raise InputError.at(str(found[0]), "has no rows, or times that are not above zero; measure again with study latency")
+        raise InputError.at(str(file), f"is no latency table: {error}") from None
+    if missing := [name for name in dict.fromkeys((*KEY, *COUNTS, *TIMES)) if name not in table]:
+        raise InputError.at(str(file), f"is no latency table: it has no column {', '.join(missing)}")
+    if table.empty:
+        raise InputError.at(str(file), "has no rows; remove it, and measure with study latency")
+    for name in (*COUNTS, *TIMES):
+        numbers, counted = pd.to_numeric(table[name], errors="coerce"), name in COUNTS
+        usable = numbers.between(0, MOST) & (numbers % 1 == 0 if counted else numbers > 0)
+        if not usable.all():
+            row, needed = int(usable.argmin()), "whole number from zero on" if counted else "time above zero"
+            told = f"{name} of row {row + 1} is {shown(table[name].iloc[row])}, no {needed}"
+            raise InputError.at(str(file), f"{told}; take the row out, and measure it again with study latency")
+        table[name] = numbers
     return table
