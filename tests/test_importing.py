@@ -299,6 +299,8 @@ def broken(place: Path, folder: Path, case: str) -> Path:
         "a norm": {"layer_norm_eps": 1e-5},
         "heads": {"num_attention_heads": 3},
         "a size": {"intermediate_size": 48},
+        "a length": {"max_position_embeddings": 0.5},
+        "letters": {"vocab_size": 26},
         "pieces": {"vocab_size": 210},
     }
     settings.write_text(json.dumps(values | changes.get(case, {})))
@@ -331,6 +333,8 @@ def broken(place: Path, folder: Path, case: str) -> Path:
         ("an activation", "has hidden_act relu; what can be built here has gelu"),
         ("a norm", "has layer_norm_eps 1e-05; what can be built here has 1e-12"),
         ("heads", "heads do not divide width 16"),
+        ("a length", "config.json.max_position_embeddings: 0.5 is not a whole number"),
+        ("letters", "config.json.vocab_size: is 26, and a vocabulary has 64 pieces or more"),
         ("a size", "intermediate.dense.weight of 32 x 16, which is not what its config.json says"),
         ("pieces", "holds 200 pieces"),
         ("no head", "holds no bert.embeddings.word_embeddings.weight; an encoder with its MLM head is needed"),

@@ -85,7 +85,11 @@ def our_architecture(config: Mapping[str, Any], place: str) -> Architecture:
     values |= kin.kind | {"activation": activations.get(str(told.get(kin.activation)), next(iter(kin.activations)))}
     if _is_local(told, kin):
         values["attention_window"] = told.get("local_attention", 128)
-    architecture = Architecture.parse(values, place=place)
+    try:
+        architecture = Architecture.parse(values, place=place)
+    except InputError as error:
+        there = {f"{place}.{ours}": f"{place}.{theirs}" for theirs, ours in kin.fields.items()}
+        raise InputError(Problem(there.get(each.place, each.place), each.message) for each in error.problems) from None
     unlike = {name: (getattr(architecture, name), has) for name, has in kin.unlike(architecture).items()}
     if differ := _unusual(told, kin) | unlike:
         raise InputError(

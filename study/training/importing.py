@@ -12,7 +12,7 @@ import yaml
 from torch import Tensor
 
 from study.architecture import Architecture, not_of_berts_kind
-from study.config import DataConfig, RunConfig, TokenizerConfig
+from study.config import FEWEST_PIECES, DataConfig, RunConfig, TokenizerConfig
 from study.data.hub import PREFIX as HUB
 from study.data.hub import loading
 from study.data.prepared import prepare
@@ -61,6 +61,9 @@ def import_encoder(
     folder = _folder_of(source)
     settings, place = _json(folder / "config.json"), str(folder / "config.json")
     architecture, kin = our_architecture(settings, place), kin_in(settings, place)
+    if architecture.vocabulary < FEWEST_PIECES:
+        too_few = f"is {architecture.vocabulary}, and a vocabulary has {FEWEST_PIECES} pieces or more"
+        raise InputError.at(f"{place}.vocab_size", f"{too_few}; an encoder of real text has thousands")
     if data.sequence_length > architecture.positions:
         fits = f"give {architecture.positions} or fewer"
         raise InputError.at("data.sequence_length", f"{data.sequence_length} is more than the encoder has positions; {fits}")
