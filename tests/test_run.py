@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytorch_lightning as pl
 import safetensors.torch
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ from study.data.prepared import prepare
 from study.durable_files import PATIENCE_SECONDS, write_atomically
 from study.folders.run import RunFolder
 from study.folders.work import checkpoints_in, step_of
-from study.model.lightning import MaskedLanguageModelling
+from study.model.lightning import HOOK, MaskedLanguageModelling
 from study.model.linear import Linear
 from study.model.masked_language_model import MaskedLanguageModel
 from study.ownership import Attempt
@@ -133,6 +134,10 @@ def test_a_run_is_the_plain_loop_that_its_recipe_tells(limit: float, initialisat
     assert record.accuracy == (logits.argmax(-1) == fixed.labels).double().mean().item() > 0
     assert record.train_loss_nats == logged[-1]["train/loss"]
     assert record.train_flops == pytest.approx(logged[-1]["trainer/flops"])
+
+
+def test_lightning_keeps_its_hook_where_it_is_set_at_once() -> None:
+    assert HOOK in vars(pl.LightningModule())
 
 
 @pytest.mark.parametrize(("asked", "supported", "used"), [

@@ -26,6 +26,9 @@ from study.quantities import plural
 from study.randomness import Stream, stream_seed
 from study.records import Kernels
 
+HOOK = "_current_fx_name"
+"""Where Lightning keeps the name of the hook that it is in."""
+
 
 @dataclass(frozen=True)
 class ValidationResult:
@@ -86,6 +89,13 @@ class MaskedLanguageModelling(pl.LightningModule):
         self._row_started, self._row_step = 0.0, 0
         self._loss_sum, self._loss_steps = torch.zeros(()), 0
         self._validated: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; HOOK, which is set some forty times a step, without looking for a module or a parameter in it."""
+        if name == HOOK:
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     @property
     def fused(self) -> bool:

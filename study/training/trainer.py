@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from pytorch_lightning.profilers import PassThroughProfiler
 from torch import Tensor
 
 from study.config import RunConfig
@@ -159,6 +161,15 @@ def _trained(
     return validation
 
 
+class _Unprofiled(PassThroughProfiler):
+    """No profiler; Lightning enters even the one that does nothing some fifty times a step, each time through a generator."""
+
+    def profile(self, action_name: str) -> nullcontext[None]:  # type: ignore[override]
+        """Nothing to measure."""
+        del action_name
+        return nullcontext()
+
+
 def lightning_trainer(
     device: Device, precision: Precision, folder: Path, plugins: Sequence[Any] = (), **rest: Any
 ) -> pl.Trainer:
@@ -171,6 +182,7 @@ def lightning_trainer(
         precision=LIGHTNING_PRECISION[precision],
         default_root_dir=folder,
         plugins=[*plugins, LightningEnvironment()],
+        profiler=_Unprofiled(),
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
