@@ -28,28 +28,19 @@ COUNTS = (
 KEY = ("model", "shape", "vocabulary", "norm", "batch", "sequence_length", "precision", "threads")
 """What identifies a row of a table; one that is measured again replaces the older."""
 
-MOST = 1e15
+_MOST = 1e15
 """No number of a table is more."""
 
 _FILE = "table.csv"
 
 
-def check_environment(environment: Mapping[str, Any], root: Path) -> Path:
-    """The folder of this environment's table under `root`, which may be there or not.
+def check_environment(environment: Mapping[str, Any], root: Path) -> None:
+    """Raise InputError where times of this environment cannot be put into its folder under `root`, which may be there or not.
 
-    Raises InputError where it holds the table of another environment (another torch, Python or system), since times of both in
-    one table could not be compared, or one that is torn, to which no rows can be added.
+    They cannot where it holds the table of another environment (another torch, Python or system), since times of both in one
+    table could not be compared, or one that is torn.
     """
-    folder = root / hardware_name(environment)
-    facts = folder / "environment.json"
-    before = json_of(facts, dict, "give another --out")
-    if before is not None and before != dict(environment):
-        changed = [name for name in environment if before.get(name) != environment[name]]
-        told = "; ".join(f"{name} was {before.get(name)!r}, is {environment[name]!r}" for name in changed)
-        raise InputError.at(str(folder), f"holds times of another environment ({told}); give another --out")
-    if (table := folder / _FILE).exists():
-        _read(table)
-    return folder
+    _there(environment, root)
 
 
 def write_table(rows: pd.DataFrame, environment: Mapping[str, Any], root: Path) -> Path:
@@ -59,15 +50,27 @@ def write_table(rows: pd.DataFrame, environment: Mapping[str, Any], root: Path) 
     """
     import pandas as pd
 
-    folder = check_environment(environment, root)
-    table = folder / _FILE
-    if table.exists():
-        rows = pd.concat([_read(table), rows]).drop_duplicates(list(KEY), keep="last")
+    folder, before = _there(environment, root)
+    if before is not None:
+        rows = pd.concat([before, rows]).drop_duplicates(list(KEY), keep="last")
     order = ["threads", "precision", "sequence_length", "batch", "parameters_encoder", "model"]
     content = rows.sort_values(order).to_csv(index=False, float_format="%.6g")
     write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=1).encode() + b"\n")
-    write_atomically(table, content.encode())
-    return table
+    write_atomically(folder / _FILE, content.encode())
+    return folder / _FILE
+
+
+def _there(environment: Mapping[str, Any], root: Path) -> tuple[Path, pd.DataFrame | None]:
+    """The folder of this environment's table under `root`, and the table where there is one; raises as `check_environment`."""
+    folder = root / hardware_name(environment)
+    facts = folder / "environment.json"
+    before = json_of(facts, dict, "give another --out")
+    if before is not None and before != dict(environment):
+        changed = [name for name in environment if before.get(name) != environment[name]]
+        told = "; ".join(f"{name} was {before.get(name)!r}, is {environment[name]!r}" for name in changed)
+        raise InputError.at(str(folder), f"holds times of another environment ({told}); give another --out")
+    table = folder / _FILE
+    return folder, _read(table) if table.exists() else None
 
 
 def hardware_name(environment: Mapping[str, Any]) -> str:
@@ -104,7 +107,7 @@ def _read(file: Path) -> pd.DataFrame:
         raise InputError.at(str(file), "has no rows; remove it, and measure with study latency")
     for name in (*COUNTS, *TIMES):
         numbers, counted = pd.to_numeric(table[name], errors="coerce"), name in COUNTS
-        usable = numbers.between(0, MOST) & (numbers % 1 == 0 if counted else numbers > 0)
+        usable = numbers.between(0, _MOST) & (numbers % 1 == 0 if counted else numbers > 0)
         if not usable.all():
             row, needed = int(usable.argmin()), "whole number from zero on" if counted else "time above zero"
             told = f"{name} of row {row + 1} is {shown(table[name].iloc[row])}, no {needed}"
