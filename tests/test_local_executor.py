@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import signal
@@ -9,8 +10,9 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -184,6 +186,31 @@ def test_a_run_starts_though_the_forkserver_is_killed_before_it_forks() -> None:
     processes.start(run)
     run.join(60)
     assert run.exitcode == 7
+
+
+def test_ctrl_c_while_the_forkserver_is_being_started_leaves_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawn = util.spawnv_passfds
+
+    def interrupted(*arguments: Any) -> int:
+        pid: int = spawn(*arguments)
+        _thread.interrupt_main()
+        return pid
+
+    resource_tracker.ensure_running()
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    monkeypatch.setattr(util, "spawnv_passfds", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            processes.start_forkserver()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    monkeypatch.undo()
+    started: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    run = processes.start_forkserver().Process(target=sys.exit, args=(7,))
+    processes.start(run)
+    run.join(60)
+    assert (run.exitcode, forkserver._forkserver._forkserver_pid) == (7, started)  # type: ignore[attr-defined]
 
 
 def test_torch_is_loaded_for_the_first_run_or_score_and_not_where_all_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

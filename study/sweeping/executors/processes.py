@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -84,9 +85,19 @@ def start_forkserver(preloaded: Sequence[str] = PRELOADED) -> multiprocessing.co
 
 
 def _ensure_forkserver() -> None:
+    """Start the forkserver in a thread, since Ctrl-C interrupts the main one: who is half started would say so."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(_run_forkserver).result()
+
+
+def _run_forkserver() -> None:
+    """Start the forkserver with SIGINT blocked, which lasts there until StopSignal lets it through in a run.
+
+    While it imports it has no handler yet, and Ctrl-C would end it.
+    """
     resource_tracker.ensure_running()  # the forkserver starts it otherwise, and it unblocks SIGINT
-    with sigint_blocked():  # while it imports, the forkserver has no handler yet, and Ctrl-C would end it
-        forkserver.ensure_running()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    forkserver.ensure_running()
 
 
 def start(process: BaseProcess) -> None:
@@ -139,16 +150,6 @@ def log_into(file: Path) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-
-
-@contextlib.contextmanager
-def sigint_blocked() -> Iterator[None]:
-    """Within, Ctrl-C waits, and for what is started it waits until StopSignal lets it through."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def stop_when_orphaned(stop: Callable[[], None]) -> None:
