@@ -77,6 +77,8 @@ class SlurmCluster:
                 second_port=second,
             )
         )
+        if int(self._run("slurmd", "-V").split()[-1].split(".")[0]) >= 24:  # else it does not start where none are mounted
+            (self.folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         files = [f"--{name}-file={munge / name}" for name in ("key", "pid", "log", "seed")]
         self._run("munged", "--force", f"--socket={munge / 'socket'}", *files)
         self._run("slurmctld", "-c", "-i")
