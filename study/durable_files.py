@@ -42,11 +42,30 @@ LEFT_SECONDS = 3600.0
 """The age from which a temporary file is one that a killed writer left; none is written for so long."""
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is a file or a folder; raises OSError where that cannot be seen, to which Path.exists says no from Python
+    3.14 on, as Path.glob finds nothing in a folder that cannot be read.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # no path holds a zero byte
+        return False
+    return True
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder, in order, none where there is no folder; raises OSError where it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def content_of(path: Path) -> bytes | None:
     """What a file holds, None where there is none; who asks first whether it is there may find it gone when it reads."""
     try:
         return path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

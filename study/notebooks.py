@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from study.durable_files import is_there
 from study.errors import InputError
 from study.fitting.evidence import Evidence, gather
 from study.folders.sweep import SweepFolder, sweeps_in
@@ -47,8 +48,8 @@ def folder_of(results: Path, sweep: str, given: Path | None) -> SweepFolder:
     Raises InputError for one that holds sweeps and is none, with their names.
     """
     places = (results / sweep, results / "reference" / sweep)
-    folder = SweepFolder(given or next((place for place in places if place.exists()), places[0]))
-    if not folder.sweep_file.exists() and folder.path.is_dir() and any(folder.path.glob("[!.]*/sweep.yaml")):
+    folder = SweepFolder(given or next((place for place in places if is_there(place)), places[0]))
+    if not is_there(folder.sweep_file) and folder.path.is_dir() and any(folder.path.glob("[!.]*/sweep.yaml")):
         raise InputError.at(
             str(folder.path), f"holds sweeps and is none; give one of them: {', '.join(sweeps_in(folder.path))}"
         )

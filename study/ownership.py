@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.durable_files import content_of, patiently
+from study.durable_files import content_of, is_there, patiently
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.quantities import read_seconds
@@ -89,7 +89,7 @@ class Attempt:
 
         Raises FileNotFoundError where the run's folder was moved or removed, which a write would make anew.
         """
-        if self.folder.attempt_file(self.number + 1).exists():
+        if is_there(self.folder.attempt_file(self.number + 1)):
             raise Fenced(f"attempt {self.number + 1} has taken the run over from attempt {self.number}")
         self.folder.attempt_file(self.number).stat()
 

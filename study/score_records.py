@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from study.config import setting_words
-from study.durable_files import write_atomically
+from study.durable_files import is_there, names_in, write_atomically
 from study.folders.files import Inside, file_once, read_as, write_table
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
@@ -133,7 +133,7 @@ class ScoreFolder(WorkFolder):
 
     def write_settings(self, config: ScoreConfig) -> None:
         """Write the configuration once."""
-        if not self.settings_file.exists():
+        if not is_there(self.settings_file):
             write_atomically(self.settings_file, config.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
 
     def file_score(self, record: ScoreRecord) -> bool:
@@ -152,8 +152,8 @@ def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:
 
 def scores_of(run: RunFolder) -> list[ScoreRecord]:
     """The records of all ended scores of a run, by id."""
-    files = sorted(run.scores.glob("*/record.json"))
-    return [record for file in files if (record := read_as(file, ScoreRecord, _SCORE_AGAIN)) is not None]
+    ended = (score_folder(run, name).score() for name in names_in(run.scores))
+    return [record for record in ended if record is not None]
 
 
 def file_baseline(folder: SweepFolder, record: BaselineRecord) -> None:

@@ -12,7 +12,7 @@ from study.answering.findings import loss_findings, parameter_findings, run_coun
 from study.answering.laws import law_findings
 from study.answering.open_questions import undecided
 from study.answering.scores import law_table, score_findings, score_table, trend_table
-from study.durable_files import write_atomically
+from study.durable_files import is_there, write_atomically
 from study.fitting import averages, comparisons
 from study.fitting.evidence import Evidence, gather, save_fits
 from study.folders.sweep import SweepFolder
@@ -173,7 +173,7 @@ def report(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
     InputError where the folder has no readable sweep.yaml or holds a file that is not a record.
     """
     folder.write_ledger()
-    if folder.scores_file.exists() or any(run.scores.exists() for run in folder.runs()):
+    if is_there(folder.scores_file) or any(is_there(run.scores) for run in folder.runs()):
         write_scores(folder)
     evidence = gather(folder, include_unbracketed)
     save_fits(evidence)

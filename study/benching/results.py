@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from study.benching.tables import as_markdown
-from study.durable_files import write_atomically
+from study.durable_files import is_there, write_atomically
 from study.errors import InputError
 from study.latency.table import hardware_name
 from study.machine import cores
@@ -52,7 +52,7 @@ class Results:
     def __init__(self, folder: Path, device: Device, threads: int) -> None:
         self.environment = environment(device, threads)
         self.file = folder / f"{hardware_name(self.environment)}.json"
-        self.sections: dict[str, Any] = read_sections(self.file) if self.file.exists() else {}
+        self.sections: dict[str, Any] = read_sections(self.file) if is_there(self.file) else {}
 
     def put(self, section: str, rows: list[dict[str, Any]]) -> None:
         """Write a section's rows so far, in this environment."""

@@ -20,6 +20,7 @@ import yaml
 from study import machine
 from study.benching.apart import measure_apart
 from study.benching.figures import Tell, figure
+from study.durable_files import is_there
 
 CALLS, RUNS, SWEPT = 7, 8, 100
 """How often a command is called; runs that are started one after the other; runs of the sweep."""
@@ -108,7 +109,7 @@ def _starts(config: Any, folder: Path) -> list[float]:
         run = RunFolder(folder / str(number) / run_id)
         started = perf_counter()
         future = executor.submit(config, run.path)
-        while not (run.metrics_file.exists() and run.metrics_file.stat().st_size) and not future.done():
+        while not (is_there(run.metrics_file) and run.metrics_file.stat().st_size) and not future.done():
             sleep(0.001)
         seconds.append(perf_counter() - started)
         status, record = future.result(timeout=300), run.record()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.commands.options import CountRange, as_json, device_option, output_folder, results_option
+from study.durable_files import is_there
 from study.errors import InputError, Problem, of_each, option_name
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
         click.echo(json.dumps(score_values(scored), indent=1))
     else:
         show(*score_table(scored))
-        if (sweep := scored.target.sweep).answer_file.exists():
+        if is_there((sweep := scored.target.sweep).answer_file):
             click.echo(f"to write the answer of {sweep.name} anew, with these scores: study report {pasted(sweep.path)}")
 
 
@@ -161,7 +162,7 @@ def _folder(name: Path, results: Path) -> Path:
     """A folder that is there, else that of the run in `results` with an id or its start; raises InputError without either."""
     from study.folders.sweep import runs_of_id
 
-    if name.exists():
+    if is_there(name):
         return name
     if found := runs_of_id(str(name), results):
         return found[0].path

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from study.commands.options import CountRange, as_json, results_option
+from study.durable_files import is_there
 from study.errors import InputError, told_together
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def sweep_folder(path: Path) -> SweepFolder:
     from study.sweeping.locks import is_held
 
     folder = _folder(path)
-    if not folder.sweep_file.exists() and not any(map(is_held, (folder.launching, folder.scoring))):
+    if not is_there(folder.sweep_file) and not any(map(is_held, (folder.launching, folder.scoring))):
         raise InputError.at(str(path), f"is no sweep's folder (it holds no sweep.yaml); {_folder_meant(path)}")
     return folder
 
@@ -54,7 +55,7 @@ def _folder_meant(path: Path) -> str:
     from study.schema import near
 
     named = SweepFolder(Path("results") / path.stem)
-    if named.sweep_file.exists():
+    if is_there(named.sweep_file):
         return f"did you mean {named.path}?"
     beside = {folder.parent.name: folder.parent for folder in sorted(path.parent.glob("*/sweep.yaml"))}
     if (best := near(path.name, [*beside])) is not None:

@@ -23,7 +23,7 @@ import platformdirs
 from filelock import FileLock
 
 from study.config import fingerprint_of
-from study.durable_files import content_of, json_value, named, sync_folder, takes_files, write_atomically
+from study.durable_files import content_of, is_there, json_value, named, sync_folder, takes_files, write_atomically
 from study.errors import InputError
 from study.paths import path_from
 
@@ -108,7 +108,7 @@ def open_entry(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[st
 
 def _intact(folder: Path) -> dict[str, Any] | None:
     """The facts of an entry, None where it is missing or damaged; damage is logged."""
-    if not folder.exists():
+    if not is_there(folder):
         return None
     try:
         return _checked_facts(folder)
@@ -153,7 +153,7 @@ def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, A
         for path in new.iterdir():
             _sync_file(path)
         sync_folder(new)
-        if folder.exists():
+        if is_there(folder):
             folder.rename(old)
         new.rename(folder)
         sync_folder(folder.parent)

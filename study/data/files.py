@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from study.durable_files import is_there
 from study.errors import InputError
 from study.paths import path_from
 from study.schema import nearest, shown
@@ -49,7 +50,7 @@ def _files_at(corpus: str) -> list[Path]:
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _READERS and file.is_file())
         if not files:
             raise InputError.at("data.corpus", f"the folder {corpus!r} holds no {kinds} file")
-    elif not path.exists():
+    elif not is_there(path):
         remedy = f"give docstrings, a path, or hub:NAME[:CONFIG] (looked at {path.absolute()})"
         raise InputError.at("data.corpus", f"{corpus!r} does not exist; {remedy}")
     elif path.suffix.lower() not in _READERS:

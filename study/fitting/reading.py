@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from study.durable_files import is_there
 from study.errors import InputError, Problem, option_name
 from study.fitting.column_names import SYMBOLS, named_like
 from study.fitting.expressions import evaluate
@@ -86,7 +87,7 @@ class Table:
     @cached_property
     def settings(self) -> Sequence[str]:
         """What the sweep beside a ledger varies; where there is none, what the ledger says of it."""
-        return self._sweep.varied() if self._sweep.sweep_file.exists() else settings_of(self.frame)
+        return self._sweep.varied() if is_there(self._sweep.sweep_file) else settings_of(self.frame)
 
     @cached_property
     def runs(self) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from study.durable_files import is_there
 from study.fitting.cells import budgets_in_words, in_words, setting_columns
 from study.fitting.cuts import START
 from study.fitting.ledgers import runs_of, usable
@@ -42,7 +43,7 @@ def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
     where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
     encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
     """
-    if not folder.scores_file.exists() or ledger.empty:
+    if not is_there(folder.scores_file) or ledger.empty:
         return pd.DataFrame()
     scores = read_parquet(folder.scores_file, "`study report` writes it from the records")
     if scores.empty:

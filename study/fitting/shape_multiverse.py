@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from study.architecture import Architecture
+from study.durable_files import is_there
 from study.errors import InputError, Problem
 from study.fitting.cells import Cell, by_setting_and_budget, common_seeds, in_words, over_places
 from study.fitting.contrasts import Contrast, contrast, slope_weights
@@ -52,7 +53,7 @@ _FLOORS = ("with floor", "without floor")
 
 def is_about_shape(folder: Path) -> bool:
     """Whether a folder is a sweep's that compares depths at equal parameters."""
-    if not SweepFolder(folder).sweep_file.exists():
+    if not is_there(SweepFolder(folder).sweep_file):
         return False
     families = gather(SweepFolder(folder)).families
     return any(family.equal_parameters and _weigh_depth(family.cells) for family in families)
@@ -60,7 +61,7 @@ def is_about_shape(folder: Path) -> bool:
 
 def why_not_shape(folder: Path) -> list[Problem]:
     """Why a sweep's folder cannot be asked for shape; nothing of what is no sweep's folder, or can be."""
-    if not SweepFolder(folder).sweep_file.exists() or is_about_shape(folder):
+    if not is_there(SweepFolder(folder).sweep_file) or is_about_shape(folder):
         return []
     why = "depth or width cannot be asked: no two depths were trained at equal parameters and unlike width or FFN"
     settings = "; settings that the sweep varies are compared in its answer" if SweepFolder(folder).sweep().get("vary") else ""
@@ -73,7 +74,7 @@ def explore_shapes(folder: Path) -> Multiverse:
     Cells of equal size are compared on each validation set and masks apart. Rates, seeds and budgets that use the same runs as
     others are no universe of their own. Raises InputError where it is no sweep's folder, or has no ledger, or one without rows.
     """
-    if not SweepFolder(folder).sweep_file.exists():
+    if not is_there(SweepFolder(folder).sweep_file):
         raise InputError.at(str(folder), "is no sweep's folder, which the question of shape needs; of a table --ask compute")
     evidence, table = gather(SweepFolder(folder)), Table(folder)
     tokens = table.frame["tokens"].dropna().nunique() > 1

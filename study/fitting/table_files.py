@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from study.durable_files import json_value
+from study.durable_files import is_there, json_value
 from study.errors import InputError
 from study.fitting.text_numbers import as_number, read_text_numbers
 from study.folders.files import read_parquet
@@ -34,11 +34,11 @@ def read_table(path: Path) -> pd.DataFrame:
     folder = path if path.is_dir() else None
     if folder is not None:
         path = folder / "ledger.parquet"
-        if not path.exists():
+        if not is_there(path):
             raise InputError.at(
                 str(folder), "is a folder without a ledger.parquet; give a table, or a sweep that has its report"
             )
-    if not path.exists():
+    if not is_there(path):
         raise InputError.at(str(path), "does not exist")
     kind = _READERS.get(path.suffix.lower())
     if kind is None:

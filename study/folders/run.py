@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from study.config import RunConfig
-from study.durable_files import json_of, write_atomically
+from study.durable_files import is_there, json_of, write_atomically
 from study.errors import InputError
 from study.folders.files import Inside, file_once, read_as, reason_in
 from study.folders.work import WorkFolder
@@ -70,12 +70,12 @@ class RunFolder(WorkFolder):
     @property
     def is_run(self) -> bool:
         """Whether a run lies here: its configuration does, or its record, which holds one; scores have records, too."""
-        return self.config_file.exists() or (self.path.resolve().parent.name == "runs" and self.record_file.exists())
+        return is_there(self.config_file) or (self.path.resolve().parent.name == "runs" and is_there(self.record_file))
 
     def write_config(self, config: RunConfig) -> None:
         """Write the configuration once; a run folder never changes its configuration."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if not self.config_file.exists():
+        if not is_there(self.config_file):
             write_atomically(self.config_file, config.to_yaml().encode())
 
     def config(self) -> RunConfig:

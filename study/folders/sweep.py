@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from study import garbage
 from study.architecture import SHAPE
-from study.durable_files import json_of
+from study.durable_files import is_there, json_of, names_in
 from study.errors import InputError, of_each
 from study.folders.files import Folder, Inside, read_parquet, write_table
 from study.folders.run import RunFolder
@@ -108,9 +109,12 @@ class SweepFolder(Folder):
     def home(self, run_id: str) -> RunFolder:
         """The folder where a run is trained: another sweep's where that one began it first (study.sweeping.sharing)."""
         link = self.homes / run_id
-        if not link.is_symlink():
-            return self.run(run_id)
-        home = SweepFolder(self.path.parent / Path(os.readlink(link)).parts[1])
+        try:
+            home = SweepFolder(self.path.parent / Path(os.readlink(link)).parts[1])
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EINVAL):
+                raise
+            return self.run(run_id)  # there is no link
         return home.run(run_id) if home.name != self.name else self.run(run_id)
 
     def siblings(self) -> list[SweepFolder]:
@@ -119,8 +123,8 @@ class SweepFolder(Folder):
 
     def runs(self) -> list[RunFolder]:
         """The runs that were started or only planned here, by id."""
-        found = [RunFolder(path) for path in sorted((self.path / "runs").glob("[!.]*"))]
-        return [run for run in found if run.is_run]
+        runs = self.path / "runs"
+        return [run for name in names_in(runs) if not name.startswith(".") and (run := RunFolder(runs / name)).is_run]
 
     @garbage.paused()  # collecting would walk all records read so far again and again, and none of them is garbage
     def records(self) -> list[RunRecord]:
@@ -154,7 +158,7 @@ class SweepFolder(Folder):
 
         Raises InputError where its seeds are no whole numbers.
         """
-        values = self.sweep() if self.sweep_file.exists() else {}
+        values = self.sweep() if is_there(self.sweep_file) else {}
         first, seeds = (number_in(str(values.get(name, default))) for name, default in (("first_seed", 0), ("seeds", 1)))
         if not isinstance(first, int) or not isinstance(seeds, int):
             raise InputError.at(str(self.sweep_file), f"first_seed {first!r} and seeds {seeds!r} are not whole numbers")
@@ -162,11 +166,11 @@ class SweepFolder(Folder):
 
     def varied(self) -> tuple[str, ...]:
         """The knobs that the sweep varies."""
-        return tuple(self.sweep().get("vary") or ()) if self.sweep_file.exists() else ()
+        return tuple(self.sweep().get("vary") or ()) if is_there(self.sweep_file) else ()
 
     def told_apart_by(self) -> tuple[str, ...]:
         """The knobs that tell runs apart beside shape, rate and seed: those that the sweep varies, tunes or searches."""
-        if not self.sweep_file.exists():
+        if not is_there(self.sweep_file):
             return ()
         values = self.sweep()
         searched = (values.get("search") or {}).get("space") or {}
@@ -175,7 +179,7 @@ class SweepFolder(Folder):
 
     def tags(self) -> tuple[str, ...]:
         """The tags that the sweep gives its runs in W&B."""
-        return tuple(self.sweep().get("tags") or ()) if self.sweep_file.exists() else ()
+        return tuple(self.sweep().get("tags") or ()) if is_there(self.sweep_file) else ()
 
     def cells(self) -> frozenset[str]:
         """The ids of the cells of the sweep as launched."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from study.durable_files import sync_folder, write_atomically, write_once
+from study.durable_files import is_there, names_in, sync_folder, write_atomically, write_once
 from study.folders.files import Folder, Inside
 from study.folders.metrics import newest_rows, whole_rows
 
@@ -38,16 +39,13 @@ class WorkFolder(Folder):
 
     def attempts(self) -> int:
         """How many processes have started it: the number of its latest attempt."""
-        try:
-            names = os.listdir(self.path / "attempts")
-        except FileNotFoundError:
-            return 0
+        names = names_in(self.path / "attempts")
         return max((int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0)
 
     def aside(self, name: str) -> Path:
         """Where something lies that is put aside with the record: beside the latest attempt that has no record there yet."""
         attempts, number = self.path / "attempts", max(1, self.attempts())
-        while (attempts / f"{number:04d}.record.json").exists():
+        while is_there(attempts / f"{number:04d}.record.json"):
             number += 1
         return attempts / f"{number:04d}.{name}"
 
@@ -81,7 +79,7 @@ def checkpoint_name(step: int, digest: str) -> str:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoints of a folder, oldest first."""
-    return sorted(folder.glob("step-*.ckpt"))
+    return [folder / name for name in names_in(folder) if fnmatch(name, "step-*.ckpt")]
 
 
 def step_of(checkpoint: Path) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from study.durable_files import json_of, write_atomically
+from study.durable_files import is_there, json_of, write_atomically
 from study.errors import InputError
 from study.paths import pasted
 from study.schema import shown
@@ -70,7 +70,7 @@ def _there(environment: Mapping[str, Any], root: Path) -> tuple[Path, pd.DataFra
         told = "; ".join(f"{name} was {before.get(name)!r}, is {environment[name]!r}" for name in changed)
         raise InputError.at(str(folder), f"holds times of another environment ({told}); give another --out")
     table = folder / _FILE
-    return folder, _read(table) if table.exists() else None
+    return folder, _read(table) if is_there(table) else None
 
 
 def hardware_name(environment: Mapping[str, Any]) -> str:

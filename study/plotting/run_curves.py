@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from study.config import run_words
+from study.durable_files import is_there
 from study.errors import UNREADABLE
 from study.folders.sweep import SweepFolder
 from study.plotting.explorer import counted, log_ticks
@@ -47,7 +48,7 @@ def frame(
 
 def _curve(run: Mapping[Hashable, Any], folder: SweepFolder, loss: str) -> pd.DataFrame:
     here = folder.run(run["run"])
-    trained = here if here.metrics_file.exists() else folder.home(run["run"])
+    trained = here if is_there(here.metrics_file) else folder.home(run["run"])
     rows = [
         (row["trainer/tokens"], row["trainer/flops"], row[loss])
         for row in trained.metrics()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from study.durable_files import content_of
+from study.durable_files import content_of, is_there
 from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.folders.sweep import SweepFolder
 from study.records import timestamp
@@ -98,8 +98,8 @@ class Coordinator:
 
     def _is_to_stop(self) -> bool:
         """Whether a person has asked it to stop, or has asked a launch of the sweep, which may be what scores it."""
-        launch_is_to = self.sweep.launching.stop_file.exists() and is_held(self.sweep.launching)
-        return launch_is_to or self.sweep.scoring.stop_file.exists()
+        launch_is_to = is_there(self.sweep.launching.stop_file) and is_held(self.sweep.launching)
+        return launch_is_to or is_there(self.sweep.scoring.stop_file)
 
     def _submit(self, executor: Executor, futures: dict[Future[int], Job | BaselineJob]) -> None:
         free = executor.free  # read once: workers end at any time

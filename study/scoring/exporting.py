@@ -13,7 +13,7 @@ from tokenizers.processors import BertProcessing
 
 from study.counting import parameters
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
-from study.durable_files import takes_files, write_atomically
+from study.durable_files import is_there, takes_files, write_atomically
 from study.errors import InputError
 from study.model.in_transformers import their_config, their_weights
 from study.model.kin import kin_of
@@ -55,7 +55,7 @@ def export(run: Pretrained, folder: Path) -> Exported:
 def _check_empty(folder: Path) -> None:
     """Raise InputError where a folder holds anything, or cannot be made."""
     place = str(folder)
-    if folder.exists() and not folder.is_dir():
+    if is_there(folder) and not folder.is_dir():
         raise InputError.at(place, "is a file; give a folder that is not there yet")
     if folder.is_dir() and any(folder.iterdir()):
         raise InputError.at(place, "holds files, and nothing is written over them; give a folder that is not there yet")

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from study.config import RunConfig
+from study.durable_files import is_there
 from study.errors import InputError, Problem, of_each, told_together
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
@@ -96,7 +97,7 @@ def _require_weights(runs: Iterable[RunFolder]) -> None:
     problems = [
         Problem(str(run.weights_file), "does not exist, and the weights are needed; fetch it, or train the run again")
         for run in runs
-        if not run.weights_file.exists()
+        if not is_there(run.weights_file)
     ]
     if problems:
         raise InputError(problems)
@@ -132,7 +133,7 @@ def at_best_knobs(sweep: SweepFolder) -> list[RunFolder]:
 
 def _tuned(sweep: SweepFolder) -> tuple[str, ...]:
     """The knobs that a sweep tunes; runs that came from elsewhere have no sweep.yaml."""
-    return sweep.tuned() if sweep.sweep_file.exists() else ()
+    return sweep.tuned() if is_there(sweep.sweep_file) else ()
 
 
 def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], asked: Collection[int]) -> list[RunRecord]:

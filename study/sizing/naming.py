@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from study.architecture import Architecture
+from study.durable_files import is_there
 from study.errors import InputError
 from study.named_models import find, unknown
 from study.paths import pasted
@@ -33,16 +34,8 @@ def subject(name: str, results: Path) -> Subject:
         raise InputError.at(repr(name), "is no model's name; give one such as bert-base, a file, or a run's folder or id")
     if model := find(name):
         return Subject(model.short_name, model.architecture, (model.published, model.published_status))
-    path = Path(name)
-    if path.is_file():
-        return Subject(name, _in_file(path))
-    if path.is_dir():
-        from study.folders.run import RunFolder
-
-        run = RunFolder(path)
-        if not run.is_run:
-            raise InputError.at(name, "is a folder that holds no run, which has a config.yaml or a record.json")
-        return Subject(name, _of_run(run))
+    if is_there(path := Path(name)):
+        return Subject(name, _in_file(path) if path.is_file() else _in_folder(path))
     if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and path.parent.is_dir()):
         raise InputError.at(name, "does not exist, and is no model's name")
     if (architecture := _of_id(name, results)) is not None:
@@ -62,9 +55,19 @@ def _in_file(path: Path) -> Architecture:
     return Architecture.parse(values, place=str(path))
 
 
+def _in_folder(path: Path) -> Architecture:
+    """The architecture of the run that lies in a folder."""
+    from study.folders.run import RunFolder
+
+    run = RunFolder(path)
+    if not run.is_run:
+        raise InputError.at(str(path), "is a folder that holds no run, which has a config.yaml or a record.json")
+    return _of_run(run)
+
+
 def _of_run(run: RunFolder) -> Architecture:
     """The architecture in a run's config.yaml, whatever else that holds; of its record where it is gone."""
-    return _in_file(run.config_file) if run.config_file.exists() else run.config().architecture
+    return _in_file(run.config_file) if is_there(run.config_file) else run.config().architecture
 
 
 def _of_id(run_id: str, results: Path) -> Architecture | None:

@@ -17,7 +17,7 @@ import yaml
 
 from study import garbage
 from study.config import RunConfig
-from study.durable_files import patiently, write_atomically
+from study.durable_files import is_there, patiently, write_atomically
 from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.folders.metrics import newest_values
 from study.folders.run import RunFolder
@@ -155,7 +155,7 @@ class Coordinator:
                         return
                     for future in _taken(ended, refresh_seconds):
                         self._ended(futures.pop(future), future.result())
-                    if self.folder.launching.stop_file.exists():
+                    if is_there(self.folder.launching.stop_file):
                         raise KeyboardInterrupt
             except KeyboardInterrupt:
                 self._stop(executor, futures)
@@ -171,7 +171,7 @@ class Coordinator:
     def _stop(self, executor: Executor, futures: dict[Future[int], RunConfig]) -> None:
         """Let the runs save, for a while, and take up what became of them."""
         save_and_stop(executor, futures)
-        if self.folder.sweep_file.exists():
+        if is_there(self.folder.sweep_file):
             for config in futures.values():
                 self._ended(config, PREEMPTED_EXIT)
 
@@ -223,7 +223,7 @@ class Coordinator:
         """File what became of a run; one whose process died without a record is tried again, unless it keeps dying."""
         key, home = config.key, self._home(config)
         del self.progress.running[key]
-        if not home.record_file.exists() and exit_status != PREEMPTED_EXIT:
+        if not is_there(home.record_file) and exit_status != PREEMPTED_EXIT:
             given_up = self._deaths.count(home, exit_status)
             if given_up is not None:
                 lost = self._lost(config, home, given_up)

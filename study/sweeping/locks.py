@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from filelock import FileLock, SoftFileLock, Timeout
 
-from study.durable_files import write_atomically
+from study.durable_files import is_there, write_atomically
 from study.errors import InputError
 from study.folders.sweep import LockFiles
 from study.ownership import is_locked
@@ -34,7 +34,7 @@ def held(files: LockFiles) -> Iterator[None]:
     Folders that were made for it, and in which nothing was written meanwhile, are removed again.
     """
     lock, folder = FileLock(files.lock_file, timeout=LOCK_SECONDS), files.folder
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    made = [path for path in (folder, *folder.parents) if not is_there(path)]
     try:
         _acquire(lock, files)
     except Timeout:
@@ -68,7 +68,7 @@ def _acquire(lock: FileLock, files: LockFiles) -> None:
     while True:
         files.folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        if files.lock_file.exists():
+        if is_there(files.lock_file):
             return
         lock.release()
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from study.durable_files import is_there
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
@@ -120,7 +121,7 @@ class _Mirror:
     def _advance(self, run: RunFolder, closing: bool) -> None:
         """Bring one run's W&B run up to date, and end it where no more rows are expected."""
         run_id = run.run_id
-        ended = run.record_file.exists()  # asked before the rows are read: no row follows a record
+        ended = is_there(run.record_file)  # asked before the rows are read: no row follows a record
         if run_id in self._open and self._open[run_id].rows.rewritten():
             self._open.pop(run_id).abandon()
         if run_id not in self._open:

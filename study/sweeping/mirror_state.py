@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Literal
 
-from study.durable_files import json_value
+from study.durable_files import is_there, json_value
 from study.errors import InputError
 from study.folders.metrics import size_of
 from study.folders.run import RunFolder
@@ -31,7 +31,7 @@ class Mirrored(Strict):
 
     def covers(self, run: RunFolder, mode: Tracked) -> bool:
         """Whether that is all that the run wrote; online is also good enough for offline, but not the reverse."""
-        if (mode == "online" and self.mode == "offline") or self.finished != run.record_file.exists():
+        if (mode == "online" and self.mode == "offline") or self.finished != is_there(run.record_file):
             return False
         if self.finished:
             return self.excluded == run.excluded()
@@ -68,4 +68,4 @@ def _is_covered(folder: SweepFolder, run: RunFolder) -> bool:
 
 def has_written(run: RunFolder) -> bool:
     """Whether a run has begun to write anything that W&B shows."""
-    return run.record_file.exists() or run.metrics_file.exists()
+    return is_there(run.record_file) or is_there(run.metrics_file)

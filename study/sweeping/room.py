@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.config import RunConfig
+from study.durable_files import is_there
 from study.errors import InputError, Problem
 from study.memory import Device, Memory, Precision, Step, training_memory
 from study.named_records import teacher_architecture
@@ -121,7 +122,7 @@ def _free_gpu_bytes(devices: Sequence[tuple[int, ...]]) -> list[int]:
 def available_memory_bytes() -> int:
     """RAM that new processes can take without swapping: MemAvailable, or what a container's limit leaves where that is less."""
     meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
+    if is_there(meminfo):
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         available = int(fields["MemAvailable"].split()[0]) * 1024
     else:

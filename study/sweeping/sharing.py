@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from study.durable_files import patiently
+from study.durable_files import is_there, patiently
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.ownership import Watch
@@ -53,7 +53,7 @@ class SharedRuns:
     def _is_home(self, home: RunFolder) -> bool:
         """Whether a run is trained there still: not where its sweep was deleted, nor where another's search pruned it."""
         mine = home.path == self.folder.run(home.run_id).path
-        return home.path.exists() and (mine or not _is_pruned(home))
+        return is_there(home.path) and (mine or not _is_pruned(home))
 
     def holder(self, run_id: str) -> str | None:
         """Which process trains a run now, None where none does."""
@@ -71,7 +71,7 @@ class SharedRuns:
         own, home = self.folder.run(run_id), self.home(run_id)
         others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != SweepFolder.of(home).name]
         for other in (home, *others):
-            if other.path != own.path and other.record_file.exists() and not _is_pruned(other):
+            if other.path != own.path and is_there(other.record_file) and not _is_pruned(other):
                 _link_files(other, own)
                 break
         return own.record()
@@ -101,7 +101,7 @@ def _link(existing: Path, new: Path) -> None:
     temporary = new.with_name(f".{new.name}.tmp")
     temporary.unlink(missing_ok=True)
     _link_once(existing, temporary)
-    if temporary.exists():
+    if is_there(temporary):
         os.replace(temporary, new)
         temporary.unlink(missing_ok=True)  # renaming does nothing where both names are of one file already
 
@@ -111,5 +111,5 @@ def _link_once(existing: Path, new: Path) -> None:
     try:
         os.link(existing, new)
     except FileNotFoundError:
-        if existing.exists():
+        if is_there(existing):
             raise

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from study.durable_files import write_atomically
+from study.durable_files import is_there, write_atomically
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import LEAST_OF_ID, SweepFolder, runs_of_id
@@ -145,7 +145,7 @@ def _put_score_aside(run: RunFolder, score: ScoreRecord) -> Retried:
 def _aside(run: RunFolder, note: dict[str, str]) -> Path:
     """Move a run's record among the past attempts; what is trained anew is not excluded, and why it was stands in the note."""
     excluded = run.excluded()
-    if excluded is not None and run.scores.exists():  # they are of the weights that are trained anew
+    if excluded is not None and is_there(run.scores):  # they are of the weights that are trained anew
         kept_scores = run.aside("scores")
         kept_scores.parent.mkdir(exist_ok=True)
         run.scores.rename(kept_scores)
@@ -169,7 +169,7 @@ def exclude(run: str, results: Path, reason: str) -> list[RunFolder]:
 
 def include(run: str, results: Path) -> list[RunFolder]:
     """Take back what `exclude` said; raises InputError where nobody had excluded the run."""
-    found = [folder for folder in _found(run, results) if folder.exclusion_file.exists()]
+    found = [folder for folder in _found(run, results) if is_there(folder.exclusion_file)]
     if not found:
         raise InputError.at(run, "is not excluded by anybody")
     for folder in found:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from study.durable_files import patiently
+from study.durable_files import is_there, patiently
 from study.errors import GOES_ON, InputError
 
 SAVE_SECONDS = 60.0
@@ -49,7 +49,7 @@ def preparing(order: Path) -> Iterator[None]:
 
     def look() -> None:
         while not over.wait(LOOK_SECONDS):
-            if order.exists():
+            if is_there(order):
                 _thread.interrupt_main()
                 return
 

@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 
 from study.config import RunConfig
+from study.durable_files import is_there
 from study.errors import InputError
 from study.machine import peak_resident_bytes, processor_line, processor_name
 from study.memory import AskedPrecision, Device, Precision
@@ -79,7 +80,7 @@ def can_compile(device: Device) -> bool:
     compiler = os.environ.get("CC") or (
         shutil.which("gcc") or shutil.which("clang") if device == "cuda" else shutil.which("g++")
     )
-    return bool(compiler) and (Path(sysconfig.get_path("include")) / "Python.h").exists()
+    return bool(compiler) and is_there(Path(sysconfig.get_path("include")) / "Python.h")
 
 
 def resolve_kernels(execution: Execution, precision: Precision) -> Kernels:

@@ -17,7 +17,7 @@ from study.data.hub import PREFIX as HUB
 from study.data.hub import loading
 from study.data.prepared import prepare
 from study.data.tokenizing import load_tokenizer
-from study.durable_files import json_value, write_atomically
+from study.durable_files import is_there, json_value, write_atomically
 from study.errors import InputError
 from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
@@ -83,7 +83,7 @@ def import_encoder(
         file = Path(scratch) / kept.name
         file.write_bytes(tokenizer)
         prepared = prepare(_read_by(data, file, architecture), progress=True)
-    if not kept.exists():
+    if not is_there(kept):
         write_atomically(kept, tokenizer)
     run = into.run(config.fingerprint(prepared.fingerprint))
     with turn(run) as locked:
@@ -161,10 +161,10 @@ def _weights(file: Path, architecture: Architecture, kin: Kin) -> dict[str, Tens
 
 def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> bytes:
     """The encoder's tokeniser as a tokenizer.json; raises InputError where the sweep keeps another one."""
-    given = next((file for name in ("tokenizer.json", "vocab.txt") if (file := folder / name).exists()), None)
+    given = next((file for name in ("tokenizer.json", "vocab.txt") if is_there(file := folder / name)), None)
     if given is None:
         raise InputError.at(str(folder), "holds neither tokenizer.json nor vocab.txt; save_pretrained of its tokeniser does")
-    if given.suffix == ".txt" and (folder / "tokenizer_config.json").exists():
+    if given.suffix == ".txt" and is_there(folder / "tokenizer_config.json"):
         settings = folder / "tokenizer_config.json"
         told = _json(settings)
         for setting, what in _UNLIKE.items():
@@ -172,7 +172,7 @@ def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> bytes:
                 raise InputError.at(str(settings), f"is of {what}; save its tokeniser as a tokenizer.json")
     tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=vocabulary))
     content = given.read_bytes() if given.suffix == ".json" else tokenizer.to_str(pretty=True).encode()
-    if kept.exists() and kept.read_bytes() != content:
+    if is_there(kept) and kept.read_bytes() != content:
         raise InputError.at(str(kept), f"is another tokeniser than {given}; import into a folder of its own")
     return content
 

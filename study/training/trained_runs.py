@@ -13,6 +13,7 @@ from study.config import DataConfig, RunConfig
 from study.data.cache import sha256_of
 from study.data.prepared import PreparedData
 from study.data.tokenizing import tokenizer_file
+from study.durable_files import is_there
 from study.errors import InputError, Problem
 from study.folders.run import RunFolder
 from study.model.cutting import cut
@@ -104,7 +105,7 @@ def _incomplete(folder: RunFolder, record: RunRecord) -> str | None:
         return f"holds run {record.run_id}; a run's folder has its id for a name"
     if record.state != "COMPLETED":
         return f"did not complete ({record.state}), so it has no weights to give; `study retry` goes on with it"
-    if not folder.weights_file.exists():
+    if not is_there(folder.weights_file):
         return f"has no {folder.weights_file.name}; fetch it, or train the run again"
     return None
 

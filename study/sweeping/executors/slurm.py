@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from study.config import RunConfig
-from study.durable_files import patiently, write_atomically
+from study.durable_files import is_there, patiently, write_atomically
 from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.folders.sweep import SweepFolder
 from study.sweeping.executors.slots import Slot
@@ -219,7 +219,7 @@ class SlurmExecutor:
         found = {}
         for job_id, (name, state) in (self._states() or {}).items():
             batch = self.folder / f"{name.removeprefix(self._prefix)}.json"
-            if state not in ENDED and batch.exists():
+            if state not in ENDED and is_there(batch):
                 runs, index = json.loads(batch.read_bytes()), job_id.partition("_")[2]
                 found[runs[int(index or 0)]] = job_id
         return found

@@ -1,0 +1,56 @@
+"""What is there and what cannot be seen are two things, on every Python."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from study.durable_files import content_of, is_there, names_in
+from study.folders.sweep import SweepFolder
+from study.folders.work import checkpoint_name, checkpoints_in
+
+
+def test_what_is_there_is_told_from_what_cannot_be_seen(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "dangling").symlink_to("nothing")
+    (tmp_path / "loop").symlink_to("loop")
+    assert is_there(tmp_path)
+    assert is_there(tmp_path / "file")
+    for name in ("nothing", "dangling", "file/below", "zero\0byte"):
+        assert not is_there(tmp_path / name)
+    for unseen in ("x" * 300, "loop"):
+        with pytest.raises(OSError, match=r"File name too long|Too many levels"):
+            is_there(tmp_path / unseen)
+
+
+def test_names_are_sorted_and_none_where_there_is_no_folder(tmp_path: Path) -> None:
+    for name in ("b", ".a", "c"):
+        (tmp_path / name).write_text(name)
+    assert names_in(tmp_path) == [".a", "b", "c"]
+    assert names_in(tmp_path / "nothing") == names_in(tmp_path / "b") == []
+    assert content_of(tmp_path / "b" / "below") is None
+
+
+def test_of_a_file_server_that_fails_no_checkpoint_and_no_run_is_taken_for_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    checkpoint = tmp_path / checkpoint_name(7, "0" * 64)
+    checkpoint.touch()
+    folder = SweepFolder(tmp_path / "sweep")
+    run = folder.run("0123456789abcdef")
+    run.path.mkdir(parents=True)
+    run.config_file.touch()
+    assert checkpoints_in(tmp_path) == [checkpoint]
+    assert [found.path for found in folder.runs()] == [folder.home(run.run_id).path] == [run.path]
+    for name in ("listdir", "scandir", "stat", "lstat", "readlink"):
+        monkeypatch.setattr(os, name, fail)
+    for ask in (lambda: checkpoints_in(tmp_path), folder.runs, lambda: folder.home(run.run_id), lambda: run.is_run):
+        with pytest.raises(OSError, match="Input/output error"):
+            ask()
