@@ -108,6 +108,7 @@ def test_packages_hold_nothing_but_a_docstring() -> None:
     [
         "import study.answering.answer",
         "import study.cli",
+        "import study.scoring.launch",
         "import sys; from study.cli import main; sys.argv[1:] = ['params', 'bert-base']; main()",
     ],
 )

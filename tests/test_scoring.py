@@ -41,13 +41,15 @@ from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
 from study.scoring.display import ScoreDisplay
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
-from study.scoring.job import BaselineJob, Job, make_baselines, score
+from study.scoring.jobs import BaselineJob, Job
 from study.scoring.launch import Scored, Target, at_best_knobs, names_of, slots_for, target
+from study.scoring.making import make_baselines, score
 from study.scoring.planning import Subject, missing_baselines, subjects
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
 from study.scoring.report import _baselines, _failures, rows
-from study.scoring.task_inputs import TaskInputs, loaded_task, task_inputs
+from study.scoring.subsets import loaded_task
+from study.scoring.task_inputs import TaskInputs, task_inputs
 from study.scoring.training import task_model
 from study.scoring.workers import Workers, work
 from study.sweeping.executors.slots import Slot
@@ -307,7 +309,7 @@ def test_a_score_whose_folder_is_away_when_it_ends_is_filed_once_that_is_back(
         folder.path.rename(tmp_path / "elsewhere")
         return "FAILED", "the disk is gone", {}
 
-    monkeypatch.setattr("study.scoring.job._attempt", ends_elsewhere)
+    monkeypatch.setattr("study.scoring.making._attempt", ends_elsewhere)
     monkeypatch.setattr(durable_files, "time", ImpatientClock(lambda: (tmp_path / "elsewhere").rename(folder.path)))
     assert score(asked, Execution(), StopSignal()) == "FAILED"
     record = folder.score()
@@ -856,7 +858,7 @@ def test_a_worker_lets_go_of_what_each_score_leaves(tmp_path: Path, monkeypatch:
             stop.set()
         return "COMPLETED"
 
-    monkeypatch.setattr("study.scoring.job.score", score)
+    monkeypatch.setattr("study.scoring.making.score", score)
     for name in ("log_into", "stop_when_orphaned", "os.setsid"):
         monkeypatch.setattr(f"study.scoring.workers.{name}", lambda *_: None)
     monkeypatch.setattr(StopSignal, "install", lambda _: None)

@@ -12,7 +12,7 @@ from study.errors import InputError
 from study.score_config import Knobs
 from study.scoring.encoding import TaskEncoder, overlapping_windows, shorten, windows_of_words
 from study.scoring.spans import answers, best_span
-from study.scoring.task_inputs import subset
+from study.scoring.subsets import subset
 from study.tasks.examples import SpanExample, TaskData, TextExample, TokensExample
 from tests.made_tasks import pairs, tagged, task, texts
 

@@ -14,7 +14,7 @@ from study.errors import GOES_ON, PREEMPTED_EXIT, InputError
 from study.folders.sweep import SweepFolder
 from study.records import timestamp
 from study.score_records import ScoreRecord, scores_of
-from study.scoring.job import BaselineJob, Job
+from study.scoring.jobs import BaselineJob, Job
 from study.scoring.planning import Subject, wanted
 from study.sweeping.deaths import how_ended
 from study.sweeping.locks import is_held

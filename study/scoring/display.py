@@ -9,7 +9,7 @@ from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from study.score_records import ScoreRecord
 from study.scoring.coordinator import Progress
-from study.scoring.job import BaselineJob, Job
+from study.scoring.jobs import BaselineJob, Job
 from study.terminal import WHOLE, bars, printable, say
 
 SHOWN = 4

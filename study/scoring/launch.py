@@ -25,7 +25,7 @@ from study.scoring.coordinator import Coordinator
 from study.scoring.display import ScoreDisplay
 from study.scoring.planning import Subject, missing_baselines, subjects
 from study.scoring.pretrained import Pretrained
-from study.scoring.task_inputs import subset
+from study.scoring.subsets import subset
 from study.scoring.workers import Workers
 from study.sweeping.executors.slots import Slot, local_slots
 from study.sweeping.locks import held

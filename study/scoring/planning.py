@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from study.folders.sweep import SweepFolder
 from study.score_config import Downstream, Knobs, Protocol, ScoreConfig, Update
 from study.score_records import ScoreRecord, baseline, chosen
-from study.scoring.job import BaselineJob, Job
+from study.scoring.jobs import BaselineJob, Job
 from study.scoring.pretrained import Pretrained
 from study.tasks.examples import TaskData
 from study.tuned_values import trial_seeds

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from study.config import RunConfig, fingerprint_of
 from study.data.corpora import Tally, read_corpus, split_documents
@@ -16,8 +16,11 @@ from study.data.prepared import PreparedData, prepare
 from study.data.tokenizing import SpecialTokens
 from study.errors import InputError
 from study.folders.run import RunFolder
-from study.model.masked_language_model import MaskedLanguageModel
-from study.model.trained_weights import trained_weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from study.model.masked_language_model import MaskedLanguageModel
 
 MOST_TEXT = 30_000_000
 """Characters of text that words are counted in, about five million words: enough for a baseline of words and their pairs."""
@@ -84,10 +87,14 @@ class Pretrained:
 
     def state(self) -> dict[str, Tensor]:
         """The weights; raises InputError where the file is not there, or damaged."""
+        from study.model.trained_weights import trained_weights
+
         return trained_weights(self.folder)
 
     def masked_language_model(self, seed: int | None = None) -> MaskedLanguageModel:
         """The model with its weights, or with the random ones of a seed."""
+        from study.model.masked_language_model import MaskedLanguageModel
+
         model = MaskedLanguageModel(self.config.architecture, seed=seed or 0)
         if seed is None:
             model.load_state_dict(self.state())

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from study.errors import InputError
-from study.schema import shown
 from study.score_config import Knobs
 from study.scoring.batches import Collator
 from study.scoring.encoding import Inputs, TaskEncoder
 from study.scoring.pretrained import Pretrained
 from study.scoring.ragged import Ragged
-from study.tasks.examples import Example, TaskData, TextExample, TokensExample
-from study.tasks.loading import load_task
-
-_SUBSET_SEED = 0
+from study.tasks.examples import TaskData
 
 
 @dataclass(frozen=True)
@@ -54,32 +48,6 @@ class TaskInputs:
         return Collator(self.splits[split], self.pad, self.segments)
 
 
-@lru_cache(maxsize=16)
-def loaded_task(name: str, data: Path | None) -> TaskData:
-    """A task with its examples, kept for the next score of this process."""
-    return load_task(name, data)
-
-
-def subset(task: TaskData, knobs: Knobs) -> TaskData:
-    """The task with at most as many examples as the knobs allow, the first of a fixed permutation of each split.
-
-    Raises InputError where these leave one label alone to learn from.
-    """
-    limits = {name: knobs.max_train_examples if name == "train" else knobs.max_evaluation_examples for name in task.splits}
-    splits = dict(task.splits)
-    for name, limit in limits.items():
-        if limit is not None and limit < len(splits[name]):
-            order = np.random.RandomState(_SUBSET_SEED).permutation(len(splits[name]))[:limit]
-            splits[name] = [splits[name][place] for place in sorted(order)]
-    if len(found := _labels_of(splits.get("train", ()))) == 1:
-        label = shown(task.labels[int(found.pop())] if task.labels else found.pop())
-        if len(_labels_of(task.train)) == 1:
-            raise InputError.at(task.spec.name, f"all its train examples have the label {label}; give examples of others")
-        message = f"leaves {task.spec.name} only examples of the label {label} to learn from; raise it"
-        raise InputError.at("downstream.knobs.max_train_examples", message)
-    return replace(task, splits=splits)
-
-
 _KEPT: dict[tuple[str, str, int, int], TaskInputs] = {}
 _MOST_KEPT = 4
 
@@ -109,9 +77,3 @@ def _encoded(task: TaskData, run: Pretrained, knobs: Knobs, segments: int) -> Ta
     }
     pad = int(np.searchsorted(used, run.special.pad))
     return TaskInputs(task, renumbered, torch.from_numpy(used), pad, segments)
-
-
-def _labels_of(examples: Sequence[Example]) -> set[int | float]:
-    """The classes, or numbers, of texts or of words; those of spans and of minimal pairs are none."""
-    of_texts = {example.label for example in examples if isinstance(example, TextExample)}
-    return of_texts.union(*(example.labels for example in examples if isinstance(example, TokensExample)))

@@ -18,7 +18,7 @@ from study.sweeping.executors.processes import log_into, start, start_forkserver
 from study.sweeping.executors.slots import Slot, rank_environments
 
 if TYPE_CHECKING:
-    from study.scoring.job import BaselineJob, Job
+    from study.scoring.jobs import BaselineJob, Job
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Workers:
                 os.kill(worker.process.pid, number)
 
     def _started(self, slot: Slot) -> Worker:
-        context = start_forkserver(["study.scoring.job"])
+        context = start_forkserver(["study.scoring.making"])
         ours, theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs, slot, rank_environments(slot)[0]))
         start(process)
@@ -105,7 +105,8 @@ def work(pipe: Connection, slot: Slot, environment: dict[str, str]) -> None:
     """The life of a worker: its own session, a score for each job that comes, its output in the score's log."""
     from threadpoolctl import threadpool_limits
 
-    from study.scoring.job import BaselineJob, make_baselines, score
+    from study.scoring.jobs import BaselineJob
+    from study.scoring.making import make_baselines, score
     from study.training.allocation import release_models
     from study.training.stopping import StopSignal
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,78 +12,28 @@ import torch
 
 from study.durable_files import patiently
 from study.errors import InputError
-from study.folders.run import RunFolder
 from study.folders.sweep import SweepFolder
 from study.records import Ending, timestamp
-from study.score_config import Knobs, ScoreConfig
-from study.score_records import BaselineRecord, ScoreFolder, ScoreRecord, baseline, file_baseline, score_folder
+from study.score_config import Knobs
+from study.score_records import BaselineRecord, ScoreRecord, baseline, file_baseline
 from study.scoring.attempt import Scoring
 from study.scoring.baselines import baselines
 from study.scoring.batches import padding_share
+from study.scoring.jobs import BaselineJob, Job
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import pretrained, train_text
 from study.scoring.probes import probe
 from study.scoring.pseudo_likelihood import score_pairs
-from study.scoring.task_inputs import loaded_task, subset, task_inputs
+from study.scoring.subsets import loaded_task, subset
+from study.scoring.task_inputs import task_inputs
 from study.scoring.training import fine_tune, prepare_process
 from study.tasks.examples import TaskData
-from study.tasks.spec import Kind
 from study.training.checkpoints import newest_whole_checkpoint, precision_of
 from study.training.execution import Execution, environment, peak_memory_bytes
 from study.training.filing import failure_of, tidy
 from study.training.stopping import Preempted, StopSignal
 
 Facts = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A score to make: which, of the run in which folder, on the task of which kind and name or file, read from which data."""
-
-    config: ScoreConfig
-    run: Path
-    sweep: str
-    kind: Kind
-    task: str
-    data: Path | None
-
-    @cached_property
-    def score_id(self) -> str:
-        """The score's id."""
-        return self.config.fingerprint()
-
-    @property
-    def folder(self) -> ScoreFolder:
-        """Where the score lies."""
-        return score_folder(RunFolder(self.run), self.score_id)
-
-    @property
-    def log_file(self) -> Path:
-        """Where its output goes."""
-        return self.folder.log_file
-
-
-@dataclass(frozen=True)
-class BaselineJob:
-    """What a task gives without an encoder, to be made; word counts of minimal pairs are of the text that the run has read."""
-
-    sweep: Path
-    run: Path
-    task: str
-    name: str
-    fingerprint: str
-    data: Path | None
-    knobs: Knobs
-
-    @property
-    def score_id(self) -> str:
-        """What tells the job from others."""
-        return f"baselines of {self.name} {self.fingerprint}"
-
-    @property
-    def log_file(self) -> Path:
-        """Where its output goes."""
-        return SweepFolder(self.sweep).baselines / f"{self.name}-{self.fingerprint}.txt"
 
 
 def make_baselines(job: BaselineJob) -> None:

@@ -1,0 +1,50 @@
+"""The examples of a task that scores are made on: all of them, or as many as the knobs allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from study.errors import InputError
+from study.schema import shown
+from study.score_config import Knobs
+from study.tasks.examples import Example, TaskData, TextExample, TokensExample
+from study.tasks.loading import load_task
+
+_SUBSET_SEED = 0
+
+
+@lru_cache(maxsize=16)
+def loaded_task(name: str, data: Path | None) -> TaskData:
+    """A task with its examples, kept for the next score of this process."""
+    return load_task(name, data)
+
+
+def subset(task: TaskData, knobs: Knobs) -> TaskData:
+    """The task with at most as many examples as the knobs allow, the first of a fixed permutation of each split.
+
+    Raises InputError where these leave one label alone to learn from.
+    """
+    limits = {name: knobs.max_train_examples if name == "train" else knobs.max_evaluation_examples for name in task.splits}
+    splits = dict(task.splits)
+    for name, limit in limits.items():
+        if limit is not None and limit < len(splits[name]):
+            order = np.random.RandomState(_SUBSET_SEED).permutation(len(splits[name]))[:limit]
+            splits[name] = [splits[name][place] for place in sorted(order)]
+    if len(found := _labels_of(splits.get("train", ()))) == 1:
+        label = shown(task.labels[int(found.pop())] if task.labels else found.pop())
+        if len(_labels_of(task.train)) == 1:
+            raise InputError.at(task.spec.name, f"all its train examples have the label {label}; give examples of others")
+        message = f"leaves {task.spec.name} only examples of the label {label} to learn from; raise it"
+        raise InputError.at("downstream.knobs.max_train_examples", message)
+    return replace(task, splits=splits)
+
+
+def _labels_of(examples: Sequence[Example]) -> set[int | float]:
+    """The classes, or numbers, of texts or of words; those of spans and of minimal pairs are none."""
+    of_texts = {example.label for example in examples if isinstance(example, TextExample)}
+    return of_texts.union(*(example.labels for example in examples if isinstance(example, TokensExample)))
