@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from study.errors import InputError
 
@@ -43,8 +43,9 @@ LEFT_SECONDS = 3600.0
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file or a folder; raises OSError where that cannot be seen, to which Path.exists says no from Python
-    3.14 on, as Path.glob finds nothing in a folder that cannot be read.
+    """Whether there is a file or a folder; raises OSError where that cannot be seen.
+
+    Path.exists says no to that from Python 3.14 on.
     """
     try:
         path.stat()
@@ -54,11 +55,27 @@ def is_there(path: Path) -> bool:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder, in order, none where there is no folder; raises OSError where it cannot be read."""
+    """The names in a folder, in order, none where there is no folder; raises OSError where it cannot be read.
+
+    Path.glob finds nothing there.
+    """
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """The files in a folder and in those below it; raises OSError where one of these cannot be read.
+
+    Path.rglob leaves out those that may not be.
+    """
+
+    def refuse(error: OSError) -> NoReturn:
+        raise error
+
+    for place, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(place, name) for name in names)
 
 
 def content_of(path: Path) -> bytes | None:

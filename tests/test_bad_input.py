@@ -435,15 +435,20 @@ def test_a_plan_reads_how_the_text_begins(here: Path, refusal: Refusal) -> None:
 
 
 def test_a_folder_of_text_that_cannot_be_listed_is_named(here: Path, refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
-    def listed(folder: Path, _: str) -> list[Path]:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), f"{folder}/net")  # as /proc does below /
+    scandir = os.scandir
 
-    Path("texts").mkdir()
+    def listed(folder: str) -> object:
+        if Path(folder).name == "locked":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+        return scandir(folder)
+
+    Path("texts/locked").mkdir(parents=True)
+    Path("texts/a.txt").write_text("some text")
     Path("x.yaml").write_text(GOOD.replace("text.txt", "texts"))
-    monkeypatch.setattr(Path, "rglob", listed)
+    monkeypatch.setattr(os, "scandir", listed)
     with pytest.raises(InputError) as told:
         check_corpus(read_sweep(Path("x.yaml"))[0].data)
-    wanted = "data.corpus: 'texts' cannot be read: Invalid argument ('texts/net'); give a file or a folder of text"
+    wanted = "data.corpus: 'texts' cannot be read: Permission denied ('texts/locked'); give a file or a folder of text"
     assert str(told.value) == wanted
 
 

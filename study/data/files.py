@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from study.durable_files import is_there
+from study.durable_files import files_below, is_there
 from study.errors import InputError
 from study.paths import path_from
 from study.schema import nearest, shown
@@ -47,7 +47,7 @@ def _files_at(corpus: str) -> list[Path]:
     path = path_from(corpus, "data.corpus")
     kinds = ", ".join(_READERS)
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _READERS and file.is_file())
+        files = sorted(file for file in files_below(path) if file.suffix.lower() in _READERS and file.is_file())
         if not files:
             raise InputError.at("data.corpus", f"the folder {corpus!r} holds no {kinds} file")
     elif not is_there(path):

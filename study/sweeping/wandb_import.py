@@ -20,7 +20,7 @@ import wandb
 from wandb.proto import wandb_internal_pb2
 
 from study.config import RunConfig, fingerprint_of
-from study.durable_files import write_atomically
+from study.durable_files import files_below, write_atomically
 from study.errors import InputError
 from study.folders.files import write_table
 from study.folders.sweep import SweepFolder
@@ -147,7 +147,8 @@ def online_runs(project: str, group: str | None) -> Iterator[WandbHistory]:
 def offline_runs(folder: Path) -> Iterator[WandbHistory]:
     """The runs in W&B's own folders, also where one was resumed: its parts follow each other."""
     found: dict[str, WandbHistory] = {}
-    for file in sorted(folder.rglob("run-*.wandb"), key=lambda file: (file.parent.name, file.name)):
+    files = (file for file in files_below(folder) if file.name.startswith("run-") and file.suffix == ".wandb")
+    for file in sorted(files, key=lambda file: (file.parent.name, file.name)):
         run_id = file.stem.removeprefix("run-")
         _read_file(file, found.setdefault(run_id, WandbHistory(run_id)))
     yield from found.values()
