@@ -11,14 +11,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING
 
 from study.errors import PREEMPTED_EXIT
+from study.scoring.jobs import BaselineJob, Job
 from study.sweeping.executors.processes import log_into, start, start_forkserver, stop_when_orphaned
 from study.sweeping.executors.slots import Slot, rank_environments
-
-if TYPE_CHECKING:
-    from study.scoring.jobs import BaselineJob, Job
 
 
 @dataclass
@@ -105,7 +102,6 @@ def work(pipe: Connection, slot: Slot, environment: dict[str, str]) -> None:
     """The life of a worker: its own session, a score for each job that comes, its output in the score's log."""
     from threadpoolctl import threadpool_limits
 
-    from study.scoring.jobs import BaselineJob
     from study.scoring.making import make_baselines, score
     from study.training.allocation import release_models
     from study.training.stopping import StopSignal

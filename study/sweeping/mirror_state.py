@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Literal
 
-from study.durable_files import is_there, json_value
+from study.durable_files import content_of, is_there, json_value
 from study.errors import InputError
 from study.folders.metrics import size_of
 from study.folders.run import RunFolder
@@ -46,10 +46,10 @@ def state_file(folder: SweepFolder, run: RunFolder) -> Path:
 def read_state(folder: SweepFolder, run: RunFolder) -> Mirrored | None:
     """What W&B holds of a run; None where nothing is known, or W&B's offline folder is gone."""
     file = state_file(folder, run)
-    try:
-        state = Mirrored.parse(json_value(file.read_bytes()))
-    except (FileNotFoundError, NotADirectoryError):
+    if (content := content_of(file)) is None:
         return None
+    try:
+        state = Mirrored.parse(json_value(content))
     except (ValueError, InputError) as error:
         logger.warning("%s is damaged, the run is mirrored anew: %s", file, error)
         return None
