@@ -34,8 +34,10 @@ def subject(name: str, results: Path) -> Subject:
         raise InputError.at(repr(name), "is no model's name; give one such as bert-base, a file, or a run's folder or id")
     if model := find(name):
         return Subject(model.short_name, model.architecture, (model.published, model.published_status))
-    if is_there(path := Path(name)):
-        return Subject(name, _in_file(path) if path.is_file() else _in_folder(path))
+    if is_there(path := Path(name)) and path.is_file():
+        return Subject(name, _in_file(path))
+    if path.is_dir():
+        return Subject(name, _in_folder(path))
     if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and path.parent.is_dir()):
         raise InputError.at(name, "does not exist, and is no model's name")
     if (architecture := _of_id(name, results)) is not None:
