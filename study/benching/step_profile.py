@@ -20,10 +20,10 @@ _OPERATIONS = {
 }
 
 _KERNELS = {
-    ATTENTION: ("flash", "fmha", "sdpa", "cudnn"),  # before the products, whose library flash's kernels name, too
+    ATTENTION: ("flash", "fmha", "sdpa", "cudnn", "attention"),  # before the products, whose library flash's kernels name, too
     PRODUCTS: ("gemm", "nvjet", "cutlass", "splitk"),
     "the optimiser": ("adam", "multi_tensor_apply", "lpnorm"),
-    "the loss over the logits": ("softmax", "nll_loss"),
+    "the loss over the logits": ("softmax", "nll_loss", "cross_entropy"),
     "the token table": ("embedding",),
     "the masks": ("topk", "sort", "distribution", "scatter_gather"),
 }

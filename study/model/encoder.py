@@ -6,7 +6,7 @@ Letters: B sequences, S tokens, K positions of them, H width, A heads, D head wi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -227,12 +227,22 @@ class Block(nn.Module):
         return self.attention.attend_from(queries_BxKxH, positions_BxK, normed_BxSxH, mask, turns_2xSxE)
 
 
+def is_written_out(architecture: Architecture, dropout: float) -> bool:
+    """Whether `fused_blocks` make what the blocks of an architecture do: BERT's, that is, without dropout."""
+    a = architecture
+    berts = (a.norm, a.norm_kind, a.activation, a.biases, a.position_encoding) == ("post", "layer", "gelu", "all", "learned")
+    return berts and a.norm_bias and not dropout
+
+
 class Encoder(nn.Module):
     """Embeddings and L layers, as in BERT (Devlin et al. 2019, arXiv:1810.04805); pre-norm adds a last norm.
 
     Each layer has a block of its own, or, of G groups, those of one group have one block between them: layer i, from 0, that
-    of group ⌊i·G/L⌋ (ALBERT, Lan et al. 2020, arXiv:1909.11942, section 3.1).
+    of group ⌊i·G/L⌋ (ALBERT, Lan et al. 2020, arXiv:1909.11942, section 3.1). In training `fused` works in place of all blocks
+    but the last, where it is set and nothing is padding.
     """
+
+    fused: Callable[[list[Block], Tensor], Tensor] | None = None
 
     def __init__(self, architecture: Architecture, dropout: float = 0.0) -> None:
         super().__init__()
@@ -260,8 +270,11 @@ class Encoder(nn.Module):
         """
         x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
         *earlier, last = self._in_order
-        for block in earlier:
-            x_BxSxH = block(x_BxSxH, mask, turns_2xSxE)
+        if self.fused is not None and self.training and mask is None:
+            x_BxSxH = self.fused(earlier, x_BxSxH)
+        else:
+            for block in earlier:
+                x_BxSxH = block(x_BxSxH, mask, turns_2xSxE)
         y_BxKxH: Tensor = self.final_norm(last(x_BxSxH, mask, turns_2xSxE, positions_BxK))
         return y_BxKxH
 
@@ -279,9 +292,9 @@ class Encoder(nn.Module):
         return [*outputs[:-1], self.final_norm(outputs[-1])]
 
     @property
-    def _in_order(self) -> list[nn.Module]:
+    def _in_order(self) -> list[Block]:
         """The block of each layer."""
-        return [self.blocks[block] for block in self.block_of_layer]
+        return [cast("Block", self.blocks[block]) for block in self.block_of_layer]
 
     def _before_blocks(
         self, tokens_BxS: Int[Tensor, "B S"], segments_BxS: Int[Tensor, "B S"] | None, attended_BxS: Bool[Tensor, "B S"] | None

@@ -28,5 +28,13 @@ class MaskedLanguageModelHead(nn.Module):
         self, hidden: Float[Tensor, "*places H"], token_embedding_VxE: Float[Tensor, "V E"]
     ) -> Float[Tensor, "*places V"]:
         """Logits over the vocabulary at each place that is given."""
-        weight_VxE = token_embedding_VxE if self.decoder is None else self.decoder.weight
-        return self.transform.multiply(self.norm(F.gelu(self.transform(hidden))), weight_VxE, self.bias)
+        return self.transform.multiply(self.transformed(hidden), self.decoding(token_embedding_VxE), self.bias)
+
+    def transformed(self, hidden: Float[Tensor, "*places H"]) -> Float[Tensor, "*places E"]:
+        """What the decoder multiplies."""
+        normed: Tensor = self.norm(F.gelu(self.transform(hidden)))
+        return normed
+
+    def decoding(self, token_embedding_VxE: Float[Tensor, "V E"]) -> Float[Tensor, "V E"]:
+        """The weight of the decoder."""
+        return token_embedding_VxE if self.decoder is None else self.decoder.weight

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch._functorch import config as functorch
 from study.config import RunConfig
 from study.data.masking import IGNORED, MaskedBatch, Masker
 from study.model.dropout import seed_dropout
+from study.model.encoder import is_written_out
 from study.model.linear import multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, clip_gradients, learning_rate_factor, schedule
@@ -114,12 +117,13 @@ class MaskedLanguageModelling(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Draw masks on the training device, and choose what multiplies; fuse each block and the loss where asked to.
 
-        Blocks of one shape are compiled once, whatever the depth. All this is the tutor's too, where there is one.
+        Blocks of one shape are compiled once, whatever the depth. All this is the tutor's too, where there is one, but for the
+        kernels that are `written_out`, which have gradients.
         """
         models = [self.model] if self.tutor is None else [self.model, self.tutor.model.to(self.device)]
         self._generator = torch.Generator(self.device)
         self._graph: StepGraph | None = None
-        self._predicted_loss = self.model.predicted_loss
+        self._predicted_loss: Callable[..., Tensor] = self.model.predicted_loss
         if self.kernels == "onednn":
             for model in models:
                 multiply_through_onednn(model)
@@ -130,6 +134,23 @@ class MaskedLanguageModelling(pl.LightningModule):
                 for block in (model.encoder.embeddings, *model.encoder.blocks):
                     block.compile(dynamic=False)
             self._predicted_loss = torch.compile(self.model.predicted_loss, dynamic=False)
+            if self.written_out:
+                self._write_out()
+
+    @property
+    def written_out(self) -> bool:
+        """Whether BERT's blocks and the loss without a lesson take the kernels written in Triton: on a GPU in bf16."""
+        return self.device.type == "cuda" and self.trainer.precision == "bf16-mixed"
+
+    def _write_out(self) -> None:
+        from study.model.fused_blocks import fused_blocks
+        from study.model.fused_loss import fused_predicted_loss
+
+        if is_written_out(self.config.architecture, self.config.recipe.dropout):
+            self.model.encoder.fused = fused_blocks
+        if self.tutor is None:
+            transformed = torch.compile(self.model.head.transformed, dynamic=False)
+            self._predicted_loss = functools.partial(fused_predicted_loss, self.model, transformed)
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """The loss of one step; `batch_idx` does not matter, the optimiser step does."""
@@ -153,9 +174,9 @@ class MaskedLanguageModelling(pl.LightningModule):
         ranks have equally many but in text of sequences with less than their share of ordinary tokens.
         """
         masked = self.masker(tokens, self._generator, self.trainer.global_rank, self.trainer.world_size)
-        lesson = None if self.tutor is None else self.tutor.lesson(masked)
+        lesson = () if self.tutor is None else (self.tutor.lesson(masked),)
         hidden_BxKxH = self.model.encoder(masked.tokens, positions_BxK=masked.positions)
-        return self._predicted_loss(hidden_BxKxH, masked.labels, lesson)
+        return self._predicted_loss(hidden_BxKxH, masked.labels, *lesson)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Differentiate the loss; the graph of a step has done it already."""

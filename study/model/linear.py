@@ -87,6 +87,14 @@ def aligned_product(
     return F.linear(x, weight_FxH, bias_F)
 
 
+def gradient_by_weight(gradient: Float[Tensor, "*places F"], x: Float[Tensor, "*places H"]) -> Float[Tensor, "F H"]:
+    """The gradient of x·Wᵀ by W, in fp32, in which a GPU sums it."""
+    rows, inputs = gradient.flatten(0, -2), x.flatten(0, -2)
+    if rows.dtype == torch.float32:
+        return rows.t() @ inputs
+    return torch.mm(rows.t(), inputs, out_dtype=torch.float32)
+
+
 def onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x·Wᵀ + b; torch 2.13's kernel takes any strides of x and W, but reads a bias as if its numbers lay side by side."""
     dense = None if bias is None else bias.contiguous()

@@ -1,0 +1,393 @@
+"""What lies between the products of training on a GPU, with its gradients, as Triton kernels.
+
+Such a kernel takes as long as the bytes that it reads and writes. Where one writes the gradient of a product's result it sums
+the columns on the way, since their sums are the gradient of the product's bias, which else takes a pass over all of it.
+Everything is reckoned in fp32, and tensors lie in memory row by row. The sizes of blocks are the fastest of those tried on an
+H200 at the sizes of BERT-Base. Letters: B sequences, S tokens, A heads, D head width, H width, F ffn, N rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Int
+from torch import Tensor
+
+LONGEST, HEAD_WIDTHS = 128, (16, 32, 64)
+"""Tokens of the longest sequence, and the head widths, of which one program of `attention_gradient` holds a head."""
+
+
+@triton.jit
+def _normal(x):
+    """The standard normal distribution function and density, to 1e-7; both take the one exponential.
+
+    Source: Abramowitz and Stegun 1964, 7.1.26.
+    """
+    exponential = tl.exp2(x * x * -0.7213475204444817)
+    t = 1.0 / (1.0 + 0.23164188910766447 * tl.abs(x))
+    polynomial = 0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
+    tail = exponential * t * polynomial
+    return tl.where(x < 0, tail, 1.0 - tail), exponential * 0.3989422804014327
+
+
+@triton.jit
+def _gelu_kernel(x_at, y_at, count, COLUMNS: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
+    x = tl.load(x_at + at, at < count, 0.0).to(tl.float32)
+    distribution, _ = _normal(x)
+    tl.store(y_at + at, (x * distribution).to(y_at.dtype.element_ty), at < count)
+
+
+def gelu(x: Float[Tensor, "*places F"]) -> Float[Tensor, "*places F"]:
+    """The exact GELU, x · Φ(x), to 1e-6."""
+    y, columns = torch.empty_like(x), 1024
+    _gelu_kernel[triton.cdiv(x.numel(), columns),](x, y, x.numel(), columns, num_warps=4)
+    return y
+
+
+@triton.jit
+def _gelu_gradient_kernel(
+    dy_at, x_at, dx_at, sums_at, rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr
+):
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for step in range(STEPS):
+        row = (tl.program_id(0).to(tl.int64) * STEPS + step) * ROWS + tl.arange(0, ROWS)
+        at = row[:, None] * WIDTH + columns[None, :]
+        there = (row[:, None] < rows) & (columns[None, :] < WIDTH)
+        dy = tl.load(dy_at + at, there, 0.0).to(tl.float32)
+        x = tl.load(x_at + at, there, 0.0).to(tl.float32)
+        distribution, density = _normal(x)
+        dx = dy * (distribution + x * density)
+        tl.store(dx_at + at, dx.to(dx_at.dtype.element_ty), there)
+        sums += dx
+    tl.store(sums_at + tl.program_id(0) * WIDTH + columns, tl.sum(sums, 0), columns < WIDTH)
+
+
+def gelu_gradient(
+    dy: Float[Tensor, "*places F"], x: Float[Tensor, "*places F"]
+) -> tuple[Float[Tensor, "*places F"], Float[Tensor, " F"]]:
+    """The gradient of GELU by x, dy · (Φ(x) + x · φ(x)), and the sums of its columns."""
+    width, rows, columns, steps = x.shape[-1], 32, 128, 8
+    count = x.numel() // width
+    blocks = triton.cdiv(count, rows * steps)
+    dx, sums = torch.empty_like(x), x.new_empty(blocks, width, dtype=torch.float32)
+    grid = (blocks, triton.cdiv(width, columns))
+    _gelu_gradient_kernel[grid](dy, x, dx, sums, count, width, rows, columns, steps, num_warps=4)
+    return dx, sums.sum(0)
+
+
+@triton.jit
+def _add_norm_kernel(
+    x_at, added_at, weight_at, bias_at, y_at, mean_at, scale_at, rows, epsilon,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    at = row[:, None].to(tl.int64) * WIDTH + columns[None, :]
+    there = (row[:, None] < rows) & (columns[None, :] < WIDTH)
+    x = tl.load(x_at + at, there, 0.0).to(tl.float32) + tl.load(added_at + at, there, 0.0).to(tl.float32)
+    mean = tl.sum(x, 1) / WIDTH
+    centred = tl.where(there, x - mean[:, None], 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / WIDTH + epsilon)
+    weight = tl.load(weight_at + columns, columns < WIDTH, 0.0)
+    bias = tl.load(bias_at + columns, columns < WIDTH, 0.0)
+    y = centred * scale[:, None] * weight[None, :] + bias[None, :]
+    tl.store(y_at + at, y.to(y_at.dtype.element_ty), there)
+    tl.store(mean_at + row, mean, row < rows)
+    tl.store(scale_at + row, scale, row < rows)
+
+
+class AddedNorm(NamedTuple):
+    """A norm of rows, with the mean of each and what its deviations were multiplied by, which its gradient takes."""
+
+    y: Float[Tensor, "*places H"]
+    mean: Float[Tensor, " N"]
+    scale: Float[Tensor, " N"]
+
+
+def add_norm(
+    x: Float[Tensor, "*places H"],
+    added: Float[Tensor, "*places H"],
+    weight: Float[Tensor, " H"],
+    bias: Float[Tensor, " H"],
+    epsilon: float,
+) -> AddedNorm:
+    """The LayerNorm of x + added."""
+    width = x.shape[-1]
+    count, (rows, columns) = x.numel() // width, _whole_rows(width)
+    normed = AddedNorm(torch.empty_like(x), *x.new_empty(2, count, dtype=torch.float32))
+    grid = (triton.cdiv(count, rows),)
+    _add_norm_kernel[grid](x, added, weight, bias, *normed, count, epsilon, width, rows, columns, num_warps=8)
+    return normed
+
+
+@triton.jit
+def _add_norm_gradient_kernel(
+    dy_at, dy2_at, x_at, added_at, weight_at, mean_at, scale_at, dx_at, sums_at, rows,
+    TWO: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    columns = tl.arange(0, COLUMNS)
+    weight = tl.load(weight_at + columns, columns < WIDTH, 0.0)
+    of_weight = tl.zeros([ROWS, COLUMNS], tl.float32)
+    of_bias = tl.zeros([ROWS, COLUMNS], tl.float32)
+    of_x = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0)):
+        row = block * ROWS + tl.arange(0, ROWS)
+        at = row[:, None].to(tl.int64) * WIDTH + columns[None, :]
+        there = (row[:, None] < rows) & (columns[None, :] < WIDTH)
+        dy = tl.load(dy_at + at, there, 0.0).to(tl.float32)
+        if TWO:
+            dy += tl.load(dy2_at + at, there, 0.0).to(tl.float32)
+        x = tl.load(x_at + at, there, 0.0).to(tl.float32) + tl.load(added_at + at, there, 0.0).to(tl.float32)
+        scale = tl.load(scale_at + row, row < rows, 0.0)[:, None]
+        deviation = tl.where(there, (x - tl.load(mean_at + row, row < rows, 0.0)[:, None]) * scale, 0.0)
+        inner = dy * weight[None, :]
+        along = tl.sum(inner * deviation, 1)[:, None] / WIDTH
+        dx = tl.where(there, (inner - tl.sum(inner, 1)[:, None] / WIDTH - deviation * along) * scale, 0.0)
+        tl.store(dx_at + at, dx.to(dx_at.dtype.element_ty), there)
+        of_weight += dy * deviation
+        of_bias += dy
+        of_x += dx
+    sums = sums_at + tl.program_id(0) * 3 * WIDTH + columns
+    tl.store(sums, tl.sum(of_weight, 0), columns < WIDTH)
+    tl.store(sums + WIDTH, tl.sum(of_bias, 0), columns < WIDTH)
+    tl.store(sums + 2 * WIDTH, tl.sum(of_x, 0), columns < WIDTH)
+
+
+class AddNormGradient(NamedTuple):
+    """The gradient by x, which is that by what was added, too, those by weight and bias, and the sums of dx's columns."""
+
+    dx: Float[Tensor, "*places H"]
+    dweight: Float[Tensor, " H"]
+    dbias: Float[Tensor, " H"]
+    sums: Float[Tensor, " H"]
+
+
+def add_norm_gradient(
+    dy: Float[Tensor, "*places H"],
+    dy2: Float[Tensor, "*places H"] | None,
+    x: Float[Tensor, "*places H"],
+    added: Float[Tensor, "*places H"],
+    weight: Float[Tensor, " H"],
+    mean: Float[Tensor, " N"],
+    scale: Float[Tensor, " N"],
+) -> AddNormGradient:
+    """The gradients of `add_norm`, of whose result dy + dy2 is the gradient."""
+    width = x.shape[-1]
+    count, (rows, columns) = x.numel() // width, _whole_rows(width)
+    programs = min(triton.cdiv(count, rows), 2 * _multiprocessors(x.device))
+    dx, sums = torch.empty_like(x), x.new_empty(programs, 3, width, dtype=torch.float32)
+    second = dy if dy2 is None else dy2
+    _add_norm_gradient_kernel[programs,](
+        dy, second, x, added, weight, mean, scale, dx, sums, count, dy2 is not None, width, rows, columns, num_warps=8
+    )
+    return AddNormGradient(dx, *sums.sum(0))
+
+
+def _whole_rows(width: int) -> tuple[int, int]:
+    """Rows and columns of a block of whole rows, four of BERT-Base's."""
+    columns = triton.next_power_of_2(width)
+    return max(1, 4096 // columns), columns
+
+
+@triton.jit
+def _attention_gradient_kernel(
+    joint_at, dy_at, djoint_at, sums_at, length, count, factor,
+    HEADS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """One sequence after the other at the head of this program: there are as many programs for each head."""
+    rows, columns = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
+    head = tl.program_id(0) % HEADS
+    there = rows[:, None] < length
+    of_query = tl.zeros([WIDTH], tl.float32)
+    of_key = tl.zeros([WIDTH], tl.float32)
+    of_value = tl.zeros([WIDTH], tl.float32)
+    for each in tl.range(tl.program_id(0), count, tl.num_programs(0), num_stages=STAGES):
+        row = each // HEADS * length + rows[:, None].to(tl.int64)
+        at = row * (3 * HEADS * WIDTH) + head * WIDTH + columns[None, :]
+        at_dy = row * (HEADS * WIDTH) + head * WIDTH + columns[None, :]
+        if FULL:
+            query = tl.load(joint_at + at)
+            key = tl.load(joint_at + at + HEADS * WIDTH)
+            value = tl.load(joint_at + at + 2 * HEADS * WIDTH)
+            dy = tl.load(dy_at + at_dy)
+        else:
+            query = tl.load(joint_at + at, there, 0.0)
+            key = tl.load(joint_at + at + HEADS * WIDTH, there, 0.0)
+            value = tl.load(joint_at + at + 2 * HEADS * WIDTH, there, 0.0)
+            dy = tl.load(dy_at + at_dy, there, 0.0)
+        scores = tl.dot(query, tl.trans(key))
+        if not FULL:
+            scores = tl.where(rows[None, :] < length, scores, float("-inf"))
+        base_two = factor * 1.4426950408889634
+        weights = tl.exp2(scores * base_two - (tl.max(scores, 1) * base_two)[:, None])
+        weights = (weights * (1.0 / tl.sum(weights, 1))[:, None]).to(query.dtype)
+        dvalue = tl.dot(tl.trans(weights), dy)
+        tl.store(djoint_at + at + 2 * HEADS * WIDTH, dvalue.to(query.dtype), there)
+        of_value += tl.sum(dvalue, 0)
+        dweights = tl.dot(dy, tl.trans(value))
+        dscores = (weights * (dweights - tl.sum(weights * dweights, 1)[:, None])).to(query.dtype)
+        dquery = tl.dot(dscores, key) * factor
+        tl.store(djoint_at + at, dquery.to(query.dtype), there)
+        of_query += tl.sum(dquery, 0)
+        dkey = tl.dot(tl.trans(dscores), query) * factor
+        tl.store(djoint_at + at + HEADS * WIDTH, dkey.to(query.dtype), there)
+        of_key += tl.sum(dkey, 0)
+    sums = sums_at + (tl.program_id(0) // HEADS * 3 * HEADS + head) * WIDTH + columns
+    tl.store(sums, of_query)
+    tl.store(sums + HEADS * WIDTH, of_key)
+    tl.store(sums + 2 * HEADS * WIDTH, of_value)
+
+
+def attention_gradient(
+    joint: Float[Tensor, "B S 3*A*D"], dy: Float[Tensor, "B S A*D"], heads: int
+) -> tuple[Float[Tensor, "B S 3*A*D"], Float[Tensor, " 3*A*D"]]:
+    """The gradient of attention by queries, keys and values side by side, and the sums of its columns.
+
+    Its weights are made again from queries and keys. See `holds_attention` for the sizes that it takes.
+    """
+    batch, length, joint_width = joint.shape
+    width, tokens = joint_width // 3 // heads, max(16, triton.next_power_of_2(length))
+    groups = max(1, min(batch, _multiprocessors(joint.device) // heads))
+    djoint, sums = torch.empty_like(joint), joint.new_empty(groups, joint_width, dtype=torch.float32)
+    _attention_gradient_kernel[groups * heads,](
+        joint, dy, djoint, sums, length, batch * heads, width**-0.5, heads, tokens, width, tokens == length, 3, num_warps=8
+    )
+    return djoint, sums.sum(0)
+
+
+def holds_attention(x: Float[Tensor, "B S H"], heads: int) -> bool:
+    """Whether `attention_gradient` takes sequences and heads of these sizes: a program holds a head, in a Hopper's memory."""
+    _, length, width = x.shape
+    return length <= LONGEST and width // heads in HEAD_WIDTHS and _is_hopper(x.device)
+
+
+@triton.jit
+def _join_kernel(
+    query_at, key_at, value_at, joint_at, sums_at, rows,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    """Some columns of the queries, keys or values, whichever the third dimension of the grid says."""
+    columns, part = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS), tl.program_id(2)
+    source = query_at
+    if part == 1:
+        source = key_at
+    if part == 2:
+        source = value_at
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for step in range(STEPS):
+        row = (tl.program_id(0).to(tl.int64) * STEPS + step) * ROWS + tl.arange(0, ROWS)
+        there = (row[:, None] < rows) & (columns[None, :] < WIDTH)
+        numbers = tl.load(source + row[:, None] * WIDTH + columns[None, :], there, 0.0)
+        tl.store(joint_at + row[:, None] * 3 * WIDTH + part * WIDTH + columns[None, :], numbers, there)
+        sums += numbers.to(tl.float32)
+    tl.store(sums_at + (tl.program_id(0) * 3 + part) * WIDTH + columns, tl.sum(sums, 0), columns < WIDTH)
+
+
+def joined(
+    query: Float[Tensor, "B S H"], key: Float[Tensor, "B S H"], value: Float[Tensor, "B S H"]
+) -> tuple[Float[Tensor, "B S 3*H"], Float[Tensor, " 3*H"]]:
+    """The gradients by queries, keys and values side by side, and the sums of their columns."""
+    width, rows, columns, steps = query.shape[-1], 32, 128, 8
+    count = query.numel() // width
+    blocks = triton.cdiv(count, rows * steps)
+    joint = query.new_empty(*query.shape[:-1], 3 * width)
+    sums = query.new_empty(blocks, 3 * width, dtype=torch.float32)
+    grid = (blocks, triton.cdiv(width, columns), 3)
+    _join_kernel[grid](query, key, value, joint, sums, count, width, rows, columns, steps, num_warps=4)
+    return joint, sums.sum(0)
+
+
+@triton.jit
+def _cross_entropy_kernel(
+    logits_at, labels_at, losses_at, normalisers_at, ignored, CLASSES: tl.constexpr, STRIDE: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """A row a program, block by block: the largest logit so far, and the sum of exponentials against it."""
+    row = tl.program_id(0)
+    start = logits_at + row.to(tl.int64) * STRIDE
+    label = tl.load(labels_at + row)
+    largest, total = float("-inf"), 0.0
+    for first in range(0, CLASSES, COLUMNS):
+        columns = first + tl.arange(0, COLUMNS)
+        logits = tl.load(start + columns, columns < STRIDE, 0.0).to(tl.float32)
+        logits = tl.where(columns < CLASSES, logits, float("-inf"))
+        larger = tl.maximum(largest, tl.max(logits, 0))
+        total = total * tl.exp(largest - larger) + tl.sum(tl.exp(logits - larger), 0)
+        largest = larger
+    normaliser = largest + tl.log(total)
+    counts = label != ignored
+    of_label = tl.load(start + tl.where(counts, label, 0)).to(tl.float32)
+    tl.store(losses_at + row, tl.where(counts, normaliser - of_label, 0.0))
+    tl.store(normalisers_at + row, normaliser)
+
+
+def cross_entropy(
+    logits: Float[Tensor, "N columns"], labels: Int[Tensor, " N"], vocabulary: int, ignored: int
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """Of each row -log softmax at its label, in nats, 0 where that is `ignored`, and the log of its sum of exponentials.
+
+    Columns from V on are not logits.
+    """
+    losses, normalisers = logits.new_empty(2, len(logits), dtype=torch.float32)
+    columns = min(2048, triton.next_power_of_2(vocabulary))
+    _cross_entropy_kernel[len(logits),](
+        logits, labels, losses, normalisers, ignored, vocabulary, logits.shape[1], columns, num_warps=4
+    )
+    return losses, normalisers
+
+
+@triton.jit
+def _cross_entropy_gradient_kernel(
+    logits_at, labels_at, normalisers_at, factor_at, sums_at, rows, ignored,
+    CLASSES: tl.constexpr, STRIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    factor = tl.load(factor_at)
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for step in range(STEPS):
+        row = (tl.program_id(0) * STEPS + step) * ROWS + tl.arange(0, ROWS)
+        label = tl.load(labels_at + row, row < rows, ignored)
+        normaliser = tl.load(normalisers_at + row, row < rows, 0.0)
+        at = row[:, None].to(tl.int64) * STRIDE + columns[None, :]
+        there = (row[:, None] < rows) & (columns[None, :] < STRIDE)
+        logits = tl.load(logits_at + at, there, 0.0).to(tl.float32)
+        gradient = (tl.exp(logits - normaliser[:, None]) - (columns[None, :] == label[:, None]).to(tl.float32)) * factor
+        gradient = tl.where((label[:, None] != ignored) & (columns[None, :] < CLASSES), gradient, 0.0)
+        tl.store(logits_at + at, gradient.to(logits_at.dtype.element_ty), there)
+        sums += gradient
+    tl.store(sums_at + tl.program_id(0) * STRIDE + columns, tl.sum(sums, 0), columns < STRIDE)
+
+
+def write_cross_entropy_gradient(
+    logits: Float[Tensor, "N columns"],
+    labels: Int[Tensor, " N"],
+    normalisers: Float[Tensor, " N"],
+    factor: Float[Tensor, ""],
+    vocabulary: int,
+    ignored: int,
+) -> Float[Tensor, " columns"]:
+    """Write over logits the gradient of `factor` times the losses of `cross_entropy`, and return the sums of its columns."""
+    (count, stride), rows, columns, steps = logits.shape, 8, 256, 16
+    blocks = triton.cdiv(count, rows * steps)
+    sums = logits.new_empty(blocks, stride, dtype=torch.float32)
+    grid = (blocks, triton.cdiv(stride, columns))
+    _cross_entropy_gradient_kernel[grid](
+        logits, labels, normalisers, factor, sums, count, ignored, vocabulary, stride, rows, columns, steps, num_warps=4
+    )
+    return sums.sum(0)
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    """The multiprocessors of a GPU; 4 of a CPU, where kernels are interpreted."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+@functools.cache
+def _is_hopper(device: torch.device) -> bool:
+    """Whether a device is a GPU of compute capability 9.0, or a CPU, where kernels are interpreted."""
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) == (9, 0)

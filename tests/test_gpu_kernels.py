@@ -1,0 +1,325 @@
+"""Kernels for a GPU: their numbers are torch's, interpreted on a CPU or run on a GPU, and they build and fit on a Hopper."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from study.architecture import Architecture
+from study.data.masking import IGNORED
+from study.model.encoder import Block, is_written_out
+from study.model.lightning import MaskedLanguageModelling
+from study.training.execution import can_compile
+from tests.processes import apart
+from tests.small import config, trained, write_corpus
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+HOPPERS_SHARED_BYTES = 232_448
+"""What a program may share of a Hopper's memory (CUDA C++ Programming Guide, table of compute capabilities, 227 KB)."""
+
+SHAPE: dict[str, Any] = {"depth": 2, "width": 48, "heads": 3, "ffn": 112, "vocabulary": 50, "positions": 512}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _triton() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed here")
+
+
+@pytest.fixture
+def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In processes of their own Triton interprets kernels on a CPU."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+interpreted = pytest.mark.usefixtures("_interpreted")
+
+
+def kernels() -> Any:
+    """The module of the kernels."""
+    return importlib.import_module("study.model.gpu_kernels")
+
+
+def worst(differences: Callable[..., list[float]], sizes: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
+    """The largest difference at each of some sizes."""
+    return {each: max(differences(*each)) for each in sizes}
+
+
+def far(found: Tensor, expected: Tensor) -> float:
+    """How far numbers are from those that were expected, as a share of the largest."""
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def differences_of_kernels() -> dict[str, float]:
+    """How far each kernel's results are from torch's own in fp32, at sizes that no block divides."""
+    torch.manual_seed(0)
+    x, dy = (3 * torch.randn(3, 100, 300)).requires_grad_(), torch.randn(3, 100, 300)
+    y = F.gelu(x)
+    (expected,) = torch.autograd.grad(y, x, dy)
+    dx, sums = kernels().gelu_gradient(dy, x.detach())
+    found = {
+        "GELU": far(kernels().gelu(x.detach()), y),
+        "GELU's gradient": far(dx, expected),
+        "GELU's sums": far(sums, expected.sum((0, 1))),
+    }
+    parts = torch.randn(3, 2, 150, 48)
+    joint, sums = kernels().joined(*parts)
+    found |= {"joined": far(joint, torch.cat([*parts], -1)), "joined sums": far(sums, parts.sum((1, 2)).flatten())}
+    logits, labels = torch.randn(40, 64, requires_grad=True), torch.randint(0, 50, (40,))
+    labels[::7] = IGNORED
+    losses = F.cross_entropy(logits[:, :50], labels, ignore_index=IGNORED, reduction="none")
+    (expected,) = torch.autograd.grad(3 * losses.sum(), logits)
+    written = logits.detach().clone()
+    told, normalisers = kernels().cross_entropy(written, labels, 50, IGNORED)
+    sums = kernels().write_cross_entropy_gradient(written, labels, normalisers, torch.tensor(3.0), 50, IGNORED)
+    found |= {
+        "losses": far(told, losses),
+        "gradient of the losses": far(written, expected),
+        "sums of that gradient": far(sums, expected.sum(0)),
+    }
+    return found
+
+
+def differences_of_norms(width: int) -> list[float]:
+    """How far the norm of a sum and its gradients are from torch's, of one gradient and of two that are added."""
+    torch.manual_seed(0)
+    x, added, weight, bias = (torch.randn(size, requires_grad=True) for size in ((2, 37, width), (2, 37, width), width, width))
+    y, dy = F.layer_norm(x + added, (width,), weight, bias, 1e-12), torch.randn(2, 37, width)
+    dx, *rest = torch.autograd.grad(y, (x, weight, bias), dy)
+    inputs = (x.detach(), added.detach(), weight.detach())
+    normed = kernels().add_norm(*inputs, bias.detach(), 1e-12)
+    expected = (dx, *rest, dx.sum((0, 1)))
+    both = [
+        kernels().add_norm_gradient(first, second, *inputs, normed.mean, normed.scale)
+        for first, second in ((dy, None), (0.7 * dy, 0.3 * dy))
+    ]
+    return [far(normed.y, y), *(far(*pair) for found in both for pair in zip(found, expected, strict=True))]
+
+
+def differences_of_attention(sequences: int, length: int, heads: int, width: int) -> list[float]:
+    """How far the gradient of attention and its sums are from torch's."""
+    torch.manual_seed(0)
+    joint, dy = (
+        torch.randn(sequences, length, 3 * heads * width, requires_grad=True),
+        torch.randn(sequences, length, heads * width),
+    )
+    query, key, value = joint.view(sequences, length, 3, heads, width).transpose(1, 3).unbind(2)
+    (expected,) = torch.autograd.grad(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2), joint, dy)
+    assert kernels().holds_attention(dy, heads)
+    djoint, sums = kernels().attention_gradient(joint.detach(), dy, heads)
+    return [far(djoint, expected), far(sums, expected.sum((0, 1)))]
+
+
+def results(blocks: list[Block], run: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -> list[Tensor]:
+    """What some blocks give, and their gradients by their input and their parameters."""
+    x = x.clone().requires_grad_()
+    y = run(x)
+    parameters = [parameter for block in blocks for parameter in block.parameters()]
+    return [y.detach(), *torch.autograd.grad(y, (x, *parameters), dy.to(y.dtype))]
+
+
+def drawn_blocks(count: int, device: str = "cpu", **changes: Any) -> list[Block]:
+    """Blocks of drawn weights, none of them as BERT begins with, under which norms and biases hardly matter."""
+    torch.manual_seed(0)
+    blocks = [Block(Architecture.parse(SHAPE | changes), dropout=0.0).to(device) for _ in range(count)]
+    for block in blocks:
+        for name, parameter in block.named_parameters():
+            torch.nn.init.normal_(parameter, mean=float("norm.weight" in name), std=0.05 if device == "cuda" else 0.3)
+    return blocks
+
+
+def one_by_one(blocks: list[Block], x: Tensor) -> Tensor:
+    """What blocks give as they are."""
+    for block in blocks:
+        x = block(x, None)
+    return x
+
+
+def differences_of_blocks(count: int, length: int, turns: int) -> list[float]:
+    """How far blocks that are written out are from others, in fp32: their result and all gradients; all take several turns."""
+    fused_blocks = importlib.import_module("study.model.fused_blocks").fused_blocks
+    blocks, (x, dy) = drawn_blocks(count), torch.randn(2, 3, length, 48)
+    plain = results(blocks, lambda x: one_by_one(turns * blocks, x), x, dy)
+    fused = results(blocks, lambda x: fused_blocks(turns * blocks, x), x, dy)
+    assert len(plain) == 2 + 12 * count
+    return [far(*pair) for pair in zip(fused, plain, strict=True)]
+
+
+def differences_of_loss(vocabulary: int) -> list[float]:
+    """How far the loss that is written out, and its gradients, are from torch's in fp32; some labels are ignored."""
+    fused_cross_entropy = importlib.import_module("study.model.fused_loss").fused_cross_entropy
+    torch.manual_seed(0)
+    drawn, labels = (
+        (torch.randn(40, 24), torch.randn(vocabulary, 24), torch.randn(vocabulary)),
+        torch.randint(0, vocabulary, (40,)),
+    )
+    labels[::7] = IGNORED
+
+    def of(run: Callable[..., Tensor]) -> list[Tensor]:
+        inputs = [each.clone().requires_grad_() for each in drawn]
+        loss = run(*inputs)
+        return [loss.detach(), *torch.autograd.grad(3 * loss, inputs)]
+
+    plain = of(lambda hidden, weight, bias: F.cross_entropy(F.linear(hidden, weight, bias), labels, ignore_index=IGNORED))
+    fused = of(lambda hidden, weight, bias: fused_cross_entropy(hidden, weight, bias, labels))
+    return [far(*pair) for pair in zip(fused, plain, strict=True)]
+
+
+def losses_written_out(root: Path, corpus: Path) -> tuple[list[float], list[float], int]:
+    """The losses of a short run by torch's own kernels and by those that are written out, and how often blocks were."""
+    torch.compiler.set_stance("force_eager")
+    blocks = importlib.import_module("study.model.fused_blocks")
+    short = config(corpus, architecture={"depth": 3}, recipe={"budget": {"steps": 6}})
+    eager = trained(root / "eager", short, kernels="eager")
+    with (
+        patch.object(blocks, "fused_blocks", wraps=blocks.fused_blocks) as counted,
+        patch.object(MaskedLanguageModelling, "written_out", True),
+    ):
+        fused = trained(root / "fused", short, kernels="compiled")
+    told = [[row["train/loss"] for row in run.metrics() if "train/loss" in row] for run in (eager, fused)]
+    return told[0], told[1], counted.call_count
+
+
+def built(kinds: dict[str, tuple[list[str], dict[str, Any], int]]) -> dict[str, tuple[int, str]]:
+    """The bytes that a program of each kernel shares on a Hopper, and what the assembler says of its registers and stack."""
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia import compiler as nvidia
+    from triton.compiler import ASTSource
+    from triton.compiler import compile as build
+
+    tool, binary = Path(nvidia.__file__).parent / "bin" / "cuobjdump", Path(os.environ["TRITON_CACHE_DIR"]) / "kernel.cubin"
+    found = {}
+    for name, (types, constants, warps) in kinds.items():
+        kernel = getattr(kernels(), name)
+        given = [parameter.name for parameter in kernel.params if not parameter.is_constexpr]
+        signature = dict(zip(given, types, strict=True)) | dict.fromkeys(constants, "constexpr")
+        aligned = {(place,): [["tt.divisibility", 16]] for place, kind in enumerate(types) if kind != "fp32"}
+        source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
+        made = build(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+        binary.write_bytes(made.asm["cubin"])
+        told = subprocess.run([tool, "-res-usage", binary], capture_output=True, text=True, check=True).stdout
+        found[name] = (made.metadata.shared, told)
+    return found
+
+
+@interpreted
+def test_every_kernel_gives_what_torch_does() -> None:
+    found = apart(differences_of_kernels)
+    assert len(found) == 8
+    assert {name: error for name, error in found.items() if error > 2e-6} == {}
+
+
+@interpreted
+def test_the_norm_of_a_sum_has_torchs_gradients() -> None:
+    found = apart(worst, differences_of_norms, [(96,), (128,), (768,)])
+    assert max(found.values()) < 2e-6, found
+
+
+@interpreted
+def test_the_gradient_of_attention_is_torchs() -> None:
+    found = apart(worst, differences_of_attention, [(3, 128, 2, 64), (5, 96, 3, 32), (2, 20, 1, 16), (9, 7, 2, 16)])
+    assert max(found.values()) < 5e-6, found
+
+
+@interpreted
+def test_blocks_that_are_written_out_give_what_the_blocks_do() -> None:
+    found = apart(worst, differences_of_blocks, [(1, 20, 1), (2, 130, 1), (1, 20, 3)])
+    assert max(found.values()) < 2e-5, found
+
+
+@interpreted
+def test_the_loss_that_is_written_out_is_the_mean_cross_entropy() -> None:
+    found = apart(worst, differences_of_loss, [(50,), (5003,)])
+    assert max(found.values()) < 2e-6, found
+
+
+@interpreted
+@pytest.mark.skipif(not can_compile("cpu"), reason="torch.compile finds no C++ compiler or no Python headers here")
+def test_a_run_by_kernels_that_are_written_out_learns_what_another_does(tmp_path: Path) -> None:
+    eager, fused, calls = apart(losses_written_out, tmp_path, write_corpus(tmp_path / "corpus.txt"))
+    assert calls == 6, "once a step"
+    assert fused == pytest.approx(eager, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dropout"),
+    [
+        ({"norm": "pre"}, 0.0),
+        ({"norm_kind": "rms"}, 0.0),
+        ({"norm_bias": False}, 0.0),
+        ({"activation": "geglu"}, 0.0),
+        ({"activation": "relu"}, 0.0),
+        ({"biases": "none"}, 0.0),
+        ({"position_encoding": "rotary"}, 0.0),
+        ({}, 0.1),
+    ],
+)
+def test_only_blocks_of_berts_without_dropout_are_written_out(changes: dict[str, Any], dropout: float) -> None:
+    assert is_written_out(Architecture.parse(SHAPE), 0.0)
+    assert is_written_out(Architecture.parse(SHAPE | {"layer_groups": 1}), 0.0)
+    assert not is_written_out(Architecture.parse(SHAPE | changes), dropout)
+
+
+HALF, FLOAT, LONG, INT = "*bf16", "*fp32", "*i64", "i32"
+BLOCKS = {"WIDTH": 3072, "ROWS": 32, "COLUMNS": 128, "STEPS": 8}
+BUILT: dict[str, tuple[list[str], dict[str, Any], int]] = {
+    "_gelu_kernel": ([HALF, HALF, INT], {"COLUMNS": 1024}, 4),
+    "_gelu_gradient_kernel": ([HALF, HALF, HALF, FLOAT, INT], BLOCKS, 4),
+    "_add_norm_kernel": (
+        [HALF, HALF, FLOAT, FLOAT, HALF, FLOAT, FLOAT, INT, "fp32"],
+        {"WIDTH": 768, "ROWS": 4, "COLUMNS": 1024},
+        8,
+    ),
+    "_add_norm_gradient_kernel": (
+        [HALF, HALF, HALF, HALF, FLOAT, FLOAT, FLOAT, HALF, FLOAT, INT],
+        {"TWO": True, "WIDTH": 768, "ROWS": 4, "COLUMNS": 1024},
+        8,
+    ),
+    "_attention_gradient_kernel": (
+        [HALF, HALF, HALF, FLOAT, INT, INT, "fp32"],
+        {"HEADS": 12, "TOKENS": 128, "WIDTH": 64, "FULL": False, "STAGES": 3},
+        8,
+    ),
+    "_join_kernel": ([HALF, HALF, HALF, HALF, FLOAT, INT], BLOCKS | {"WIDTH": 768}, 4),
+    "_cross_entropy_kernel": ([HALF, LONG, FLOAT, FLOAT, INT], {"CLASSES": 30522, "STRIDE": 30528, "COLUMNS": 2048}, 4),
+    "_cross_entropy_gradient_kernel": (
+        [HALF, LONG, FLOAT, FLOAT, FLOAT, INT, INT],
+        {"CLASSES": 30522, "STRIDE": 30528, "ROWS": 8, "COLUMNS": 256, "STEPS": 16},
+        4,
+    ),
+}
+"""Arguments of the kernels at the sizes of BERT-Base."""
+
+
+def test_kernels_build_for_a_hopper_and_fit_its_registers_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    found = apart(built, BUILT)
+    assert len(found) == 8
+    assert {name: shared for name, (shared, _) in found.items() if shared > HOPPERS_SHARED_BYTES} == {}
+    assert {name: told for name, (_, told) in found.items() if re.findall(r"STACK:(\d+)", told) != ["0"]} == {}
+
+
+@needs_gpu
+@pytest.mark.parametrize(("width", "heads", "length"), [(768, 12, 128), (192, 3, 100), (128, 2, 300), (120, 3, 64)])
+def test_on_a_gpu_blocks_that_are_written_out_are_as_exact_as_others_in_bf16(width: int, heads: int, length: int) -> None:
+    from study.model.fused_blocks import fused_blocks
+
+    blocks = drawn_blocks(2, "cuda", width=width, heads=heads, ffn=4 * width)
+    x, dy = torch.randn(2, 16, length, width, device="cuda").bfloat16()
+    exact = results(blocks, lambda x: one_by_one(blocks, x), x.float(), dy.float())
+    with torch.autocast("cuda", torch.bfloat16):
+        plain = results(blocks, lambda x: one_by_one(blocks, x), x, dy)
+        fused = results(blocks, lambda x: fused_blocks(blocks, x), x, dy)
+    for ours, theirs, true in zip(fused, plain, exact, strict=True):
+        ours_off, theirs_off = (float((each.float() - true).norm() / true.norm()) for each in (ours, theirs))
+        assert ours_off < 1.5 * theirs_off + 1e-3
