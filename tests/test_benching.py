@@ -110,12 +110,11 @@ def test_shapes_are_crossed_with_vocabularies_and_precisions() -> None:
 
 def test_the_cases_of_a_gpu_are_the_miniatures_base_and_large() -> None:
     cases = cases_of_models(threads=1, dropout=0.0)
-    assert [(case.model, case.sequence_length) for case in cases][-4:] == [
-        ("bert-base", 128),
-        ("bert-base", 512),
-        ("bert-large", 128),
-        ("bert-large", 512),
+    assert list(dict.fromkeys(case.model for case in cases)) == [
+        *("bert-large", "bert-base", "bert-medium", "bert-small", "bert-mini", "bert-tiny")
     ]
+    large = [case.sequence_length for case in cases if case.model in ("bert-large", "bert-base")]
+    assert large == [128, 512, 128, 512, 128, 512]
     assert all(case.config().architecture == case.architecture for case in cases)
 
 
@@ -161,6 +160,14 @@ def test_the_figure_has_a_bar_for_every_ratio_and_share(tmp_path: Path) -> None:
     assert [path.name for path in written] == [f"{results.file.stem}.svg", f"{results.file.stem}.png"]
     assert written[0].read_text().startswith("<?xml")
     assert as_markdown("here", {}) == "# Speed on here\n"
+
+
+def test_the_cases_of_the_figure_stand_in_the_order_of_the_rows_though_some_have_no_peers() -> None:
+    alone = known_rounds()
+    alone.times = {"ours": alone.times["ours"]}
+    rows = [training_row(replace(CASE, batch=8), alone, 2e9), training_row(CASE, known_rounds(), 2e9)]
+    left, _ = training_speed.draw(training_speed.frame(rows), "speed").axes
+    assert [label.get_text().split(",")[2] for label in left.get_yticklabels()] == [" 8·16", " 4·16"]
 
 
 def roofline_rows() -> list[dict[str, Any]]:
@@ -231,6 +238,9 @@ KERNELS = {
     "void cudnn::fusion::convert_dq_to_16bits<__nv_bfloat16, 64>": "attention",
     "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<64, cutlass::bfloat16_t>": "attention",
     "void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float, 4>>": "the optimiser",
+    "_attention_gradient_kernel": "attention",
+    "_cross_entropy_gradient_kernel": "the loss over the logits",
+    "_add_norm_gradient_kernel": "norms, GELU and sums",
     "triton_red_fused__log_softmax__to_copy_nll_loss_forward_2": "the loss over the logits",
     "triton_poi_fused_embedding_dense_backward_1": "the token table",
     "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>": "the masks",
@@ -298,21 +308,30 @@ def test_on_a_gpu_what_compiles_starts_at_once_and_other_peers_one_by_one(monkey
         def warm_up(self, name: str) -> None:
             told.append(f"warm up {name}")
 
-    training._warm_up([Watched(cases_of_models(1, 0.0)[0])], together=True)  # type: ignore[list-item]
+    tiny = cases_of_models(1, 0.0)[-1]
+    training._warm_up([Watched(tiny)], together=True)  # type: ignore[list-item]
     built = ["ours", "trainer_compiled", "profiled"]
     others = [f"{what} {name}" for name in ("loop", "trainer", "matmul") for what in ("start", "warm up")]
     assert told == [*(f"start {name}" for name in built), *others, *(f"warm up {name}" for name in built)]
 
 
+def test_a_batch_too_large_for_peers_is_trained_alone() -> None:
+    alone = [case for case in cases_of_models(1, 0.0) if training.contenders_of(case, profiled=True) == ("ours", "matmul")]
+    assert [(case.model, case.batch_tokens) for case in alone] == [("bert-large", 65536)] * 2 + [("bert-base", 131072)] * 2
+    assert training.peers_of(replace(alone[0], device="cpu")) == ("loop", "trainer")
+
+
 def test_a_wave_of_models_fits_into_80_gb_with_one_peer() -> None:
-    """A peer predicts at every token; each of ours is there once more for its profile."""
+    """A peer predicts at every token; beside peers each of ours is there once more for its profile."""
     for _, wave in groupby(cases_of_models(1, 0.0), key=lambda case: case.wave):
         ours = peer = 0
         for case in wave:
             step = Step(case.batch, case.sequence_length, case.predictions, case.dtype, device="cuda", graphed=True)
             dense = replace(step, predictions=case.sequence_length, graphed=False)
-            ours += 2 * training_memory(case.architecture, step).total
-            peer = max(peer, training_memory(case.architecture, dense).total)
+            contenders = training.contenders_of(case, profiled=True)
+            ours += training_memory(case.architecture, step).total * (1 + (training.PROFILED in contenders))
+            if training.peers_of(case):
+                peer = max(peer, training_memory(case.architecture, dense).total)
         assert ours + peer < 80e9
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from study.aligned import aligned
+from study.benching.cases import PEERS_TOKENS
 from study.quantities import count_text, flops_text
 
 Row = Mapping[str, Any]
@@ -31,7 +32,8 @@ LEGENDS = {
     "(the range, for fewer than six), beyond which another day may lie. Share of matmul: the part of the best rate of a plain "
     "product at this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products use which our "
     "training runs, those of the last layer but for its keys and values at masked positions alone; MFU is the same part of the "
-    "datasheet's dense rate. On a GPU a step of ours is profiled, too.",
+    f"datasheet's dense rate. On a GPU batches of more than {PEERS_TOKENS:,} tokens leave no room for peers; beside peers a "
+    "step of ours is profiled there, too.",
     "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
     "rounds in turns, ratios within a round; both sides work in the precision that scores have there, and neither evaluates, "
     "saves or logs.",

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 
-from study.benching.cases import Case
+from study.benching.cases import PEERS_TOKENS, Case
 from study.benching.figures import Tell
 from study.benching.gate import Contender, ContenderError, Order, load
 from study.benching.rows import PEERS, Rounds, training_row
@@ -100,11 +100,17 @@ class Stand:
 
 
 def peers_of(case: Case) -> tuple[str, ...]:
-    """What a case is compared with; a compiled Trainer starts slowly: at Tiny and Base on CUDA alone; Large has a loop."""
-    if case.model == "bert-large":
-        return ("loop",)
+    """What a case is compared with, where its batch leaves room for it; a compiled Trainer at Tiny and Base on CUDA alone."""
+    if case.device == "cuda" and case.batch_tokens > PEERS_TOKENS:
+        return ()
     compiled = case.device == "cuda" and case.model in ("bert-tiny", "bert-base") and case.sequence_length == 128
     return ("loop", "trainer", "trainer_compiled") if compiled else ("loop", "trainer")
+
+
+def contenders_of(case: Case, profiled: bool) -> tuple[str, ...]:
+    """What takes turns, and what is profiled where that is asked for, in a batch that leaves room for it."""
+    peers = peers_of(case)
+    return ("ours", *peers, "matmul", *([PROFILED] if profiled and peers else []))
 
 
 def measure_training(cases: Sequence[Case], rounds: int, tell: Tell) -> None:
@@ -127,8 +133,7 @@ def measure_training(cases: Sequence[Case], rounds: int, tell: Tell) -> None:
 
 
 def _warm_up(stands: list[Stand], together: bool) -> None:
-    profiled = (PROFILED,) if together else ()
-    names = [(stand, name) for stand in stands for name in ("ours", *peers_of(stand.case), "matmul", *profiled)]
+    names = [(stand, name) for stand in stands for name in contenders_of(stand.case, profiled=together)]
     early = [each for each in names if together and each[1] in BUILT]
     for stand, name in early:
         stand.start(name)

@@ -40,19 +40,19 @@ def frame(rows: list[dict[str, object]]) -> pd.DataFrame:
 def draw(data: pd.DataFrame, title: str) -> Figure:
     """Two panels over the same cases: how many times the peers' tokens/s, and the share of the hardware's rate in use."""
     with theme():
-        cases = data["case"].unique()
+        cases = list(data["case"].unique())
         figure = Figure(figsize=(12.5, 1.6 + 0.46 * max(3, len(cases))), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        _bars(left, data[data["kind"] == "times faster"], "tokens/s of our training over the peer's", "{:.1f}x")
+        _bars(left, data[data["kind"] == "times faster"], cases, "tokens/s of our training over the peer's", "{:.1f}x")
         left.axvline(1, color="black", linewidth=1)
-        _bars(right, data[data["kind"] == "share"], "rate of the products that run, as a share", "{:.0%}")
+        _bars(right, data[data["kind"] == "share"], cases, "rate of the products that run, as a share", "{:.0%}")
         right.set_xlim(0, max(1.0, right.get_xlim()[1]))
         figure.suptitle(title)
     return figure
 
 
-def _bars(axes: Axes, data: pd.DataFrame, label: str, form: str) -> None:
-    sns.barplot(data, x="value", y="case", hue="series", orient="h", ax=axes, legend=not data.empty)
+def _bars(axes: Axes, data: pd.DataFrame, cases: list[str], label: str, form: str) -> None:
+    sns.barplot(data, x="value", y="case", order=cases, hue="series", orient="h", ax=axes, legend=not data.empty)
     for container in axes.containers:
         axes.bar_label(container, fmt=form.format, padding=3, fontsize=8)  # type: ignore[arg-type]
     axes.set_xlabel(label)
