@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from study.model import gpu_kernels as kernels
-from study.model.encoder import Block
+from study.model.autocast import product_dtype
+from study.model.encoder import Block, attended
 from study.model.linear import Linear, gradient_by_weight
 from study.model.norm import EPSILON
 
@@ -30,9 +31,8 @@ def fused_blocks(blocks: Sequence[Block], x_BxSxH: Float[Tensor, "B S H"]) -> Fl
     fp32. Each block gives its result twice, for the product and for the residual sum of the next, so that the two gradients of
     it are added where they are read.
     """
-    device = x_BxSxH.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_BxSxH.dtype
-    with torch.autocast(device, enabled=False):
+    dtype = product_dtype(x_BxSxH)
+    with torch.autocast(x_BxSxH.device.type, enabled=False):
         x_BxSxH = residual_BxSxH = x_BxSxH.to(dtype).contiguous()
         copies = _copies(blocks, dtype)
         for block in blocks:
@@ -62,11 +62,12 @@ def _fused_block(block: Block, x_BxSxH: Tensor, residual_BxSxH: Tensor, copies: 
     """One block, whose product before attention reads x and whose first residual sum `residual_BxSxH`."""
     attention, feed_forward = block.attention, block.feed_forward
     joint, heads = attention.query_key_value, attention.heads
-    if kernels.holds_attention(x_BxSxH, heads):
-        attended_BxSxH = _Attention.apply(x_BxSxH, copies[joint], heads, joint.weight, joint.bias)  # type: ignore[no-untyped-call]
-    else:
-        parts = _Joint.apply(x_BxSxH, copies[joint], heads, joint.weight, joint.bias)  # type: ignore[no-untyped-call]
-        attended_BxSxH = _attended(*parts)
+    given = (x_BxSxH, copies[joint], heads, joint.weight, joint.bias)
+    attended_BxSxH = (
+        _Attention.apply(*given)  # type: ignore[no-untyped-call]
+        if kernels.holds_attention(x_BxSxH, heads)
+        else _attended(*_Joint.apply(*given))  # type: ignore[no-untyped-call]
+    )
     products = (attention.output, feed_forward.inner, feed_forward.outer)
     norms = (block.attention_norm, block.feed_forward_norm)
     y_BxSxH, again_BxSxH = _AfterAttention.apply(  # type: ignore[no-untyped-call]
@@ -85,8 +86,8 @@ def _by_heads(joint: Float[Tensor, "B S 3*A*D"], heads: int) -> tuple[Tensor, ..
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "B S A*D"]:
-    """Attention by torch's own kernel."""
-    return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+    """Attention by torch's own kernel, its heads side by side."""
+    return attended(query, key, value, mask=None, dropout=0.0).transpose(1, 2).flatten(2)
 
 
 class _Joint(torch.autograd.Function):

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from study.data.masking import IGNORED
 from study.model import gpu_kernels as kernels
+from study.model.autocast import product_dtype
 from study.model.linear import ALIGNED, gradient_by_weight
 from study.model.masked_language_model import MaskedLanguageModel
 
@@ -38,10 +39,9 @@ def fused_cross_entropy(
 
     The logits are read twice and written twice, as their own gradient the second time.
     """
-    device = hidden_NxE.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_NxE.dtype
-    with torch.autocast(device, enabled=False):
-        loss: Tensor = _CrossEntropy.apply(hidden_NxE.to(dtype), weight_VxE, bias_V, labels_N)  # type: ignore[no-untyped-call]
+    hidden_NxE = hidden_NxE.to(product_dtype(hidden_NxE))
+    with torch.autocast(hidden_NxE.device.type, enabled=False):
+        loss: Tensor = _CrossEntropy.apply(hidden_NxE, weight_VxE, bias_V, labels_N)  # type: ignore[no-untyped-call]
         return loss
 
 

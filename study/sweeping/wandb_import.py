@@ -13,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,7 @@ def online_runs(project: str, group: str | None) -> Iterator[WandbHistory]:
 def offline_runs(folder: Path) -> Iterator[WandbHistory]:
     """The runs in W&B's own folders, also where one was resumed: its parts follow each other."""
     found: dict[str, WandbHistory] = {}
-    files = (file for file in files_below(folder) if file.name.startswith("run-") and file.suffix == ".wandb")
+    files = (file for file in files_below(folder) if fnmatch(file.name, "run-*.wandb"))
     for file in sorted(files, key=lambda file: (file.parent.name, file.name)):
         run_id = file.stem.removeprefix("run-")
         _read_file(file, found.setdefault(run_id, WandbHistory(run_id)))
