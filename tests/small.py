@@ -12,6 +12,7 @@ import torch
 from study.config import RunConfig
 from study.data.prepared import data_fingerprint
 from study.folders.run import RunFolder
+from study.folders.work import WorkFolder
 from study.model.lightning import MaskedLanguageModelling
 from study.schema import deep_merge
 from study.training.execution import Execution
@@ -68,6 +69,11 @@ def trained(root: Path, config: RunConfig, stop: StopSignal | None = None, **exe
     folder = run_folder(root, config)
     train(config, folder, "test", Execution(**execution), stop or StopSignal())
     return folder
+
+
+def losses(folder: WorkFolder) -> list[float]:
+    """The training losses that a run, or a score, has logged."""
+    return [row["train/loss"] for row in folder.metrics() if "train/loss" in row]
 
 
 def stop_after(step: int, monkeypatch: pytest.MonkeyPatch) -> StopSignal:

@@ -19,14 +19,14 @@ from study.model.encoder import Block
 from study.model.lightning import MaskedLanguageModelling
 from study.named_models import named
 from study.records import Kernels
-from study.training.execution import Execution, can_compile, resolve_kernels
+from study.training.execution import Execution, resolve_kernels
 from study.training.stopping import StopSignal
 from study.training.trainer import compile_on
+from tests.needs import needs_compiler, needs_gpu
 from tests.processes import apart
-from tests.small import SHARED, config, run_folder, trained, write_corpus
+from tests.small import SHARED, config, losses, run_folder, trained, write_corpus
 from tests.test_branching import trunk_and_branch, with_budget
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 FUSED: tuple[Kernels, ...] = ("compiled", "graphed")
 PLAIN: dict[str, Any] = {"norm_kind": "rms", "biases": "none"}
 KINDS = pytest.mark.parametrize(
@@ -57,10 +57,6 @@ class StopAt(StopSignal):
 def trained_apart(root: Path, config: RunConfig, stop: StopSignal | None = None, **execution: Any) -> RunFolder:
     """Train in a process of its own, where types are not checked at run time, which torch.compile cannot look through."""
     return apart(trained, root, config, stop, **execution)
-
-
-def losses(folder: RunFolder) -> list[float]:
-    return [row["train/loss"] for row in folder.metrics() if "train/loss" in row]
 
 
 def cuda_config(corpus: Path, kind: dict[str, Any] | None = None, **recipe: Any) -> RunConfig:
@@ -130,7 +126,7 @@ def test_torch_compile_builds_on_the_threads_of_a_run_unless_told_otherwise(monk
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not can_compile("cpu"), reason="torch.compile finds no C++ compiler or no Python headers here")
+@needs_compiler
 @KINDS
 def test_a_compiled_run_on_cpu_learns_what_an_eager_one_does(corpus: Path, tmp_path: Path, kind: dict[str, Any]) -> None:
     plain = config(corpus, architecture=kind)
@@ -162,7 +158,7 @@ def test_fused_kernels_learn_what_eager_ones_do(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not can_compile("cpu"), reason="torch.compile finds no C++ compiler or no Python headers here")
+@needs_compiler
 def test_a_compiled_run_on_cpu_learns_from_its_teacher_what_an_eager_one_does(corpus: Path, tmp_path: Path) -> None:
     wanted = taught(corpus, trained(tmp_path, config(corpus)))
     eager = trained_apart(tmp_path / "eager", wanted, kernels="eager")

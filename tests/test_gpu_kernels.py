@@ -20,11 +20,10 @@ from study.architecture import Architecture
 from study.data.masking import IGNORED
 from study.model.encoder import Block, is_written_out
 from study.model.lightning import MaskedLanguageModelling
-from study.training.execution import can_compile
+from tests.needs import needs_compiler, needs_gpu
 from tests.processes import apart
-from tests.small import config, trained, write_corpus
+from tests.small import config, losses, trained, write_corpus
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 HOPPERS_SHARED_BYTES = 232_448
 """What a program may share of a Hopper's memory (CUDA C++ Programming Guide, table of compute capabilities, 227 KB)."""
 
@@ -186,8 +185,7 @@ def losses_written_out(root: Path, corpus: Path) -> tuple[list[float], list[floa
         patch.object(MaskedLanguageModelling, "written_out", True),
     ):
         fused = trained(root / "fused", short, kernels="compiled")
-    told = [[row["train/loss"] for row in run.metrics() if "train/loss" in row] for run in (eager, fused)]
-    return told[0], told[1], counted.call_count
+    return losses(eager), losses(fused), counted.call_count
 
 
 def built(kinds: dict[str, tuple[list[str], dict[str, Any], int]]) -> dict[str, tuple[int, str]]:
@@ -244,7 +242,7 @@ def test_the_loss_that_is_written_out_is_the_mean_cross_entropy() -> None:
 
 
 @interpreted
-@pytest.mark.skipif(not can_compile("cpu"), reason="torch.compile finds no C++ compiler or no Python headers here")
+@needs_compiler
 def test_a_run_by_kernels_that_are_written_out_learns_what_another_does(tmp_path: Path) -> None:
     eager, fused, calls = apart(losses_written_out, tmp_path, write_corpus(tmp_path / "corpus.txt"))
     assert calls == 6, "once a step"

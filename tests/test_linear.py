@@ -12,7 +12,6 @@ import torch
 from study import machine
 from study.architecture import Architecture
 from study.errors import InputError
-from study.folders.run import RunFolder
 from study.model import linear
 from study.model.linear import ALIGNED, Linear, aligned_product, multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
@@ -22,7 +21,7 @@ from study.sweeping.launch import plan
 from study.sweeping.resources import Resources
 from study.training import execution
 from study.training.execution import Execution, resolve_kernels
-from tests.small import config, stop_after, trained, write_corpus
+from tests.small import config, losses, stop_after, trained, write_corpus
 from tests.sweeps import sweep
 from tests.transformers_models import theirs_of
 
@@ -174,10 +173,6 @@ def test_parity_with_transformers_holds_through_onednn(of_any_size: list[Any]) -
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt")
-
-
-def losses(folder: RunFolder) -> list[float]:
-    return [row["train/loss"] for row in folder.metrics() if "train/loss" in row]
 
 
 def test_a_run_repeats_and_resumes_bit_for_bit_and_its_record_says_onednn(

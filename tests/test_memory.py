@@ -19,12 +19,11 @@ from study.memory import Precision, Step, activation_bytes, inference_memory, me
 from study.model.encoder import Encoder
 from study.sweeping.room import run_memory
 from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
+from tests.needs import needs_gpu
 from tests.transformers_models import MODERN
 
 TOLERANCE, GPU_TOLERANCE = 0.03, 0.10
 """How far a prediction may be off; a GPU's allocator rounds, and its kernels have workspaces of their own."""
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 
 
 def config(

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from study.model import norm
 from study.model.norm import EPSILON, LayerNorm
-
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+from tests.needs import needs_gpu
 
 
 def normed(device: str, x: Tensor, added: Tensor | None) -> tuple[Tensor, LayerNorm]:

@@ -60,7 +60,7 @@ from study.sweeping.steering import exclude, include, retry, stop
 from study.sweeping.tables import status_table
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
-from tests.small import SHARED, config, trained, write_corpus
+from tests.small import SHARED, config, losses, trained, write_corpus
 from tests.synthetic import SWEEP, Law, add_run, in_setting, run_config, sweep_folder
 from tests.synthetic_scores import ScoreLaw, add_score
 from tests.waiting import ImpatientClock
@@ -245,7 +245,7 @@ def test_a_stopped_score_resumes_to_the_same_numbers(run: RunFolder) -> None:
     assert resumed.dev_scores == whole.dev_scores
     assert resumed.test_scores == whole.test_scores
     assert (resumed.best_epoch, resumed.tokens) == (whole.best_epoch, whole.tokens)
-    assert losses_logged(again) == losses_logged(job(run, "tags", seed=1))
+    assert losses(again.folder) == losses(job(run, "tags", seed=1).folder)
 
 
 @pytest.mark.parametrize(("first", "used"), [(True, "bf16"), (False, "fp32")])
@@ -265,12 +265,8 @@ def test_a_score_resumed_on_another_processor_keeps_its_precision(
     resumed = made(stopped)
     assert resumed.environment is not None
     assert (resumed.attempts, resumed.environment.precision) == (2, used)
-    assert losses_logged(stopped) == losses_logged(whole)
+    assert losses(stopped.folder) == losses(whole.folder)
     assert resumed.test_scores == straight.test_scores
-
-
-def losses_logged(asked: Job) -> list[float]:
-    return [row["train/loss"] for row in asked.folder.metrics() if "train/loss" in row]
 
 
 def dev_logged(asked: Job) -> list[float]:
