@@ -2,8 +2,10 @@
 
 Such a kernel takes as long as the bytes that it reads and writes. Where one writes the gradient of a product's result it sums
 the columns on the way, since their sums are the gradient of the product's bias, which else takes a pass over all of it.
-Everything is reckoned in fp32, and tensors lie in memory row by row. The sizes of blocks are the fastest of those tried on an
-H200 at the sizes of BERT-Base. Letters: B sequences, S tokens, A heads, D head width, H width, F ffn, N rows, V vocabulary.
+Everything is reckoned in fp32, and tensors lie in memory row by row. Arguments after the asterisk divide the work: rows and
+columns, or all numbers, of a block, the blocks that a program takes one after the other, and its warps.
+
+Letters: B sequences, S tokens, A heads, D head width, H width, F ffn, N rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,18 +19,41 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
+THREADS, LOADED = 32, 8
+"""Threads of a warp, and the bf16 numbers that one of them loads at once."""
+
 LONGEST, HEAD_WIDTHS = 128, (16, 32, 64)
 """Tokens of the longest sequence, and the head widths, of which one program of `attention_gradient` holds a head."""
+
+
+@triton.jit
+def _column_sums_kernel(parts_at, sums_at, count, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, count, ROWS):
+        row = first + tl.arange(0, ROWS)
+        there = (row[:, None] < count) & (columns[None, :] < WIDTH)
+        sums += tl.load(parts_at + row[:, None] * WIDTH + columns[None, :], there, 0.0)
+    tl.store(sums_at + columns, tl.sum(sums, 0), columns < WIDTH)
+
+
+def _column_sums(parts: Float[Tensor, "programs columns"]) -> Float[Tensor, " columns"]:
+    """The sums of what the programs of a kernel have summed."""
+    (count, width), columns = parts.shape, 32
+    sums = parts.new_empty(width)
+    _column_sums_kernel[triton.cdiv(width, columns),](parts, sums, count, width, 128, columns, num_warps=4)
+    return sums
 
 
 @triton.jit
 def _normal(x):
     """The standard normal distribution function and density, to 1e-7; both take the one exponential.
 
-    Source: Abramowitz and Stegun 1964, 7.1.26.
+    A reciprocal root, squared, takes fewer instructions than a division. Source: Abramowitz and Stegun 1964, 7.1.26.
     """
     exponential = tl.exp2(x * x * -0.7213475204444817)
-    t = 1.0 / (1.0 + 0.23164188910766447 * tl.abs(x))
+    root = tl.rsqrt(1.0 + 0.23164188910766447 * tl.abs(x))
+    t = root * root
     polynomial = 0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
     tail = exponential * t * polynomial
     return tl.where(x < 0, tail, 1.0 - tail), exponential * 0.3989422804014327
@@ -42,10 +67,10 @@ def _gelu_kernel(x_at, y_at, count, COLUMNS: tl.constexpr):
     tl.store(y_at + at, (x * distribution).to(y_at.dtype.element_ty), at < count)
 
 
-def gelu(x: Float[Tensor, "*places F"]) -> Float[Tensor, "*places F"]:
+def gelu(x: Float[Tensor, "*places F"], *, columns: int = 1024, warps: int = 4) -> Float[Tensor, "*places F"]:
     """The exact GELU, x · Φ(x), to 1e-6."""
-    y, columns = torch.empty_like(x), 1024
-    _gelu_kernel[triton.cdiv(x.numel(), columns),](x, y, x.numel(), columns, num_warps=4)
+    y = torch.empty_like(x)
+    _gelu_kernel[triton.cdiv(x.numel(), columns),](x, y, x.numel(), columns, num_warps=warps)
     return y
 
 
@@ -69,16 +94,22 @@ def _gelu_gradient_kernel(
 
 
 def gelu_gradient(
-    dy: Float[Tensor, "*places F"], x: Float[Tensor, "*places F"]
+    dy: Float[Tensor, "*places F"],
+    x: Float[Tensor, "*places F"],
+    *,
+    rows: int = 32,
+    columns: int = 128,
+    steps: int = 8,
+    warps: int = 4,
 ) -> tuple[Float[Tensor, "*places F"], Float[Tensor, " F"]]:
     """The gradient of GELU by x, dy · (Φ(x) + x · φ(x)), and the sums of its columns."""
-    width, rows, columns, steps = x.shape[-1], 32, 128, 8
+    width = x.shape[-1]
     count = x.numel() // width
     blocks = triton.cdiv(count, rows * steps)
     dx, sums = torch.empty_like(x), x.new_empty(blocks, width, dtype=torch.float32)
     grid = (blocks, triton.cdiv(width, columns))
-    _gelu_gradient_kernel[grid](dy, x, dx, sums, count, width, rows, columns, steps, num_warps=4)
-    return dx, sums.sum(0)
+    _gelu_gradient_kernel[grid](dy, x, dx, sums, count, width, rows, columns, steps, num_warps=warps)
+    return dx, _column_sums(sums)
 
 
 @triton.jit
@@ -86,16 +117,16 @@ def _add_norm_kernel(
     x_at, added_at, weight_at, bias_at, y_at, mean_at, scale_at, rows, epsilon,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    row, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    at = row[:, None].to(tl.int64) * WIDTH + columns[None, :]
-    there = (row[:, None] < rows) & (columns[None, :] < WIDTH)
+    row, columns = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    at = row.to(tl.int64) * WIDTH + columns
+    there = (row < rows) & (columns < WIDTH)
     x = tl.load(x_at + at, there, 0.0).to(tl.float32) + tl.load(added_at + at, there, 0.0).to(tl.float32)
-    mean = tl.sum(x, 1) / WIDTH
-    centred = tl.where(there, x - mean[:, None], 0.0)
-    scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / WIDTH + epsilon)
+    mean = tl.sum(x, 1, keep_dims=True) / WIDTH
+    centred = tl.where(there, x - mean, 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, 1, keep_dims=True) / WIDTH + epsilon)
     weight = tl.load(weight_at + columns, columns < WIDTH, 0.0)
     bias = tl.load(bias_at + columns, columns < WIDTH, 0.0)
-    y = centred * scale[:, None] * weight[None, :] + bias[None, :]
+    y = centred * scale * weight + bias
     tl.store(y_at + at, y.to(y_at.dtype.element_ty), there)
     tl.store(mean_at + row, mean, row < rows)
     tl.store(scale_at + row, scale, row < rows)
@@ -115,13 +146,16 @@ def add_norm(
     weight: Float[Tensor, " H"],
     bias: Float[Tensor, " H"],
     epsilon: float,
+    *,
+    block: int = 1024,
+    warps: int = 1,
 ) -> AddedNorm:
-    """The LayerNorm of x + added."""
+    """The LayerNorm of x + added. A warp that has rows for itself waits for no other."""
     width = x.shape[-1]
-    count, (rows, columns) = x.numel() // width, _whole_rows(width)
+    count, (rows, columns, warps) = x.numel() // width, _whole_rows(width, block, warps)
     normed = AddedNorm(torch.empty_like(x), *x.new_empty(2, count, dtype=torch.float32))
     grid = (triton.cdiv(count, rows),)
-    _add_norm_kernel[grid](x, added, weight, bias, *normed, count, epsilon, width, rows, columns, num_warps=8)
+    _add_norm_kernel[grid](x, added, weight, bias, *normed, count, epsilon, width, rows, columns, num_warps=warps)
     return normed
 
 
@@ -175,37 +209,46 @@ def add_norm_gradient(
     weight: Float[Tensor, " H"],
     mean: Float[Tensor, " N"],
     scale: Float[Tensor, " N"],
+    *,
+    block: int = 4096,
+    warps: int = 8,
+    programs: int = 2,
 ) -> AddNormGradient:
-    """The gradients of `add_norm`, of whose result dy + dy2 is the gradient."""
+    """The gradients of `add_norm`, of whose result dy + dy2 is the gradient; `programs` a multiprocessor."""
     width = x.shape[-1]
-    count, (rows, columns) = x.numel() // width, _whole_rows(width)
-    programs = min(triton.cdiv(count, rows), 2 * _multiprocessors(x.device))
-    dx, sums = torch.empty_like(x), x.new_empty(programs, 3, width, dtype=torch.float32)
+    count, (rows, columns, warps) = x.numel() // width, _whole_rows(width, block, warps)
+    programs = min(triton.cdiv(count, rows), programs * _multiprocessors(x.device))
+    dx, sums = torch.empty_like(x), x.new_empty(programs, 3 * width, dtype=torch.float32)
     second = dy if dy2 is None else dy2
     _add_norm_gradient_kernel[programs,](
-        dy, second, x, added, weight, mean, scale, dx, sums, count, dy2 is not None, width, rows, columns, num_warps=8
+        dy, second, x, added, weight, mean, scale, dx, sums, count, dy2 is not None, width, rows, columns, num_warps=warps
     )
-    return AddNormGradient(dx, *sums.sum(0))
+    return AddNormGradient(dx, *_column_sums(sums).view(3, width))
 
 
-def _whole_rows(width: int) -> tuple[int, int]:
-    """Rows and columns of a block of whole rows, four of BERT-Base's."""
+def _whole_rows(width: int, block: int, warps: int) -> tuple[int, int, int]:
+    """Rows and columns of whole rows that are a block of so many numbers, or of one row if that has more, and its warps."""
     columns = triton.next_power_of_2(width)
-    return max(1, 4096 // columns), columns
+    return max(1, block // columns), columns, warps * max(1, columns // block)
 
 
 @triton.jit
 def _attention_gradient_kernel(
     joint_at, dy_at, djoint_at, sums_at, length, count, factor,
-    HEADS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr, STAGES: tl.constexpr,
+    HEADS: tl.constexpr, TOKENS: tl.constexpr, WIDTH: tl.constexpr,
+    FULL: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One sequence after the other at the head of this program: there are as many programs for each head."""
+    """One sequence after the other at the head of this program: there are as many programs for each head.
+
+    The weights of a query sum to one. Hence the gradients by the keys sum to zero, since what is added to all keys changes
+    no weight, and those by the values to the sum of dy. Sums are added up thread by thread until the last sequence: PARTS rows
+    of dy lie in one.
+    """
     rows, columns = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
     head = tl.program_id(0) % HEADS
     there = rows[:, None] < length
-    of_query = tl.zeros([WIDTH], tl.float32)
-    of_key = tl.zeros([WIDTH], tl.float32)
-    of_value = tl.zeros([WIDTH], tl.float32)
+    of_query = tl.zeros([TOKENS, WIDTH], tl.float32)
+    of_value = tl.zeros([TOKENS // PARTS, WIDTH], tl.float32)
     for each in tl.range(tl.program_id(0), count, tl.num_programs(0), num_stages=STAGES):
         row = each // HEADS * length + rows[:, None].to(tl.int64)
         at = row * (3 * HEADS * WIDTH) + head * WIDTH + columns[None, :]
@@ -220,6 +263,7 @@ def _attention_gradient_kernel(
             key = tl.load(joint_at + at + HEADS * WIDTH, there, 0.0)
             value = tl.load(joint_at + at + 2 * HEADS * WIDTH, there, 0.0)
             dy = tl.load(dy_at + at_dy, there, 0.0)
+        of_value += tl.sum(tl.reshape(dy.to(tl.float32), [PARTS, TOKENS // PARTS, WIDTH]), 0)
         scores = tl.dot(query, tl.trans(key))
         if not FULL:
             scores = tl.where(rows[None, :] < length, scores, float("-inf"))
@@ -228,36 +272,35 @@ def _attention_gradient_kernel(
         weights = (weights * (1.0 / tl.sum(weights, 1))[:, None]).to(query.dtype)
         dvalue = tl.dot(tl.trans(weights), dy)
         tl.store(djoint_at + at + 2 * HEADS * WIDTH, dvalue.to(query.dtype), there)
-        of_value += tl.sum(dvalue, 0)
         dweights = tl.dot(dy, tl.trans(value))
         dscores = (weights * (dweights - tl.sum(weights * dweights, 1)[:, None])).to(query.dtype)
         dquery = tl.dot(dscores, key) * factor
         tl.store(djoint_at + at, dquery.to(query.dtype), there)
-        of_query += tl.sum(dquery, 0)
+        of_query += dquery
         dkey = tl.dot(tl.trans(dscores), query) * factor
         tl.store(djoint_at + at + HEADS * WIDTH, dkey.to(query.dtype), there)
-        of_key += tl.sum(dkey, 0)
     sums = sums_at + (tl.program_id(0) // HEADS * 3 * HEADS + head) * WIDTH + columns
-    tl.store(sums, of_query)
-    tl.store(sums + HEADS * WIDTH, of_key)
-    tl.store(sums + 2 * HEADS * WIDTH, of_value)
+    tl.store(sums, tl.sum(of_query, 0))
+    tl.store(sums + HEADS * WIDTH, tl.zeros([WIDTH], tl.float32))
+    tl.store(sums + 2 * HEADS * WIDTH, tl.sum(of_value, 0))
 
 
 def attention_gradient(
-    joint: Float[Tensor, "B S 3*A*D"], dy: Float[Tensor, "B S A*D"], heads: int
+    joint: Float[Tensor, "B S 3*A*D"], dy: Float[Tensor, "B S A*D"], heads: int, *, stages: int = 3, warps: int = 8
 ) -> tuple[Float[Tensor, "B S 3*A*D"], Float[Tensor, " 3*A*D"]]:
     """The gradient of attention by queries, keys and values side by side, and the sums of its columns.
 
-    Its weights are made again from queries and keys. See `holds_attention` for the sizes that it takes.
+    Its weights are made again from queries and keys. See `holds_attention` for the sizes that it takes. The next sequences are
+    loaded meanwhile, as many as there are `stages`; masks leave registers for two.
     """
     batch, length, joint_width = joint.shape
     width, tokens = joint_width // 3 // heads, max(16, triton.next_power_of_2(length))
     groups = max(1, min(batch, _multiprocessors(joint.device) // heads))
     djoint, sums = torch.empty_like(joint), joint.new_empty(groups, joint_width, dtype=torch.float32)
-    _attention_gradient_kernel[groups * heads,](
-        joint, dy, djoint, sums, length, batch * heads, width**-0.5, heads, tokens, width, tokens == length, 3, num_warps=8
-    )
-    return djoint, sums.sum(0)
+    parts, full = max(1, tokens * width // (THREADS * warps * LOADED)), tokens == length
+    sizes = (length, batch * heads, width**-0.5, heads, tokens, width, full, parts, stages if full else 2)
+    _attention_gradient_kernel[groups * heads,](joint, dy, djoint, sums, *sizes, num_warps=warps)
+    return djoint, _column_sums(sums)
 
 
 def holds_attention(x: Float[Tensor, "B S H"], heads: int) -> bool:
@@ -289,17 +332,24 @@ def _join_kernel(
 
 
 def joined(
-    query: Float[Tensor, "B S H"], key: Float[Tensor, "B S H"], value: Float[Tensor, "B S H"]
+    query: Float[Tensor, "B S H"],
+    key: Float[Tensor, "B S H"],
+    value: Float[Tensor, "B S H"],
+    *,
+    rows: int = 32,
+    columns: int = 128,
+    steps: int = 8,
+    warps: int = 4,
 ) -> tuple[Float[Tensor, "B S 3*H"], Float[Tensor, " 3*H"]]:
     """The gradients by queries, keys and values side by side, and the sums of their columns."""
-    width, rows, columns, steps = query.shape[-1], 32, 128, 8
+    width = query.shape[-1]
     count = query.numel() // width
     blocks = triton.cdiv(count, rows * steps)
     joint = query.new_empty(*query.shape[:-1], 3 * width)
     sums = query.new_empty(blocks, 3 * width, dtype=torch.float32)
     grid = (blocks, triton.cdiv(width, columns), 3)
-    _join_kernel[grid](query, key, value, joint, sums, count, width, rows, columns, steps, num_warps=4)
-    return joint, sums.sum(0)
+    _join_kernel[grid](query, key, value, joint, sums, count, width, rows, columns, steps, num_warps=warps)
+    return joint, _column_sums(sums)
 
 
 @triton.jit
@@ -326,16 +376,22 @@ def _cross_entropy_kernel(
 
 
 def cross_entropy(
-    logits: Float[Tensor, "N columns"], labels: Int[Tensor, " N"], vocabulary: int, ignored: int
+    logits: Float[Tensor, "N columns"],
+    labels: Int[Tensor, " N"],
+    vocabulary: int,
+    ignored: int,
+    *,
+    columns: int = 2048,
+    warps: int = 4,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Of each row -log softmax at its label, in nats, 0 where that is `ignored`, and the log of its sum of exponentials.
 
     Columns from V on are not logits.
     """
     losses, normalisers = logits.new_empty(2, len(logits), dtype=torch.float32)
-    columns = min(2048, triton.next_power_of_2(vocabulary))
+    columns = min(columns, triton.next_power_of_2(vocabulary))
     _cross_entropy_kernel[len(logits),](
-        logits, labels, losses, normalisers, ignored, vocabulary, logits.shape[1], columns, num_warps=4
+        logits, labels, losses, normalisers, ignored, vocabulary, logits.shape[1], columns, num_warps=warps
     )
     return losses, normalisers
 
@@ -369,16 +425,21 @@ def write_cross_entropy_gradient(
     factor: Float[Tensor, ""],
     vocabulary: int,
     ignored: int,
+    *,
+    rows: int = 8,
+    columns: int = 256,
+    steps: int = 16,
+    warps: int = 4,
 ) -> Float[Tensor, " columns"]:
     """Write over logits the gradient of `factor` times the losses of `cross_entropy`, and return the sums of its columns."""
-    (count, stride), rows, columns, steps = logits.shape, 8, 256, 16
+    count, stride = logits.shape
     blocks = triton.cdiv(count, rows * steps)
     sums = logits.new_empty(blocks, stride, dtype=torch.float32)
     grid = (blocks, triton.cdiv(stride, columns))
     _cross_entropy_gradient_kernel[grid](
-        logits, labels, normalisers, factor, sums, count, ignored, vocabulary, stride, rows, columns, steps, num_warps=4
+        logits, labels, normalisers, factor, sums, count, ignored, vocabulary, stride, rows, columns, steps, num_warps=warps
     )
-    return sums.sum(0)
+    return _column_sums(sums)
 
 
 @functools.cache
