@@ -394,6 +394,13 @@ def test_the_command_measures_all_sides_and_prints_rows(study: Any, tmp_path: Pa
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".md", ".svg", ".png"}
 
 
+def test_kernels_of_a_gpu_are_refused_where_there_is_none(study: Any, tmp_path: Path) -> None:
+    status, out, err = study("bench", "--only", "kernels", "--device", "cpu", "--output", tmp_path / "bench")
+    assert (status, out) == (2, "")
+    assert "--only kernels: times the kernels of a CUDA GPU" in err
+    assert not (tmp_path / "bench").exists()
+
+
 def test_what_surrounds_a_step_is_measured_in_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "STEPS", 4)
     monkeypatch.setattr(probes, "VALIDATED_STEPS", 12)

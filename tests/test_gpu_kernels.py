@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from study.architecture import Architecture
+from study.benching.figures import failed
+from study.benching.tables import as_line, as_text
 from study.data.masking import IGNORED
 from study.model.encoder import Block, is_written_out
 from study.model.lightning import MaskedLanguageModelling
@@ -117,6 +119,26 @@ def differences_of_attention(sequences: int, length: int, heads: int, width: int
     assert kernels().holds_attention(dy, heads)
     djoint, sums = kernels().attention_gradient(joint.detach(), dy, heads)
     return [far(djoint, expected), far(sums, expected.sum((0, 1)))]
+
+
+def differences_of_timed_kernels() -> dict[str, float]:
+    """How far what the benchmark times is from plain torch's, by kernel and division of its work."""
+    bench = importlib.import_module("study.benching.kernels")
+    found = {}
+    for make in bench.KERNELS:
+        for number, division in enumerate(({}, *make(sizes()).divisions)):
+            torch.manual_seed(0)
+            kernel = make(sizes())
+            plain = [each.clone() for each in kernel.plain()]  # ours may write over what it reads
+            run = kernel.run(**division)
+            found[f"{kernel.name}, {number}"] = max(far(*pair) for pair in zip(run, plain, strict=True))
+    return found
+
+
+def sizes() -> Any:
+    """Sizes of the benchmark that Triton interprets in a moment."""
+    model = Architecture.parse(SHAPE)
+    return importlib.import_module("study.benching.kernels").Sizes(model, 3, 40, torch.float32, "cpu")
 
 
 def results(blocks: list[Block], run: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -> list[Tensor]:
@@ -247,6 +269,35 @@ def test_a_run_by_kernels_that_are_written_out_learns_what_another_does(tmp_path
     eager, fused, calls = apart(losses_written_out, tmp_path, write_corpus(tmp_path / "corpus.txt"))
     assert calls == 6, "once a step"
     assert fused == pytest.approx(eager, rel=1e-6)
+
+
+@interpreted
+def test_the_benchmark_times_kernels_beside_torchs_that_make_the_same() -> None:
+    found = apart(differences_of_timed_kernels)
+    assert len(found) == 37, "all kernels, each at its own division and at those that are tried"
+    assert max(found.values()) < 5e-6, found
+
+
+def test_a_kernels_row_tells_its_part_of_the_memorys_rate_and_faster_divisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.errors import OutOfResources
+
+    bench = importlib.import_module("study.benching.kernels")
+
+    def run(warps: int = 4) -> float:
+        if warps > 8:
+            raise OutOfResources(300_000, HOPPERS_SHARED_BYTES, "shared memory")
+        return 2e-5 / warps
+
+    monkeypatch.setattr(bench, "_seconds", lambda call: call())
+    divisions = ({"warps": 8}, {"warps": 16})
+    kernel = bench.Kernel("GELU", run, lambda: 2e-5, (torch.zeros(1000), torch.zeros(1000)), divisions, compiled=False)
+    row = bench.measured(kernel, bytes_per_second=3.2e9)
+    assert row["share_of_bandwidth"] == pytest.approx(0.5)
+    assert row["versus"] == pytest.approx(4.0)
+    assert row["divisions"] == {"warps 8": pytest.approx(2.5e-6), "warps 16": None}
+    told = "GELU, time 0.005 ms, of bandwidth 50%, x torch 4.00, faster 0.0025 ms with warps 8"
+    assert as_line("kernels", row) == f"kernels: {told}"
+    assert as_text("kernels", [failed("kernels", "no Triton")]).splitlines()[-1].split(maxsplit=1) == ["kernels", "no Triton"]
 
 
 @pytest.mark.parametrize(

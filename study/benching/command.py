@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from study.benching.apart import measure_apart
 from study.benching.cases import (
     BATCH,
     SEQUENCE_LENGTH,
@@ -98,10 +99,13 @@ def run(
     `others` are sections that are measured in the half of the workbench that trains nothing.
     """
     cases, device, threads = choice.cases(), choice.resolved_device(), choice.resolved_threads()
+    if "kernels" in only and device == "cpu":
+        raise InputError.at("--only kernels", "times the kernels of a CUDA GPU; use --device cuda where there is one")
     sections: dict[str, Callable[[Tell], None]] = {
         "train": lambda tell: measure_training(cases, choice.resolved_rounds(), tell),
         "finetune": lambda tell: measure_fine_tuning(device, threads, choice.resolved_rounds(), tell),
         "sharing": lambda tell: measure_sharing(device, tell),
+        "kernels": lambda tell: measure_apart("study.benching.kernels", "kernels", tell),
         "overhead": lambda tell: measure_overhead(threads, choice.resolved_rounds(), tell),
         "start": measure_starting,
         "coordination": measure_coordinating,

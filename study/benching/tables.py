@@ -15,6 +15,7 @@ TITLES = {
     "train": "Training: tokens a second, and how many times the peers'",
     "finetune": "Fine-tuning: tokens a second, over transformers' Trainer",
     "sharing": "Small runs that share the device: throughput of all together",
+    "kernels": "Between the products: kernels on a GPU",
     "overhead": "What surrounds a step",
     "start": "Starting",
     "coordination": "Coordinating",
@@ -38,6 +39,10 @@ LEGENDS = {
     "rounds in turns, ratios within a round; both sides work in the precision that scores have there, and neither evaluates, "
     "saves or logs.",
     "sharing": "k runs in processes of their own, 32 x 128 tokens a step; relative is all of them against one.",
+    "kernels": "The kernels written for BERT's blocks and the loss, each alone and with empty caches, in bf16 at the sizes of "
+    "BERT-Base and 256 x 128 tokens. Of bandwidth: the bytes that must move at the least, as a part of what a large copy moves "
+    "in the time. x torch: the time of torch.compile, or of torch's own kernel for attention, over ours, the median of rounds "
+    "in turns. Another division of the work is told where it is the faster by 2%.",
     "coordination": "A sweep of runs that end at once, with real folders and records and the display of a launch, and a restart"
     " with all of its records, in a process of its own.",
     "roofline": "One size at a time around a middle shape, in fp32 on CPU and bf16 on CUDA. The roof is the lower of the best "
@@ -74,6 +79,22 @@ def sharing_cells(row: Row) -> dict[str, str]:
     }
 
 
+def kernel_cells(row: Row) -> dict[str, str]:
+    """One row of the table of kernels; the reason, where they could not be timed."""
+    if row["error"] is not None:
+        return {"kernel": row["what"], "time": row["error"]}
+    timed = {name: seconds for name, seconds in row["divisions"].items() if seconds is not None}
+    best = min(timed, key=lambda name: timed[name], default=None)
+    faster = best is not None and timed[best] < 0.98 * row["seconds"]
+    return {
+        "kernel": row["kernel"],
+        "time": written(row["seconds"], "s"),
+        "of bandwidth": _percent(row["share_of_bandwidth"]),
+        "x torch": f"{row['versus']:.2f}",
+        "faster": f"{written(timed[best], 's')} with {best}" if faster else "–",
+    }
+
+
 def figure_cells(row: Row) -> dict[str, str]:
     """One row of a table of single figures with their targets."""
     met = {True: "yes", False: "no", None: "–"}[row["met"]]
@@ -104,6 +125,7 @@ def roofline_cells(row: Row) -> dict[str, str]:
 CELLS: dict[str, Callable[[Row], dict[str, str]]] = {
     "train": train_cells,
     "sharing": sharing_cells,
+    "kernels": kernel_cells,
     "roofline": roofline_cells,
 }
 """How a section's row is shown; all others have single figures."""

@@ -85,8 +85,13 @@ def _by_heads(joint: Float[Tensor, "B S 3*A*D"], heads: int) -> tuple[Tensor, ..
     return joint.view(batch, length, 3, heads, width // 3 // heads).transpose(1, 3).unbind(2)
 
 
+def attention_of(joint: Float[Tensor, "B S 3*A*D"], heads: int) -> Float[Tensor, "B S A*D"]:
+    """Attention of queries, keys and values that lie side by side, by torch's own kernel."""
+    return _attended(*_by_heads(joint, heads))
+
+
 def _attended(query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "B S A*D"]:
-    """Attention by torch's own kernel, its heads side by side."""
+    """Attention, its heads side by side."""
     return attended(query, key, value, mask=None, dropout=0.0).transpose(1, 2).flatten(2)
 
 
@@ -114,7 +119,7 @@ class _Attention(torch.autograd.Function):
         joint = F.linear(x, *copies)
         ctx.save_for_backward(x, copies[0], joint)
         ctx.heads = heads
-        return _attended(*_by_heads(joint, heads))
+        return attention_of(joint, heads)
 
     @staticmethod
     @once_differentiable

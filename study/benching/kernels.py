@@ -1,0 +1,296 @@
+"""What lies between the products of training on a GPU: our kernels beside torch.compile's and the memory's own rate.
+
+Letters: B sequences, S tokens, A heads, H width, F ffn, N rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from triton.runtime.errors import OutOfResources
+from triton.testing import do_bench
+
+from study.architecture import Architecture
+from study.counting import MASKING_RATE, masked_positions
+from study.data.masking import IGNORED
+from study.model import gpu_kernels as ours
+from study.model.fused_blocks import attention_of
+from study.model.linear import ALIGNED
+from study.model.norm import EPSILON
+from study.named_models import named
+
+ROUNDS = 3
+"""How often both sides take turns."""
+
+COPIED = 2**28
+"""Bytes that are copied to measure the memory's rate, more than any cache holds."""
+
+Tensors = tuple[Tensor, ...]
+Division = Mapping[str, int]
+"""How a kernel's work is divided, by the names of its arguments."""
+
+BY_COLUMNS: tuple[Division, ...] = (
+    {"rows": 16, "steps": 16},
+    {"rows": 8, "columns": 256, "steps": 32},
+    {"rows": 64, "columns": 64, "steps": 4},
+    {"rows": 16, "columns": 256, "steps": 16, "warps": 8},
+)
+"""What is tried of kernels that sum columns."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A model's training, at B sequences of S tokens in one dtype on one device."""
+
+    model: Architecture
+    sequences: int
+    length: int
+    dtype: torch.dtype
+    device: str
+
+    def drawn(self, *sizes: int) -> Tensor:
+        """Random numbers."""
+        return torch.randn(sizes, device=self.device, dtype=self.dtype)
+
+    def tokens(self, width: int) -> Tensor:
+        """Random numbers of every token."""
+        return self.drawn(self.sequences * self.length, width)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of ours, what plain torch has for it, and the tensors that both read or write at the least.
+
+    `run` takes a division of its work, of which `divisions` are tried, and gives what `plain` gives, which is compiled by
+    torch.compile unless torch has a kernel of its own.
+    """
+
+    name: str
+    run: Callable[..., Tensors]
+    plain: Callable[[], Tensors]
+    moved: Tensors
+    divisions: tuple[Division, ...]
+    compiled: bool = True
+
+
+def gelu(of: Sizes) -> Kernel:
+    """GELU."""
+    x = of.tokens(of.model.ffn)
+    return Kernel(
+        "GELU",
+        run=lambda **division: (ours.gelu(x, **division),),
+        plain=lambda: (F.gelu(x),),
+        moved=(x, x),
+        divisions=({"columns": 2048}, {"columns": 2048, "warps": 8}, {"columns": 512, "warps": 2}),
+    )
+
+
+def gelu_gradient(of: Sizes) -> Kernel:
+    """Its gradient, with the sums that are the gradient of the bias before it."""
+    dy, x = of.tokens(of.model.ffn), of.tokens(of.model.ffn)
+    return Kernel(
+        "gradient of GELU",
+        run=lambda **division: ours.gelu_gradient(dy, x, **division),
+        plain=lambda: _with_sums(torch.ops.aten.gelu_backward(dy, x)),
+        moved=(dy, x, x),
+        divisions=BY_COLUMNS,
+    )
+
+
+def add_norm(of: Sizes) -> Kernel:
+    """The norm after a residual sum."""
+    width, dtype = of.model.width, of.dtype
+    x, added, (weight, bias) = of.tokens(width), of.tokens(width), torch.randn(2, width, device=of.device)
+    return Kernel(
+        "norm of a sum",
+        run=lambda **division: (ours.add_norm(x, added, weight, bias, EPSILON, **division).y,),
+        plain=lambda: (F.layer_norm(x.float() + added.float(), (width,), weight, bias, EPSILON).to(dtype),),
+        moved=(x, added, x),
+        divisions=({"block": 2048}, {"block": 2048, "warps": 2}, {"block": 4096, "warps": 4}, {"block": 4096, "warps": 8}),
+    )
+
+
+def add_norm_gradient(of: Sizes) -> Kernel:
+    """Its gradients, of a gradient that comes in two parts."""
+    width, dtype = of.model.width, of.dtype
+    dy, dy2, x, added = (of.tokens(width) for _ in range(4))
+    weight, bias = torch.randn(2, width, device=of.device)
+    _, mean, scale = ours.add_norm(x, added, weight, bias, EPSILON)
+
+    def plain() -> Tensors:
+        dy_in_all = dy.float() + dy2.float()
+        deviation = (x.float() + added.float() - mean[:, None]) * scale[:, None]
+        inner = dy_in_all * weight
+        along = (inner * deviation).mean(1, keepdim=True)
+        dx = (inner - inner.mean(1, keepdim=True) - deviation * along) * scale[:, None]
+        return dx.to(dtype), (dy_in_all * deviation).sum(0), dy_in_all.sum(0), dx.sum(0)
+
+    return Kernel(
+        "gradient of the norm of a sum",
+        run=lambda **division: ours.add_norm_gradient(dy, dy2, x, added, weight, mean, scale, **division),
+        plain=plain,
+        moved=(dy, dy2, x, added, x),
+        divisions=(
+            {"block": 1024, "warps": 1, "programs": 12},
+            {"block": 1024, "warps": 2, "programs": 8},
+            {"block": 2048, "warps": 4, "programs": 4},
+            {"block": 1024, "warps": 4, "programs": 6},
+        ),
+    )
+
+
+def attention_gradient(of: Sizes) -> Kernel:
+    """The gradient of attention by queries, keys and values side by side, with its sums."""
+    heads, width = of.model.heads, of.model.width
+    joint, dy = of.drawn(of.sequences, of.length, 3 * width), of.drawn(of.sequences, of.length, width)
+    attended = attention_of(joint.requires_grad_(), heads)
+    return Kernel(
+        "gradient of attention",
+        run=lambda **division: ours.attention_gradient(joint.detach(), dy, heads, **division),
+        plain=lambda: _with_sums(*torch.autograd.grad(attended, joint, dy, retain_graph=True)),
+        moved=(joint, dy, joint),
+        divisions=({"stages": 2}, {"stages": 1}, {"stages": 1, "warps": 16}),
+        compiled=False,
+    )
+
+
+def joined(of: Sizes) -> Kernel:
+    """What attention's gradient by torch's own kernel is joined by, where sequences are longer."""
+    query, key, value = parts = tuple(of.tokens(of.model.width) for _ in range(3))
+    return Kernel(
+        "three gradients side by side",
+        run=lambda **division: ours.joined(query, key, value, **division),
+        plain=lambda: _with_sums(torch.cat(parts, -1)),
+        moved=(*parts, *parts),
+        divisions=BY_COLUMNS,
+    )
+
+
+def cross_entropy(of: Sizes) -> Kernel:
+    """The losses at masked positions."""
+    vocabulary, (logits, labels) = of.model.vocabulary, _predictions(of)
+
+    def plain() -> Tensors:
+        numbers = logits[:, :vocabulary].float()
+        normalisers = numbers.logsumexp(1)
+        return normalisers - numbers.gather(1, labels[:, None])[:, 0], normalisers
+
+    return Kernel(
+        "cross-entropy",
+        run=lambda **division: ours.cross_entropy(logits, labels, vocabulary, IGNORED, **division),
+        plain=plain,
+        moved=(logits,),
+        divisions=({"columns": 4096, "warps": 8}, {"columns": 8192, "warps": 16}, {"columns": 1024}),
+    )
+
+
+def cross_entropy_gradient(of: Sizes) -> Kernel:
+    """Their gradient, which ours writes over the logits."""
+    vocabulary, dtype, (logits, labels) = of.model.vocabulary, of.dtype, _predictions(of)
+    _, normalisers = ours.cross_entropy(logits, labels, vocabulary, IGNORED)
+    factor = torch.full((), 0.5, device=of.device)
+
+    def run(**division: int) -> Tensors:
+        sums = ours.write_cross_entropy_gradient(logits, labels, normalisers, factor, vocabulary, IGNORED, **division)
+        return logits[:, :vocabulary], sums[:vocabulary]
+
+    def plain() -> Tensors:
+        is_label = torch.arange(vocabulary, device=labels.device) == labels[:, None]
+        gradient = ((logits[:, :vocabulary].float() - normalisers[:, None]).exp() - is_label.float()) * factor
+        return gradient.to(dtype), gradient.sum(0)
+
+    return Kernel(
+        "gradient of cross-entropy",
+        run=run,
+        plain=plain,
+        moved=(logits, logits),
+        divisions=({"rows": 16, "columns": 128}, {"columns": 512, "warps": 8}, {"steps": 8}, {"rows": 4, "columns": 512}),
+    )
+
+
+KERNELS: tuple[Callable[[Sizes], Kernel], ...] = (
+    gelu,
+    gelu_gradient,
+    add_norm,
+    add_norm_gradient,
+    attention_gradient,
+    joined,
+    cross_entropy,
+    cross_entropy_gradient,
+)
+"""Those of gpu_kernels, in the order of the table."""
+
+
+def kernels(of: Sizes) -> list[Kernel]:
+    """The kernels that training takes at these sizes."""
+    taken = ours.holds_attention(of.drawn(of.sequences, of.length, of.model.width), of.model.heads)
+    return [make(of) for make in KERNELS if taken or make is not attention_gradient]
+
+
+def _with_sums(gradient: Tensor) -> Tensors:
+    """A gradient with the sums of its columns."""
+    return gradient, gradient.flatten(0, -2).sum(0, dtype=torch.float32)
+
+
+def _predictions(of: Sizes) -> tuple[Tensor, Tensor]:
+    """Random logits at masked positions, filled up as fused_loss does, and labels."""
+    vocabulary = of.model.vocabulary
+    logits = of.drawn(of.sequences * masked_positions(of.length, MASKING_RATE), vocabulary + -vocabulary % ALIGNED)
+    return logits, torch.randint(vocabulary, (len(logits),), device=of.device)
+
+
+def measured(kernel: Kernel, bytes_per_second: float) -> dict[str, Any]:
+    """A kernel's row: its time, the part of the memory's rate at which its bytes then move, and plain torch's time over it.
+
+    Both sides take turns, and the ratio is the median over the rounds. `divisions` are the seconds of other ways to divide its
+    work, None where the GPU has too little for one.
+    """
+    plain = torch.compile(kernel.plain) if kernel.compiled else kernel.plain
+    times = [(_seconds(kernel.run), _seconds(plain)) for _ in range(ROUNDS)]
+    seconds, moved = median(mine for mine, _ in times), sum(tensor.nbytes for tensor in kernel.moved)
+    return {
+        "kernel": kernel.name,
+        "seconds": seconds,
+        "bytes": moved,
+        "share_of_bandwidth": moved / seconds / bytes_per_second,
+        "versus": median(theirs / mine for mine, theirs in times),
+        "divisions": {_named(division): _seconds_divided(kernel, division) for division in kernel.divisions},
+        "error": None,
+    }
+
+
+def _named(division: Division) -> str:
+    return ", ".join(f"{name} {number}" for name, number in division.items())
+
+
+def _seconds_divided(kernel: Kernel, division: Division) -> float | None:
+    try:
+        return _seconds(lambda: kernel.run(**division))
+    except OutOfResources:
+        return None
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """The median time of a call on the GPU, whose caches hold nothing of it before."""
+    milliseconds: float = do_bench(call, return_mode="median")
+    return milliseconds / 1000
+
+
+def bandwidth() -> float:
+    """Bytes a second that a large copy reads and writes."""
+    source = torch.ones(COPIED, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * COPIED / _seconds(lambda: target.copy_(source))
+
+
+if __name__ == "__main__":
+    rate, sizes = bandwidth(), Sizes(named("bert-base"), 256, 128, torch.bfloat16, "cuda")
+    sys.stdout.write(json.dumps([measured(kernel, rate) for kernel in kernels(sizes)]))
