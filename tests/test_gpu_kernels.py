@@ -159,19 +159,30 @@ def drawn_blocks(count: int, device: str = "cpu", **changes: Any) -> list[Block]
     return blocks
 
 
-def one_by_one(blocks: list[Block], x: Tensor) -> Tensor:
-    """What blocks give as they are."""
-    for block in blocks:
+def one_by_one(blocks: list[Block], x: Tensor, positions: Tensor | None) -> Tensor:
+    """What blocks give as they are, the last one at some positions where they are given."""
+    *earlier, last = blocks
+    for block in earlier:
         x = block(x, None)
-    return x
+    y: Tensor = last(x, None, None, positions)
+    return y
 
 
-def differences_of_blocks(count: int, length: int, turns: int) -> list[float]:
+def drawn_positions(sequences: int, length: int) -> Tensor:
+    """A sixth of the positions of each sequence, one of them twice."""
+    drawn = torch.stack([torch.randperm(length)[: length // 6] for _ in range(sequences)])
+    drawn[:, -1] = drawn[:, 0]
+    return drawn
+
+
+def differences_of_blocks(count: int, length: int, turns: int, at_some: bool) -> list[float]:
     """How far blocks that are written out are from others, in fp32: their result and all gradients; all take several turns."""
     fused_blocks = importlib.import_module("study.model.fused_blocks").fused_blocks
-    blocks, (x, dy) = drawn_blocks(count), torch.randn(2, 3, length, 48)
-    plain = results(blocks, lambda x: one_by_one(turns * blocks, x), x, dy)
-    fused = results(blocks, lambda x: fused_blocks(turns * blocks, x), x, dy)
+    blocks, x = drawn_blocks(count), torch.randn(3, length, 48)
+    positions = drawn_positions(3, length) if at_some else None
+    dy = torch.randn(3, length if positions is None else positions.shape[1], 48)
+    plain = results(blocks, lambda x: one_by_one(turns * blocks, x, positions), x, dy)
+    fused = results(blocks, lambda x: fused_blocks(turns * blocks, x, positions), x, dy)
     assert len(plain) == 2 + 12 * count
     return [far(*pair) for pair in zip(fused, plain, strict=True)]
 
@@ -253,7 +264,9 @@ def test_the_gradient_of_attention_is_torchs() -> None:
 
 @interpreted
 def test_blocks_that_are_written_out_give_what_the_blocks_do() -> None:
-    found = apart(worst, differences_of_blocks, [(1, 20, 1), (2, 130, 1), (1, 20, 3)])
+    whole = [(1, 20, 1, False), (2, 130, 1, False), (1, 20, 3, False)]
+    at_some_positions = [(1, 20, 1, True), (2, 130, 1, True), (1, 20, 3, True)]
+    found = apart(worst, differences_of_blocks, whole + at_some_positions)
     assert max(found.values()) < 2e-5, found
 
 
@@ -345,7 +358,7 @@ BUILT: dict[str, tuple[list[str], dict[str, Any], int]] = {
         {"HEADS": 12, "TOKENS": 128, "WIDTH": 64, "FULL": False, "PARTS": 4, "STAGES": 2},
         8,
     ),
-    "_join_kernel": ([HALF, HALF, HALF, HALF, FLOAT, INT], BLOCKS | {"WIDTH": 768}, 4),
+    "_join_kernel": ([HALF, HALF, HALF, HALF, FLOAT, INT], BLOCKS | {"PARTS": 3, "WIDTH": 768}, 4),
     "_cross_entropy_kernel": ([HALF, LONG, FLOAT, FLOAT, INT], {"CLASSES": 30522, "STRIDE": 30528, "COLUMNS": 2048}, 4),
     "_cross_entropy_gradient_kernel": (
         [HALF, LONG, FLOAT, FLOAT, FLOAT, INT, INT],
@@ -365,16 +378,22 @@ def test_kernels_build_for_a_hopper_and_fit_its_registers_and_memory(tmp_path: P
 
 
 @needs_gpu
+@pytest.mark.parametrize("at_some", [False, True])
 @pytest.mark.parametrize(("width", "heads", "length"), [(768, 12, 128), (192, 3, 100), (128, 2, 300), (120, 3, 64)])
-def test_on_a_gpu_blocks_that_are_written_out_are_as_exact_as_others_in_bf16(width: int, heads: int, length: int) -> None:
+def test_on_a_gpu_blocks_that_are_written_out_are_as_exact_as_others_in_bf16(
+    width: int, heads: int, length: int, at_some: bool
+) -> None:
     from study.model.fused_blocks import fused_blocks
 
     blocks = drawn_blocks(2, "cuda", width=width, heads=heads, ffn=4 * width)
-    x, dy = torch.randn(2, 16, length, width, device="cuda").bfloat16()
-    exact = results(blocks, lambda x: one_by_one(blocks, x), x.float(), dy.float())
+    x, positions = torch.randn(16, length, width, device="cuda").bfloat16(), None
+    if at_some:
+        positions = drawn_positions(16, length).cuda()
+    dy = torch.randn(16, length if positions is None else positions.shape[1], width, device="cuda").bfloat16()
+    exact = results(blocks, lambda x: one_by_one(blocks, x, positions), x.float(), dy.float())
     with torch.autocast("cuda", torch.bfloat16):
-        plain = results(blocks, lambda x: one_by_one(blocks, x), x, dy)
-        fused = results(blocks, lambda x: fused_blocks(blocks, x), x, dy)
+        plain = results(blocks, lambda x: one_by_one(blocks, x, positions), x, dy)
+        fused = results(blocks, lambda x: fused_blocks(blocks, x, positions), x, dy)
     for ours, theirs, true in zip(fused, plain, exact, strict=True):
         ours_off, theirs_off = (float((each.float() - true).norm() / true.norm()) for each in (ours, theirs))
         assert ours_off < 1.5 * theirs_off + 1e-3

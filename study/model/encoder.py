@@ -238,11 +238,11 @@ class Encoder(nn.Module):
     """Embeddings and L layers, as in BERT (Devlin et al. 2019, arXiv:1810.04805); pre-norm adds a last norm.
 
     Each layer has a block of its own, or, of G groups, those of one group have one block between them: layer i, from 0, that
-    of group ⌊i·G/L⌋ (ALBERT, Lan et al. 2020, arXiv:1909.11942, section 3.1). In training `fused` works in place of all blocks
-    but the last, where it is set and nothing is padding.
+    of group ⌊i·G/L⌋ (ALBERT, Lan et al. 2020, arXiv:1909.11942, section 3.1). In training `fused` works in place of the blocks
+    where it is set and nothing is padding.
     """
 
-    fused: Callable[[list[Block], Tensor], Tensor] | None = None
+    fused: Callable[[list[Block], Tensor, Tensor | None], Tensor] | None = None
 
     def __init__(self, architecture: Architecture, dropout: float = 0.0) -> None:
         super().__init__()
@@ -269,14 +269,15 @@ class Encoder(nn.Module):
         At some positions only, the last block works for those alone, since nothing reads the others.
         """
         x_BxSxH, mask, turns_2xSxE = self._before_blocks(tokens_BxS, segments_BxS, attended_BxS)
-        *earlier, last = self._in_order
         if self.fused is not None and self.training and mask is None:
-            x_BxSxH = self.fused(earlier, x_BxSxH)
+            y_BxKxH = self.fused(self._in_order, x_BxSxH, positions_BxK)
         else:
+            *earlier, last = self._in_order
             for block in earlier:
                 x_BxSxH = block(x_BxSxH, mask, turns_2xSxE)
-        y_BxKxH: Tensor = self.final_norm(last(x_BxSxH, mask, turns_2xSxE, positions_BxK))
-        return y_BxKxH
+            y_BxKxH = last(x_BxSxH, mask, turns_2xSxE, positions_BxK)
+        normed_BxKxH: Tensor = self.final_norm(y_BxKxH)
+        return normed_BxKxH
 
     def layers(
         self,
@@ -307,7 +308,12 @@ class Encoder(nn.Module):
 
 def at_positions(x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"]) -> Float[Tensor, "B K H"]:
     """The rows of each sequence at its positions."""
-    batch, length, width = x_BxSxH.shape
-    rows = torch.arange(batch, device=x_BxSxH.device)[:, None] * length
-    chosen = x_BxSxH.reshape(-1, width).index_select(0, (positions_BxK + rows).flatten())
+    _, length, width = x_BxSxH.shape
+    chosen = x_BxSxH.reshape(-1, width).index_select(0, rows_at(positions_BxK, length))
     return chosen.view(*positions_BxK.shape, width)
+
+
+def rows_at(positions_BxK: Int[Tensor, "B K"], length: int) -> Int[Tensor, " B*K"]:
+    """The places of each sequence's positions among the rows of all sequences of a length."""
+    first_Bx1 = torch.arange(len(positions_BxK), device=positions_BxK.device)[:, None] * length
+    return (positions_BxK + first_Bx1).flatten()

@@ -1,6 +1,6 @@
 """Blocks of BERT's with their gradients written out, for a GPU: torch's products, and between them the kernels of gpu_kernels.
 
-Letters: B sequences, S tokens, A heads, D head width, H width.
+Letters: B sequences, S tokens, K positions of them, A heads, D head width, H width.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from study.model import gpu_kernels as kernels
 from study.model.autocast import product_dtype
-from study.model.encoder import Block, attended
+from study.model.encoder import Block, attended, rows_at
 from study.model.linear import Linear, gradient_by_weight
 from study.model.norm import EPSILON
 
@@ -24,20 +24,27 @@ Copies = tuple[Tensor, Tensor]
 """Weight and bias of a product in the precision that it runs in."""
 
 
-def fused_blocks(blocks: Sequence[Block], x_BxSxH: Float[Tensor, "B S H"]) -> Float[Tensor, "B S H"]:
+def fused_blocks(
+    blocks: Sequence[Block], x_BxSxH: Float[Tensor, "B S H"], positions_BxK: Int[Tensor, "B K"] | None
+) -> Float[Tensor, "B K H"]:
     """What blocks that are BERT's (`is_written_out`) make one after the other of tokens of which none is padding.
 
-    Products run in the precision of autocast, and what is between them is rounded to it; gradients of the weights are summed in
-    fp32. Each block gives its result twice, for the product and for the residual sum of the next, so that the two gradients of
-    it are added where they are read.
+    The last one works at some positions only, where they are given. Products run in the precision of autocast, and what is
+    between them is rounded to it; gradients of the weights are summed in fp32. Each block gives its result twice, for the
+    product and for the residual sum of the next, so that the two gradients of it are added where they are read.
     """
     dtype = product_dtype(x_BxSxH)
     with torch.autocast(x_BxSxH.device.type, enabled=False):
         x_BxSxH = residual_BxSxH = x_BxSxH.to(dtype).contiguous()
         copies = _copies(blocks, dtype)
-        for block in blocks:
+        *earlier, last = blocks
+        for block in earlier:
             x_BxSxH, residual_BxSxH = _fused_block(block, x_BxSxH, residual_BxSxH, copies)
-        return x_BxSxH
+        if positions_BxK is None:
+            y_BxKxH, _ = _fused_block(last, x_BxSxH, residual_BxSxH, copies)
+        else:
+            y_BxKxH = _fused_block_at(last, x_BxSxH, positions_BxK, copies)
+        return y_BxKxH
 
 
 def _copies(blocks: Sequence[Block], dtype: torch.dtype) -> dict[Linear, Copies]:
@@ -60,29 +67,48 @@ def _copies(blocks: Sequence[Block], dtype: torch.dtype) -> dict[Linear, Copies]
 
 def _fused_block(block: Block, x_BxSxH: Tensor, residual_BxSxH: Tensor, copies: dict[Linear, Copies]) -> tuple[Tensor, Tensor]:
     """One block, whose product before attention reads x and whose first residual sum `residual_BxSxH`."""
-    attention, feed_forward = block.attention, block.feed_forward
-    joint, heads = attention.query_key_value, attention.heads
+    joint, heads = block.attention.query_key_value, block.attention.heads
     given = (x_BxSxH, copies[joint], heads, joint.weight, joint.bias)
     attended_BxSxH = (
         _Attention.apply(*given)  # type: ignore[no-untyped-call]
         if kernels.holds_attention(x_BxSxH, heads)
         else _attended(*_Joint.apply(*given))  # type: ignore[no-untyped-call]
     )
-    products = (attention.output, feed_forward.inner, feed_forward.outer)
+    return _after_attention(block, residual_BxSxH, attended_BxSxH, copies)
+
+
+def _fused_block_at(block: Block, x_BxSxH: Tensor, positions_BxK: Tensor, copies: dict[Linear, Copies]) -> Tensor:
+    """One block at some positions, which attend to all tokens."""
+    joint, heads = block.attention.query_key_value, block.attention.heads
+    at_BxKxH, *parts = _JointAt.apply(  # type: ignore[no-untyped-call]
+        x_BxSxH, positions_BxK, copies[joint], heads, joint.weight, joint.bias
+    )
+    y_BxKxH, _ = _after_attention(block, at_BxKxH, _attended(*parts), copies)
+    return y_BxKxH
+
+
+def _after_attention(block: Block, x: Tensor, attended: Tensor, copies: dict[Linear, Copies]) -> tuple[Tensor, Tensor]:
+    """A block from the product after attention on, whose result comes twice."""
+    products = (block.attention.output, block.feed_forward.inner, block.feed_forward.outer)
     norms = (block.attention_norm, block.feed_forward_norm)
-    y_BxSxH, again_BxSxH = _AfterAttention.apply(  # type: ignore[no-untyped-call]
-        residual_BxSxH,
-        attended_BxSxH,
+    y, again = _AfterAttention.apply(  # type: ignore[no-untyped-call]
+        x,
+        attended,
         [copies[product] for product in products],
         *(parameter for layer in (*products, *norms) for parameter in (layer.weight, layer.bias)),
     )
-    return y_BxSxH, again_BxSxH
+    return y, again
 
 
-def _by_heads(joint: Float[Tensor, "B S 3*A*D"], heads: int) -> tuple[Tensor, ...]:
-    """Queries, keys and values, (B, A, S, D) each."""
+def _by_heads(joint: Float[Tensor, "B S parts*A*D"], heads: int, parts: int = 3) -> tuple[Tensor, ...]:
+    """Queries, keys and values, or what is there of them, (B, A, S, D) each."""
     batch, length, width = joint.shape
-    return joint.view(batch, length, 3, heads, width // 3 // heads).transpose(1, 3).unbind(2)
+    return joint.view(batch, length, parts, heads, width // parts // heads).transpose(1, 3).unbind(2)
+
+
+def _side_by_side(by_heads: Float[Tensor, "B A S D"]) -> Float[Tensor, "B S A*D"]:
+    """The heads of each token side by side."""
+    return by_heads.transpose(1, 2).flatten(2)
 
 
 def attention_of(joint: Float[Tensor, "B S 3*A*D"], heads: int) -> Float[Tensor, "B S A*D"]:
@@ -91,8 +117,7 @@ def attention_of(joint: Float[Tensor, "B S 3*A*D"], heads: int) -> Float[Tensor,
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "B S A*D"]:
-    """Attention, its heads side by side."""
-    return attended(query, key, value, mask=None, dropout=0.0).transpose(1, 2).flatten(2)
+    return _side_by_side(attended(query, key, value, mask=None, dropout=0.0))
 
 
 class _Joint(torch.autograd.Function):
@@ -107,8 +132,35 @@ class _Joint(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        djoint, of_bias = kernels.joined(*(each.transpose(1, 2).flatten(2).contiguous() for each in gradients))
+        djoint, of_bias = kernels.joined(*(_side_by_side(each).contiguous() for each in gradients))
         return djoint @ weight, None, None, gradient_by_weight(djoint, x), of_bias
+
+
+class _JointAt(torch.autograd.Function):
+    """The tokens at some positions, their queries, and the keys and values of all, by parts of one weight and bias."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positions: Tensor, copies: Copies, heads: int, *_: Tensor) -> tuple[Tensor, ...]:
+        (weight, bias), width = copies, x.shape[-1]
+        rows = rows_at(positions, x.shape[1])
+        at = x.flatten(0, 1).index_select(0, rows).view(*positions.shape, width)
+        ctx.save_for_backward(x, rows, at, weight)
+        query = F.linear(at, weight[:width], bias[:width])
+        key_and_value = F.linear(x, weight[width:], bias[width:])
+        return at, *_by_heads(query, heads, parts=1), *_by_heads(key_and_value, heads, parts=2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_at: Tensor, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, rows, at, weight = ctx.saved_tensors
+        width = x.shape[-1]
+        dquery, *parts = (_side_by_side(each).contiguous() for each in gradients)
+        dkey_and_value, of_other_biases = kernels.joined(*parts)
+        dx = dkey_and_value @ weight[width:]
+        dx.flatten(0, 1).index_add_(0, rows, (of_at + dquery @ weight[:width]).flatten(0, 1))
+        of_weight = torch.cat((gradient_by_weight(dquery, at), gradient_by_weight(dkey_and_value, x)))
+        of_bias = torch.cat((dquery.sum((0, 1), dtype=torch.float32), of_other_biases))
+        return dx, None, None, None, of_weight, of_bias
 
 
 class _Attention(torch.autograd.Function):

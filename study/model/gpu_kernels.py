@@ -311,44 +311,38 @@ def holds_attention(x: Float[Tensor, "B S H"], heads: int) -> bool:
 
 @triton.jit
 def _join_kernel(
-    query_at, key_at, value_at, joint_at, sums_at, rows,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
+    first_at, second_at, last_at, joint_at, sums_at, rows,
+    PARTS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of the queries, keys or values, whichever the third dimension of the grid says."""
+    """Some columns of the part that the third dimension of the grid says."""
     columns, part = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS), tl.program_id(2)
-    source = query_at
+    source = first_at
     if part == 1:
-        source = key_at
-    if part == 2:
-        source = value_at
+        source = second_at
+    if part == PARTS - 1:
+        source = last_at
     sums = tl.zeros([ROWS, COLUMNS], tl.float32)
     for step in range(STEPS):
         row = (tl.program_id(0).to(tl.int64) * STEPS + step) * ROWS + tl.arange(0, ROWS)
         there = (row[:, None] < rows) & (columns[None, :] < WIDTH)
         numbers = tl.load(source + row[:, None] * WIDTH + columns[None, :], there, 0.0)
-        tl.store(joint_at + row[:, None] * 3 * WIDTH + part * WIDTH + columns[None, :], numbers, there)
+        tl.store(joint_at + row[:, None] * PARTS * WIDTH + part * WIDTH + columns[None, :], numbers, there)
         sums += numbers.to(tl.float32)
-    tl.store(sums_at + (tl.program_id(0) * 3 + part) * WIDTH + columns, tl.sum(sums, 0), columns < WIDTH)
+    tl.store(sums_at + (tl.program_id(0) * PARTS + part) * WIDTH + columns, tl.sum(sums, 0), columns < WIDTH)
 
 
 def joined(
-    query: Float[Tensor, "B S H"],
-    key: Float[Tensor, "B S H"],
-    value: Float[Tensor, "B S H"],
-    *,
-    rows: int = 32,
-    columns: int = 128,
-    steps: int = 8,
-    warps: int = 4,
-) -> tuple[Float[Tensor, "B S 3*H"], Float[Tensor, " 3*H"]]:
-    """The gradients by queries, keys and values side by side, and the sums of their columns."""
-    width = query.shape[-1]
-    count = query.numel() // width
+    *parts: Float[Tensor, "B S H"], rows: int = 32, columns: int = 128, steps: int = 8, warps: int = 4
+) -> tuple[Float[Tensor, "B S parts*H"], Float[Tensor, " parts*H"]]:
+    """The gradients by queries, keys and values, or by keys and values, side by side, and the sums of their columns."""
+    first, second, last, number = parts[0], parts[1], parts[-1], len(parts)
+    *places, width = first.shape
+    count = first.numel() // width
     blocks = triton.cdiv(count, rows * steps)
-    joint = query.new_empty(*query.shape[:-1], 3 * width)
-    sums = query.new_empty(blocks, 3 * width, dtype=torch.float32)
-    grid = (blocks, triton.cdiv(width, columns), 3)
-    _join_kernel[grid](query, key, value, joint, sums, count, width, rows, columns, steps, num_warps=warps)
+    joint = first.new_empty(*places, number * width)
+    sums = first.new_empty(blocks, number * width, dtype=torch.float32)
+    grid = (blocks, triton.cdiv(width, columns), number)
+    _join_kernel[grid](first, second, last, joint, sums, count, number, width, rows, columns, steps, num_warps=warps)
     return joint, _column_sums(sums)
 
 
