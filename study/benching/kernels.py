@@ -188,7 +188,7 @@ def cross_entropy(of: Sizes) -> Kernel:
         run=lambda **division: ours.cross_entropy(logits, labels, vocabulary, IGNORED, **division),
         plain=plain,
         moved=(logits,),
-        divisions=({"columns": 4096, "warps": 8}, {"columns": 8192, "warps": 16}, {"columns": 1024}),
+        divisions=({"columns": 4096, "warps": 8}, {"columns": 8192, "warps": 16}, {"columns": 1024, "warps": 1}),
     )
 
 

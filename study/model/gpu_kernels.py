@@ -22,6 +22,9 @@ from torch import Tensor
 THREADS, LOADED = 32, 8
 """Threads of a warp, and the bf16 numbers that one of them loads at once."""
 
+LOG2_E = tl.constexpr(1.4426950408889634)
+"""By which exponents of e are those of two, of which a GPU has the exponential."""
+
 LONGEST, HEAD_WIDTHS = 128, (16, 32, 64)
 """Tokens of the longest sequence, and the head widths, of which one program of `attention_gradient` holds a head."""
 
@@ -178,10 +181,10 @@ def _add_norm_gradient_kernel(
             dy += tl.load(dy2_at + at, there, 0.0).to(tl.float32)
         x = tl.load(x_at + at, there, 0.0).to(tl.float32) + tl.load(added_at + at, there, 0.0).to(tl.float32)
         scale = tl.load(scale_at + row, row < rows, 0.0)[:, None]
-        deviation = tl.where(there, (x - tl.load(mean_at + row, row < rows, 0.0)[:, None]) * scale, 0.0)
+        deviation = (x - tl.load(mean_at + row, row < rows, 0.0)[:, None]) * scale
         inner = dy * weight[None, :]
         along = tl.sum(inner * deviation, 1)[:, None] / WIDTH
-        dx = tl.where(there, (inner - tl.sum(inner, 1)[:, None] / WIDTH - deviation * along) * scale, 0.0)
+        dx = (inner - tl.sum(inner, 1)[:, None] / WIDTH - deviation * along) * scale
         tl.store(dx_at + at, dx.to(dx_at.dtype.element_ty), there)
         of_weight += dy * deviation
         of_bias += dy
@@ -267,17 +270,19 @@ def _attention_gradient_kernel(
         scores = tl.dot(query, tl.trans(key))
         if not FULL:
             scores = tl.where(rows[None, :] < length, scores, float("-inf"))
-        base_two = factor * 1.4426950408889634
-        weights = tl.exp2(scores * base_two - (tl.max(scores, 1) * base_two)[:, None])
-        weights = (weights * (1.0 / tl.sum(weights, 1))[:, None]).to(query.dtype)
-        dvalue = tl.dot(tl.trans(weights), dy)
+        base_two = factor * LOG2_E
+        powers = tl.exp2(scores * base_two - (tl.max(scores, 1) * base_two)[:, None])
+        inverse = 1.0 / tl.sum(powers, 1)
+        dvalue = tl.dot(tl.trans((powers * inverse[:, None]).to(query.dtype)), dy)
         tl.store(djoint_at + at + 2 * HEADS * WIDTH, dvalue.to(query.dtype), there)
         dweights = tl.dot(dy, tl.trans(value))
-        dscores = (weights * (dweights - tl.sum(weights * dweights, 1)[:, None])).to(query.dtype)
-        dquery = tl.dot(dscores, key) * factor
+        mean = tl.sum(powers * dweights, 1) * inverse
+        scaled = inverse * factor
+        dscores = (powers * (dweights * scaled[:, None] - (mean * scaled)[:, None])).to(query.dtype)
+        dquery = tl.dot(dscores, key)
         tl.store(djoint_at + at, dquery.to(query.dtype), there)
         of_query += dquery
-        dkey = tl.dot(tl.trans(dscores), query) * factor
+        dkey = tl.dot(tl.trans(dscores), query)
         tl.store(djoint_at + at + HEADS * WIDTH, dkey.to(query.dtype), there)
     sums = sums_at + (tl.program_id(0) // HEADS * 3 * HEADS + head) * WIDTH + columns
     tl.store(sums, tl.sum(of_query, 0))
@@ -360,9 +365,9 @@ def _cross_entropy_kernel(
         logits = tl.load(start + columns, columns < STRIDE, 0.0).to(tl.float32)
         logits = tl.where(columns < CLASSES, logits, float("-inf"))
         larger = tl.maximum(largest, tl.max(logits, 0))
-        total = total * tl.exp(largest - larger) + tl.sum(tl.exp(logits - larger), 0)
+        total = total * tl.exp2((largest - larger) * LOG2_E) + tl.sum(tl.exp2((logits - larger) * LOG2_E), 0)
         largest = larger
-    normaliser = largest + tl.log(total)
+    normaliser = largest + tl.log2(total) / LOG2_E
     counts = label != ignored
     of_label = tl.load(start + tl.where(counts, label, 0)).to(tl.float32)
     tl.store(losses_at + row, tl.where(counts, normaliser - of_label, 0.0))
@@ -400,13 +405,14 @@ def _cross_entropy_gradient_kernel(
     sums = tl.zeros([ROWS, COLUMNS], tl.float32)
     for step in range(STEPS):
         row = (tl.program_id(0) * STEPS + step) * ROWS + tl.arange(0, ROWS)
-        label = tl.load(labels_at + row, row < rows, ignored)
-        normaliser = tl.load(normalisers_at + row, row < rows, 0.0)
+        label = tl.load(labels_at + row, row < rows, ignored).to(tl.int32)[:, None]
+        normaliser = tl.load(normalisers_at + row, row < rows, 0.0)[:, None]
+        scale = tl.where(label != ignored, factor, 0.0)
         at = row[:, None].to(tl.int64) * STRIDE + columns[None, :]
         there = (row[:, None] < rows) & (columns[None, :] < STRIDE)
         logits = tl.load(logits_at + at, there, 0.0).to(tl.float32)
-        gradient = (tl.exp(logits - normaliser[:, None]) - (columns[None, :] == label[:, None]).to(tl.float32)) * factor
-        gradient = tl.where((label[:, None] != ignored) & (columns[None, :] < CLASSES), gradient, 0.0)
+        gradient = (tl.exp2((logits - normaliser) * LOG2_E) - (columns[None, :] == label).to(tl.float32)) * scale
+        gradient = tl.where(columns[None, :] < CLASSES, gradient, 0.0)
         tl.store(logits_at + at, gradient.to(logits_at.dtype.element_ty), there)
         sums += gradient
     tl.store(sums_at + tl.program_id(0) * STRIDE + columns, tl.sum(sums, 0), columns < STRIDE)
