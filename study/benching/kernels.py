@@ -1,7 +1,4 @@
-"""What lies between the products of training on a GPU: our kernels beside torch.compile's and the memory's own rate.
-
-Letters: B sequences, S tokens, A heads, H width, F ffn, N rows, V vocabulary.
-"""
+"""What lies between the products of training on a GPU: our kernels beside torch.compile's and the memory's own rate."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ BY_COLUMNS: tuple[Division, ...] = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """A model's training, at B sequences of S tokens in one dtype on one device."""
+    """Of what size the tensors of a model's training are, by the tokens of a batch, and their dtype and device."""
 
     model: Architecture
     sequences: int
@@ -140,9 +137,9 @@ def add_norm_gradient(of: Sizes) -> Kernel:
         moved=(dy, dy2, x, added, x),
         divisions=(
             {"block": 1024, "warps": 1, "programs": 12},
-            {"block": 1024, "warps": 2, "programs": 8},
+            {"block": 1024, "warps": 4, "programs": 7},
             {"block": 2048, "warps": 4, "programs": 4},
-            {"block": 1024, "warps": 4, "programs": 6},
+            {"block": 2048, "programs": 3},
         ),
     )
 
