@@ -3,7 +3,8 @@
 Such a kernel takes as long as the bytes that it reads and writes. Where one writes the gradient of a product's result it sums
 the columns on the way, since their sums are the gradient of the product's bias, which else takes a pass over all of it.
 Everything is reckoned in fp32, and tensors lie in memory row by row. Arguments after the asterisk divide the work: rows and
-columns, or all numbers, of a block, the blocks that a program takes one after the other, and its warps.
+columns, or all numbers, of a block, the blocks that a program takes one after the other, and its warps; `study bench --only
+kernels` times them beside others.
 
 Letters: B sequences, S tokens, A heads, D head width, H width, F ffn, N rows, V vocabulary.
 """
