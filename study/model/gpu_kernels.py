@@ -250,23 +250,17 @@ def _attention_gradient_kernel(
     """
     rows, columns = tl.arange(0, TOKENS), tl.arange(0, WIDTH)
     head = tl.program_id(0) % HEADS
-    there = rows[:, None] < length
+    there = tl.full([TOKENS, 1], True, tl.int1) if FULL else rows[:, None] < length
     of_query = tl.zeros([TOKENS, WIDTH], tl.float32)
     of_value = tl.zeros([TOKENS // PARTS, WIDTH], tl.float32)
     for each in tl.range(tl.program_id(0), count, tl.num_programs(0), num_stages=STAGES):
         row = each // HEADS * length + rows[:, None].to(tl.int64)
         at = row * (3 * HEADS * WIDTH) + head * WIDTH + columns[None, :]
         at_dy = row * (HEADS * WIDTH) + head * WIDTH + columns[None, :]
-        if FULL:
-            query = tl.load(joint_at + at)
-            key = tl.load(joint_at + at + HEADS * WIDTH)
-            value = tl.load(joint_at + at + 2 * HEADS * WIDTH)
-            dy = tl.load(dy_at + at_dy)
-        else:
-            query = tl.load(joint_at + at, there, 0.0)
-            key = tl.load(joint_at + at + HEADS * WIDTH, there, 0.0)
-            value = tl.load(joint_at + at + 2 * HEADS * WIDTH, there, 0.0)
-            dy = tl.load(dy_at + at_dy, there, 0.0)
+        query = tl.load(joint_at + at, there, 0.0)
+        key = tl.load(joint_at + at + HEADS * WIDTH, there, 0.0)
+        value = tl.load(joint_at + at + 2 * HEADS * WIDTH, there, 0.0)
+        dy = tl.load(dy_at + at_dy, there, 0.0)
         of_value += tl.sum(tl.reshape(dy.to(tl.float32), [PARTS, TOKENS // PARTS, WIDTH]), 0)
         scores = tl.dot(query, tl.trans(key))
         if not FULL:
