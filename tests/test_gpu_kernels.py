@@ -124,6 +124,7 @@ def differences_of_attention(sequences: int, length: int, heads: int, width: int
 def differences_of_timed_kernels() -> dict[str, float]:
     """How far what the benchmark times is from plain torch's, by kernel and division of its work."""
     bench = importlib.import_module("study.benching.kernels")
+    assert len(list(bench.kernels(sizes()))) == len(bench.KERNELS), "all are taken at these sizes"
     found = {}
     for make in bench.KERNELS:
         for number, division in enumerate(({}, *make(sizes()).divisions)):

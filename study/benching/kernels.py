@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -20,7 +20,7 @@ from study.counting import MASKING_RATE, masked_positions
 from study.data.masking import IGNORED
 from study.model import gpu_kernels as ours
 from study.model.fused_blocks import attention_of
-from study.model.linear import ALIGNED
+from study.model.linear import aligned_outputs
 from study.model.norm import EPSILON
 from study.named_models import named
 
@@ -226,10 +226,10 @@ KERNELS: tuple[Callable[[Sizes], Kernel], ...] = (
 """Those of gpu_kernels, in the order of the table."""
 
 
-def kernels(of: Sizes) -> list[Kernel]:
-    """The kernels that training takes at these sizes."""
-    taken = ours.holds_attention(of.drawn(of.sequences, of.length, of.model.width), of.model.heads)
-    return [make(of) for make in KERNELS if taken or make is not attention_gradient]
+def kernels(of: Sizes) -> Iterator[Kernel]:
+    """The kernels that training takes at these sizes, each made when it is asked for."""
+    taken = ours.holds_attention(torch.empty(of.sequences, of.length, of.model.width, device=of.device), of.model.heads)
+    return (make(of) for make in KERNELS if taken or make is not attention_gradient)
 
 
 def _with_sums(gradient: Tensor) -> Tensors:
@@ -239,9 +239,8 @@ def _with_sums(gradient: Tensor) -> Tensors:
 
 def _predictions(of: Sizes) -> tuple[Tensor, Tensor]:
     """Random logits at masked positions, filled up as fused_loss does, and labels."""
-    vocabulary = of.model.vocabulary
-    logits = of.drawn(of.sequences * masked_positions(of.length, MASKING_RATE), vocabulary + -vocabulary % ALIGNED)
-    return logits, torch.randint(vocabulary, (len(logits),), device=of.device)
+    logits = of.drawn(of.sequences * masked_positions(of.length, MASKING_RATE), aligned_outputs(of.model.vocabulary))
+    return logits, torch.randint(of.model.vocabulary, (len(logits),), device=of.device)
 
 
 def measured(kernel: Kernel, bytes_per_second: float) -> dict[str, Any]:

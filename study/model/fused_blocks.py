@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from study.model import gpu_kernels as kernels
 from study.model.autocast import product_dtype
-from study.model.encoder import Block, attended, rows_at
+from study.model.encoder import Block, at_positions, attended, rows_at
 from study.model.linear import Linear, gradient_by_weight
 from study.model.norm import EPSILON
 
@@ -142,9 +142,8 @@ class _JointAt(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, positions: Tensor, copies: Copies, heads: int, *_: Tensor) -> tuple[Tensor, ...]:
         (weight, bias), width = copies, x.shape[-1]
-        rows = rows_at(positions, x.shape[1])
-        at = x.flatten(0, 1).index_select(0, rows).view(*positions.shape, width)
-        ctx.save_for_backward(x, rows, at, weight)
+        at = at_positions(x, positions)
+        ctx.save_for_backward(x, positions, at, weight)
         query = F.linear(at, weight[:width], bias[:width])
         key_and_value = F.linear(x, weight[width:], bias[width:])
         return at, *_by_heads(query, heads, parts=1), *_by_heads(key_and_value, heads, parts=2)
@@ -152,12 +151,12 @@ class _JointAt(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_at: Tensor, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, rows, at, weight = ctx.saved_tensors
-        width = x.shape[-1]
+        x, positions, at, weight = ctx.saved_tensors
+        _, length, width = x.shape
         dquery, *parts = (_side_by_side(each).contiguous() for each in gradients)
         dkey_and_value, of_other_biases = kernels.joined(*parts)
         dx = dkey_and_value @ weight[width:]
-        dx.flatten(0, 1).index_add_(0, rows, (of_at + dquery @ weight[:width]).flatten(0, 1))
+        dx.flatten(0, 1).index_add_(0, rows_at(positions, length), (of_at + dquery @ weight[:width]).flatten(0, 1))
         of_weight = torch.cat((gradient_by_weight(dquery, at), gradient_by_weight(dkey_and_value, x)))
         of_bias = torch.cat((dquery.sum((0, 1), dtype=torch.float32), of_other_biases))
         return dx, None, None, None, of_weight, of_bias

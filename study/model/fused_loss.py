@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from study.data.masking import IGNORED
 from study.model import gpu_kernels as kernels
 from study.model.autocast import product_dtype
-from study.model.linear import ALIGNED, gradient_by_weight
+from study.model.linear import aligned_outputs, gradient_by_weight
 from study.model.masked_language_model import MaskedLanguageModel
 
 
@@ -46,12 +46,12 @@ def fused_cross_entropy(
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Rows of zeros fill W up to a multiple of ALIGNED (see aligned_product)."""
+    """Rows of zeros fill W up to its `aligned_outputs` (see aligned_product)."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
         vocabulary, width = weight.shape
-        filled = hidden.new_empty(vocabulary + -vocabulary % ALIGNED, width)
+        filled = hidden.new_empty(aligned_outputs(vocabulary), width)
         filled[:vocabulary], filled[vocabulary:] = weight, 0
         logits = F.linear(hidden, filled, F.pad(bias.to(hidden.dtype), (0, len(filled) - vocabulary)))
         losses, normalisers = kernels.cross_entropy(logits, labels, vocabulary, IGNORED)

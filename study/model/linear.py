@@ -72,16 +72,21 @@ def _applies(x: Tensor, weight: Tensor) -> bool:
     return on_cpu and x.dtype == weight.dtype == torch.float32 and x.numel() * len(weight) >= LEAST_PRODUCTS
 
 
+def aligned_outputs(outputs: int) -> int:
+    """Outputs filled up to a multiple of ALIGNED."""
+    return outputs + -outputs % ALIGNED
+
+
 def aligned_product(
     x: Float[Tensor, "*places H"], weight_FxH: Float[Tensor, "F H"], bias_F: Float[Tensor, " F"] | None
 ) -> Float[Tensor, "*places F"]:
-    """x·Wᵀ + b, made with further rows of zeros in W and b up to a multiple of ALIGNED, which are cut off again.
+    """x·Wᵀ + b, made with further rows of zeros in W and b up to `aligned_outputs`, which are cut off again.
 
     Of rows that are no multiple of 16 bytes, as BERT's logits in 30,522 word pieces, cuBLAS's kernels for Hopper cannot read:
     torch.compile then measures whether copies pay. Fused with the copy of W in bf16 and with the gradient of the logits the
     zeros cost nothing.
     """
-    if missing := -len(weight_FxH) % ALIGNED:
+    if missing := aligned_outputs(len(weight_FxH)) - len(weight_FxH):
         filled = None if bias_F is None else F.pad(bias_F, (0, missing))
         return F.linear(x, F.pad(weight_FxH, (0, 0, 0, missing)), filled)[..., : len(weight_FxH)]
     return F.linear(x, weight_FxH, bias_F)
