@@ -98,18 +98,18 @@ def gelu_gradient(of: Sizes) -> Kernel:
         run=lambda **division: ours.gelu_gradient(dy, x, **division),
         plain=lambda: _with_sums(torch.ops.aten.gelu_backward(dy, x)),
         moved=(dy, x, x),
-        divisions=BY_COLUMNS,
+        divisions=({"stages": 1}, *BY_COLUMNS),
     )
 
 
 def add_norm(of: Sizes) -> Kernel:
     """The norm after a residual sum."""
     width, dtype = of.model.width, of.dtype
-    x, added, (weight, bias) = of.tokens(width), of.tokens(width), torch.randn(2, width, device=of.device)
+    x, added, (added_bias, weight, bias) = of.tokens(width), of.tokens(width), torch.randn(3, width, device=of.device)
     return Kernel(
         "norm of a sum",
-        run=lambda **division: (ours.add_norm(x, added, weight, bias, EPSILON, **division).y,),
-        plain=lambda: (F.layer_norm(x.float() + added.float(), (width,), weight, bias, EPSILON).to(dtype),),
+        run=lambda **division: (ours.add_norm(x, added, added_bias, weight, bias, EPSILON, **division).y,),
+        plain=lambda: (F.layer_norm(x.float() + added.float() + added_bias, (width,), weight, bias, EPSILON).to(dtype),),
         moved=(x, added, x),
         divisions=({"block": 2048}, {"block": 2048, "warps": 2}, {"block": 4096, "warps": 4}, {"block": 4096, "warps": 8}),
     )
@@ -119,12 +119,12 @@ def add_norm_gradient(of: Sizes) -> Kernel:
     """Its gradients, of a gradient that comes in two parts."""
     width, dtype = of.model.width, of.dtype
     dy, dy2, x, added = (of.tokens(width) for _ in range(4))
-    weight, bias = torch.randn(2, width, device=of.device)
-    _, mean, scale = ours.add_norm(x, added, weight, bias, EPSILON)
+    added_bias, weight, bias = torch.randn(3, width, device=of.device)
+    _, mean, scale = ours.add_norm(x, added, added_bias, weight, bias, EPSILON)
 
     def plain() -> Tensors:
         dy_in_all = dy.float() + dy2.float()
-        deviation = (x.float() + added.float() - mean[:, None]) * scale[:, None]
+        deviation = (x.float() + added.float() + added_bias - mean[:, None]) * scale[:, None]
         inner = dy_in_all * weight
         along = (inner * deviation).mean(1, keepdim=True)
         dx = (inner - inner.mean(1, keepdim=True) - deviation * along) * scale[:, None]
@@ -132,14 +132,14 @@ def add_norm_gradient(of: Sizes) -> Kernel:
 
     return Kernel(
         "gradient of the norm of a sum",
-        run=lambda **division: ours.add_norm_gradient(dy, dy2, x, added, weight, mean, scale, **division),
+        run=lambda **division: ours.add_norm_gradient(dy, dy2, x, added, added_bias, weight, mean, scale, **division),
         plain=plain,
         moved=(dy, dy2, x, added, x),
         divisions=(
-            {"block": 1024, "warps": 1, "programs": 12},
-            {"block": 1024, "warps": 4, "programs": 7},
-            {"block": 2048, "warps": 4, "programs": 4},
-            {"block": 2048, "programs": 3},
+            {"stages": 1},
+            {"stages": 4},
+            {"block": 1024, "programs": 5},
+            {"block": 4096, "warps": 8, "programs": 1, "stages": 4},
         ),
     )
 
@@ -209,7 +209,7 @@ def cross_entropy_gradient(of: Sizes) -> Kernel:
         run=run,
         plain=plain,
         moved=(logits, logits),
-        divisions=({"rows": 16, "columns": 128}, {"columns": 512, "warps": 8}, {"steps": 8}, {"rows": 4, "columns": 512}),
+        divisions=({"rows": 16, "columns": 128}, {"warps": 8}, {"steps": 8}, {"rows": 8, "columns": 256}),
     )
 
 

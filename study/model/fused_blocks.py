@@ -17,11 +17,11 @@ from torch.autograd.function import once_differentiable
 from study.model import gpu_kernels as kernels
 from study.model.autocast import product_dtype
 from study.model.encoder import Block, at_positions, attended, rows_at
-from study.model.linear import Linear, gradient_by_weight
+from study.model.linear import gradient_by_weight
 from study.model.norm import EPSILON
 
-Copies = tuple[Tensor, Tensor]
-"""Weight and bias of a product in the precision that it runs in."""
+Copies = dict[Tensor, Tensor]
+"""Parameters with their copies in the precision that products run in."""
 
 
 def fused_blocks(
@@ -47,28 +47,29 @@ def fused_blocks(
         return y_BxKxH
 
 
-def _copies(blocks: Sequence[Block], dtype: torch.dtype) -> dict[Linear, Copies]:
-    """The weights and biases of all products in the precision of autocast, copied together."""
-    layers = [
-        layer
+def _copies(blocks: Sequence[Block], dtype: torch.dtype) -> Copies:
+    """What all products read in the precision of autocast, copied together: biases that a norm adds are not among it."""
+    parameters = [
+        parameter
         for block in dict.fromkeys(blocks)
-        for layer in (
-            block.attention.query_key_value,
-            block.attention.output,
-            block.feed_forward.inner,
-            block.feed_forward.outer,
+        for parameter in (
+            block.attention.query_key_value.weight,
+            block.attention.query_key_value.bias,
+            block.attention.output.weight,
+            block.feed_forward.inner.weight,
+            block.feed_forward.inner.bias,
+            block.feed_forward.outer.weight,
         )
     ]
-    parameters = [parameter.detach() for layer in layers for parameter in (layer.weight, layer.bias)]
     copies = [torch.empty_like(parameter, dtype=dtype) for parameter in parameters]
-    torch._foreach_copy_(copies, parameters)
-    return dict(zip(layers, zip(copies[::2], copies[1::2], strict=True), strict=True))
+    torch._foreach_copy_(copies, [parameter.detach() for parameter in parameters])
+    return dict(zip(parameters, copies, strict=True))
 
 
-def _fused_block(block: Block, x_BxSxH: Tensor, residual_BxSxH: Tensor, copies: dict[Linear, Copies]) -> tuple[Tensor, Tensor]:
+def _fused_block(block: Block, x_BxSxH: Tensor, residual_BxSxH: Tensor, copies: Copies) -> tuple[Tensor, Tensor]:
     """One block, whose product before attention reads x and whose first residual sum `residual_BxSxH`."""
     joint, heads = block.attention.query_key_value, block.attention.heads
-    given = (x_BxSxH, copies[joint], heads, joint.weight, joint.bias)
+    given = (x_BxSxH, copies, heads, joint.weight, joint.bias)
     attended_BxSxH = (
         _Attention.apply(*given)  # type: ignore[no-untyped-call]
         if kernels.holds_attention(x_BxSxH, heads)
@@ -77,24 +78,24 @@ def _fused_block(block: Block, x_BxSxH: Tensor, residual_BxSxH: Tensor, copies: 
     return _after_attention(block, residual_BxSxH, attended_BxSxH, copies)
 
 
-def _fused_block_at(block: Block, x_BxSxH: Tensor, positions_BxK: Tensor, copies: dict[Linear, Copies]) -> Tensor:
+def _fused_block_at(block: Block, x_BxSxH: Tensor, positions_BxK: Tensor, copies: Copies) -> Tensor:
     """One block at some positions, which attend to all tokens."""
     joint, heads = block.attention.query_key_value, block.attention.heads
     at_BxKxH, *parts = _JointAt.apply(  # type: ignore[no-untyped-call]
-        x_BxSxH, positions_BxK, copies[joint], heads, joint.weight, joint.bias
+        x_BxSxH, positions_BxK, copies, heads, joint.weight, joint.bias
     )
     y_BxKxH, _ = _after_attention(block, at_BxKxH, _attended(*parts), copies)
     return y_BxKxH
 
 
-def _after_attention(block: Block, x: Tensor, attended: Tensor, copies: dict[Linear, Copies]) -> tuple[Tensor, Tensor]:
+def _after_attention(block: Block, x: Tensor, attended: Tensor, copies: Copies) -> tuple[Tensor, Tensor]:
     """A block from the product after attention on, whose result comes twice."""
     products = (block.attention.output, block.feed_forward.inner, block.feed_forward.outer)
     norms = (block.attention_norm, block.feed_forward_norm)
     y, again = _AfterAttention.apply(  # type: ignore[no-untyped-call]
         x,
         attended,
-        [copies[product] for product in products],
+        copies,
         *(parameter for layer in (*products, *norms) for parameter in (layer.weight, layer.bias)),
     )
     return y, again
@@ -124,9 +125,9 @@ class _Joint(torch.autograd.Function):
     """Queries, keys and values, with the product that makes them, whose weight and bias come last."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, copies: Copies, heads: int, *_: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(x, copies[0])
-        return _by_heads(F.linear(x, *copies), heads)
+    def forward(ctx: Any, x: Tensor, copies: Copies, heads: int, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, copies[weight])
+        return _by_heads(F.linear(x, copies[weight], copies[bias]), heads)
 
     @staticmethod
     @once_differentiable
@@ -140,8 +141,8 @@ class _JointAt(torch.autograd.Function):
     """The tokens at some positions, their queries, and the keys and values of all, by parts of one weight and bias."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, positions: Tensor, copies: Copies, heads: int, *_: Tensor) -> tuple[Tensor, ...]:
-        (weight, bias), width = copies, x.shape[-1]
+    def forward(ctx: Any, x: Tensor, positions: Tensor, copies: Copies, heads: int, *parameters: Tensor) -> tuple[Tensor, ...]:
+        (weight, bias), width = (copies[parameter] for parameter in parameters), x.shape[-1]
         at = at_positions(x, positions)
         ctx.save_for_backward(x, positions, at, weight)
         query = F.linear(at, weight[:width], bias[:width])
@@ -166,9 +167,9 @@ class _Attention(torch.autograd.Function):
     """Attention without the product after it, with that before it, whose weight and bias come last."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, copies: Copies, heads: int, *_: Tensor) -> Tensor:
-        joint = F.linear(x, *copies)
-        ctx.save_for_backward(x, copies[0], joint)
+    def forward(ctx: Any, x: Tensor, copies: Copies, heads: int, weight: Tensor, bias: Tensor) -> Tensor:
+        joint = F.linear(x, copies[weight], copies[bias])
+        ctx.save_for_backward(x, copies[weight], joint)
         ctx.heads = heads
         return attention_of(joint, heads)
 
@@ -183,45 +184,43 @@ class _Attention(torch.autograd.Function):
 class _AfterAttention(torch.autograd.Function):
     """A block from the product after attention on, to whose result `x` is added; it gives its own result twice.
 
-    The parameters are those of the three products, of which it reads the copies, and of the two norms.
+    The parameters are weights and biases of the three products, and of the two norms, which add the bias of the product before.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, attended: Tensor, copies: list[Copies], *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        output, inner, outer = copies
-        *_, first_norm, first_bias, last_norm, last_bias = parameters
-        mixed = F.linear(attended, *output)
-        middle = kernels.add_norm(x, mixed, first_norm, first_bias, EPSILON)
-        before = F.linear(middle.y, *inner)
+    def forward(ctx: Any, x: Tensor, attended: Tensor, copies: Copies, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        output, output_bias, inner, inner_bias, outer, outer_bias, first_norm, first_bias, last_norm, last_bias = parameters
+        mixed = F.linear(attended, copies[output])
+        middle = kernels.add_norm(x, mixed, output_bias, first_norm, first_bias, EPSILON)
+        before = F.linear(middle.y, copies[inner], copies[inner_bias])
         activated = kernels.gelu(before)
-        fed = F.linear(activated, *outer)
-        last = kernels.add_norm(middle.y, fed, last_norm, last_bias, EPSILON)
-        weights = (output[0], inner[0], outer[0], first_norm, last_norm)
-        ctx.save_for_backward(x, attended, mixed, *middle, before, activated, fed, last.mean, last.scale, *weights)
+        fed = F.linear(activated, copies[outer])
+        last = kernels.add_norm(middle.y, fed, outer_bias, last_norm, last_bias, EPSILON)
+        of_norms = (x, mixed, output_bias, first_norm, *middle[1:]), (middle.y, fed, outer_bias, last_norm, *last[1:])
+        weights = (copies[output], copies[inner], copies[outer])
+        ctx.save_for_backward(*of_norms[0], *of_norms[1], attended, before, activated, *weights)
         ctx.set_materialize_grads(False)
         return last.y, last.y.view_as(last.y)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, again: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, attended, mixed, middle, middle_mean, middle_scale, before, activated, fed, last_mean, last_scale, *weights = (
-            ctx.saved_tensors
-        )
-        output, inner, outer, first_norm, last_norm = weights
-        again = None if again is None else again.contiguous()
-        of_last = kernels.add_norm_gradient(dy.contiguous(), again, middle, fed, last_norm, last_mean, last_scale)
+        saved = ctx.saved_tensors
+        first, last, (attended, before, activated, output, inner, outer) = saved[:6], saved[6:12], saved[12:]
+        middle, again = last[0], None if again is None else again.contiguous()
+        of_last = kernels.add_norm_gradient(dy.contiguous(), again, *last)
         dbefore, of_inner_bias = kernels.gelu_gradient(of_last.dx @ outer, before)
-        of_first = kernels.add_norm_gradient(dbefore @ inner, of_last.dx, x, mixed, first_norm, middle_mean, middle_scale)
+        of_first = kernels.add_norm_gradient(dbefore @ inner, of_last.dx, *first)
         return (
             of_first.dx,
             of_first.dx @ output,
             None,
             gradient_by_weight(of_first.dx, attended),
-            of_first.sums,
+            of_first.dadded_bias,
             gradient_by_weight(dbefore, middle),
             of_inner_bias,
             gradient_by_weight(of_last.dx, activated),
-            of_last.sums,
+            of_last.dadded_bias,
             of_first.dweight,
             of_first.dbias,
             of_last.dweight,
