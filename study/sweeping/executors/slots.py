@@ -82,7 +82,8 @@ def sharing_note(slots: list[Slot]) -> str | None:
     note = f"{sharing} runs share each GPU: records carry environment.sharing {sharing}, their tokens/s are those of a share"
     if mps_is_running():
         return note
-    return f"{note}. MPS is not running, so the runs take turns on the GPU; `nvidia-cuda-mps-control -d` starts it"
+    turns = "MPS is not running, so the runs take turns on the GPU and together are no faster than one"
+    return f"{note}. {turns}; `nvidia-cuda-mps-control -d` starts it"
 
 
 def mps_is_running() -> bool:
