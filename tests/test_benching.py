@@ -431,14 +431,18 @@ def test_a_bare_loop_and_the_bandwidth_take_their_turns(tmp_path: Path) -> None:
 
 
 def test_runs_that_share_a_device_are_timed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "RUNS", {False: (1, 2)})
+    monkeypatch.setattr(sharing, "WAYS", (sharing.Way((1, 2)), sharing.Way((2,), mps=True)))
     monkeypatch.setattr(sharing, "MODELS", ("bert-tiny",))
+    monkeypatch.setattr(sharing, "BATCHES", ((8, 32),))
     monkeypatch.setattr(sharing, "SECONDS", 0.05)
     rows: list[dict[str, Any]] = []
     sharing.measure_sharing("cpu", rows.append)
     assert [(row["runs"], row["mps"], row["errors"]) for row in rows] == [(1, False, {}), (2, False, {})]
     assert rows[0]["relative"] == 1
     assert rows[1]["relative"] > 0.2
+    assert as_line("sharing", rows[0] | {"mps": True, "portion": 12}).startswith(
+        "sharing: bert-tiny, batch 8 x 32, runs 1, MPS yes, 12% each, tokens/s "
+    )
 
 
 MPS_CONTROL = """#!/bin/sh
@@ -462,7 +466,7 @@ def test_the_mps_daemon_ends_after_those_who_train_under_it(tmp_path: Path, monk
 
     monkeypatch.setattr(sharing, "Contender", Watched)
     case = Case(named("bert-tiny"), "fp32", 8, 32)
-    (row,) = sharing._throughputs(case, (1,), mps=True)
+    (row,) = sharing._throughputs(case, sharing.Way((1,), mps=True))
     assert row["errors"] == {}
     assert log.read_text().splitlines() == ["started in mps", "a run has ended", "quit -t 5"]
 

@@ -8,8 +8,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from study.benching.cases import Case
 from study.benching.figures import Tell
@@ -19,10 +20,21 @@ from study.machine import cores
 from study.memory import Device, Precision
 from study.named_models import named
 
-RUNS = {False: (1, 2, 4, 8, 16), True: (4, 16)}
-"""How many runs share the device, without MPS and with it."""
 
-MODELS = ("bert-tiny", "bert-mini")
+class Way(NamedTuple):
+    """How so many runs share the device: under MPS, each on a portion of the multiprocessors, in percent, or in turns."""
+
+    runs: tuple[int, ...]
+    mps: bool = False
+    portion: int | None = None
+
+
+WAYS = (Way((1, 4, 16)), Way((4, 16), mps=True), Way((16,), mps=True, portion=12))
+"""The portion is twice an even share (NVIDIA, Multi-Process Service, "Volta MPS Execution Resource Provisioning")."""
+
+MODELS, BATCHES = ("bert-tiny", "bert-mini"), ((32, 128), (8, 128))
+"""What is trained, and the sequences and tokens of a batch: the second is that of most sweeps here."""
+
 SECONDS = 2.0
 
 PATIENCE = 30.0
@@ -30,27 +42,29 @@ PATIENCE = 30.0
 
 
 def measure_sharing(device: Device, tell: Tell) -> None:
-    """Throughput of k runs together, for each model and, where its daemon is installed, once more under MPS."""
+    """Throughput of k runs together, for each model and batch, and under MPS where its daemon is installed."""
     load()
-    for model in MODELS:
-        dtype: Precision = "bf16" if device == "cuda" else "fp32"
-        case = Case(named(model), dtype, 32, 128, device, threads=1, model=model)
+    dtype: Precision = "bf16" if device == "cuda" else "fp32"
+    served = device == "cuda" and shutil.which("nvidia-cuda-mps-control") is not None
+    for model, (batch, length) in product(MODELS, BATCHES):
+        case = Case(named(model), dtype, batch, length, device, threads=1, model=model)
+        about = {"model": model, "dtype": dtype, "batch": batch, "sequence_length": length}
         alone: float | None = None
-        for mps in (False, True) if device == "cuda" and shutil.which("nvidia-cuda-mps-control") else (False,):
-            for row in _throughputs(case, RUNS[mps], mps):
+        for way in (way for way in WAYS if served or not way.mps):
+            for row in _throughputs(case, way):
                 alone = alone or row["tokens_per_second"]
                 relative = row["tokens_per_second"] / alone if alone and row["tokens_per_second"] else None
-                tell({"model": model, "dtype": dtype, "mps": mps, **row, "relative": relative})
+                tell(about | {"mps": way.mps, "portion": way.portion, **row, "relative": relative})
 
 
-def _throughputs(case: Case, runs: tuple[int, ...], mps: bool) -> Iterator[dict[str, Any]]:
+def _throughputs(case: Case, way: Way) -> Iterator[dict[str, Any]]:
     """Tokens/s of the first k of a crowd of processes, for each k; the others wait meanwhile."""
     with tempfile.TemporaryDirectory(prefix="study-bench-") as name:
         folder = Path(name)
         try:
-            with _service(mps, folder) as environment, ExitStack() as running:
+            with _service(way, folder) as environment, ExitStack() as running:
                 crowd: list[Contender] = []
-                for number in range(max(runs)):
+                for number in range(max(way.runs)):
                     target, log = "study.benching.contenders.ours", folder / f"{number}.log"
                     builders = {} if crowd else {"TORCHINDUCTOR_COMPILE_THREADS": str(cores())}
                     crowd.append(running.enter_context(Contender(target, (case, folder), log, environment | builders)))
@@ -62,10 +76,11 @@ def _throughputs(case: Case, runs: tuple[int, ...], mps: bool) -> Iterator[dict[
                     contender.begin(WARM_UP[case.device])
                 for contender in crowd:
                     contender.end()
-                for count in runs:
+                for count in way.runs:
                     yield {"runs": count, "tokens_per_second": _together(crowd[:count], case), "errors": {}}
         except ContenderError as error:
-            yield {"runs": max(runs), "tokens_per_second": None, "errors": {"MPS" if mps else "sharing": str(error)}}
+            told = {"MPS" if way.mps else "sharing": str(error)}
+            yield {"runs": max(way.runs), "tokens_per_second": None, "errors": told}
 
 
 def _together(contenders: list[Contender], case: Case) -> float:
@@ -77,18 +92,18 @@ def _together(contenders: list[Contender], case: Case) -> float:
 
 
 @contextmanager
-def _service(wanted: bool, folder: Path) -> Iterator[dict[str, str]]:
+def _service(way: Way, folder: Path) -> Iterator[dict[str, str]]:
     """The variables of processes that train under an MPS daemon of our own, which ends with the block, or under none."""
     names = {"CUDA_MPS_PIPE_DIRECTORY": folder / "mps", "CUDA_MPS_LOG_DIRECTORY": folder / "mps-log"}
     for place in names.values():
         place.mkdir()
     variables = {name: str(place) for name, place in names.items()}
-    if not wanted:
+    if not way.mps:
         yield variables  # a pipe directory without a daemon keeps them away from one that the machine has
         return
     _control(["-d"], variables)
     try:
-        yield variables
+        yield variables | ({} if way.portion is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(way.portion)})
     finally:
         _control([], variables, "quit -t 5\n")
 

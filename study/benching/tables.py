@@ -38,7 +38,8 @@ LEGENDS = {
     "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
     "rounds in turns, ratios within a round; both sides work in the precision that scores have there, and neither evaluates, "
     "saves or logs.",
-    "sharing": "k runs in processes of their own, 32 x 128 tokens a step; relative is all of them against one.",
+    "sharing": "Runs in processes of their own; relative is all of them against one. MPS lets them run at once, where it is "
+    "said each on a part of the multiprocessors; else they take turns.",
     "kernels": "The kernels written for BERT's blocks and the loss, each alone and with empty caches, in bf16 at the sizes of "
     "BERT-Base and 256 x 128 tokens. Of bandwidth: the bytes that must move at the least, as a part of what a large copy moves "
     "in the time. x torch: the time of torch.compile, or of torch's own kernel for attention, over ours, the median of rounds "
@@ -69,11 +70,12 @@ def train_cells(row: Row) -> dict[str, str]:
 
 def sharing_cells(row: Row) -> dict[str, str]:
     """One row of the sharing table."""
-    throughput = row["tokens_per_second"]
+    throughput, mps = row["tokens_per_second"], "yes" if row["mps"] else "no"
     return {
         "model": row["model"],
+        "batch": f"{row['batch']} x {row['sequence_length']}",
         "runs": str(row["runs"]),
-        "MPS": "yes" if row["mps"] else "no",
+        "MPS": f"{mps}, {row['portion']}% each" if row["portion"] else mps,
         "tokens/s": count_text(throughput) if throughput else "failed",
         "relative": f"{row['relative']:.2f}" if row["relative"] else "–",
     }
