@@ -48,7 +48,7 @@ def fused_blocks(
 
 
 def _copies(blocks: Sequence[Block], dtype: torch.dtype) -> Copies:
-    """What all products read in the precision of autocast, copied together: biases that a norm adds are not among it."""
+    """The weights of all products in the precision of autocast, copied together, and the biases that no norm adds."""
     parameters = [
         parameter
         for block in dict.fromkeys(blocks)

@@ -3,8 +3,8 @@
 Such a kernel takes as long as the bytes that it reads and writes. Where one writes the gradient of a product's result it sums
 the columns on the way, since their sums are the gradient of the product's bias, which else takes a pass over all of it.
 Everything is reckoned in fp32, and tensors lie in memory row by row. Arguments after the asterisk divide the work: rows and
-columns, or all numbers, of a block, the blocks that a program takes one after the other, and its warps; `study bench --only
-kernels` times them beside others.
+columns, or all numbers, of a block, the blocks that a program takes one after the other, its warps, and the stages, blocks of
+which one is in work while the others are loaded; `study bench --only kernels` times them beside others.
 
 Letters: B sequences, S tokens, A heads, D head width, H width, F ffn, N rows, V vocabulary.
 """
@@ -232,7 +232,7 @@ def add_norm_gradient(
 ) -> AddNormGradient:
     """The gradients of `add_norm`, of whose result dy + dy2 is the gradient; `programs` a multiprocessor.
 
-    Meanwhile the next blocks are loaded, one fewer than there are `stages`, unless a row has more numbers than a block.
+    Rows of more numbers than a block has are not loaded ahead: shared memory might not hold them.
     """
     width = x.shape[-1]
     count, (rows, columns, warps) = x.numel() // width, _whole_rows(width, block, warps)
@@ -304,8 +304,8 @@ def attention_gradient(
 ) -> tuple[Float[Tensor, "B S 3*A*D"], Float[Tensor, " 3*A*D"]]:
     """The gradient of attention by queries, keys and values side by side, and the sums of its columns.
 
-    Its weights are made again from queries and keys. See `holds_attention` for the sizes that it takes. The next sequences are
-    loaded meanwhile, as many as there are `stages`; masks leave registers for two.
+    Its weights are made again from queries and keys. See `holds_attention` for the sizes that it takes. A block is a sequence;
+    masks leave registers for two stages.
     """
     batch, length, joint_width = joint.shape
     width, tokens = joint_width // 3 // heads, max(16, triton.next_power_of_2(length))
