@@ -29,7 +29,7 @@ class Way(NamedTuple):
     portion: int | None = None
 
 
-WAYS = (Way((1, 4, 16)), Way((4, 16), mps=True), Way((16,), mps=True, portion=12))
+WAYS = (Way((1, 4)), Way((4, 16), mps=True), Way((16,), mps=True, portion=12))
 """The portion is twice an even share (NVIDIA, Multi-Process Service, "Volta MPS Execution Resource Provisioning")."""
 
 MODELS, BATCHES = ("bert-tiny", "bert-mini"), ((32, 128), (8, 128))
