@@ -162,12 +162,15 @@ def test_the_figure_has_a_bar_for_every_ratio_and_share(tmp_path: Path) -> None:
     assert as_markdown("here", {}) == "# Speed on here\n"
 
 
-def test_the_cases_of_the_figure_stand_in_the_order_of_the_rows_though_some_have_no_peers() -> None:
+def test_the_cases_of_the_figure_stand_in_the_order_of_the_rows_and_those_without_peers_say_so() -> None:
     alone = known_rounds()
     alone.times = {"ours": alone.times["ours"]}
     rows = [training_row(replace(CASE, batch=8), alone, 2e9), training_row(CASE, known_rounds(), 2e9)]
     left, _ = training_speed.draw(training_speed.frame(rows), "speed").axes
     assert [label.get_text().split(",")[2] for label in left.get_yticklabels()] == [" 8·16", " 4·16"]
+    assert [(text.get_text(), text.get_position()[1]) for text in left.texts if text.get_text() == "no peer"] == [
+        ("no peer", 0)
+    ]
 
 
 def roofline_rows() -> list[dict[str, Any]]:
