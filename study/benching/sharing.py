@@ -22,7 +22,10 @@ from study.named_models import named
 
 
 class Way(NamedTuple):
-    """How so many runs share the device: under MPS, each on a portion of the multiprocessors, in percent, or in turns."""
+    """How so many runs share the device: in turns, or at once under MPS.
+
+    There each has at most a `portion` of the multiprocessors, in percent, or any of them.
+    """
 
     runs: tuple[int, ...]
     mps: bool = False

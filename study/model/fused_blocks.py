@@ -196,9 +196,10 @@ class _AfterAttention(torch.autograd.Function):
         activated = kernels.gelu(before)
         fed = F.linear(activated, copies[outer])
         last = kernels.add_norm(middle.y, fed, outer_bias, last_norm, last_bias, EPSILON)
-        of_norms = (x, mixed, output_bias, first_norm, *middle[1:]), (middle.y, fed, outer_bias, last_norm, *last[1:])
+        for_first = (x, mixed, output_bias, first_norm, middle.mean, middle.scale)
+        for_last = (middle.y, fed, outer_bias, last_norm, last.mean, last.scale)
         weights = (copies[output], copies[inner], copies[outer])
-        ctx.save_for_backward(*of_norms[0], *of_norms[1], attended, before, activated, *weights)
+        ctx.save_for_backward(*for_first, *for_last, attended, before, activated, *weights)
         ctx.set_materialize_grads(False)
         return last.y, last.y.view_as(last.y)
 
@@ -206,11 +207,11 @@ class _AfterAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, again: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        first, last, (attended, before, activated, output, inner, outer) = saved[:6], saved[6:12], saved[12:]
-        middle, again = last[0], None if again is None else again.contiguous()
-        of_last = kernels.add_norm_gradient(dy.contiguous(), again, *last)
+        for_first, for_last, (attended, before, activated, output, inner, outer) = saved[:6], saved[6:12], saved[12:]
+        middle, again = for_last[0], None if again is None else again.contiguous()
+        of_last = kernels.add_norm_gradient(dy.contiguous(), again, *for_last)
         dbefore, of_inner_bias = kernels.gelu_gradient(of_last.dx @ outer, before)
-        of_first = kernels.add_norm_gradient(dbefore @ inner, of_last.dx, *first)
+        of_first = kernels.add_norm_gradient(dbefore @ inner, of_last.dx, *for_first)
         return (
             of_first.dx,
             of_first.dx @ output,
