@@ -30,6 +30,7 @@ from study.memory import Step, training_memory
 from study.named_models import named
 from study.plotting import roofline as roofline_figure
 from study.plotting import training_speed
+from study.sweeping.executors.slots import MPS_PORTION, Slot, rank_environments
 
 TINY = Architecture(depth=1, width=32, heads=1, ffn=128, vocabulary=200, positions=512)
 CASE = Case(TINY, "fp32", batch=4, sequence_length=16)
@@ -472,6 +473,15 @@ def test_the_mps_daemon_ends_after_those_who_train_under_it(tmp_path: Path, monk
     (row,) = sharing._throughputs(case, sharing.Way((1,), mps=True))
     assert row["errors"] == {}
     assert log.read_text().splitlines() == ["started in mps", "a run has ended", "quit -t 5"]
+
+
+def test_the_crowd_of_a_bench_has_the_portion_of_a_gpu_that_a_launch_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_control", lambda *_: None)
+    (launched,) = rank_environments(Slot("cuda", (0,), 1, sharing=16))
+    with sharing._service(sharing.Way((16,), mps=True), tmp_path) as variables:
+        assert variables[MPS_PORTION] == launched[MPS_PORTION] == "12"
 
 
 def test_a_start_and_a_sweep_of_short_runs_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

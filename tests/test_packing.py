@@ -19,7 +19,7 @@ from study.folders.sweep import SweepFolder
 from study.sweeping.coordinator import Coordinator
 from study.sweeping.executors import local, slots
 from study.sweeping.executors.local import LocalExecutor
-from study.sweeping.executors.slots import Slot, local_slots, mps_is_running, sharing_note
+from study.sweeping.executors.slots import MPS_PORTION, Slot, local_slots, mps_is_running, rank_environments, sharing_note
 from study.sweeping.plan import Plan
 from study.sweeping.resources import Resources, minutes_of
 from study.training.execution import Execution
@@ -134,16 +134,32 @@ def test_a_coordinated_sweep_fills_the_slots_and_never_overfills_a_gpu(
 
 def test_shared_gpus_are_told_of_and_whether_mps_serves_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    monkeypatch.delenv(MPS_PORTION, raising=False)
     shared, alone = [Slot("cuda", (0,), 1, sharing=4)] * 4, [Slot("cuda", (0,), 1)]
     assert sharing_note(alone) is None
     assert not mps_is_running()
     assert "MPS is not running" in (sharing_note(shared) or "")
     (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
     assert mps_is_running()
-    assert (
-        sharing_note(shared)
-        == "4 runs share each GPU: records carry environment.sharing 4, their tokens/s are those of a share"
+    assert sharing_note(shared) == (
+        "4 runs share each GPU: records carry environment.sharing 4, their tokens/s are those of a share. "
+        "MPS runs each on at most 50% of the multiprocessors"
     )
+    monkeypatch.setenv(MPS_PORTION, "30")
+    assert (sharing_note(shared) or "").endswith("at most 30% of the multiprocessors")
+
+
+@pytest.mark.parametrize(("sharing", "portion"), [(2, 100), (3, 66), (4, 50), (16, 12), (400, 1)])
+def test_runs_that_share_a_gpu_each_get_twice_an_even_share_of_it(
+    sharing: int, portion: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MPS_PORTION, raising=False)
+    (variables,) = rank_environments(Slot("cuda", (0,), 1, sharing))
+    assert variables[MPS_PORTION] == str(portion)
+    assert MPS_PORTION not in rank_environments(Slot("cuda", (0,), 1))[0]
+    assert MPS_PORTION not in rank_environments(Slot("cpu", (0,), 1, sharing))[0]
+    monkeypatch.setenv(MPS_PORTION, "30")
+    assert MPS_PORTION not in rank_environments(Slot("cuda", (0,), 1, sharing))[0], "what the user set is inherited"
 
 
 def test_resources_are_the_files_with_the_command_lines_over_them() -> None:

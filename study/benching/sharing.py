@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from study.benching.cases import Case
@@ -19,26 +20,29 @@ from study.benching.training import WARM_UP
 from study.machine import cores
 from study.memory import Device, Precision
 from study.named_models import named
+from study.sweeping.executors.slots import MPS_PORTION, mps_portion
 
 
 class Way(NamedTuple):
-    """How so many runs share the device: in turns, or at once under MPS.
-
-    There each has at most a `portion` of the multiprocessors, in percent, or any of them.
-    """
+    """How so many runs share the device: in turns, or at once under MPS, each on its portion of the multiprocessors."""
 
     runs: tuple[int, ...]
     mps: bool = False
-    portion: int | None = None
+
+    @property
+    def portion(self) -> int | None:
+        """Percent of the multiprocessors for each of the largest number of runs under MPS."""
+        return mps_portion(max(self.runs)) if self.mps else None
 
 
-WAYS = (Way((1, 4)), Way((4, 16), mps=True), Way((16,), mps=True, portion=12))
-"""The portion is twice an even share (NVIDIA, Multi-Process Service, "Volta MPS Execution Resource Provisioning")."""
+WAYS = (Way((1, 4)), Way((4,), mps=True), Way((16,), mps=True))
+"""With a crowd of its own for each number under MPS, since the portion of a process stays what it was at its start."""
 
 MODELS, BATCHES = ("bert-tiny", "bert-mini"), ((32, 128), (8, 128))
 """What is trained, and the sequences and tokens of a batch: the second is that of most sweeps here."""
 
-SECONDS = 2.0
+SECONDS, ROUNDS = 1.0, 3
+"""How long a crowd is timed, and how often: the median counts."""
 
 PATIENCE = 30.0
 """Seconds that MPS may take to start or to end."""
@@ -80,7 +84,8 @@ def _throughputs(case: Case, way: Way) -> Iterator[dict[str, Any]]:
                 for contender in crowd:
                     contender.end()
                 for count in way.runs:
-                    yield {"runs": count, "tokens_per_second": _together(crowd[:count], case), "errors": {}}
+                    rates = [_together(crowd[:count], case) for _ in range(ROUNDS)]
+                    yield {"runs": count, "tokens_per_second": median(rates), "errors": {}}
         except ContenderError as error:
             told = {"MPS" if way.mps else "sharing": str(error)}
             yield {"runs": max(way.runs), "tokens_per_second": None, "errors": told}
@@ -106,7 +111,7 @@ def _service(way: Way, folder: Path) -> Iterator[dict[str, str]]:
         return
     _control(["-d"], variables)
     try:
-        yield variables | ({} if way.portion is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(way.portion)})
+        yield variables | {MPS_PORTION: str(way.portion)}
     finally:
         _control([], variables, "quit -t 5\n")
 

@@ -38,8 +38,8 @@ LEGENDS = {
     "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
     "rounds in turns, ratios within a round; both sides work in the precision that scores have there, and neither evaluates, "
     "saves or logs.",
-    "sharing": "Runs in processes of their own; relative is all of them against one. Under MPS a GPU has them at once, where "
-    "it is said each on a part of the multiprocessors; without it they take turns there.",
+    "sharing": "Runs in processes of their own; relative is all of them against one. Under MPS a GPU has them at once, "
+    "each on at most a part of its multiprocessors, as `study launch` has it; without MPS they take turns there.",
     "kernels": "The kernels written for BERT's blocks and the loss, each alone and with empty caches, in bf16 at the sizes of "
     "BERT-Base and 256 x 128 tokens. Of bandwidth: the bytes that must move at the least, as a part of what a large copy moves "
     "in the time. x torch: the time of torch.compile, or of torch's own kernel for attention, over ours, the median of rounds "

@@ -16,10 +16,10 @@ from study.config import RunConfig
 from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
 from study.ownership import HUNG_AFTER
 from study.sweeping.executors.processes import RunProcesses
-from study.sweeping.executors.slots import Slot, rank_environments
+from study.sweeping.executors.slots import MPS_PORTION, Slot, rank_environments
 from study.sweeping.resources import Resources
 
-FORWARDED = ("STUDY_CACHE", HUNG_AFTER, "OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME")
+FORWARDED = ("STUDY_CACHE", HUNG_AFTER, "OMP_NUM_THREADS", MPS_PORTION, "HF_HUB_OFFLINE", "HF_HOME")
 """Variables of the launcher that its runs need on whatever node they run."""
 
 ANSWER_SECONDS = 10.0

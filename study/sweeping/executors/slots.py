@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 ALONE = {"RANK": "0", "LOCAL_RANK": "0"}
 """The rank of a run on one device, whatever its process inherits."""
 
+MPS_PORTION = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+"""The variable by which CUDA's Multi-Process Service gives a process a portion of a GPU's multiprocessors."""
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -81,7 +84,8 @@ def sharing_note(slots: list[Slot]) -> str | None:
         return None
     note = f"{sharing} runs share each GPU: records carry environment.sharing {sharing}, their tokens/s are those of a share"
     if mps_is_running():
-        return note
+        portion = os.environ.get(MPS_PORTION, mps_portion(sharing))
+        return f"{note}. MPS runs each on at most {portion}% of the multiprocessors"
     turns = "MPS is not running, so the runs take turns on the GPU and together are no faster than one"
     return f"{note}. {turns}; `nvidia-cuda-mps-control -d` starts it"
 
@@ -99,11 +103,18 @@ def mps_is_running() -> bool:
     return True
 
 
+def mps_portion(sharing: int) -> int:
+    """The percentage of a GPU's multiprocessors for each of so many runs: twice an even share, so that all are in use.
+
+    A kernel may else take all of them, and others wait. Source: NVIDIA, Multi-Process Service, "Volta MPS Execution Resource
+    Provisioning".
+    """
+    return max(1, min(100, 200 // sharing))
+
+
 def rank_environments(slot: Slot) -> list[dict[str, str]]:
     """The variables of each rank, torchrun's names; a run on one device is rank 0, whatever it inherits."""
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    names = [visible[index] if visible else str(index) for index in slot.indices]
-    gpus = {"CUDA_VISIBLE_DEVICES": ",".join(names)} if slot.device == "cuda" else {}
+    gpus = _gpu_environment(slot) if slot.device == "cuda" else {}
     if len(slot.indices) == 1:
         return [gpus | ALONE]
     with socket.socket() as probe:
@@ -111,3 +122,11 @@ def rank_environments(slot: Slot) -> list[dict[str, str]]:
         port = str(probe.getsockname()[1])
     shared = gpus | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(len(slot.indices))]
+
+
+def _gpu_environment(slot: Slot) -> dict[str, str]:
+    """The GPUs of a slot and, where others share them, the portion of each that MPS gives it, unless that is set already."""
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    names = [visible[index] if visible else str(index) for index in slot.indices]
+    portion = {MPS_PORTION: str(mps_portion(slot.sharing))} if slot.sharing > 1 and MPS_PORTION not in os.environ else {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(names)} | portion
