@@ -55,7 +55,7 @@ def _normal(x):
 
     A reciprocal root, squared, takes fewer instructions than a division. Source: Abramowitz and Stegun 1964, 7.1.26.
     """
-    exponential = tl.exp2(x * x * -0.7213475204444817)
+    exponential = tl.exp2(x * x * (-0.5 * LOG2_E))
     root = tl.rsqrt(1.0 + 0.23164188910766447 * tl.abs(x))
     t = root * root
     polynomial = 0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))

@@ -84,7 +84,7 @@ def sharing_note(slots: list[Slot]) -> str | None:
         return None
     note = f"{sharing} runs share each GPU: records carry environment.sharing {sharing}, their tokens/s are those of a share"
     if mps_is_running():
-        portion = os.environ.get(MPS_PORTION, mps_portion(sharing))
+        portion = (os.environ | _gpu_environment(slots[0]))[MPS_PORTION]
         return f"{note}. MPS runs each on at most {portion}% of the multiprocessors"
     turns = "MPS is not running, so the runs take turns on the GPU and together are no faster than one"
     return f"{note}. {turns}; `nvidia-cuda-mps-control -d` starts it"
