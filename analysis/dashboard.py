@@ -22,24 +22,24 @@ def _():
     import marimo as mo
     import pandas as pd
 
-    from study.sizing.accounts import Conditions, account
-    from study.architecture import Architecture
-    from study.sizing.changes import changes_as_text, measures, rank_changes, steps_from
-    from study.errors import InputError
-    from study.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
-    from study.fitting.law_fits import LEDGER_LAWS, fit_ledger
-    from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
-    from study.fitting.reading import Table
-    from study.folders.sweep import sweeps_in
-    from study.sizing.naming import Subject
-    from study.notebooks import plain, prose, refusal, tabled
+    from study.shapes.accounts import Conditions, account
+    from study.counting.architecture import Architecture
+    from study.shapes.changes import changes_as_text, measures, rank_changes, steps_from
+    from study.base.errors import InputError
+    from study.report.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
+    from study.laws.law_fits import LEDGER_LAWS, fit_ledger
+    from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
+    from study.laws.reading import Table
+    from study.store.sweep_folder import sweeps_in
+    from study.shapes.naming import Subject
+    from study.report.notebooks import plain, prose, refusal, tabled
     from study.plotting import elasticities, explorer, run_curves
     from study.plotting.law_figures import FIGURES
-    from study.quantities import plural
-    from study.sweeping.overview import STATES, overview, runs_table
-    from study.sweeping.status import status
-    from study.sweeping.tables import duration
-    from study.wording import escape
+    from study.base.quantities import plural
+    from study.running.overview import STATES, overview, runs_table
+    from study.running.status import status
+    from study.running.status_tables import duration
+    from study.base.wording import escape
 
     results = Path(os.environ.get("STUDY_RESULTS") or Path(__file__).resolve().parents[1] / "results")
     return (

@@ -18,10 +18,10 @@ def _():
 
     import marimo as mo
 
-    from study.answering.answer import FIGURES, FINDINGS, Answer
-    from study.notebooks import opened, tabled
-    from study.answering.tables import cells
-    from study.wording import bullets, escape
+    from study.report.answer import FIGURES, FINDINGS, Answer
+    from study.report.notebooks import opened, tabled
+    from study.report.answer_tables import cells
+    from study.base.wording import bullets, escape
 
     return (
         Answer,

@@ -18,11 +18,11 @@ def _():
 
     import marimo as mo
 
-    from study.answering.findings import run_count
-    from study.notebooks import gather_scored, opened, tabled
+    from study.report.findings import run_count
+    from study.report.notebooks import gather_scored, opened, tabled
     from study.plotting.score_figures import AXES, FIGURES
-    from study.answering.scores import SCORES, law_table, published_table, score_findings, scores_told, trend_table
-    from study.wording import bullets, escape
+    from study.report.score_sentences import SCORES, law_table, published_table, score_findings, scores_told, trend_table
+    from study.base.wording import bullets, escape
 
     return (
         AXES,

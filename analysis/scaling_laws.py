@@ -18,18 +18,18 @@ def _():
 
     import marimo as mo
 
-    from study.errors import InputError
-    from study.exploring import with_reasons
-    from study.answering.findings import run_count
-    from study.fitting.catalogue import LAWS
-    from study.fitting.compute_multiverse import explore
-    from study.fitting.compute_optimal import frontiers
-    from study.fitting.forecasting import forecast_text
-    from study.fitting.law_fits import LEDGER_LAWS, fit_ledger
-    from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
-    from study.fitting.reading import Source, Table, read_observations
-    from study.answering.laws import law_findings
-    from study.notebooks import gather_ended, opened, plain, prose, refusal, tabled
+    from study.base.errors import InputError
+    from study.report.exploring import with_reasons
+    from study.report.findings import run_count
+    from study.laws.catalogue import LAWS
+    from study.laws.compute_multiverse import explore
+    from study.laws.approaches import frontiers
+    from study.laws.forecasting import forecast_text
+    from study.laws.law_fits import LEDGER_LAWS, fit_ledger
+    from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
+    from study.laws.reading import Source, Table, read_observations
+    from study.report.law_sentences import law_findings
+    from study.report.notebooks import gather_ended, opened, plain, prose, refusal, tabled
     from study.plotting import (
         answer_by_convention,
         compute_optimal,
@@ -41,8 +41,8 @@ def _():
     )
     from study.plotting.explorer import SHOWN
     from study.plotting.style import COUNTS
-    from study.answering.tables import law_by_count
-    from study.wording import bullets, escape
+    from study.report.answer_tables import law_by_count
+    from study.base.wording import bullets, escape
 
     return (
         COUNTS,

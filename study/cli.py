@@ -8,13 +8,13 @@ import warnings
 
 import click
 
+from study.base.errors import InputError
 from study.commands.bench import BENCH_COMMANDS
 from study.commands.laws import LAW_COMMANDS
 from study.commands.models import MODEL_COMMANDS
 from study.commands.scores import SCORE_COMMANDS
 from study.commands.sweeps import SWEEP_COMMANDS
 from study.commands.trackers import TRACKER_COMMANDS
-from study.errors import InputError
 
 INTERRUPTED_EXIT = 130
 
@@ -33,11 +33,11 @@ Any other error of the system is shown whole.
 
 def main() -> None:
     """Run the command line; bad input is told in full on standard error, with exit status 2."""
-    warnings.filterwarnings("ignore", "flock not supported")  # study.sweeping.locks tells what of it matters
+    warnings.filterwarnings("ignore", "flock not supported")  # study.store.locks tells what of it matters
     try:
         commands(prog_name="study", standalone_mode=False)
     except InputError as error:
-        from study.terminal import printable
+        from study.base.terminal import printable
 
         for problem in error.problems[:MOST_TOLD]:
             click.echo(printable(f"error: {problem}"), err=True)

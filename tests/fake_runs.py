@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from study.config import RunConfig
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.records import RunRecord, counts_of
+from study.config.run_config import RunConfig
+from study.store.records import RunRecord, counts_of
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 
 
 def empty_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:

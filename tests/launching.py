@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from tests.waiting import until
 
 STUDY = Path(sys.executable).with_name("study")
@@ -78,7 +78,7 @@ class Place:
 
     def kill_mirror(self) -> None:
         """SIGKILL the process that mirrors the sweep."""
-        (pid,) = [pid for pid in self.processes() if b"study.sweeping.mirror" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        (pid,) = [pid for pid in self.processes() if b"study.tracking.mirror" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         os.kill(pid, signal.SIGKILL)
 
 

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.data import DataLoader
 
-from study.architecture import Architecture
-from study.config import RunConfig
+from study.config.run_config import RunConfig
+from study.counting.architecture import Architecture
 from study.data.masking import Masker
 from study.model.lightning import MaskedLanguageModelling
 from study.model.masked_language_model import MaskedLanguageModel

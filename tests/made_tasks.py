@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
-from study.tasks.spec import Kind, Metric, Source, TaskSpec
+from study.tasks.task_spec import Kind, Metric, Source, TaskSpec
 
 
 def task(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from study.fitting.laws import Floats, Law
-from study.fitting.observations import Observations
+from study.laws.law import Floats, Law
+from study.laws.observations import Observations
 
 RANGES = {
     "parameters": (1e6, 1e10),

@@ -8,9 +8,9 @@ from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
-from study.folders.run import RunFolder
+from study.executing.processes import start_forkserver
 from study.model.lightning import MaskedLanguageModelling
-from study.sweeping.executors.processes import start_forkserver
+from study.store.run_folder import RunFolder
 from study.training.execution import Execution
 from study.training.run import train
 from study.training.stopping import StopSignal

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from study.config import RunConfig
+from study.base.schema import deep_merge
+from study.config.run_config import RunConfig
 from study.data.prepared import data_fingerprint
-from study.folders.run import RunFolder
-from study.folders.work import WorkFolder
 from study.model.lightning import MaskedLanguageModelling
-from study.schema import deep_merge
+from study.store.run_folder import RunFolder
+from study.store.work_folder import WorkFolder
 from study.training.execution import Execution
 from study.training.run import train
 from study.training.stopping import StopSignal

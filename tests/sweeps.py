@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from study.config import RunConfig
-from study.records import RunRecord, State, counts_of
-from study.schema import deep_merge
-from study.sweeping.spec import SweepSpec
-from study.sweeping.sweep_files import parse_sweep
+from study.base.schema import deep_merge
+from study.config.run_config import RunConfig
+from study.config.sweep_spec import SweepSpec
+from study.planning.sweep_files import parse_sweep
+from study.store.records import RunRecord, State, counts_of
 
 RATES = {"recipe.learning_rate": {"low": 0.02, "high": 0.08, "trials": 3}}
 

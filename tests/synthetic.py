@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from study.config import RunConfig
-from study.fitting.evidence import Evidence
-from study.folders.sweep import SweepFolder
-from study.records import Environment, RunRecord, State, counts_of
+from study.config.run_config import RunConfig
+from study.evidence.evidence import Evidence
+from study.store.records import Environment, RunRecord, State, counts_of
+from study.store.sweep_folder import SweepFolder
 
 UNIGRAM = 5.67
 SEQUENCES = 200

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from study.folders.sweep import SweepFolder
-from study.records import RunRecord
-from study.score_config import Knobs, Protocol, ScoreConfig
-from study.score_records import BaselineRecord, ScoreRecord, file_baseline, score_folder, write_scores
+from study.config.score_config import Knobs, Protocol, ScoreConfig
+from study.store.records import RunRecord
+from study.store.score_records import BaselineRecord, ScoreRecord, file_baseline, score_folder, write_scores
+from study.store.sweep_folder import SweepFolder
 
 FINGERPRINT = "synthetic-task"
 

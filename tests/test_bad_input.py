@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from study.base.errors import InputError
 from study.cli import MOST_TOLD, main
 from study.data.corpora import check_corpus
-from study.data.files import read_file
-from study.errors import InputError
-from study.sweeping.plan import cells
-from study.sweeping.sweep_files import read_sweep
+from study.data.text_files import read_file
+from study.planning.plan import cells
+from study.planning.sweep_files import read_sweep
 from tests.full_disk import files_of_at_most
 from tests.small import write_corpus
 from tests.synthetic import add_run, run_config, sweep_folder
@@ -89,7 +89,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     def touched(*_: object, **__: object) -> None:
         pytest.fail("data was prepared for a sweep that cannot be")
 
-    monkeypatch.setattr("study.sweeping.launch.prepare", touched)
+    monkeypatch.setattr("study.running.launch.prepare", touched)
 
 
 @pytest.mark.parametrize(
@@ -633,7 +633,7 @@ def test_a_sweeps_folder_or_name_in_place_of_its_file(given: str, meant: str, he
 @pytest.mark.parametrize("command", ["status", "report"])
 @pytest.mark.parametrize("content", [b"{}", b"\x00\xff", b'{"run_id": 1', b"[" * 100_000, b'{"state": "DONE"}'])
 def test_a_damaged_record_is_named(command: str, content: bytes, here: Path, refusal: Refusal) -> None:
-    from study.folders.sweep import SweepFolder
+    from study.store.sweep_folder import SweepFolder
 
     Path("x.yaml").write_text(GOOD)
     folder = SweepFolder(Path("results/x"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from study.behrens_fisher import chance_beyond, half_interval, satterthwaite
+from study.base.behrens_fisher import chance_beyond, half_interval, satterthwaite
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3.7, 12, 60, 1023, np.inf])

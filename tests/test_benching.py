@@ -14,8 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from study.architecture import Architecture
-from study.benching import gate, probes, roofline, sharing, starting, training
+from study.base.errors import InputError
+from study.benching import cost_growth as roofline
+from study.benching import gate, starting
+from study.benching import gpu_sharing as sharing
+from study.benching import single_process as probes
+from study.benching import training_rounds as training
+from study.benching.bench_tables import as_line, as_markdown, as_text
 from study.benching.cases import Case, cases_of_models, cases_of_shapes, read_shapes
 from study.benching.command import Choice
 from study.benching.figures import failed, figure
@@ -23,14 +28,13 @@ from study.benching.gate import Contender, ContenderError, Gate, Order, RoundTim
 from study.benching.results import Results, read_sections
 from study.benching.rows import Rounds, median_interval, training_row
 from study.benching.step_profile import kernel_kind, kind_of, seconds_by_kind, shares_of
-from study.benching.tables import as_line, as_markdown, as_text
-from study.counting import flops_per_token, spared_flops_per_token
-from study.errors import InputError
-from study.memory import Step, training_memory
-from study.named_models import named
+from study.counting.architecture import Architecture
+from study.counting.memory import Step, training_memory
+from study.counting.named_models import named
+from study.counting.parameters import flops_per_token, spared_flops_per_token
+from study.executing.slots import MPS_PORTION, Slot, rank_environments
 from study.plotting import roofline as roofline_figure
 from study.plotting import training_speed
-from study.sweeping.executors.slots import MPS_PORTION, Slot, rank_environments
 
 TINY = Architecture(depth=1, width=32, heads=1, ffn=128, vocabulary=200, positions=512)
 CASE = Case(TINY, "fp32", batch=4, sequence_length=16)

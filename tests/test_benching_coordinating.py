@@ -9,7 +9,7 @@ import pytest
 
 from study.benching.apart import measure_apart
 from study.benching.coordinating import Figures, lower, rows_of, simulate
-from study.folders.sweep import SweepFolder
+from study.store.sweep_folder import SweepFolder
 
 
 def simulated(root: Path, runs: int, slots: int) -> Figures:

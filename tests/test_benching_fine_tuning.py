@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from study.benching import fine_tuning, fine_tuning_peer, stopwatch
-from study.benching.fine_tuning import TASKS, Drawn, measure_fine_tuning
+from study.benching import fine_tuning_peer, stopwatch
+from study.benching import fine_tuning_speed as fine_tuning
+from study.benching.fine_tuning_speed import TASKS, Drawn, measure_fine_tuning
 
 
 def test_drawn_texts_are_as_long_as_the_task_they_stand_for() -> None:

@@ -12,10 +12,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from study.config import RunConfig
-from study.folders.run import Orders, RunFolder
-from study.folders.work import checkpoints_in
-from study.sweeping.trunks import adopt
+from study.config.run_config import RunConfig
+from study.planning.trunks import adopt
+from study.store.run_folder import Orders, RunFolder
+from study.store.work_folder import checkpoints_in
 from study.training.callbacks import Clock
 from tests.ranks import ranks_said
 from tests.small import config, overflow_at, run_folder, stop_after, trained, write_corpus

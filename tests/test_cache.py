@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from study.config import DataConfig
+from study.base.errors import InputError
+from study.config.run_config import DataConfig
 from study.data.cache import cache_root, known_sha256_of, open_entry, sha256_of
 from study.data.prepared import check_files
-from study.errors import InputError
 
 
 def build_slowly(folder: Path) -> dict[str, Any]:

@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from study.answering.answer import FIGURES
 from study.cli import commands
-from study.fitting.catalogue import LAWS
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
+from study.laws.catalogue import LAWS
+from study.report.answer import FIGURES
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from tests.points import TRUTHS, columns_of
 from tests.synthetic import SWEEP, depth_or_width, run_config, sweep_folder
 
@@ -122,7 +122,7 @@ def test_bad_input_is_told_in_full_with_status_2(study: Any, arguments: tuple[ob
 def test_report_prints_the_headline_and_where_the_answer_is(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("study.answering.answer.FIGURES", {"learning_rate": FIGURES["learning_rate"]})
+    monkeypatch.setattr("study.report.answer.FIGURES", {"learning_rate": FIGURES["learning_rate"]})
     folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 92)))
     status, out, _ = study("report", folder.path)
     assert status == 0

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.architecture import TOLD, Architecture, unbuildable
-from study.config import RunConfig
-from study.counting import parameters
-from study.errors import InputError
-from study.latency.prediction import TERMS, LatencyModel
-from study.memory import memory_of
+from study.base.errors import InputError
+from study.config.run_config import RunConfig
+from study.counting.architecture import TOLD, Architecture, unbuildable
+from study.counting.latency_prediction import TERMS, LatencyModel
+from study.counting.memory import memory_of
+from study.counting.named_models import catalogue, find, named
+from study.counting.parameters import parameters
 from study.model.masked_language_model import MaskedLanguageModel
-from study.named_models import catalogue, find, named
-from study.sizing.accounts import Conditions, account, explanations
-from study.sizing.changes import Change, Measure, measures, rank_changes, steps_from
-from study.sizing.comparing import rows_as_text, side_by_side
-from study.sizing.naming import Subject, subject
+from study.shapes.accounts import Conditions, account, explanations
+from study.shapes.changes import Change, Measure, measures, rank_changes, steps_from
+from study.shapes.comparing import rows_as_text, side_by_side
+from study.shapes.naming import Subject, subject
 from tests.small import config, config_values
 
 BASE = Subject("bert-base", named("bert-base"))

@@ -12,14 +12,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from study.architecture import BUILT_AS_BERT, NOT_IN_MLM, Architecture
-from study.config import DataConfig, Masking, RunConfig, TokenizerConfig
-from study.counting import parameters
-from study.errors import InputError
-from study.recipe import Budget, Recipe
-from study.records import cell_of, counts_of, validation_of
-from study.schema import deep_merge, flatten, set_path
-from study.yaml_files import read_yaml
+from study.base.errors import InputError
+from study.base.schema import deep_merge, flatten, set_path
+from study.base.yaml_files import read_yaml
+from study.config.recipe import Budget, Recipe
+from study.config.run_config import DataConfig, Masking, RunConfig, TokenizerConfig
+from study.counting.architecture import BUILT_AS_BERT, NOT_IN_MLM, Architecture
+from study.counting.parameters import parameters
+from study.store.records import cell_of, counts_of, validation_of
 from tests.small import config, config_values
 
 CORPUS = Path("corpus.txt")

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from study import durable_files
-from study.config import RunConfig
-from study.errors import OOM_EXIT, InputError
-from study.folders.metrics import newest_values
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.records import counts_of
-from study.sweeping.coordinator import Coordinator, Progress
-from study.sweeping.deaths import CRASHES, KILLS
-from study.sweeping.plan import Plan
-from study.sweeping.stopping import SAVE_SECONDS
+from study.base import durable_files
+from study.base.errors import OOM_EXIT, InputError
+from study.config.run_config import RunConfig
+from study.planning.plan import Plan
+from study.running.coordinator import Coordinator, Progress
+from study.running.deaths import CRASHES, KILLS
+from study.running.shutdown import SAVE_SECONDS
+from study.store.metric_rows import newest_values
+from study.store.records import counts_of
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from tests.sweeps import RATES, record, sweep, sweep_values
 from tests.synthetic import add_run, run_config, sweep_folder
 from tests.waiting import ImpatientClock
@@ -258,7 +258,7 @@ def test_ctrl_c_lets_the_runs_save_and_a_restart_goes_on(tmp_path: Path) -> None
 
 
 def test_runs_that_do_not_save_in_time_are_killed_and_not_filed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("study.sweeping.stopping.SAVE_SECONDS", 0.1)
+    monkeypatch.setattr("study.running.shutdown.SAVE_SECONDS", 0.1)
     executor = Stubborn(lambda *_: -9, lingering=True)
 
     def press(progress: Progress) -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.config import DataConfig
+from study.base.errors import InputError
+from study.config.run_config import DataConfig
 from study.data.corpora import Document, Tally, corpus_identity, read_corpus, split_documents, split_of
-from study.errors import InputError
 
 
 def splits(texts: list[str]) -> dict[str, str]:

@@ -13,9 +13,10 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from study.architecture import Architecture
-from study.components import LETTERS, Letters
-from study.counting import (
+from study.counting.architecture import Architecture
+from study.counting.components import LETTERS, Letters
+from study.counting.named_models import catalogue, changed, named
+from study.counting.parameters import (
     flops_per_sequence,
     flops_per_token,
     formulas,
@@ -27,7 +28,6 @@ from study.counting import (
 )
 from study.model.encoder import at_positions
 from study.model.masked_language_model import MaskedLanguageModel
-from study.named_models import catalogue, changed, named
 from tests.small import SHARED
 from tests.transformers_models import MODERN, live_model
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
+from study.base.errors import InputError
 from study.benching.cases import Case
-from study.benching.training import PROFILED, Stand
-from study.config import RunConfig
+from study.benching.training_rounds import PROFILED, Stand
+from study.config.resources import Kernels
+from study.config.run_config import RunConfig
+from study.counting.named_models import named
 from study.data.masking import Masker
-from study.errors import InputError
-from study.folders.run import RunFolder
 from study.model import norm
 from study.model.encoder import Block
 from study.model.lightning import MaskedLanguageModelling
-from study.named_models import named
-from study.records import Kernels
+from study.store.run_folder import RunFolder
 from study.training.execution import Execution, resolve_kernels
 from study.training.stopping import StopSignal
 from study.training.trainer import compile_on
@@ -218,7 +218,7 @@ def test_a_branch_on_a_gpu_learns_what_a_run_alone_does(corpus: Path, tmp_path: 
 
 @needs_gpu
 def test_a_replayed_graph_draws_the_masks_of_its_seed() -> None:
-    from study.config import Masking
+    from study.config.run_config import Masking
 
     masker = Masker(Masking(), 3, 4, (0, 1, 2, 3, 4), 100)
     tokens = torch.randint(5, 100, (8, 16), device="cuda")

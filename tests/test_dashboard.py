@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from study.answering.answer import FIGURES, report
-from study.folders.sweep import SweepFolder
+from study.report.answer import FIGURES, report
+from study.store.sweep_folder import SweepFolder
 from tests.browsing import ELEMENTS, LINES, WORDS, browser, served
 from tests.synthetic import add_run, depth_or_width, run_config, sweep_folder
 from tests.waiting import until
@@ -31,7 +31,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("results")
     shapes = ((1, 64), (1, 92), (1, 128), (2, 64), (2, 92))
     with pytest.MonkeyPatch.context() as patch:  # two figures stand for all, which take most of a report's time
-        patch.setattr("study.answering.answer.FIGURES", {name: FIGURES[name] for name in ("loss_by_depth", "learning_rate")})
+        patch.setattr("study.report.answer.FIGURES", {name: FIGURES[name] for name in ("loss_by_depth", "learning_rate")})
         report(depth_or_width(results / "made_up", budgets=(1e6,), shapes=shapes, seeds=2))
     waiting = sweep_folder(results / "group" / "waiting")
     waiting.run("f" * 16).write_config(run_config(1, 128))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from study.base.errors import InputError
 from study.data.docstrings import PACKAGES, docstrings_identity, docstrings_of, read_docstrings, source_files
-from study.errors import InputError
 
 SMALL = ("seaborn",)
 

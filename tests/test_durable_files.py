@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from study.durable_files import content_of, is_there, names_in
-from study.folders.sweep import SweepFolder
-from study.folders.work import checkpoint_name, checkpoints_in
+from study.base.durable_files import content_of, is_there, names_in
+from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import checkpoint_name, checkpoints_in
 
 
 def test_what_is_there_is_told_from_what_cannot_be_seen(tmp_path: Path) -> None:

@@ -10,18 +10,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.errors import InputError
-from study.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
-from study.fitting.downstream import downstream
-from study.fitting.score_points import series
-from study.folders.sweep import SweepFolder, sweeps_in
-from study.ownership import turn
+from study.base.errors import InputError
+from study.config.score_config import Knobs
+from study.evidence.downstream import downstream
+from study.evidence.score_points import series
 from study.plotting import explorer, run_curves
-from study.records import validation_of
-from study.score_config import Knobs
-from study.score_records import write_scores
-from study.sweeping.overview import STATES, overview, runs_table
-from study.sweeping.status import status
+from study.report.exploring import LOSSES, comparable, kinds, quantities, runs_in, validations
+from study.running.overview import STATES, overview, runs_table
+from study.running.status import status
+from study.store.ownership import turn
+from study.store.records import validation_of
+from study.store.score_records import write_scores
+from study.store.sweep_folder import SweepFolder, sweeps_in
 from tests.synthetic import SWEEP, add_run, depth_or_width, run_config, sweep_folder
 from tests.synthetic_scores import TASKS, add_score, add_scores
 

@@ -14,10 +14,10 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import ByteLevel
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from tests.small import config, trained, write_corpus
 from tests.transformers_models import CLASSES
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
 from study.scoring.embedding import embed, read_texts
 from study.scoring.pretrained import pretrained
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from tests.live_memory import tracked_peak
 from tests.small import config, trained, write_corpus

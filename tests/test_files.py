@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.data.files import MAX_CHARACTERS, corpus_files, pieces, read_file
-from study.errors import InputError
+from study.base.errors import InputError
+from study.data.text_files import MAX_CHARACTERS, corpus_files, pieces, read_file
 
 
 def read(path: Path, column: str = "text") -> list[str]:

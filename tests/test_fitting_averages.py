@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from study.answering.pairs import average_sentences as sentences
-from study.architecture import Architecture
-from study.fitting.averages import Average, averages_of
-from study.fitting.cells import Cell
-from study.fitting.comparisons import Comparison, _with_remedies, compare, why_left_out
-from study.fitting.families import families_of, families_of_settings
-from study.fitting.learning_rates import RateSearch
-from study.fitting.paired import Difference, seeds_that_would_decide, sequences_that_would_decide
-from study.fitting.seed_scatter import SeedVariance
-from study.recipe import Budget
+from study.config.recipe import Budget
+from study.counting.architecture import Architecture
+from study.evidence.averages import Average, averages_of
+from study.evidence.cells import Cell
+from study.evidence.comparisons import Comparison, _with_remedies, compare, why_left_out
+from study.evidence.families import families_of, families_of_settings
+from study.evidence.learning_rates import RateSearch
+from study.evidence.paired import Difference, seeds_that_would_decide, sequences_that_would_decide
+from study.evidence.seed_scatter import SeedVariance
+from study.report.pair_sentences import average_sentences as sentences
 
 SEQUENCES = 400
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from study.architecture import Architecture
-from study.errors import InputError
-from study.fitting.cells import Cell, cells_of
-from study.fitting.families import EQUAL_WITHIN, families_of
-from study.fitting.learning_rates import RateSearch
-from study.recipe import Budget
+from study.base.errors import InputError
+from study.config.recipe import Budget
+from study.counting.architecture import Architecture
+from study.evidence.cells import Cell, cells_of
+from study.evidence.families import EQUAL_WITHIN, families_of
+from study.evidence.learning_rates import RateSearch
 from tests.synthetic import depth_or_width
 
 

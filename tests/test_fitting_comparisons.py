@@ -15,24 +15,24 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.answering.findings import loss_findings
-from study.answering.open_questions import undecided
-from study.answering.pairs import verdict
-from study.answering.tables import cells as cells_table
-from study.config import RunConfig
-from study.errors import InputError
-from study.fitting.cells import Cell, cells_of, setting_columns
-from study.fitting.comparisons import compare
-from study.fitting.evidence import Evidence, gather, save_fits
-from study.fitting.families import Family
-from study.fitting.learning_rates import RateSearch, Trial, TriedRate
-from study.fitting.paired import MOST_SEEDS, MOST_SEQUENCES, seeds_that_would_decide, sequences_that_would_decide
-from study.fitting.rankings import gains_of
-from study.fitting.reading import Source, Table, read_columns
-from study.fitting.seed_scatter import SeedScatter, SeedVariance
-from study.folders.sweep import SweepFolder
-from study.tuned_values import trial_seeds
-from study.wording import signed
+from study.base.errors import InputError
+from study.base.wording import signed
+from study.config.run_config import RunConfig
+from study.config.tuned_values import trial_seeds
+from study.evidence.cells import Cell, cells_of, setting_columns
+from study.evidence.comparisons import compare
+from study.evidence.evidence import Evidence, gather, save_fits
+from study.evidence.families import Family
+from study.evidence.learning_rates import RateSearch, Trial, TriedRate
+from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, seeds_that_would_decide, sequences_that_would_decide
+from study.evidence.rankings import gains_of
+from study.evidence.seed_scatter import SeedScatter, SeedVariance
+from study.laws.reading import Source, Table, read_columns
+from study.report.answer_tables import cells as cells_table
+from study.report.findings import loss_findings
+from study.report.open_questions import undecided
+from study.report.pair_sentences import verdict
+from study.store.sweep_folder import SweepFolder
 from tests.synthetic import (
     SEQUENCES,
     SWEEP,
@@ -812,13 +812,13 @@ def test_figures_have_a_panel_a_family_and_where_these_would_be_many_one_a_budge
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = evidence_of(depth_or_width(tmp_path / "s", budgets=(1e6, 2e6), seeds=1, rates=(4e-3,)))
-    monkeypatch.setattr("study.fitting.evidence.MOST_PANELS", len(found.families))
+    monkeypatch.setattr("study.evidence.evidence.MOST_PANELS", len(found.families))
     assert found.panels() == {family.label: family.cells for family in found.families}
     alike = tuple(replace(family, size="1.1M non-embedding parameters") for family in found.families)
     assert Counter(cell.name for cells in replace(found, families=alike).panels().values() for cell in cells) == Counter(
         cell.name for cell in found.cells
     )
-    monkeypatch.setattr("study.fitting.evidence.MOST_PANELS", len(found.families) - 1)
+    monkeypatch.setattr("study.evidence.evidence.MOST_PANELS", len(found.families) - 1)
     assert [*found.panels()] == ["1M tokens", "2M tokens"]
     assert {cell.name: cell.tokens for cells in found.panels().values() for cell in cells} == {
         cell.name: cell.tokens for cell in found.cells

@@ -16,28 +16,28 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import spearmanr
 
-from study.answering.answer import FIGURES, report
-from study.answering.scores import law_table, published_table, score_findings, score_table, trend_table
-from study.behrens_fisher import half_interval
-from study.counting import parameters
-from study.fitting.catalogue import LAWS
-from study.fitting.downstream import TaskScores, between, downstream, noises_over_tasks, observed
-from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.evidence import Evidence, gather
-from study.fitting.forecasting import Forecast
-from study.fitting.ledgers import LEDGER_PARAMETERS
-from study.fitting.observations import Observations
-from study.fitting.published_scores import published_scores
-from study.fitting.score_points import score_points
-from study.fitting.score_trends import orders, p_value_of, rank_interval, trend
-from study.folders.sweep import SweepFolder
-from study.named_models import find
+from study.base.behrens_fisher import half_interval
+from study.base.score_noise import ScoreNoise, noise_of_mean, noise_of_seeds
+from study.base.wording import budget_words
+from study.config.score_config import Knobs
+from study.counting.named_models import find
+from study.counting.parameters import parameters
+from study.evidence.downstream import TaskScores, between, downstream, noises_over_tasks, observed
+from study.evidence.evidence import Evidence, gather
+from study.evidence.ledgers import LEDGER_PARAMETERS
+from study.evidence.published_scores import published_scores
+from study.evidence.score_points import score_points
+from study.evidence.score_trends import orders, p_value_of, rank_interval, trend
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Fit, Settings, fit
+from study.laws.forecasting import Forecast
+from study.laws.observations import Observations
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters, score_figures
 from study.plotting.style import MARKERS
-from study.score_config import Knobs
-from study.score_noise import ScoreNoise, noise_of_mean, noise_of_seeds
-from study.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
-from study.wording import budget_words
+from study.report.answer import FIGURES, report
+from study.report.score_sentences import law_table, published_table, score_findings, score_table, trend_table
+from study.store.score_records import baseline, file_baseline, score_folder, scores_of, write_scores
+from study.store.sweep_folder import SweepFolder
 from tests.synthetic import add_run, depth_or_width, in_setting, run_config, sweep_folder, with_found
 from tests.synthetic_scores import FINGERPRINT, TASKS, ScoreLaw, add_score, add_scores
 
@@ -533,7 +533,7 @@ def test_a_task_without_two_ends_is_left_out_of_the_average(
 ) -> None:
     points = score_points(scored, scored.read_ledger())
     points.loc[points["task"] == "sst2", "majority"] = chance
-    monkeypatch.setattr("study.fitting.downstream.score_points", Mock(return_value=points))
+    monkeypatch.setattr("study.evidence.downstream.score_points", Mock(return_value=points))
     found = downstream(scored, pd.DataFrame())
     assert found is not None
     assert found.average is not None
@@ -608,7 +608,7 @@ def test_published_scores_stand_beside_an_encoder_of_their_size(evidence: Eviden
     lines = published_table(evidence).splitlines()
     (tiny,) = [line for line in lines if line.startswith("| sst2 | accuracy | BERT-Tiny | 4,416,698 | 0.832 |")]
     assert tiny.endswith("| 0.832 | – | – | – | – |"), "the largest here has a fifth of its parameters"
-    monkeypatch.setattr("study.answering.scores.NEAR", 1000.0)
+    monkeypatch.setattr("study.report.score_sentences.NEAR", 1000.0)
     assert evidence.downstream is not None
     points = next(task.points for task in evidence.downstream.tasks if task.task == "sst2")
     largest = points["parameters"].max()
@@ -751,7 +751,7 @@ def test_the_title_says_what_the_bars_of_scores_are_over(evidence: Evidence) -> 
 
 def test_a_report_of_a_sweep_with_scores_tells_and_draws_them(scored: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = {name: figure for name, figure in FIGURES.items() if name.startswith("score_")}
-    monkeypatch.setattr("study.answering.answer.FIGURES", drawn)
+    monkeypatch.setattr("study.report.answer.FIGURES", drawn)
     scored.scores_file.unlink()
     answer = report(scored)
     assert answer.figures == ("score_against_loss", "score_against_parameters", "score_against_flops")
@@ -884,7 +884,7 @@ def test_runs_of_one_shape_are_held_out_together(evidence: Evidence) -> None:
 
 
 def test_published_scores_are_those_of_the_table(shared_data: Path) -> None:
-    packaged = Path(__file__).resolve().parents[1] / "study" / "fitting" / "bert_miniatures_glue.csv"
+    packaged = Path(__file__).resolve().parents[1] / "study" / "evidence" / "bert_miniatures_glue.csv"
     assert packaged.read_text() == (shared_data / "published" / "encoders" / "bert_miniatures_glue_test.csv").read_text()
     tiny, *_, medium = published_scores("mrpc", "accuracy")
     assert (tiny.model, tiny.score) == ("BERT-Tiny", 0.711)

@@ -14,15 +14,15 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from study.errors import InputError
-from study.fitting import uncertainty
-from study.fitting.catalogue import LAWS
-from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.forecasting import Forecast, Noise, forecast, forecast_text, interval_of, largest_runs
-from study.fitting.law_fits import LawFit
-from study.fitting.minimising import Minima, Objective, Space, minimise
-from study.fitting.observations import Observations
-from study.fitting.uncertainty import Misfit, ReplicateNoise, misfit, replicate_noise
+from study.base.errors import InputError
+from study.laws import uncertainty
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Fit, Settings, fit
+from study.laws.forecasting import Forecast, Noise, forecast, forecast_text, interval_of, largest_runs
+from study.laws.law_fits import LawFit
+from study.laws.minimising import Minima, Objective, Space, minimise
+from study.laws.observations import Observations
+from study.laws.uncertainty import Misfit, ReplicateNoise, misfit, replicate_noise
 from tests.points import TRUTHS, columns_of, observed
 
 CHINCHILLA = LAWS["chinchilla"]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from study.errors import InputError
-from study.fitting.catalogue import LAWS
-from study.fitting.compute_optimal import over_clusters
-from study.fitting.estimation import Settings, fit
-from study.fitting.frontiers import Frontier, check_split, envelope, hull, iso_flop, iso_flop_groups, parametric
-from study.fitting.laws import Floats
-from study.fitting.observations import Observations
+from study.base.errors import InputError
+from study.laws.approaches import over_clusters
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Settings, fit
+from study.laws.frontiers import Frontier, check_split, envelope, hull, iso_flop, iso_flop_groups, parametric
+from study.laws.law import Floats
+from study.laws.observations import Observations
 from tests.points import TRUTHS, observed
 
 LAW, TRUTH = LAWS["chinchilla"], TRUTHS["chinchilla"]

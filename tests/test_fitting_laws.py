@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from study.errors import InputError
-from study.fitting.catalogue import LAWS, law_named
-from study.fitting.estimation import Settings, fit
-from study.fitting.laws import Law
-from study.replicating.data_constraint import COEFFICIENTS
+from study.base.errors import InputError
+from study.laws.catalogue import LAWS, law_named
+from study.laws.estimation import Settings, fit
+from study.laws.law import Law
+from study.replicating.repeated_data import COEFFICIENTS
 from tests.points import TRUTHS, columns_of, observed
 
 EVERY_LAW = pytest.mark.parametrize("law", LAWS.values(), ids=list(LAWS))

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.fitting.learning_rates import CellSearch, RateSearch, TunedKnob, searches
+from study.evidence.learning_rates import CellSearch, RateSearch, TunedKnob, searches
 
 
 def rows(*runs: tuple[float, float | None, str | None], seed: int = 0) -> pd.DataFrame:

@@ -14,23 +14,25 @@ import pandas as pd
 import pytest
 import yaml
 
-from study.errors import InputError
-from study.fitting import compute_multiverse, compute_optimal, reading, shape_multiverse
-from study.fitting.cells import Cell
-from study.fitting.compute_multiverse import QUESTION, explore
-from study.fitting.compute_optimal import frontiers
-from study.fitting.contrasts import contrast
-from study.fitting.laws import Floats
-from study.fitting.observations import Observations
-from study.fitting.paired import paired_difference
-from study.fitting.reading import Source, Table
-from study.fitting.seed_scatter import SeedVariance, pooled_seed_variance
-from study.fitting.shape_multiverse import explore_shapes, is_about_shape
-from study.fitting.table_files import read_table
-from study.fitting.uncertainty import times_drawn
-from study.fitting.universes import SETTINGS, Multiverse, Universe
-from study.folders.sweep import SweepFolder
+from study.base.errors import InputError
+from study.evidence import shape_multiverse
+from study.evidence.cells import Cell
+from study.evidence.contrasts import contrast
+from study.evidence.paired import paired_difference
+from study.evidence.seed_scatter import SeedVariance, pooled_seed_variance
+from study.evidence.shape_multiverse import explore_shapes, is_about_shape
+from study.laws import approaches as compute_optimal
+from study.laws import compute_multiverse, reading
+from study.laws.approaches import frontiers
+from study.laws.compute_multiverse import QUESTION, explore
+from study.laws.law import Floats
+from study.laws.observations import Observations
+from study.laws.reading import Source, Table
+from study.laws.table_files import read_table
+from study.laws.uncertainty import times_drawn
+from study.laws.universes import SETTINGS, Multiverse, Universe
 from study.plotting import answer_by_convention
+from study.store.sweep_folder import SweepFolder
 from tests import synthetic
 from tests.synthetic import SHAPES, SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
 from tests.test_fitting_averages import cell, losses

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from study.errors import InputError
-from study.fitting.catalogue import LAWS
-from study.fitting.observations import BY_CHOICE, Observations, budget_name, budget_of
+from study.base.errors import InputError
+from study.laws.catalogue import LAWS
+from study.laws.observations import BY_CHOICE, Observations, budget_name, budget_of
 
 SIZES = {"parameters": np.array([4.0, 1.0, 3.0, 2.0, 5.0]), "tokens": np.full(5, 10.0)}
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.fitting.paired import (
+from study.evidence.paired import (
     Difference,
     Judged,
     half_width,
@@ -20,7 +20,7 @@ from study.fitting.paired import (
     sequences_that_would_decide,
     variances_of_sum,
 )
-from study.fitting.seed_scatter import SeedVariance, pooled_seed_variance
+from study.evidence.seed_scatter import SeedVariance, pooled_seed_variance
 
 
 def simulated(

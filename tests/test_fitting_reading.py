@@ -13,17 +13,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.errors import InputError
-from study.fitting.catalogue import LAWS
-from study.fitting.estimation import Settings
-from study.fitting.expressions import evaluate
-from study.fitting.forecasting import Forecast, forecast
-from study.fitting.learning_rates import searches
-from study.fitting.ledgers import columns_apart, reasons_told, runs_of, settings_of, shapes_of, unusable, validation_columns
-from study.fitting.observations import Observations
-from study.fitting.reading import Source, Table, read_columns, read_observations
-from study.fitting.table_files import read_table
-from study.fitting.text_numbers import read_text_numbers
+from study.base.errors import InputError
+from study.evidence.learning_rates import searches
+from study.evidence.ledgers import columns_apart, reasons_told, runs_of, settings_of, shapes_of, unusable, validation_columns
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Settings
+from study.laws.expressions import evaluate
+from study.laws.forecasting import Forecast, forecast
+from study.laws.observations import Observations
+from study.laws.reading import Source, Table, read_columns, read_observations
+from study.laws.table_files import read_table
+from study.laws.text_numbers import read_text_numbers
 from tests.points import TRUTHS, columns_of
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, run_config, sweep_folder
 

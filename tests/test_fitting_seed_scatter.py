@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from study.behrens_fisher import chance_beyond
-from study.fitting.paired import holm, paired_difference, variances_of_sum
-from study.fitting.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, pooled_seed_variance, seed_scatter
-from study.recipe import Budget
+from study.base.behrens_fisher import chance_beyond
+from study.config.recipe import Budget
+from study.evidence.paired import holm, paired_difference, variances_of_sum
+from study.evidence.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, pooled_seed_variance, seed_scatter
 
 POOL = Pool(Budget(tokens=1e6), 20)
 

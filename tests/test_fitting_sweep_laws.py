@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from study.answering import tables
-from study.answering.answer import report
-from study.answering.laws import law_findings
-from study.answering.tables import law_by_count
-from study.config import RunConfig
-from study.fitting import sweep_laws
-from study.fitting.estimation import Settings
-from study.fitting.evidence import gather, save_fits
-from study.fitting.law_fits import LawFit, fit_ledger, fit_table, in_every_count
-from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, usable
-from study.fitting.reading import Source, Table
-from study.fitting.sweep_laws import SweepLaws, _candidates
-from study.folders.sweep import SweepFolder
-from study.recipe import Budget
-from study.records import counts_of
-from study.wording import file_name
+from study.base.wording import file_name
+from study.config.recipe import Budget
+from study.config.run_config import RunConfig
+from study.evidence import sweep_laws
+from study.evidence.evidence import gather, save_fits
+from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, usable
+from study.evidence.sweep_laws import SweepLaws, _candidates
+from study.laws.estimation import Settings
+from study.laws.law_fits import LawFit, fit_ledger, fit_table, in_every_count
+from study.laws.reading import Source, Table
+from study.report import answer_tables as tables
+from study.report.answer import report
+from study.report.answer_tables import law_by_count
+from study.report.law_sentences import law_findings
+from study.store.records import counts_of
+from study.store.sweep_folder import SweepFolder
 from tests.synthetic import SWEEP, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from study.answering.laws import law_findings
-from study.config import RunConfig
-from study.fitting.contrasts import Contrast
-from study.fitting.evidence import Evidence, gather
-from study.fitting.paired import Difference
-from study.fitting.token_gains import Rise, TokenGain, rises_of
+from study.config.run_config import RunConfig
+from study.evidence.contrasts import Contrast
+from study.evidence.evidence import Evidence, gather
+from study.evidence.paired import Difference
+from study.evidence.token_gains import Rise, TokenGain, rises_of
+from study.report.law_sentences import law_findings
 from tests.synthetic import SWEEP, Law, add_run, run_config, sweep_folder
 
 BUDGETS = (5e5, 1e6, 2e6, 4e6)

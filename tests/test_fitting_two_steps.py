@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.errors import InputError
-from study.fitting.catalogue import LAWS
-from study.fitting.estimation import Settings, fit
-from study.fitting.forecasting import Forecast
-from study.fitting.reading import Source, Table, read_observations
-from study.fitting.two_steps import fit_score
+from study.base.errors import InputError
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Settings, fit
+from study.laws.forecasting import Forecast
+from study.laws.reading import Source, Table, read_observations
+from study.laws.two_steps import fit_score
 from tests.points import TRUTHS
 
 TRUE_SCORE = {"chance": 0.25, "ceiling": 0.9, "k": 3.0, "L0": 2.8}

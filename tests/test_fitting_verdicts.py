@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from study.errors import InputError
-from study.fitting import estimation
-from study.fitting.catalogue import LAWS
-from study.fitting.estimation import Settings, fit
-from study.fitting.laws import Floats, Law
-from study.fitting.minimising import Minima, Objective, minimise
-from study.fitting.observations import Observations
-from study.fitting.uncertainty import Bootstrap
-from study.fitting.verdicts import failures, weaknesses
+from study.base.errors import InputError
+from study.laws import estimation
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Settings, fit
+from study.laws.law import Floats, Law
+from study.laws.minimising import Minima, Objective, minimise
+from study.laws.observations import Observations
+from study.laws.uncertainty import Bootstrap
+from study.laws.verdicts import failures, weaknesses
 from tests.points import TRUTHS, observed
 
 LAW = LAWS["power-floor"]

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from study import garbage
+from study.base import garbage
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from study.architecture import Architecture
+from study.benching.bench_tables import as_line, as_text
 from study.benching.figures import failed
-from study.benching.tables import as_line, as_text
+from study.counting.architecture import Architecture
 from study.data.masking import IGNORED
 from study.model.encoder import Block, is_written_out
 from study.model.lightning import MaskedLanguageModelling

@@ -14,15 +14,15 @@ import yaml
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 
-from study.errors import InputError
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
+from study.base.errors import InputError
 from study.model.in_transformers import our_architecture, our_weights
 from study.model.kin import kin_in
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
 from study.scoring.exporting import export
 from study.scoring.pretrained import Pretrained
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.importing import import_encoder, to_text
 from tests.small import config, run_folder, trained, write_corpus

@@ -13,15 +13,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from study.architecture import Architecture
+from study.base.errors import InputError
+from study.benching import latency_measuring as measuring
+from study.benching.latency_command import disturbed
+from study.benching.latency_measuring import Setting, cases, hardware_environment, measure, measured_models
 from study.cli import commands
-from study.errors import InputError
-from study.latency.prediction import TERMS, fit_latency
-from study.latency.table import KEY, check_environment, read_table, write_table
+from study.counting.architecture import Architecture
+from study.counting.latency_prediction import TERMS, fit_latency
+from study.counting.latency_table import KEY, check_environment, read_table, write_table
 from study.plotting import parameters_against_latency
-from study.timing import measuring
-from study.timing.command import disturbed
-from study.timing.measuring import Setting, cases, hardware_environment, measure, measured_models
 
 TINY = "1x16,2x16"
 

@@ -18,10 +18,10 @@ from filelock import FileLock
 from study.data.cache import cache_root
 from study.data.prepared import stream_fingerprint
 from study.data.tokenizing import SPECIAL_PIECES
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.folders.work import checkpoints_in
-from study.sweeping.sweep_files import read_sweep
+from study.planning.sweep_files import read_sweep
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import checkpoints_in
 from tests.launching import Place, has_rows, numbers, until_in, written
 from tests.sweeps import write_sweep, write_topics
 from tests.synthetic import SWEEP, add_run, run_config, sweep_folder

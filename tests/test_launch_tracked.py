@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from study.folders.sweep import SweepFolder
-from study.sweeping.launch import MIRROR_SECONDS
+from study.running.launch import MIRROR_SECONDS
+from study.store.sweep_folder import SweepFolder
 from tests.fake_runs import FakeRun
 from tests.fake_wandb_server import Listener
 from tests.launching import Place

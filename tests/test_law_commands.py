@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.fitting import compute_multiverse
-from study.fitting.catalogue import LAWS
+from study.laws import compute_multiverse
+from study.laws.catalogue import LAWS
 from tests.points import TRUTHS
 from tests.test_fitting_frontiers import EXPONENT, iso_flop_runs
 from tests.test_fitting_two_steps import TRUE_SCORE

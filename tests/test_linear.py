@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from study import machine
-from study.architecture import Architecture
-from study.errors import InputError
+from study.base import machine
+from study.base.errors import InputError
+from study.config.resources import Resources
+from study.counting.architecture import Architecture
+from study.executing import choosing
+from study.executing.slots import Slot
 from study.model import linear
 from study.model.linear import ALIGNED, Linear, aligned_product, multiply_through_onednn
 from study.model.masked_language_model import MaskedLanguageModel
-from study.sweeping.executors import choosing
-from study.sweeping.executors.slots import Slot
-from study.sweeping.launch import plan
-from study.sweeping.resources import Resources
+from study.running.launch import plan
 from study.training import execution
 from study.training.execution import Execution, resolve_kernels
 from tests.small import config, losses, stop_after, trained, write_corpus

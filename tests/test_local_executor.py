@@ -18,16 +18,16 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from study.config import RunConfig
+from study.base.errors import OOM_EXIT, InputError
+from study.config.run_config import RunConfig
 from study.data.prepared import prepare
-from study.errors import OOM_EXIT, InputError
-from study.folders.run import RunFolder
-from study.folders.work import checkpoints_in
-from study.records import RunRecord
+from study.executing import processes
+from study.executing.local import LocalExecutor
+from study.executing.slots import Slot, local_slots
 from study.scoring.workers import Workers
-from study.sweeping.executors import processes
-from study.sweeping.executors.local import LocalExecutor
-from study.sweeping.executors.slots import Slot, local_slots
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
+from study.store.work_folder import checkpoints_in
 from tests.launching import has_rows
 from tests.small import config, run_folder
 from tests.sweeps import write_topics
@@ -297,7 +297,7 @@ def test_gpus_that_are_not_there_are_refused(gpus: int, devices: int, monkeypatc
 
 
 def test_a_slot_names_the_gpus_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    from study.sweeping.executors.slots import rank_environments
+    from study.executing.slots import rank_environments
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     alone = {"RANK": "0", "LOCAL_RANK": "0"}

@@ -13,21 +13,21 @@ from typing import Any
 
 import pytest
 
-from study import durable_files
+from study.base import durable_files
+from study.base.errors import InputError
 from study.cli import FOLDER_ERRORS
 from study.data.cache import open_entry
-from study.errors import InputError
-from study.folders.sweep import SweepFolder
-from study.sweeping.locks import held, is_held
-from study.sweeping.status import status
-from study.sweeping.steering import stop
+from study.running.status import status
+from study.running.steering import stop
+from study.store.locks import held, is_held
+from study.store.sweep_folder import SweepFolder
 from tests.synthetic import sweep_folder
 
 HOLDER = """
 import sys
 from pathlib import Path
-from study.folders.sweep import SweepFolder
-from study.sweeping.locks import held
+from study.store.sweep_folder import SweepFolder
+from study.store.locks import held
 with held(SweepFolder(Path(sys.argv[1])).launching):
     print("held", flush=True)
     sys.stdin.read()
@@ -72,7 +72,7 @@ def test_who_sees_a_launch_begin_can_stop_it_at_once(tmp_path: Path, monkeypatch
         assert not folder.launching.stop_file.exists()
         folder.launching.stop_file.write_text("now")
 
-    monkeypatch.setattr("study.sweeping.locks.write_atomically", seen)
+    monkeypatch.setattr("study.store.locks.write_atomically", seen)
     with held(folder.launching):
         assert folder.launching.stop_file.read_text() == "now"
     assert not folder.launching.stop_file.exists()
@@ -93,7 +93,7 @@ def without_flock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_there_is_no_flock_a_sweep_that_is_held_is_seen_and_can_be_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("study.sweeping.steering.STOP_SECONDS", 0.0)
+    monkeypatch.setattr("study.running.steering.STOP_SECONDS", 0.0)
     folder = sweep_folder(tmp_path / "s")
     for lock, what in ((folder.launching, "run"), (folder.scoring, "scored")):
         assert not is_held(lock)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from study import machine
-from study.machine import cores, peak_resident_bytes
+from study.base import machine
+from study.base.machine import cores, peak_resident_bytes
 from study.training.execution import Execution, peak_flops_per_second, processor
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from study.config import Masking
+from study.base.randomness import Stream, stream_seed
+from study.config.run_config import Masking
 from study.data.masking import IGNORED, Masker
-from study.randomness import Stream, stream_seed
 
 SPECIAL = (0, 1, 2, 3, 4)
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from study.architecture import Architecture
-from study.config import RunConfig
-from study.counting import parameters
-from study.errors import InputError
-from study.memory import Precision, Step, activation_bytes, inference_memory, memory_of, training_memory
+from study.base.errors import InputError
+from study.config.run_config import RunConfig
+from study.counting.architecture import Architecture
+from study.counting.memory import Precision, Step, activation_bytes, inference_memory, memory_of, training_memory
+from study.counting.parameters import parameters
 from study.model.encoder import Encoder
-from study.sweeping.room import run_memory
+from study.planning.room import run_memory
 from tests.live_memory import cuda_peak, one_thread, tracked_peak, train_three_steps
 from tests.needs import needs_gpu
 from tests.transformers_models import MODERN

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from study.errors import InputError
-from study.folders.metrics import Rows
-from study.folders.sweep import SweepFolder
-from study.sweeping.mirror import mirror_sweep, retry_seconds
-from study.sweeping.mirror_state import left_behind
-from study.sweeping.mirror_wandb import batch_seconds, tracked_config
-from study.sweeping.steering import exclude, include
+from study.base.errors import InputError
+from study.running.steering import exclude, include
+from study.store.metric_rows import Rows
+from study.store.sweep_folder import SweepFolder
+from study.tracking.mirror import mirror_sweep, retry_seconds
+from study.tracking.mirror_state import left_behind
+from study.tracking.mirror_wandb import batch_seconds, tracked_config
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.fake_wandb_server import SECRET, Listener, Server
 from tests.synthetic import environment
@@ -198,7 +198,7 @@ def test_who_logs_in_later_is_mirrored_online_and_an_unreachable_server_is_asked
     assert mirror_sweep(folder).mirrored == 3
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
-    monkeypatch.setattr("study.sweeping.mirror_wandb.INIT_SECONDS", 2.0)
+    monkeypatch.setattr("study.tracking.mirror_wandb.INIT_SECONDS", 2.0)
     begin = time.monotonic()
     report = mirror_sweep(folder)
     assert time.monotonic() - begin < 10
@@ -280,7 +280,7 @@ def test_a_mirror_that_is_refused_for_too_long_goes_on_later_where_it_stopped(
     assert mirror_sweep(folder).mirrored == 1
     second.write(20)
     second.end()
-    monkeypatch.setattr("study.sweeping.mirror_wandb.FINISH_SECONDS", 3.0)
+    monkeypatch.setattr("study.tracking.mirror_wandb.FINISH_SECONDS", 3.0)
     server.refusals = {"file_stream": 10_000}
     report = mirror_sweep(folder)
     assert (report.already, list(report.failed)) == (1, [second.folder.run_id])

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from study.errors import InputError
-from study.folders.sweep import SweepFolder
-from study.sweeping.mirror import mirror_sweep
-from study.sweeping.mirror_process import MirrorProcess
-from study.sweeping.mirror_state import left_behind
+from study.base.errors import InputError
+from study.store.sweep_folder import SweepFolder
+from study.tracking.mirror import mirror_sweep
+from study.tracking.mirror_process import MirrorProcess
+from study.tracking.mirror_state import left_behind
 from tests.fake_runs import FakeRun, Steady, empty_sweep
 from tests.fake_wandb_server import SECRET, Listener
 from tests.launching import is_alive
@@ -140,8 +140,8 @@ def test_the_mirror_ends_when_its_parent_dies(folder: SweepFolder) -> None:
     run = FakeRun(folder)
     run.write(3)
     code = (
-        "import sys, time; from pathlib import Path; from study.folders.sweep import SweepFolder;"
-        "from study.sweeping.mirror_process import MirrorProcess; mirror = MirrorProcess(SweepFolder(Path(sys.argv[1])));"
+        "import sys, time; from pathlib import Path; from study.store.sweep_folder import SweepFolder;"
+        "from study.tracking.mirror_process import MirrorProcess; mirror = MirrorProcess(SweepFolder(Path(sys.argv[1])));"
         "mirror.start(); print(mirror._process.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(folder.path)], stdout=subprocess.PIPE) as parent:

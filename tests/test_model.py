@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from study.architecture import Architecture
-from study.counting import parameters
+from study.counting.architecture import Architecture
+from study.counting.parameters import parameters
 from study.model.embeddings import padding_mask
 from study.model.encoder import Attention, FeedForward, attended, rotary_turns
 from study.model.masked_language_model import MaskedLanguageModel

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from study.cli import commands
-from study.counting import parameters
-from study.named_models import catalogue, named
+from study.counting.named_models import catalogue, named
+from study.counting.parameters import parameters
 from study.plotting import elasticities, where_parameters_are
 
 

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from study.architecture import Architecture
-from study.errors import InputError
+from study.base.errors import InputError
+from study.counting.architecture import Architecture
 from study.model import norm as norms
 from study.model.encoder import FeedForward, at_positions
 from study.model.masked_language_model import MaskedLanguageModel

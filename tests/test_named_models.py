@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from study.architecture import Architecture
-from study.counting import ParameterCount, parameters
-from study.errors import InputError
-from study.named_models import NamedModel, architecture_of, catalogue, find, named
+from study.base.errors import InputError
+from study.counting.architecture import Architecture
+from study.counting.named_models import NamedModel, architecture_of, catalogue, find, named
+from study.counting.parameters import ParameterCount, parameters
 from tests.transformers_models import live_model
 
 EXCEPTIONS: dict[str, str] = {}

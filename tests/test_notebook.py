@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from study.errors import InputError
-from study.folders.sweep import SweepFolder
-from study.notebooks import folder_of, gather_ended, gather_scored
+from study.base.errors import InputError
+from study.report.notebooks import folder_of, gather_ended, gather_scored
+from study.store.sweep_folder import SweepFolder
 from tests.browsing import ELEMENTS, WORDS, browser, served
 from tests.synthetic import depth_or_width, sweep_folder
 from tests.synthetic_scores import add_scores

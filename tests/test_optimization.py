@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.architecture import Architecture
+from study.config.recipe import Recipe
+from study.counting.architecture import Architecture
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, clip_gradients, learning_rate_factor, schedule
-from study.recipe import Recipe
 
 
 def recipe(**changes: Any) -> Recipe:

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from study import ownership
-from study.errors import InputError
-from study.folders.run import RunFolder
-from study.ownership import Attempt, Fenced, Held, Watch, is_locked, pulse_of, turn
+from study.base.errors import InputError
+from study.store import ownership
+from study.store.ownership import Attempt, Fenced, Held, Watch, is_locked, pulse_of, turn
+from study.store.run_folder import RunFolder
 from tests.waiting import until
 
 ELSEWHERE = "another machine"

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from study.config import RunConfig
-from study.errors import InputError
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.sweeping.coordinator import Coordinator
-from study.sweeping.executors import local, slots
-from study.sweeping.executors.local import LocalExecutor
-from study.sweeping.executors.slots import MPS_PORTION, Slot, local_slots, mps_is_running, rank_environments, sharing_note
-from study.sweeping.plan import Plan
-from study.sweeping.resources import Resources, minutes_of
+from study.base.errors import InputError
+from study.config.resources import Resources, minutes_of
+from study.config.run_config import RunConfig
+from study.executing import local, slots
+from study.executing.local import LocalExecutor
+from study.executing.slots import MPS_PORTION, Slot, local_slots, mps_is_running, rank_environments, sharing_note
+from study.planning.plan import Plan
+from study.running.coordinator import Coordinator
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from tests.sweeps import record, sweep, sweep_values
 
@@ -171,7 +171,7 @@ def test_resources_are_the_files_with_the_command_lines_over_them() -> None:
 
 
 def test_resources_change_no_runs_id() -> None:
-    from study.sweeping.plan import cells
+    from study.planning.plan import cells
 
     plain, asked = cells(sweep())[0].config, cells(sweep(resources={"on": "ray", "devices": 2}))[0].config
     assert plain == asked
@@ -221,7 +221,7 @@ def test_a_flag_of_slurm_without_slurm_is_refused() -> None:
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import sys
 
-    from study.sweeping.executors.choosing import slots_of
+    from study.executing.choosing import slots_of
 
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     for on, package in (("slurm", "submitit"), ("ray", "ray")):

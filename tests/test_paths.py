@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from study.config import TokenizerConfig
+from study.base.errors import InputError
+from study.base.paths import path_from
+from study.config.run_config import TokenizerConfig
 from study.data.cache import cache_root
-from study.data.files import corpus_files
+from study.data.text_files import corpus_files
 from study.data.tokenizing import tokenizer_file
-from study.errors import InputError
-from study.paths import path_from
-from study.tasks.spec import read_spec
+from study.tasks.task_spec import read_spec
 
 NOBODY = "~nobody-has-this-name/x"
 

@@ -11,20 +11,20 @@ from unittest.mock import Mock
 
 import pytest
 
-from study.config import RunConfig
-from study.counting import parameters
-from study.errors import InputError
-from study.folders.sweep import SweepFolder
-from study.records import RunRecord
-from study.sweeping.bill import bill
-from study.sweeping.cell import Cell
-from study.sweeping.executors.slots import Slot
-from study.sweeping.launch import plan
-from study.sweeping.plan import Plan, cells, check_space, point_of, search_example, searched_config
-from study.sweeping.resources import Resources
-from study.sweeping.step_times import step_times
-from study.sweeping.sweep_files import parse_sweep
-from study.sweeping.tables import bill_summary, bill_table
+from study.base.errors import InputError
+from study.config.resources import Resources
+from study.config.run_config import RunConfig
+from study.counting.parameters import parameters
+from study.executing.slots import Slot
+from study.planning.bill import bill
+from study.planning.cell import Cell
+from study.planning.plan import Plan, cells, check_space, point_of, search_example, searched_config
+from study.planning.step_times import step_times
+from study.planning.sweep_files import parse_sweep
+from study.running.launch import plan
+from study.running.status_tables import bill_summary, bill_table
+from study.store.records import RunRecord
+from study.store.sweep_folder import SweepFolder
 from tests.small import write_corpus
 from tests.sweeps import RATES, record, sweep, sweep_values
 from tests.synthetic import environment
@@ -47,7 +47,7 @@ def told(**changes: Any) -> dict[str, str]:
 
 def test_the_cells_of_a_plan_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Mock(side_effect=cells)
-    monkeypatch.setattr("study.sweeping.plan.cells", made)
+    monkeypatch.setattr("study.planning.plan.cells", made)
     plan(sweep(write_corpus(tmp_path / "corpus.txt")), tmp_path, Resources(device="cpu"))
     made.assert_called_once()
 

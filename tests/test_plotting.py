@@ -16,10 +16,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 
-from study.answering.answer import FIGURES, report
-from study.config import RunConfig
-from study.fitting.evidence import Evidence, gather
-from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
+from study.config.run_config import RunConfig
+from study.evidence.evidence import Evidence, gather
+from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
 from study.plotting import (
     learning_rate,
     loss_against_flops,
@@ -32,6 +31,7 @@ from study.plotting import (
 from study.plotting.lines import line_styles, lines
 from study.plotting.loss_by_size import LossBySize
 from study.plotting.style import COUNTS, LOSS, SIDE_BY_SIDE, log_locator, panels, save_in, theme, title_above
+from study.report.answer import FIGURES, report
 from tests.synthetic import SWEEP, UNIGRAM, Law, add_run, depth_or_width, in_setting, reshaped, run_config, sweep_folder
 
 BY_DEPTH = LossBySize("depth")
@@ -226,7 +226,7 @@ def test_budgets_that_are_nearly_the_same_stay_apart_in_every_figure(tmp_path: P
     folder.write_ledger()
     evidence = gather(folder)
     for most in (8, 1):
-        monkeypatch.setattr("study.fitting.evidence.MOST_PANELS", most)
+        monkeypatch.setattr("study.evidence.evidence.MOST_PANELS", most)
         assert learning_rate.frame(evidence)["cell"].nunique() == len(evidence.cells) == 6
         assert loss_curves.frame(evidence)["run_id"].nunique() == sum(len(cell.runs) for cell in evidence.cells)
     shapes, parameters = loss_by_shape.frame(evidence), loss_against_parameters.frame(evidence)

@@ -13,20 +13,20 @@ import pandas as pd
 import pytest
 from matplotlib.text import Annotation
 
-from study.fitting.compute_optimal import Frontiers, frontiers
-from study.fitting.estimation import Settings
-from study.fitting.evidence import gather
-from study.fitting.frontiers import Best, Frontier
-from study.fitting.law_files import read_options
-from study.fitting.law_fits import LawFit, fit_ledger, fit_table
-from study.fitting.observations import Observations
-from study.fitting.reading import Source, Table
+from study.base.wording import budget_words, compact, compact_flops, tick
+from study.config.recipe import Budget
+from study.evidence.evidence import gather
+from study.laws.approaches import Frontiers, frontiers
+from study.laws.estimation import Settings
+from study.laws.frontiers import Best, Frontier
+from study.laws.law_files import read_options
+from study.laws.law_fits import LawFit, fit_ledger, fit_table
+from study.laws.observations import Observations
+from study.laws.reading import Source, Table
 from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.explorer import counted
 from study.plotting.law_figures import _exponents, draw_all
 from study.plotting.style import log_ticks, panels
-from study.recipe import Budget
-from study.wording import budget_words, compact, compact_flops, tick
 from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
 from tests.test_fitting_frontiers import best, iso_flop_runs
 

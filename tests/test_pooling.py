@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from study.pooling import pooled_variance
+from study.base.pooling import pooled_variance
 
 
 def test_the_variance_within_is_one_for_all_groups() -> None:

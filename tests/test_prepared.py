@@ -13,14 +13,14 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import Whitespace
 
-from study.config import DataConfig, TokenizerConfig, fingerprint_of
+from study.base.errors import InputError
+from study.config.run_config import DataConfig, TokenizerConfig, fingerprint_of
 from study.data import packing
 from study.data.cache import sha256_of
 from study.data.corpora import Split, split_of
 from study.data.packing import entropy_nats, token_dtype
 from study.data.prepared import data_fingerprint, prepare, unread_at_first
 from study.data.tokenizing import SPECIAL_PIECES
-from study.errors import InputError
 from tests.full_disk import files_of_at_most
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from study.config import RunConfig
-from study.records import RunRecord
-from study.sweeping.bill import bill
-from study.sweeping.cell import Cell, Tuning
-from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import Plan, cells
-from study.sweeping.proposing import CellProposer
+from study.config.run_config import RunConfig
+from study.executing.slots import Slot
+from study.planning.bill import bill
+from study.planning.cell import Cell, Tuning
+from study.planning.plan import Plan, cells
+from study.planning.proposing import CellProposer
+from study.store.records import RunRecord
 from tests.sweeps import RATES, record, sweep
 
 SPEC = sweep(shapes={"grid": {"depth": list(range(1, 11))}}, tune=RATES, seeds=2)

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from study.config import RunConfig
+from study.base.errors import InputError
+from study.config.run_config import RunConfig
+from study.config.search_spec import Prune
 from study.data.prepared import data_fingerprint
-from study.errors import InputError
-from study.folders.run import Orders, RunFolder
-from study.folders.sweep import SweepFolder
-from study.ownership import Attempt
-from study.sweeping import plan
-from study.sweeping.coordinator import Coordinator, Progress
-from study.sweeping.executors.local import LocalExecutor
-from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import Plan
-from study.sweeping.pruning import Pruning, checks_in
-from study.sweeping.search import OptunaSearch
-from study.sweeping.search_spec import Prune
+from study.executing.local import LocalExecutor
+from study.executing.slots import Slot
+from study.planning import plan
+from study.planning.plan import Plan
+from study.planning.search import OptunaSearch
+from study.planning.search_pruning import Pruning, checks_in
+from study.running.coordinator import Coordinator, Progress
+from study.store.ownership import Attempt
+from study.store.run_folder import Orders, RunFolder
+from study.store.sweep_folder import SweepFolder
 from tests.ranks import ranks_said
 from tests.small import config, run_folder, trained, write_corpus
 from tests.sweeps import record, sweep, sweep_values, write_topics

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.errors import InputError
-from study.quantities import (
+from study.base.errors import InputError
+from study.base.quantities import (
     bytes_text,
     count_text,
     flops_text,

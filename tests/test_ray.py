@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
-from study.folders.work import checkpoints_in
-from study.sweeping.executors.ray import ANSWER_SECONDS, RayExecutor, connect
+from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
+from study.executing.ray import ANSWER_SECONDS, RayExecutor, connect
+from study.store.work_folder import checkpoints_in
 from tests.launching import Place, has_rows, until_in
 from tests.sweeps import write_sweep, write_topics
 from tests.waiting import until

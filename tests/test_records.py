@@ -16,15 +16,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from study.config import RunConfig
-from study.durable_files import LEFT_SECONDS, write_atomically, write_once
-from study.errors import InputError
-from study.folders.metrics import TAIL_BYTES
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.ownership import pulse_of
-from study.records import RunRecord, cell_of, counts_of, ledger
-from study.schema import set_path
+from study.base.durable_files import LEFT_SECONDS, write_atomically, write_once
+from study.base.errors import InputError
+from study.base.schema import set_path
+from study.config.run_config import RunConfig
+from study.store.metric_rows import TAIL_BYTES
+from study.store.ownership import pulse_of
+from study.store.records import RunRecord, cell_of, counts_of, ledger
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from tests.small import config
 from tests.synthetic import add_run, depth_or_width, environment, run_config, sweep_folder
 
@@ -322,7 +322,7 @@ def test_a_kill_while_the_ledger_is_written_leaves_tables_that_are_whole(
         written.append(file)
         write_atomically(file, content)
 
-    monkeypatch.setattr("study.folders.files.write_atomically", killed)
+    monkeypatch.setattr("study.store.named_files.write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         folder.write_ledger()
     assert len(pd.read_parquet(folder.ledger_file)) == 1 + writes

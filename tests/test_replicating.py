@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from study.replicating import chinchilla, data_constraint, olmo_ladder, open_lm, reconciliation
+from study.replicating import chinchilla, olmo_ladder, open_lm, reconciliation
+from study.replicating import repeated_data as data_constraint
 from study.replicating.comparison import Number, Study
 from study.replicating.suite import to_markdown
 

@@ -11,15 +11,15 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study.architecture import Architecture
+from study.base.errors import InputError
+from study.benching.latency_measuring import hardware_environment
 from study.cli import commands
-from study.counting import flops_per_token, parameters
-from study.errors import InputError
-from study.latency.prediction import fit_latency
-from study.latency.table import write_table
-from study.memory import memory_of
-from study.sizing.right_sizing import Question
-from study.timing.measuring import hardware_environment
+from study.counting.architecture import Architecture
+from study.counting.latency_prediction import fit_latency
+from study.counting.latency_table import write_table
+from study.counting.memory import memory_of
+from study.counting.parameters import flops_per_token, parameters
+from study.shapes.right_sizing import Question
 from tests.synthetic import depth_or_width
 from tests.test_latency import synthetic_table
 

@@ -8,15 +8,16 @@ from typing import Literal
 
 import pytest
 
-from study.config import RunConfig
-from study.errors import InputError
-from study.memory import Device
-from study.quantities import bytes_text
-from study.records import Kernels
-from study.sweeping import room as rooms
-from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import Plan
-from study.sweeping.room import (
+from study.base.errors import InputError
+from study.base.quantities import bytes_text
+from study.config.resources import Kernels
+from study.config.run_config import RunConfig
+from study.config.sweep_spec import SweepSpec
+from study.counting.memory import Device
+from study.executing.slots import Slot
+from study.planning import room as rooms
+from study.planning.plan import Plan
+from study.planning.room import (
     PROCESS_BYTES,
     Room,
     available_memory_bytes,
@@ -26,7 +27,6 @@ from study.sweeping.room import (
     room_of,
     run_memory,
 )
-from study.sweeping.spec import SweepSpec
 from study.training import execution
 from study.training.execution import Execution
 from tests.small import config

@@ -22,20 +22,20 @@ import torch
 import torch.nn.functional as F
 from torch._inductor.exc import InductorError
 
-from study import durable_files
-from study.config import Masking, RunConfig
+from study.base import durable_files
+from study.base.durable_files import PATIENCE_SECONDS, write_atomically
+from study.base.randomness import Stream, stream_seed
+from study.config.recipe import Initialisation
+from study.config.run_config import Masking, RunConfig
 from study.data.masking import Masker
 from study.data.prepared import prepare
-from study.durable_files import PATIENCE_SECONDS, write_atomically
-from study.folders.run import RunFolder
-from study.folders.work import checkpoints_in, step_of
 from study.model.lightning import HOOK, MaskedLanguageModelling
 from study.model.linear import Linear
 from study.model.masked_language_model import MaskedLanguageModel
-from study.ownership import Attempt
-from study.randomness import Stream, stream_seed
-from study.recipe import Initialisation
-from study.records import State
+from study.store.ownership import Attempt
+from study.store.records import State
+from study.store.run_folder import RunFolder
+from study.store.work_folder import checkpoints_in, step_of
 from study.training import filing
 from study.training.callbacks import Checkpointer
 from study.training.checkpoints import POSTPONABLE, DurableCheckpointIO, newest_whole_checkpoint

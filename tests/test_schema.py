@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from study.errors import InputError
-from study.schema import (
+from study.base.errors import InputError
+from study.base.schema import (
     Count,
     Index,
     NonNegative,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from study.behrens_fisher import half_interval, satterthwaite
-from study.pooling import pooled_variance
-from study.score_noise import UNKNOWN, ScoreNoise, noise_of_mean, noise_of_seeds
+from study.base.behrens_fisher import half_interval, satterthwaite
+from study.base.pooling import pooled_variance
+from study.base.score_noise import UNKNOWN, ScoreNoise, noise_of_mean, noise_of_seeds
 
 
 def test_the_interval_is_students_over_seeds_and_normal_over_examples() -> None:

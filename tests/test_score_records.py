@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from study.errors import InputError
-from study.folders.run import RunFolder
-from study.score_config import Downstream, ScoreConfig
-from study.score_records import BaselineRecord, ScoreRecord, score_folder, scores, scores_of
+from study.base.errors import InputError
+from study.config.score_config import Downstream, ScoreConfig
+from study.store.run_folder import RunFolder
+from study.store.score_records import BaselineRecord, ScoreRecord, score_folder, scores, scores_of
 
 
 def config(**changes: Any) -> ScoreConfig:

@@ -26,38 +26,38 @@ import torch
 from filelock import Timeout
 from rich.console import Console
 
-from study import durable_files
-from study.errors import PREEMPTED_EXIT, InputError
-from study.exploring import with_reasons
-from study.fitting.cells import cells_of
-from study.fitting.ledgers import usable
-from study.fitting.reading import Table
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.score_config import Downstream, ScoreConfig
-from study.score_noise import noise_of_seeds
-from study.score_records import ScoreRecord, baseline, file_baseline, score_folder, scores_of
-from study.scoring.coordinator import ATTEMPTS, Coordinator, Progress
-from study.scoring.display import ScoreDisplay
+from study.base import durable_files
+from study.base.errors import PREEMPTED_EXIT, InputError
+from study.base.score_noise import noise_of_seeds
+from study.config.resources import Resources
+from study.config.score_config import Downstream, ScoreConfig
+from study.evidence.cells import cells_of
+from study.evidence.ledgers import usable
+from study.executing.slots import Slot
+from study.laws.reading import Table
+from study.report.exploring import with_reasons
+from study.running.status import status
+from study.running.status_tables import status_table
+from study.running.steering import exclude, include, retry, stop
 from study.scoring.embedding import embed
 from study.scoring.fine_tuning import FineTuning
+from study.scoring.fine_tuning_trainer import task_model
 from study.scoring.jobs import BaselineJob, Job
-from study.scoring.launch import Scored, Target, at_best_knobs, names_of, slots_for, target
 from study.scoring.making import make_baselines, score
 from study.scoring.planning import Subject, missing_baselines, subjects
 from study.scoring.pretrained import Pretrained, pretrained
 from study.scoring.probes import STRENGTHS, _best_strength, _fitted
 from study.scoring.report import _baselines, _failures, rows
+from study.scoring.score_coordinator import ATTEMPTS, Coordinator, Progress
+from study.scoring.score_display import ScoreDisplay
+from study.scoring.score_launch import Scored, Target, at_best_knobs, names_of, slots_for, target
 from study.scoring.subsets import loaded_task
 from study.scoring.task_inputs import TaskInputs, task_inputs
-from study.scoring.training import task_model
 from study.scoring.workers import Workers, work
-from study.sweeping.executors.slots import Slot
-from study.sweeping.locks import held
-from study.sweeping.resources import Resources
-from study.sweeping.status import status
-from study.sweeping.steering import exclude, include, retry, stop
-from study.sweeping.tables import status_table
+from study.store.locks import held
+from study.store.run_folder import RunFolder
+from study.store.score_records import ScoreRecord, baseline, file_baseline, score_folder, scores_of
+from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
 from tests.small import SHARED, config, losses, trained, write_corpus

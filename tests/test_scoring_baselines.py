@@ -23,7 +23,7 @@ from study.scoring.baselines import (
     nearest_run,
 )
 from study.scoring.bigrams import Bigrams
-from study.scoring.metrics import measure
+from study.scoring.task_metrics import measure
 from study.tasks.examples import MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.loading import load_task
 from tests.made_tasks import tagged, task, texts

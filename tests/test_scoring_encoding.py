@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from study.base.errors import InputError
+from study.config.score_config import Knobs
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens, bert_tokenizer
-from study.errors import InputError
-from study.score_config import Knobs
 from study.scoring.encoding import TaskEncoder, overlapping_windows, shorten, windows_of_words
 from study.scoring.spans import answers, best_span
 from study.scoring.subsets import subset

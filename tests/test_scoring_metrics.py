@@ -14,9 +14,9 @@ from scipy import stats
 from torchmetrics.functional.text import squad
 
 from study.scoring.intervals import Interval, interval, resampled_sums
-from study.scoring.metrics import answer_scores, by_paradigm, measure, normalised, parts_of
+from study.scoring.task_metrics import answer_scores, by_paradigm, measure, normalised, parts_of
 from study.tasks.examples import TaskData, TextExample
-from study.tasks.spec import Metric
+from study.tasks.task_spec import Metric
 from tests.made_tasks import pairs, question, tagged, task, texts
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")

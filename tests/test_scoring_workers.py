@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from study.executing.slots import Slot
 from study.scoring.workers import Worker, Workers
-from study.sweeping.executors.slots import Slot
 
 
 class Pipe:

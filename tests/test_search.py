@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from study.config import RunConfig
-from study.records import RunRecord
-from study.sweeping.plan import Plan
-from study.sweeping.search import OptunaSearch
-from study.sweeping.spec import SweepSpec
+from study.config.run_config import RunConfig
+from study.config.sweep_spec import SweepSpec
+from study.planning.plan import Plan
+from study.planning.search import OptunaSearch
+from study.store.records import RunRecord
 from tests.sweeps import record, sweep
 
 SPACE = {

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from study.config import RunConfig
-from study.errors import InputError
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.ownership import Attempt, turn
-from study.records import RunRecord
-from study.sweeping.coordinator import Coordinator, Progress
-from study.sweeping.plan import Plan
-from study.sweeping.sharing import SharedRuns
-from study.sweeping.status import status
-from study.sweeping.steering import _failed, exclude, retry
+from study.base.errors import InputError
+from study.config.run_config import RunConfig
+from study.planning.plan import Plan
+from study.running.coordinator import Coordinator, Progress
+from study.running.sharing import SharedRuns
+from study.running.status import status
+from study.running.steering import _failed, exclude, retry
+from study.store.ownership import Attempt, turn
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from tests.sweeps import record, sweep, sweep_values
 from tests.test_coordinator import CORPUS, FakeExecutor, completes
 
@@ -80,7 +80,7 @@ def test_sweeps_that_name_other_columns_of_a_text_without_any_share_its_runs(tmp
 def test_a_run_that_another_sweep_trains_is_waited_for_and_who_trains_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("study.sweeping.coordinator.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("study.running.coordinator.LOOK_SECONDS", 0.02)
     planned = coordinator(tmp_path, "one", shapes={"grid": {"depth": [3]}})
     (config,) = planned.proposer.wanted({}, (), 1)
     held = planned.folder.run(config.fingerprint("data"))
@@ -214,7 +214,7 @@ def test_a_record_that_another_retry_took_meanwhile_is_not_asked_for(tmp_path: P
             assert len(retry(meanwhile.pop())) == 1
         return found
 
-    monkeypatch.setattr("study.sweeping.steering._failed", failed_and_taken)
+    monkeypatch.setattr("study.running.steering._failed", failed_and_taken)
     assert retry(one) == []
 
 
@@ -228,8 +228,8 @@ def test_of_sweeps_that_retry_one_run_at_one_moment_one_does(tmp_path: Path, mon
             looked.once = together.wait()
         return found
 
-    monkeypatch.setattr("study.sweeping.steering._failed", failed_together)
-    monkeypatch.setattr("study.sweeping.locks.LOCK_SECONDS", 30)
+    monkeypatch.setattr("study.running.steering._failed", failed_together)
+    monkeypatch.setattr("study.store.locks.LOCK_SECONDS", 30)
     with ThreadPoolExecutor(len(folders)) as threads:
         retried = [*threads.map(retry, folders)]
     assert sorted(map(len, retried)) == [0, 0, 1]
@@ -284,8 +284,8 @@ def test_a_shared_run_is_excluded_and_trained_anew_as_often_as_it_takes(tmp_path
 def test_a_run_that_died_on_another_machine_is_taken_up_once_its_lease_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("study.sweeping.coordinator.LOOK_SECONDS", 0.02)
-    monkeypatch.setattr("study.ownership.LEASE_SECONDS", 0.5)
+    monkeypatch.setattr("study.running.coordinator.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("study.store.ownership.LEASE_SECONDS", 0.5)
     planned = coordinator(tmp_path, "one", **THREE)
     (config,) = planned.proposer.wanted({}, (), 1)
     run = planned.folder.run(config.fingerprint("data"))

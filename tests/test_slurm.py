@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from study.folders.metrics import newest_values
-from study.folders.work import checkpoints_in, step_of
+from study.store.metric_rows import newest_values
+from study.store.work_folder import checkpoints_in, step_of
 from tests.conftest import Figure
 from tests.launching import Place, has_rows, until_in
 from tests.slurm_cluster import SlurmCluster, why_not

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from study.durable_files import patiently, write_atomically
-from study.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
-from study.folders.sweep import SweepFolder
-from study.sweeping.coordinator import Coordinator
-from study.sweeping.executors import slurm, slurm_job
-from study.sweeping.executors.slots import Slot
-from study.sweeping.executors.slurm import SlurmExecutor
-from study.sweeping.executors.slurm_job import exit_file
-from study.sweeping.plan import Plan, cells
-from study.sweeping.resources import SlurmOptions
+from study.base.durable_files import patiently, write_atomically
+from study.base.errors import OOM_EXIT, PREEMPTED_EXIT, InputError
+from study.config.resources import SlurmOptions
+from study.executing import slurm, slurm_job
+from study.executing.slots import Slot
+from study.executing.slurm import SlurmExecutor
+from study.executing.slurm_job import exit_file
+from study.planning.plan import Plan, cells
+from study.running.coordinator import Coordinator
+from study.store.sweep_folder import SweepFolder
 from tests.sweeps import sweep, sweep_values
 from tests.waiting import until
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.architecture import Architecture
-from study.counting import parameters
-from study.errors import InputError
-from study.solving import Goal, ShapeRules, Space, on_contour, under
+from study.base.errors import InputError
+from study.counting.architecture import Architecture
+from study.counting.parameters import parameters
+from study.counting.solving import Goal, ShapeRules, Space, on_contour, under
 
 TEMPLATE = Architecture(depth=1, width=1, heads=1, ffn=1, vocabulary=2048, positions=64)
 

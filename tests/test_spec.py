@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from study.architecture import BUILT_AS_BERT, NOT_IN_MLM, Architecture
-from study.config import DataConfig, Masking
-from study.errors import InputError
-from study.recipe import Recipe
-from study.sweeping.plan import cells
-from study.sweeping.search_spec import Dimension
-from study.sweeping.shape_spec import Shapes
-from study.sweeping.spec import Budgets, Tuned
-from study.sweeping.sweep_files import read_sweep
+from study.base.errors import InputError
+from study.config.recipe import Recipe
+from study.config.run_config import DataConfig, Masking
+from study.config.search_spec import Dimension
+from study.config.shape_spec import Shapes
+from study.config.sweep_spec import Budgets, Tuned
+from study.counting.architecture import BUILT_AS_BERT, NOT_IN_MLM, Architecture
+from study.planning.plan import cells
+from study.planning.sweep_files import read_sweep
 from tests.sweeps import RATES, sweep, write_sweep
 
 

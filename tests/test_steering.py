@@ -18,23 +18,23 @@ import pytest
 import yaml
 from rich.table import Table
 
-from study.config import RunConfig
-from study.errors import InputError
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.ownership import Attempt, turn
-from study.records import FOREIGN, ledger
-from study.scoring.launch import one_run
-from study.sizing.naming import subject
-from study.sweeping.coordinator import Progress
-from study.sweeping.display import ended_line
-from study.sweeping.liveness import Signs, seconds_per_row, signs_of
-from study.sweeping.locks import held
-from study.sweeping.plan import cells
-from study.sweeping.status import RunStatus, SweepStatus, status
-from study.sweeping.steering import exclude, include, retry, stop
-from study.sweeping.tables import duration, status_summary, status_table, watched
-from study.terminal import show
+from study.base.errors import InputError
+from study.base.terminal import show
+from study.config.run_config import RunConfig
+from study.planning.plan import cells
+from study.running.coordinator import Progress
+from study.running.display import ended_line
+from study.running.liveness import Signs, seconds_per_row, signs_of
+from study.running.status import RunStatus, SweepStatus, status
+from study.running.status_tables import duration, status_summary, status_table, watched
+from study.running.steering import exclude, include, retry, stop
+from study.scoring.score_launch import one_run
+from study.shapes.naming import subject
+from study.store.locks import held
+from study.store.ownership import Attempt, turn
+from study.store.records import FOREIGN, ledger
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from tests.fake_runs import FakeRun, empty_sweep
 from tests.sweeps import RATES, record, sweep, sweep_values
 from tests.synthetic import add_run, depth_or_width, run_config

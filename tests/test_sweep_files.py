@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from study.errors import InputError
-from study.folders.sweep import SweepFolder
-from study.recipe import Budget
-from study.sweeping.bill import bill
-from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import Plan
-from study.sweeping.spec import Budgets
-from study.sweeping.sweep_files import read_sweep
+from study.base.errors import InputError
+from study.config.recipe import Budget
+from study.config.sweep_spec import Budgets
+from study.executing.slots import Slot
+from study.planning.bill import bill
+from study.planning.plan import Plan
+from study.planning.sweep_files import read_sweep
+from study.store.sweep_folder import SweepFolder
 from tests.sweeps import RATES, write_sweep
 
 FILES = sorted((Path(__file__).resolve().parents[1] / "sweeps").glob("*"))

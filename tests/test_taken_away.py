@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from study.base.errors import InputError
 from study.data.cache import known_sha256_of
-from study.errors import InputError
-from study.folders.run import RunFolder, Trunk
-from study.folders.sweep import SweepFolder
-from study.folders.work import checkpoint_name
-from study.sweeping.locks import held
-from study.sweeping.sharing import SharedRuns
-from study.sweeping.status import status
-from study.sweeping.steering import include
-from study.sweeping.trunks import adopt
+from study.planning.trunks import adopt
+from study.running.sharing import SharedRuns
+from study.running.status import status
+from study.running.steering import include
+from study.store.locks import held
+from study.store.run_folder import RunFolder, Trunk
+from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import checkpoint_name
 from study.training.checkpoints import newest_whole_checkpoint
 from tests.test_coordinator import FakeExecutor, completes
 from tests.test_sharing import coordinator, launched
@@ -72,7 +72,7 @@ def test_a_hash_that_the_cache_forgets_is_found_anew(tmp_path: Path, takes: Take
 
 
 def test_a_sweep_that_ends_while_it_is_looked_at(tmp_path: Path, takes: Takes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("study.sweeping.locks.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("study.store.locks.LOCK_SECONDS", 0.0)
     folder = SweepFolder(tmp_path / "toy")
     with held(folder.launching):
         takes(folder.launching.holder_file)
@@ -135,7 +135,7 @@ def test_a_run_that_ends_while_its_sweep_is_looked_at_has_ended(tmp_path: Path, 
     def ends(run: RunFolder) -> bool:
         return completes(run.config(), run) != 0
 
-    monkeypatch.setattr("study.sweeping.status.is_trained", ends)
+    monkeypatch.setattr("study.running.status.is_trained", ends)
     assert status(folder).counts == {"COMPLETED": 1}
 
 

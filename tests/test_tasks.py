@@ -17,14 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from study.data.hub import _why_silent
-from study.errors import InputError
+from study.base.errors import InputError
+from study.data.hub_corpus import _why_silent
 from study.tasks import loading
 from study.tasks.embedded import embedded_tables
+from study.tasks.example_tables import read_table
 from study.tasks.examples import SpanExample, TextExample, TokensExample
 from study.tasks.loading import load_task
-from study.tasks.reading import read_table
-from study.tasks.spec import METRICS, ROLES, known_tasks, read_spec
+from study.tasks.task_spec import METRICS, ROLES, known_tasks, read_spec
 
 GLUE = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"}
 SHARED = ("cola", "sst2", "trec", "mrpc", "rte", "stsb", "wnut17_ner", "ud_ewt_pos", "qamr_qa", "blimp")

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.progress import TimeElapsedColumn, TimeRemainingColumn
 
-from study.terminal import PIPED_WIDTH, WHOLE, bars, narrow_table, say, show
+from study.base.terminal import PIPED_WIDTH, WHOLE, bars, narrow_table, say, show
 
 
 @pytest.mark.parametrize("width", [80, 100])

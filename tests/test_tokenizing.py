@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from study.config import TokenizerConfig
+from study.base.errors import InputError
+from study.config.run_config import TokenizerConfig
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens, bert_tokenizer, load_tokenizer, open_tokenizer, train_tokenizer
-from study.errors import InputError
 
 PIECES = [*SPECIAL_PIECES, "un", "##able", "able", "[", "]", "sep"]
 WITH_A_GAP = bert_tokenizer(

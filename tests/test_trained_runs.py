@@ -16,26 +16,26 @@ import torch.nn.functional as F
 import yaml
 from scipy import stats
 
-from study.architecture import Architecture
-from study.config import RunConfig
+from study.base.errors import InputError
+from study.base.randomness import Stream, stream_seed
+from study.base.schema import deep_merge
+from study.config.named_runs import kept_layers
+from study.config.run_config import RunConfig
+from study.counting.architecture import Architecture
 from study.data.masking import IGNORED, MaskedBatch
 from study.data.prepared import prepare
-from study.errors import InputError
-from study.fitting.evidence import gather
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
+from study.evidence.evidence import gather
 from study.model.cutting import cut
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, schedule
 from study.model.trained_weights import trained_weights
 from study.model.tutor import Tutor
-from study.named_runs import kept_layers
+from study.planning.plan import searched_config
+from study.planning.sweep_files import parse_sweep
 from study.plotting.loss_by_size import LossBySize
-from study.randomness import Stream, stream_seed
-from study.records import RunRecord, counts_of
-from study.schema import deep_merge
-from study.sweeping.plan import searched_config
-from study.sweeping.sweep_files import parse_sweep
+from study.store.records import RunRecord, counts_of
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from study.training.filing import Filing
 from study.training.trained_runs import check_trained_runs
 from study.training.trainer import Trained, masker_of

@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 import yaml
 
-from study.config import RunConfig
+from study.config.run_config import RunConfig
 from study.data.prepared import data_fingerprint
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.ownership import Attempt, turn
-from study.records import RunRecord
-from study.sweeping.bill import bill
-from study.sweeping.coordinator import Coordinator
-from study.sweeping.executors.slots import Slot
-from study.sweeping.locks import held
-from study.sweeping.plan import Plan, cells
-from study.sweeping.status import status
-from study.sweeping.trunks import Trunks, adopt, families
+from study.executing.slots import Slot
+from study.planning.bill import bill
+from study.planning.plan import Plan, cells
+from study.planning.trunks import Trunks, adopt, families
+from study.running.coordinator import Coordinator
+from study.running.status import status
+from study.store.locks import held
+from study.store.ownership import Attempt, turn
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.run import train
 from study.training.stopping import StopSignal

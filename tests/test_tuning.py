@@ -16,18 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
-from study.config import RunConfig
-from study.fitting.learning_rates import CellSearch, searches
-from study.folders.sweep import SweepFolder
-from study.records import RunRecord, ledger
-from study.scoring.launch import _at_best_knobs
-from study.sweeping.bill import bill
-from study.sweeping.cell import Cell
-from study.sweeping.executors.slots import Slot
-from study.sweeping.plan import Plan, cells
-from study.sweeping.proposing import CellProposer
-from study.sweeping.sweep_files import read_sweep
-from study.sweeping.tuning import Bracketing, Line, sought, start_near
+from study.config.run_config import RunConfig
+from study.evidence.learning_rates import CellSearch, searches
+from study.executing.slots import Slot
+from study.planning.bill import bill
+from study.planning.cell import Cell
+from study.planning.plan import Plan, cells
+from study.planning.proposing import CellProposer
+from study.planning.sweep_files import read_sweep
+from study.planning.tuning import Bracketing, Line, sought, start_near
+from study.scoring.score_launch import _at_best_knobs
+from study.store.records import RunRecord, ledger
+from study.store.sweep_folder import SweepFolder
 from tests.sweeps import record, sweep
 
 SEVEN = {"recipe.learning_rate": {"low": 0.001, "high": 0.064, "trials": 7}}

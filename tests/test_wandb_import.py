@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from study.errors import InputError
-from study.fitting.ledgers import is_ledger
-from study.folders.files import write_table
-from study.folders.sweep import SweepFolder
-from study.sweeping.mirror import mirror_sweep
-from study.sweeping.wandb_import import import_wandb, of_one_kind, offline_runs
+from study.base.errors import InputError
+from study.evidence.ledgers import is_ledger
+from study.store.named_files import write_table
+from study.store.sweep_folder import SweepFolder
+from study.tracking.mirror import mirror_sweep
+from study.tracking.wandb_import import import_wandb, of_one_kind, offline_runs
 from tests.fake_runs import FakeRun, empty_sweep
 
 RATE = ("recipe.learning_rate",)

@@ -7,7 +7,7 @@ from typing import Any
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from study.architecture import Architecture
+from study.counting.architecture import Architecture
 from study.data.tokenizing import SpecialTokens
 from study.model.in_transformers import their_config, their_weights
 from study.model.kin import kin_of

@@ -10,8 +10,8 @@ from typing import Any
 
 from wandb.proto import wandb_internal_pb2
 
-from study.folders.sweep import SweepFolder
-from study.sweeping.mirror_state import left_behind
+from study.store.sweep_folder import SweepFolder
+from study.tracking.mirror_state import left_behind
 from tests.fake_runs import FakeRun
 
 

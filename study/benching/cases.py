@@ -8,13 +8,13 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from study.architecture import Architecture
-from study.config import RunConfig
-from study.counting import MASKING_RATE, flops_per_token, masked_positions, spared_flops_per_token
-from study.errors import of_each
-from study.memory import Device, Precision
-from study.named_models import architecture_of, changed
-from study.quantities import listed, read_shape
+from study.base.errors import of_each
+from study.base.quantities import listed, read_shape
+from study.config.run_config import RunConfig
+from study.counting.architecture import Architecture
+from study.counting.memory import Device, Precision
+from study.counting.named_models import architecture_of, changed
+from study.counting.parameters import MASKING_RATE, flops_per_token, masked_positions, spared_flops_per_token
 
 SHAPES = "2x128,4x256,4x512"
 VOCABULARIES = (30522, 8192)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from study.base.errors import InputError
+from study.base.machine import cores
 from study.benching.apart import measure_apart
 from study.benching.cases import (
     BATCH,
@@ -19,17 +21,15 @@ from study.benching.cases import (
     read_shapes,
 )
 from study.benching.coordinating import measure_coordinating
+from study.benching.cost_growth import measure_roofline
 from study.benching.figures import Tell
-from study.benching.fine_tuning import measure_fine_tuning
+from study.benching.fine_tuning_speed import measure_fine_tuning
+from study.benching.gpu_sharing import measure_sharing
 from study.benching.results import Results
-from study.benching.roofline import measure_roofline
-from study.benching.sharing import measure_sharing
 from study.benching.starting import measure_starting
 from study.benching.surroundings import measure_data, measure_overhead, measure_validation
-from study.benching.training import measure_training
-from study.errors import InputError
-from study.machine import cores
-from study.memory import Device, Precision
+from study.benching.training_rounds import measure_training
+from study.counting.memory import Device, Precision
 
 BY_DEVICE: dict[Device, tuple[str, ...]] = {
     "cpu": ("train", "finetune", "overhead", "start", "coordination", "data", "validation", "laws", "roofline"),

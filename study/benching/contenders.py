@@ -14,18 +14,18 @@ import pytorch_lightning as pl
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from study.base.randomness import Stream, stream_seed
 from study.benching.cases import Case
 from study.benching.gate import Gate
 from study.benching.step_profile import seconds_by_kind
 from study.benching.synthetic import drawn_data
+from study.counting.memory import Device, Precision
 from study.data.batches import DataOrder
-from study.folders.run import RunFolder
-from study.memory import Device, Precision
 from study.model.autocast import autocast
 from study.model.linear import multiply_through_onednn, onednn_product
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, clip_gradients, schedule
-from study.randomness import Stream, stream_seed
+from study.store.run_folder import RunFolder
 from study.training.allocation import keep_freed_memory
 from study.training.execution import Execution, resolve_kernels
 from study.training.stopping import StopSignal

@@ -14,17 +14,17 @@ from typing import Any
 
 from rich.console import Console
 
+from study.base.machine import peak_resident_bytes
 from study.benching.apart import measure_apart
 from study.benching.figures import Tell, figure
-from study.config import RunConfig
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.machine import peak_resident_bytes
-from study.records import RunRecord, counts_of
-from study.sweeping.coordinator import Coordinator
-from study.sweeping.display import LaunchDisplay
-from study.sweeping.plan import Plan
-from study.sweeping.spec import SweepSpec
+from study.config.run_config import RunConfig
+from study.config.sweep_spec import SweepSpec
+from study.planning.plan import Plan
+from study.running.coordinator import Coordinator
+from study.running.display import LaunchDisplay
+from study.store.records import RunRecord, counts_of
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 
 RUNS, SLOTS = 10_000, 1_000
 """The sweep whose figures are told."""

@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils import logging
 
-from study.architecture import Architecture
 from study.benching.stopwatch import STEPS, WARM_UP, Stopwatch
-from study.memory import Device, Precision
-from study.score_config import Knobs
+from study.config.score_config import Knobs
+from study.counting.architecture import Architecture
+from study.counting.memory import Device, Precision
 from study.scoring.ragged import Ragged
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Self
 
-from study.sweeping.executors.processes import log_into
+from study.executing.processes import log_into
 
 PATIENCE_SECONDS = 300.0
 """How long a contender may take over its start or over one round."""
@@ -59,7 +59,7 @@ def _nothing() -> None:
 
 def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["study.benching.probes", "study.benching.peers"])
+    context.set_forkserver_preload(["study.benching.single_process", "study.benching.peers"])
     return context
 
 

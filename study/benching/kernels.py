@@ -15,14 +15,14 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 from triton.testing import do_bench
 
-from study.architecture import Architecture
-from study.counting import MASKING_RATE, masked_positions
+from study.counting.architecture import Architecture
+from study.counting.named_models import named
+from study.counting.parameters import MASKING_RATE, masked_positions
 from study.data.masking import IGNORED
 from study.model import gpu_kernels as ours
 from study.model.fused_blocks import attention_of
 from study.model.linear import aligned_outputs
 from study.model.norm import EPSILON
-from study.named_models import named
 
 ROUNDS = 3
 """How often both sides take turns."""

@@ -23,7 +23,7 @@ from study.benching.cases import Case
 from study.benching.contenders import gate_of
 from study.benching.gate import Gate
 from study.benching.synthetic import SEQUENCES, drawn_data, drawn_tokenizer
-from study.counting import MASKING_RATE
+from study.counting.parameters import MASKING_RATE
 from study.model.autocast import autocast
 from study.model.optimization import adamw
 

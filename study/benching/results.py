@@ -8,12 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from study.benching.tables import as_markdown
-from study.durable_files import is_there, write_atomically
-from study.errors import InputError
-from study.latency.table import hardware_name
-from study.machine import cores
-from study.memory import Device
+from study.base.durable_files import is_there, write_atomically
+from study.base.errors import InputError
+from study.base.machine import cores
+from study.benching.bench_tables import as_markdown
+from study.counting.latency_table import hardware_name
+from study.counting.memory import Device
 
 FORMAT = 1
 """Raised when the form of the JSON changes; a file of another form is begun anew."""

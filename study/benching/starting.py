@@ -17,10 +17,10 @@ from typing import Any
 
 import yaml
 
-from study import machine
+from study.base import machine
+from study.base.durable_files import is_there
 from study.benching.apart import measure_apart
 from study.benching.figures import Tell, figure
-from study.durable_files import is_there
 
 CALLS, RUNS, SWEPT = 7, 8, 100
 """How often a command is called; runs that are started one after the other; runs of the sweep."""
@@ -76,10 +76,10 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
     """Seconds from submission to the first step, and those that a run of one step adds to a sweep."""
     from rich.console import Console
 
-    from study.sweeping.launch import launched
-    from study.sweeping.plan import Plan
-    from study.sweeping.resources import Resources
-    from study.sweeping.sweep_files import read_sweep
+    from study.config.resources import Resources
+    from study.planning.plan import Plan
+    from study.planning.sweep_files import read_sweep
+    from study.running.launch import launched
 
     spec, values = read_sweep(write_sweep(folder, SWEPT))
     config = Plan(spec).first_runs[0]
@@ -98,9 +98,9 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
 def _starts(config: Any, folder: Path) -> list[float]:
     """Seconds from submission until the first row of metrics is there, for runs one after the other."""
     from study.data.prepared import prepare
-    from study.folders.run import RunFolder
-    from study.sweeping.executors.local import LocalExecutor
-    from study.sweeping.executors.slots import Slot
+    from study.executing.local import LocalExecutor
+    from study.executing.slots import Slot
+    from study.store.run_folder import RunFolder
 
     run_id = config.fingerprint(prepare(config.data).fingerprint)
     cores = machine.cores()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from study.memory import Device
+from study.counting.memory import Device
 
 PRODUCTS, ATTENTION, REST = "products", "attention", "norms, GELU and sums"
 """The products of the layers and the head, those of attention with what is between them, and what is of no other kind."""

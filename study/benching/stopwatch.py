@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from study.memory import Device
+from study.counting.memory import Device
 
 WARM_UP = 5
 """Steps of each training that are not timed."""

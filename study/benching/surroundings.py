@@ -9,12 +9,12 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from study.architecture import Architecture
 from study.benching.cases import Case
 from study.benching.figures import Tell, failed, figure
 from study.benching.gate import Contender, ContenderError, RoundTime, load
 from study.benching.rows import median_interval
-from study.benching.training import Stand
+from study.benching.training_rounds import Stand
+from study.counting.architecture import Architecture
 
 SMALL = Architecture(depth=2, width=128, heads=2, ffn=512, vocabulary=2048)
 """A model whose step of 14 x 128 tokens takes 20 to 40 ms on two idle cores."""
@@ -81,7 +81,7 @@ def _seconds(turns: Sequence[RoundTime]) -> float:
 
 def measure_data(threads: int, tell: Tell) -> None:
     """Tokens a second of tokenising real text, and the loader's share of a step."""
-    from study.config import DataConfig
+    from study.config.run_config import DataConfig
     from study.data.corpora import read_corpus
     from study.data.packing import write_tokens
     from study.data.tokenizing import first_characters, train_tokenizer
@@ -117,7 +117,7 @@ def measure_validation(threads: int, tell: Tell) -> None:
 
 def _asked(name: str, case: Case, folder: Path) -> Any:
     """What one process reports, or why it failed."""
-    with Contender(f"study.benching.probes.{name}", (case, folder), folder / f"{name}.log") as contender:
+    with Contender(f"study.benching.single_process.{name}", (case, folder), folder / f"{name}.log") as contender:
         try:
             return contender.end()
         except ContenderError as error:

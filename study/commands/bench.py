@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from study.benching.tables import TITLES, as_line, as_text
+from study.benching.bench_tables import TITLES, as_line, as_text
 from study.commands.options import CountRange, FiniteRange, as_json, device_option, output_folder, threads_option
 
 
@@ -34,9 +34,9 @@ def bench(
     The usual peer and the machine's own limits stand beside it. Every row is printed and written to OUTPUT/<hardware>.json as
     it is finished; a table and a figure lie beside it. With --json the rows are printed, by section where there are several.
     """
+    from study.base.quantities import read_whole_numbers
     from study.benching.command import Choice, run
     from study.plotting import roofline, training_speed
-    from study.quantities import read_whole_numbers
 
     vocabularies = None if vocabulary is None else read_whole_numbers("--vocabulary", vocabulary)
     choice = Choice(**options, vocabularies=vocabularies, dtypes=_dtypes(dtype))
@@ -64,7 +64,7 @@ def _laws(tell: Callable[[dict[str, Any]], None]) -> None:
 
 def _dtypes(text: str | None) -> Any:
     """The precisions that `--dtype` names, None without it."""
-    from study.errors import InputError
+    from study.base.errors import InputError
 
     if text is None:
         return None

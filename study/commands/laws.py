@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from study.base.errors import InputError, option_name
 from study.commands.options import CountRange, FiniteRange, as_json, output_folder
-from study.errors import InputError, option_name
 
 LEAST_RESAMPLES = 40
 """Of fewer, no resample lies beyond either end of a 95% interval."""
@@ -127,10 +127,10 @@ def fit(table: Path, law: str | None, as_json: bool, **options: Any) -> None:
     TABLE is any csv, jsonl or parquet, or a results folder; its largest runs are forecast from the others. COLUMN is a name or
     arithmetic over names: --tokens 'C/(6*N)', or in backticks: --tokens '`Training FLOP`/(6*N)'.
     """
-    from study.fitting.catalogue import law_named
-    from study.fitting.estimation import Settings
-    from study.fitting.law_fits import fit_table
-    from study.fitting.reading import Source, Table
+    from study.laws.catalogue import law_named
+    from study.laws.estimation import Settings
+    from study.laws.law_fits import fit_table
+    from study.laws.reading import Source, Table
 
     name = law_named(law).name
     choices = {each: options.pop(each) for each in ("huber_delta", "space", "bootstrap", "seed")}
@@ -152,9 +152,9 @@ def score_law(table: Path, huber_delta: float, bootstrap: int, held_out: float, 
 
     The two lead through the loss; the largest runs are forecast by both.
     """
-    from study.fitting.estimation import Settings
-    from study.fitting.reading import Source, Table
-    from study.fitting.two_steps import fit_score
+    from study.laws.estimation import Settings
+    from study.laws.reading import Source, Table
+    from study.laws.two_steps import fit_score
 
     roles, selection = _given(options)
     settings = Settings(huber_delta=huber_delta, bootstrap=bootstrap)
@@ -171,8 +171,8 @@ def frontier(table: Path, as_json: bool, **options: Any) -> None:
 
     By every approach: envelope, hull, iso-FLOP valleys, law.
     """
-    from study.fitting.compute_optimal import frontiers
-    from study.fitting.reading import Source, Table
+    from study.laws.approaches import frontiers
+    from study.laws.reading import Source, Table
 
     roles, selection = _given(options)
     _show(frontiers(Source(Table(table), roles, **selection)), as_json)
@@ -191,8 +191,8 @@ def plot(table: Path, law: str | None, like: Path | None, into: Path, **options:
     Its residuals, forecast, iso-FLOP valleys, shapes and multiverse are drawn, too. What is given beside --as adds to what the
     file says; what says otherwise is refused.
     """
-    from study.fitting.law_files import read_options
-    from study.fitting.reading import Source, Table
+    from study.laws.law_files import read_options
+    from study.laws.reading import Source, Table
     from study.plotting.law_figures import draw_all
 
     roles, selection = _given(options)
@@ -228,9 +228,9 @@ def multiverse(table: Path, ask: str | None, into: Path | None, as_json: bool, *
     to 1,000 rows at most, with intervals of 100 resamples; those of study fit and study frontier, of all rows and 1,000
     resamples, differ from them a little.
     """
-    from study.fitting.compute_multiverse import explore
-    from study.fitting.reading import Source, Table
-    from study.fitting.shape_multiverse import explore_shapes, is_about_shape, why_not_shape
+    from study.evidence.shape_multiverse import explore_shapes, is_about_shape, why_not_shape
+    from study.laws.compute_multiverse import explore
+    from study.laws.reading import Source, Table
     from study.plotting.answer_by_convention import save_multiverse
 
     if ask == "shape" or (ask is None and is_about_shape(table)):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.base.errors import InputError
 from study.commands.options import CountRange, FiniteRange, as_json, output_folder, results_option, threads_option
-from study.errors import InputError
 
 if TYPE_CHECKING:
-    from study.latency.prediction import LatencyModel
-    from study.memory import Precision
-    from study.sizing.accounts import Conditions
+    from study.counting.latency_prediction import LatencyModel
+    from study.counting.memory import Precision
+    from study.shapes.accounts import Conditions
 
 CONVENTIONS = ("parameters", "parameters_encoder", "parameters_non_embedding")
 
@@ -59,9 +59,9 @@ def params(
     Nothing is built. NAME is a model of the literature (bert-base, microsoft/deberta-v3-base), a config.yaml, a run's folder or
     a run's id; without it the sizes make the shape, and with it they change it.
     """
-    from study.named_models import architecture_of, changed
-    from study.sizing.accounts import Conditions, account, explanations, length_of
-    from study.sizing.naming import subject
+    from study.counting.named_models import architecture_of, changed
+    from study.shapes.accounts import Conditions, account, explanations, length_of
+    from study.shapes.naming import subject
 
     given = {key: value for key, value in sizes.items() if value is not None}
     asked = subject(name, results) if name is not None else None
@@ -109,10 +109,10 @@ def compare(
 
     A wider model keeps its ffn, and its heads where they divide the width; width=1024,ffn=4096 is one change of both.
     """  # noqa: D301
-    from study.sizing.accounts import Conditions, length_of
-    from study.sizing.changes import changes_as_text, changes_to_dict, measures, rank_changes, steps_from
-    from study.sizing.comparing import rows_as_text, rows_to_dict, side_by_side
-    from study.sizing.naming import subject
+    from study.shapes.accounts import Conditions, length_of
+    from study.shapes.changes import changes_as_text, changes_to_dict, measures, rank_changes, steps_from
+    from study.shapes.comparing import rows_as_text, rows_to_dict, side_by_side
+    from study.shapes.naming import subject
 
     subjects = [subject(name, results) for name in names]
     if changes and len(subjects) > 1:
@@ -145,7 +145,7 @@ def figures(folder: Path, as_json: bool) -> None:
 
     Into FOLDER, of the named models, from counting alone.
     """
-    from study.named_models import catalogue, named
+    from study.counting.named_models import catalogue, named
     from study.plotting import elasticities, where_parameters_are
     from study.plotting.style import save_in
 
@@ -189,7 +189,7 @@ def shapes(as_json: bool, **options: Any) -> None:
 
     Those that meet one amount, or stay under several at once.
     """
-    from study.sizing.right_sizing import Question
+    from study.shapes.right_sizing import Question
 
     solved = Question(**options).answer()
     if as_json:
@@ -219,9 +219,9 @@ def latency(out: Path, as_json: bool, **options: Any) -> None:
     from rich.console import Console
     from rich.progress import Progress, TimeRemainingColumn
 
+    from study.base.terminal import show
+    from study.benching.latency_command import Choice, disturbed, measure_into, table_of
     from study.plotting import parameters_against_latency
-    from study.terminal import show
-    from study.timing.command import Choice, disturbed, measure_into, table_of
 
     with Progress(
         *Progress.get_default_columns()[:-1], TimeRemainingColumn(), console=Console(stderr=True), transient=True
@@ -240,8 +240,8 @@ def _latency_model(table: Path | None, conditions: Conditions) -> LatencyModel |
     """What predicts latency from a table of measured ones, None without a table."""
     if table is None:
         return None
-    from study.latency.prediction import fit_latency
-    from study.latency.table import read_table
+    from study.counting.latency_prediction import fit_latency
+    from study.counting.latency_table import read_table
 
     return fit_latency(read_table(table), conditions.precision, setting=(conditions.batch, conditions.sequence_length))
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from study.durable_files import takes_files
-from study.quantities import read_whole
+from study.base.durable_files import takes_files
+from study.base.quantities import read_whole
 
 
 class FiniteRange(click.FloatRange):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.base.durable_files import is_there
+from study.base.errors import InputError, Problem, of_each, option_name
 from study.commands.options import CountRange, as_json, device_option, output_folder, results_option
-from study.durable_files import is_there
-from study.errors import InputError, Problem, of_each, option_name
 
 if TYPE_CHECKING:
-    from study.score_config import Downstream
+    from study.config.score_config import Downstream
 
 precision_option = click.option(
     "--precision",
@@ -50,11 +50,11 @@ def score(folder: Path, device: Any, slots_per_device: int | None, as_json: bool
     """
     from rich.console import Console
 
-    from study.paths import pasted
-    from study.scoring.launch import score_all
+    from study.base.paths import pasted
+    from study.base.terminal import show
+    from study.config.resources import Resources
     from study.scoring.report import score_table, score_values
-    from study.sweeping.resources import Resources
-    from study.terminal import show
+    from study.scoring.score_launch import score_all
 
     resources = Resources().overridden(device=device, slots_per_device=slots_per_device)
     with _named_as_options():
@@ -83,10 +83,10 @@ def features(
 
     RUN is the folder of a completed run, its id or the start of it.
     """
-    from study.quantities import plural
+    from study.base.quantities import plural
+    from study.executing.slots import local_slots
     from study.scoring.embedding import embed, output_file, read_texts, write_embeddings
-    from study.scoring.launch import one_run
-    from study.sweeping.executors.slots import local_slots
+    from study.scoring.score_launch import one_run
 
     given: list[Callable[[], Any]] = [
         partial(read_texts, texts),
@@ -115,7 +115,7 @@ def export(folder: Path, into: Path, results: Path) -> None:
     refused, with what each has in another way.
     """
     from study.scoring.exporting import export as write
-    from study.scoring.launch import one_run
+    from study.scoring.score_launch import one_run
 
     exported = write(one_run(_folder(folder, results)), into)
     opened = f"transformers.{exported.class_name}.from_pretrained({str(into)!r})"
@@ -144,9 +144,9 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
     \b
     study import-encoder hub:google-bert/bert-base-uncased --into results/bert --corpus my_text.parquet
     """  # noqa: D301
-    from study.config import DataConfig
-    from study.folders.sweep import SweepFolder
-    from study.sweeping.executors.slots import local_slots
+    from study.config.run_config import DataConfig
+    from study.executing.slots import local_slots
+    from study.store.sweep_folder import SweepFolder
     from study.training.importing import import_encoder as read
     from study.training.importing import to_text
 
@@ -160,7 +160,7 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
 
 def _folder(name: Path, results: Path) -> Path:
     """A folder that is there, else that of the run in `results` with an id or its start; raises InputError without either."""
-    from study.folders.sweep import runs_of_id
+    from study.store.sweep_folder import runs_of_id
 
     if is_there(name):
         return name
@@ -170,8 +170,8 @@ def _folder(name: Path, results: Path) -> Path:
 
 
 def _downstream(asked: dict[str, Any]) -> Downstream:
-    from study.quantities import listed
-    from study.score_config import GRID, Downstream
+    from study.base.quantities import listed
+    from study.config.score_config import GRID, Downstream
 
     names = ("max_length", "max_train_examples", "max_evaluation_examples", "precision")
     knobs = {name: value for name in names if (value := asked.pop(name)) is not None}

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from study.base.durable_files import is_there
+from study.base.errors import InputError, told_together
 from study.commands.options import CountRange, as_json, results_option
-from study.durable_files import is_there
-from study.errors import InputError, told_together
 
 if TYPE_CHECKING:
-    from study.folders.sweep import SweepFolder
-    from study.sweeping.spec import SweepSpec
+    from study.config.sweep_spec import SweepSpec
+    from study.store.sweep_folder import SweepFolder
 
 WATCH_SECONDS = 2.0
 WATCH_MARGIN = 12
@@ -31,7 +31,7 @@ folder_argument = click.argument("folder", type=click.Path(path_type=Path))
 
 def sweep_folder(path: Path) -> SweepFolder:
     """The sweep's folder, which may be that of a launch that has written nothing yet; raises InputError where there is none."""
-    from study.sweeping.locks import is_held
+    from study.store.locks import is_held
 
     folder = _folder(path)
     if not is_there(folder.sweep_file) and not any(map(is_held, (folder.launching, folder.scoring))):
@@ -41,7 +41,7 @@ def sweep_folder(path: Path) -> SweepFolder:
 
 def _folder(path: Path) -> SweepFolder:
     """The folder at a path, which has a name also where the path ends in none."""
-    from study.folders.sweep import SweepFolder
+    from study.store.sweep_folder import SweepFolder
 
     return SweepFolder(path if path.name not in ("", "..") else path.resolve())
 
@@ -51,8 +51,8 @@ def _folder_meant(path: Path) -> str:
 
     Or by one that is nearly the name of a sweep beside it.
     """
-    from study.folders.sweep import SweepFolder, sweeps_in
-    from study.schema import near
+    from study.base.schema import near
+    from study.store.sweep_folder import SweepFolder, sweeps_in
 
     named = SweepFolder(Path("results") / path.stem)
     if is_there(named.sweep_file):
@@ -107,10 +107,10 @@ def plan(sweep: Path, overrides: tuple[str, ...], results: Path, as_json: bool, 
 
     It tells parameters, tokens, FLOPs and expected seconds, before anything is spent.
     """
-    from study.sweeping.launch import plan as bill_of
-    from study.sweeping.sweep_files import read_sweep
-    from study.sweeping.tables import bill_summary, bill_table
-    from study.terminal import show
+    from study.base.terminal import show
+    from study.planning.sweep_files import read_sweep
+    from study.running.launch import plan as bill_of
+    from study.running.status_tables import bill_summary, bill_table
 
     spec, _ = read_sweep(sweep, overrides)
     on = spec.resources.overridden(**resources)
@@ -147,12 +147,12 @@ def launch(
     """
     from rich.console import Console
 
-    from study.ownership import HUNG_AFTER
-    from study.paths import pasted
-    from study.quantities import plural, read_seconds
-    from study.sweeping.launch import folder_of, launched
-    from study.sweeping.sweep_files import read_sweep
-    from study.terminal import printable, say, show
+    from study.base.paths import pasted
+    from study.base.quantities import plural, read_seconds
+    from study.base.terminal import printable, say, show
+    from study.planning.sweep_files import read_sweep
+    from study.running.launch import folder_of, launched
+    from study.store.ownership import HUNG_AFTER
 
     spec, values = told_together(lambda: read_sweep(sweep, overrides), lambda: read_seconds("--hung-after", hung_after))
     os.environ[HUNG_AFTER] = hung_after
@@ -163,7 +163,7 @@ def launch(
             are = "is" if unmirrored == 1 else "are"
             say(console, f"{plural(unmirrored, 'run')} {are} not in W&B yet: study sync {pasted(folder.path)}")
         if spec.downstream is not None:
-            from study.answering.answer import report as write_report
+            from study.report.answer import report as write_report
             from study.scoring.report import score_launched
 
             tasks = printable(", ".join(spec.downstream.tasks))
@@ -190,7 +190,7 @@ def report(folder: Path, include_unbracketed: bool, as_json: bool) -> None:
 
 
 def _report(folder: SweepFolder, as_json: bool, include_unbracketed: bool = False) -> None:
-    from study.answering.answer import report as report_on
+    from study.report.answer import report as report_on
 
     answer = report_on(folder, include_unbracketed)
     if as_json:
@@ -202,7 +202,7 @@ def _report(folder: SweepFolder, as_json: bool, include_unbracketed: bool = Fals
 def _check_tasks(spec: SweepSpec) -> None:
     """Raise InputError with all that is wrong with the tasks of a sweep; where it has none, nothing heavy is imported."""
     if spec.downstream is not None:
-        from study.scoring.launch import load_tasks
+        from study.scoring.score_launch import load_tasks
 
         load_tasks(spec.downstream)
 
@@ -216,9 +216,9 @@ def status(folder: Path, watch: bool, as_json: bool) -> None:
 
     FOLDER is the sweep's folder under results/. With --json and --watch, one line of JSON each time.
     """
-    from study.sweeping.status import status as status_of
-    from study.sweeping.tables import status_summary, status_table
-    from study.terminal import show
+    from study.base.terminal import show
+    from study.running.status import status as status_of
+    from study.running.status_tables import status_summary, status_table
 
     sweep = sweep_folder(folder)
     if watch and as_json:
@@ -242,8 +242,8 @@ def _watch(sweep: SweepFolder) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from study.sweeping.status import status as status_of
-    from study.sweeping.tables import watched
+    from study.running.status import status as status_of
+    from study.running.status_tables import watched
 
     console = Console()
     with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -260,7 +260,7 @@ def stop(folder: Path, as_json: bool) -> None:
 
     What is trained or scored of it saves; the same command goes on later.
     """
-    from study.sweeping.steering import stop as stop_sweep
+    from study.running.steering import stop as stop_sweep
 
     sweep = sweep_folder(folder)
     stopped = stop_sweep(sweep)
@@ -281,9 +281,9 @@ def retry(folder: Path, runs: tuple[str, ...], as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from study.quantities import plural
-    from study.sweeping.steering import retry as retry_failed
-    from study.terminal import printable
+    from study.base.quantities import plural
+    from study.base.terminal import printable
+    from study.running.steering import retry as retry_failed
 
     sweep = _folder(folder)
     if not sweep.runs():  # an encoder that was imported has scores and no sweep.yaml
@@ -317,10 +317,10 @@ def exclude(run: str, reason: str | None, undo: bool, results: Path, as_json: bo
     if the run had failed; to have it trained once more, `study retry` it by its id. `study report` writes the answer without
     it.
     """
-    from study.folders.sweep import SweepFolder
-    from study.paths import pasted
-    from study.sweeping.steering import exclude as exclude_run
-    from study.sweeping.steering import include
+    from study.base.paths import pasted
+    from study.running.steering import exclude as exclude_run
+    from study.running.steering import include
+    from study.store.sweep_folder import SweepFolder
 
     if undo == (reason is not None):
         raise InputError.at("study exclude", "needs either --reason, or --undo")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
+from study.base.quantities import plural
 from study.commands.options import as_json, output_folder
 from study.commands.sweeps import folder_argument, sweep_folder
-from study.quantities import plural
 
 
 @click.command()
@@ -25,7 +25,7 @@ def sync(folder: Path, as_json: bool) -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    from study.sweeping.mirror import mirror_sweep
+    from study.tracking.mirror import mirror_sweep
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("runs", total=None)
@@ -67,7 +67,7 @@ def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, .
     study import-wandb entity/project --group depth --into results/theirs
     study import-wandb path/to/wandb --into results/theirs      # offline runs, of this project or any
     """  # noqa: D301
-    from study.sweeping.wandb_import import import_wandb as read
+    from study.tracking.wandb_import import import_wandb as read
 
     done = read(source, into, group, tuned)
     if as_json:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from study.config import RunConfig
+from study.base.randomness import Stream, stream_seed
+from study.config.run_config import RunConfig
 from study.data.masking import MaskedBatch, Masker
 from study.data.packing import PackedSequences
 from study.data.prepared import PreparedData
-from study.randomness import Stream, stream_seed
 
 
 class DataOrder:

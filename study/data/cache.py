@@ -22,10 +22,10 @@ from typing import Any
 import platformdirs
 from filelock import FileLock
 
-from study.config import fingerprint_of
-from study.durable_files import content_of, is_there, json_value, named, sync_folder, takes_files, write_atomically
-from study.errors import InputError
-from study.paths import path_from
+from study.base.durable_files import content_of, is_there, json_value, named, sync_folder, takes_files, write_atomically
+from study.base.errors import InputError
+from study.base.paths import path_from
+from study.config.run_config import fingerprint_of
 
 logger = logging.getLogger(__name__)
 

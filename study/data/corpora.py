@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from study.config import DataConfig
+from study.base.errors import InputError
+from study.base.quantities import plural
+from study.config.run_config import DataConfig
 from study.data.cache import known_sha256_of
 from study.data.docstrings import docstrings_identity, read_docstrings
-from study.data.files import corpus_files, pieces, read_file
-from study.data.hub import PREFIX, hub_identity, hub_name, read_hub
+from study.data.hub_corpus import PREFIX, hub_identity, hub_name, read_hub
 from study.data.surrogates import without_lone_surrogates
-from study.errors import InputError
-from study.quantities import plural
+from study.data.text_files import corpus_files, pieces, read_file
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)

@@ -23,11 +23,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from study import garbage
-from study.config import fingerprint_of
+from study.base import garbage
+from study.base.errors import InputError
+from study.config.run_config import fingerprint_of
 from study.data.cache import cache_root, open_entry
 from study.data.surrogates import without_lone_surrogates
-from study.errors import InputError
 
 PACKAGES = (
     "matplotlib",

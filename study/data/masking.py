@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from study.config import Masking
+from study.config.run_config import Masking
 
 IGNORED = -100
 """The label of a position that is not predicted; torch's cross_entropy leaves it out."""

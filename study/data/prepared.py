@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.progress import track
 from tokenizers import Tokenizer
 
-from study.config import DataConfig, TokenizerConfig, fingerprint_of
+from study.base.errors import InputError, told_together
+from study.base.schema import Strict
+from study.config.run_config import DataConfig, TokenizerConfig, fingerprint_of
 from study.data.cache import cache_root, check_cache, open_entry, sha256_of
 from study.data.corpora import (
     MORE_TEXT,
@@ -36,8 +38,6 @@ from study.data.tokenizing import (
     tokenizer_file,
     train_tokenizer,
 )
-from study.errors import InputError, told_together
-from study.schema import Strict
 
 PACKING_VERSION = 1
 """Raised whenever a change of the code moves the tokens that a corpus becomes."""

@@ -15,9 +15,9 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import BertProcessing
 from tokenizers.trainers import WordPieceTrainer
 
-from study.config import FEWEST_PIECES, TokenizerConfig
-from study.errors import InputError
-from study.paths import path_from
+from study.base.errors import InputError
+from study.base.paths import path_from
+from study.config.run_config import FEWEST_PIECES, TokenizerConfig
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The pieces that stand for no text; ids 0 to 4 where the vocabulary is trained here."""

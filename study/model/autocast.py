@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from study.memory import Precision
+from study.counting.memory import Precision
 
 
 def autocast(device: str, precision: Precision) -> torch.autocast:

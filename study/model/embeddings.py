@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from study.architecture import Architecture
+from study.counting.architecture import Architecture
 from study.model.dropout import Dropout
 from study.model.linear import Linear
 from study.model.norm import norm

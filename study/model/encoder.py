@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from study.architecture import Architecture
+from study.counting.architecture import Architecture
 from study.model.dropout import Dropout, drop
 from study.model.embeddings import Embeddings, padding_mask
 from study.model.linear import Linear

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from study.architecture import Architecture
+from study.counting.architecture import Architecture
 from study.model.linear import Linear
 from study.model.norm import norm
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from study.architecture import Architecture, unbuildable
+from study.base.errors import InputError, Problem
+from study.counting.architecture import Architecture, unbuildable
 from study.data.tokenizing import SpecialTokens
-from study.errors import InputError, Problem
 from study.model.encoder import rotary_turns
 from study.model.kin import Kin, kin_in, kin_of
 from study.model.masked_language_model import MaskedLanguageModel

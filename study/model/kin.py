@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from study.architecture import NONE, NOT_IN_MLM, Architecture
-from study.errors import InputError, Problem
+from study.base.errors import InputError, Problem
+from study.counting.architecture import NONE, NOT_IN_MLM, Architecture
 from study.model.norm import EPSILON
 
 _FIELDS = {

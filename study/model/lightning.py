@@ -16,7 +16,10 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch._functorch import config as functorch
 
-from study.config import RunConfig
+from study.base.quantities import plural
+from study.base.randomness import Stream, stream_seed
+from study.config.resources import Kernels
+from study.config.run_config import RunConfig
 from study.data.masking import IGNORED, MaskedBatch, Masker
 from study.model.dropout import seed_dropout
 from study.model.encoder import is_written_out
@@ -25,9 +28,6 @@ from study.model.masked_language_model import MaskedLanguageModel
 from study.model.optimization import adamw, clip_gradients, learning_rate_factor, schedule
 from study.model.step_graph import StepGraph
 from study.model.tutor import Tutor
-from study.quantities import plural
-from study.randomness import Stream, stream_seed
-from study.records import Kernels
 
 HOOK = "_current_fx_name"
 """Where Lightning keeps the name of the hook that it is in."""

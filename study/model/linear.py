@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from study.machine import processor_line
+from study.base.machine import processor_line
 
 LEAST_PRODUCTS = 2**25
 """Multiplications from which on oneDNN pays: torch takes some 0.1 ms longer to call it."""

@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from study.architecture import Architecture, unbuildable
-from study.counting import parameters
-from study.errors import InputError
+from study.base.errors import InputError
+from study.base.randomness import Stream, stream_seed
+from study.config.recipe import Initialisation
+from study.counting.architecture import Architecture, unbuildable
+from study.counting.parameters import parameters
 from study.model.embeddings import initialise, initialise_unit_stream
 from study.model.encoder import Encoder
 from study.model.heads import MaskedLanguageModelHead
 from study.model.loss import distillation_loss, mean_cross_entropy
-from study.randomness import Stream, stream_seed
-from study.recipe import Initialisation
 
 
 class Lesson(NamedTuple):

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from study.architecture import Architecture
+from study.counting.architecture import Architecture
 
 EPSILON = 1e-12
 """BERT's, under every norm."""

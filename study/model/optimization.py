@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from study.recipe import Recipe
+from study.config.recipe import Recipe
 
 CLIP_EPSILON = 1e-6
 """What torch adds to the norm that it divides the limit by."""

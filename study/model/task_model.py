@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from study.architecture import Architecture
+from study.base.randomness import Stream, stream_seed
+from study.counting.architecture import Architecture
 from study.model.embeddings import initialise
 from study.model.encoder import Encoder
 from study.model.task_heads import SequenceHead, SpanHead, TaskHead, TokenHead
-from study.randomness import Stream, stream_seed
 
 HeadKind = Literal["sequence", "tokens", "spans"]
 """What a head reads: the first token of an input, some of its tokens, or all of them."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import safetensors.torch
 from torch import Tensor
 
+from study.base.errors import InputError
 from study.data.cache import sha256_of
-from study.errors import InputError
-from study.folders.run import RunFolder
+from study.store.run_folder import RunFolder
 
 
 def trained_weights(folder: RunFolder) -> dict[str, Tensor]:

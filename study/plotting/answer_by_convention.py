@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from study.durable_files import write_atomically
-from study.fitting.universes import Multiverse
+from study.base.durable_files import write_atomically
+from study.laws.universes import Multiverse
 from study.plotting.style import legend_below, panels, save_in, series_styles, theme
 
 

@@ -7,11 +7,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from study.fitting.compute_optimal import Frontiers
-from study.fitting.frontiers import Frontier
+from study.base.quantities import in_billions
+from study.base.wording import status_words, tick
+from study.laws.approaches import Frontiers
+from study.laws.frontiers import Frontier
 from study.plotting.style import legend_below, log_ticks, panels, series_styles, theme, title_above
-from study.quantities import in_billions
-from study.wording import status_words, tick
 
 
 def frame(found: Frontiers) -> pd.DataFrame:

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from study.architecture import Architecture
-from study.counting import parameters
-from study.named_models import named
+from study.counting.architecture import Architecture
+from study.counting.named_models import named
+from study.counting.parameters import parameters
 from study.plotting.style import panels, theme
 
 DEPTHS = tuple(range(1, 49))

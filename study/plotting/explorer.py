@@ -7,10 +7,10 @@ import pandas as pd
 import seaborn as sns
 from altair.utils.schemapi import UndefinedType
 
-from study.fitting.ledgers import reasons_told
+from study.base.quantities import plural
+from study.base.wording import of_flops
+from study.evidence.ledgers import reasons_told
 from study.plotting.style import log_locator
-from study.quantities import plural
-from study.wording import of_flops
 
 SHOWN = {
     "sweep": "sweep",
@@ -32,7 +32,7 @@ MANY_OF = 1e4
 def frame(runs: pd.DataFrame, x: str, y: str, colour: str) -> pd.DataFrame:
     """One row a run that has both quantities: `x`, `y`, `colour`, `used`, `validation`, and what SHOWN names.
 
-    `runs` is of study.exploring.runs_in; `used` says whether laws use the run.
+    `runs` is of study.report.exploring.runs_in; `used` says whether laws use the run.
     """
     there = runs[runs[x].notna() & runs[y].notna()]
     told = there[[*SHOWN, "validation"]].rename(columns=SHOWN)

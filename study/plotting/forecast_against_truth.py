@@ -7,11 +7,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from study.fitting.forecasting import Forecast
-from study.fitting.law_fits import LawFit
+from study.base.wording import status_words
+from study.laws.forecasting import Forecast
+from study.laws.law_fits import LawFit
 from study.plotting.law_fit import axis_of
 from study.plotting.style import MANY, panels, theme, title_above
-from study.wording import status_words
 
 COVERS, MISSES, NO_INTERVAL = "interval covers", "interval misses", "no interval"
 

@@ -10,13 +10,13 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.errors import InputError
-from study.fitting.frontiers import iso_flop, iso_flop_groups
-from study.fitting.law_fits import LawFit
-from study.fitting.laws import Floats
-from study.fitting.observations import Observations
+from study.base.errors import InputError
+from study.base.wording import compact_flops
+from study.laws.frontiers import iso_flop, iso_flop_groups
+from study.laws.law import Floats
+from study.laws.law_fits import LawFit
+from study.laws.observations import Observations
 from study.plotting.style import MANY, legend_below, log_ticks, panels, theme
-from study.wording import compact_flops
 
 
 def frame(found: LawFit) -> pd.DataFrame:

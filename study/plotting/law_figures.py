@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from study.errors import InputError
-from study.fitting.compute_multiverse import explore
-from study.fitting.estimation import USUAL, Settings
-from study.fitting.forecasting import HELD_OUT
-from study.fitting.law_fits import LawFit, fit_table
-from study.fitting.reading import Source
+from study.base.errors import InputError
+from study.laws.compute_multiverse import explore
+from study.laws.estimation import USUAL, Settings
+from study.laws.forecasting import HELD_OUT
+from study.laws.law_fits import LawFit, fit_table
+from study.laws.reading import Source
 from study.plotting import answer_by_convention, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
 from study.plotting.style import save_in
 

@@ -9,11 +9,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from study.fitting.forecasting import Forecast, predicted
-from study.fitting.law_fits import LawFit
-from study.fitting.observations import budget_name
+from study.base.wording import status_words
+from study.laws.forecasting import Forecast, predicted
+from study.laws.law_fits import LawFit
+from study.laws.observations import budget_name
 from study.plotting.style import MANY, legend_below, log_ticks, theme, title_above
-from study.wording import status_words
 
 BUDGET = "budget"
 

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from study.fitting.evidence import Evidence
+from study.base.quantities import plural
+from study.evidence.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import LOSS, legend_below, panels, theme, title_above
-from study.quantities import plural
 
 LEFT_OUT = "diverged or stuck"
 _BAND = 0.24

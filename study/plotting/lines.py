@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from study.architecture import SIZES
-from study.fitting.cells import Cell
+from study.counting.architecture import SIZES
+from study.evidence.cells import Cell
 from study.plotting.style import MARKERS, series_styles, size_styles
 
 STROKES = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from study.fitting.evidence import Evidence
+from study.evidence.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import (
     COUNTS,
@@ -26,7 +26,7 @@ _SIZE = (9.2, 5.0)
 def frame(evidence: Evidence, count: str = "train_flops") -> pd.DataFrame:
     """One row a cell that trained, with a usable run: its loss, mean over seeds, and its FLOPs by this `count` of COUNTS.
 
-    `half_nats` is half the 95% interval of that mean (study.fitting.seed_scatter), missing where that of seeds is unknown.
+    `half_nats` is half the 95% interval of that mean (study.evidence.seed_scatter), missing where that of seeds is unknown.
     `line` names the cell's line (study.plotting.lines), and `place` is where it stands: at its FLOPs, or beside them where
     others have as many or nearly so.
     """

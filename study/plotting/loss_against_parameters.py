@@ -6,9 +6,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.fitting.cells import by_budget
-from study.fitting.evidence import Evidence
-from study.fitting.rankings import front_of
+from study.base.wording import budget_words
+from study.evidence.cells import by_budget
+from study.evidence.evidence import Evidence
+from study.evidence.rankings import front_of
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import (
     COUNTS,
@@ -21,7 +22,6 @@ from study.plotting.style import (
     side_by_side,
     theme,
 )
-from study.wording import budget_words
 
 _SIZE = (5.0, 4.2)
 """Of a panel, in inches."""
@@ -30,7 +30,7 @@ _SIZE = (5.0, 4.2)
 def frame(evidence: Evidence, count: str = "parameters") -> pd.DataFrame:
     """One row a cell with a usable run: its loss, mean over seeds, its size by this `count`, and whether it is on the front.
 
-    `half_nats` is half the 95% interval of that mean (study.fitting.seed_scatter), missing where that of seeds is unknown.
+    `half_nats` is half the 95% interval of that mean (study.evidence.seed_scatter), missing where that of seeds is unknown.
     The cells of a `series` compete for a front, `line` names the cell's line (study.plotting.lines), and `place` is where it
     stands: at its size, or beside them where others have as many or nearly so.
     """

@@ -15,12 +15,12 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter
 
-from study.architecture import Architecture
-from study.counting import parameters
-from study.fitting.evidence import MOST_PANELS, Evidence
-from study.fitting.law_fits import LawFit
+from study.base.wording import budget_words, compact
+from study.counting.architecture import Architecture
+from study.counting.parameters import parameters
+from study.evidence.evidence import MOST_PANELS, Evidence
+from study.laws.law_fits import LawFit
 from study.plotting.style import LOSS, halo, log_ticks, panels, theme
-from study.wording import budget_words, compact
 
 Count = Callable[[int, int], float]
 """Parameters at a depth and a width."""

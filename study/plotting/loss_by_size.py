@@ -11,10 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from study.fitting.cells import Cell
-from study.fitting.cuts import under_every_start
-from study.fitting.evidence import Evidence
-from study.fitting.families import Family
+from study.base.quantities import plural
+from study.base.wording import budget_words
+from study.evidence.cells import Cell
+from study.evidence.cuts import under_every_start
+from study.evidence.evidence import Evidence
+from study.evidence.families import Family
 from study.plotting.lines import of_cell
 from study.plotting.style import (
     LOSS,
@@ -30,8 +32,6 @@ from study.plotting.style import (
     theme,
     what_bars_show,
 )
-from study.quantities import plural
-from study.wording import budget_words
 
 _HELD = {"depth": ("width",), "ffn": ("depth", "width"), "heads": ("depth", "width", "ffn")}
 """What a line holds beside its setting; where the width trades against the size at equal parameters, all but the width."""
@@ -57,7 +57,7 @@ class LossBySize:
 
         Of lines of equal parameters and lines of equal width it is those that hold more runs; heads trade against nothing. A
         line whose shapes differ in heads or FFN at one place is one for each of these, and says so. `low_nats` and `high_nats`
-        are the 95% interval of the cell's mean over seeds (study.fitting.seed_scatter, fixed validation set).
+        are the 95% interval of the cell's mean over seeds (study.evidence.seed_scatter, fixed validation set).
         """
         rows = [
             row

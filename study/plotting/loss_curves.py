@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from study.fitting.evidence import Evidence
-from study.named_runs import NO_RUN
+from study.base.quantities import plural
+from study.config.named_runs import NO_RUN
+from study.evidence.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import LOSS, legend_below, log_ticks, mark_plateau, panels, theme
-from study.quantities import plural
 
 _OF: dict[str, dict[str, Any]] = {
     "val": {},

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure
 
-from study.fitting.evidence import Evidence
-from study.fitting.law_fits import LawFit
+from study.evidence.evidence import Evidence
+from study.laws.law_fits import LawFit
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from study.fitting.averages import Average
-from study.fitting.comparisons import Comparison
-from study.fitting.evidence import Evidence
+from study.base.quantities import plural
+from study.evidence.averages import Average
+from study.evidence.comparisons import Comparison
+from study.evidence.evidence import Evidence
 from study.plotting.style import legend_below, theme, title_above
-from study.quantities import plural
 
 AVERAGES = "averages over places"
 """The heading of what is averaged over families."""

@@ -8,10 +8,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from study.errors import InputError
-from study.latency.table import TIMES, read_table
+from study.base.errors import InputError
+from study.base.quantities import seconds_text
+from study.counting.latency_table import TIMES, read_table
 from study.plotting.style import halo, legend_below, log_ticks, panels, save_in, size_styles, style_key, theme
-from study.quantities import seconds_text
 
 PARAMETERS = "parameters_encoder"
 LATENCY = "seconds a call (median)"

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
+from study.base.wording import tick
 from study.plotting.bench_sections import read_section
 from study.plotting.style import save_in, series_styles, theme
-from study.wording import tick
 
 COLUMNS = ["varied", "value", "flops_per_second", "roof", "product_rate", "share_of_roof", "sentence"]
 

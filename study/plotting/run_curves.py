@@ -9,12 +9,12 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from study.config import run_words
-from study.durable_files import is_there
-from study.errors import UNREADABLE
-from study.folders.sweep import SweepFolder
+from study.base.durable_files import is_there
+from study.base.errors import UNREADABLE
+from study.config.run_config import run_words
 from study.plotting.explorer import counted, log_ticks
 from study.plotting.style import COUNTS, LOSS
+from study.store.sweep_folder import SweepFolder
 
 AXES = {"tokens": "training tokens", "train_flops": COUNTS["train_flops"]}
 

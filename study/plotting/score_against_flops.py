@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from study.fitting.evidence import Evidence
+from study.evidence.evidence import Evidence
 from study.plotting.score_panels import SIZE, drawn, measured
 from study.plotting.style import COUNTS, axis_name, log_ticks, side_by_side
 

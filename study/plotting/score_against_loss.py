@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.fitting.downstream import TaskScores
-from study.fitting.evidence import Evidence
+from study.evidence.downstream import TaskScores
+from study.evidence.evidence import Evidence
 from study.plotting.score_panels import drawn, measured
 from study.plotting.style import LOSS
 

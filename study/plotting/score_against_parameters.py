@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.fitting.evidence import Evidence
-from study.fitting.published_scores import published_scores
+from study.evidence.evidence import Evidence
+from study.evidence.published_scores import published_scores
 from study.plotting.score_panels import SIZE, drawn, measured
 from study.plotting.style import COUNTS, axis_name, halo, log_ticks, side_by_side
 

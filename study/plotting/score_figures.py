@@ -8,8 +8,8 @@ from functools import partial
 import pandas as pd
 from matplotlib.figure import Figure
 
-from study.fitting.evidence import Evidence
-from study.fitting.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
+from study.evidence.evidence import Evidence
+from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS
 from study.plotting import score_against_flops, score_against_loss, score_against_parameters
 from study.plotting.style import COUNTS, LOSS
 

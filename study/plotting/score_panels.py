@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from study.fitting.downstream import AVERAGE, TaskScores
-from study.fitting.evidence import Evidence
+from study.base.wording import budget_words
+from study.evidence.downstream import AVERAGE, TaskScores
+from study.evidence.evidence import Evidence
 from study.plotting.lines import line_key, line_styles, lines, of_cell
 from study.plotting.style import legend_below, panels, theme, title_above
-from study.wording import budget_words
 
 _LINES: dict[str, tuple[Literal[":", "--"], str, str]] = {
     "majority": (":", "black", "commonest answer"),

@@ -25,9 +25,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 from scipy.optimize import isotonic_regression
 
-from study.durable_files import write_atomically
-from study.quantities import in_billions, plural
-from study.wording import of_flops, tick
+from study.base.durable_files import write_atomically
+from study.base.quantities import in_billions, plural
+from study.base.wording import of_flops, tick
 
 LOSS = "validation loss (nats per masked token)"
 COUNTS = {

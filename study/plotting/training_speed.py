@@ -9,9 +9,9 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from study.base.quantities import count_text
 from study.plotting.bench_sections import read_section
 from study.plotting.style import save_in, theme
-from study.quantities import count_text
 
 PEERS = {
     "loop": "BertForMaskedLM, plain loop",

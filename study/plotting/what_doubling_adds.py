@@ -9,14 +9,14 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from study.architecture import Architecture, not_of_berts_kind
-from study.config import setting_words
-from study.counting import parameters, what_doubling_adds
-from study.fitting.evidence import Evidence
-from study.grouping import grouped
-from study.named_models import named
+from study.base.grouping import grouped
+from study.base.wording import compact
+from study.config.run_config import setting_words
+from study.counting.architecture import Architecture, not_of_berts_kind
+from study.counting.named_models import named
+from study.counting.parameters import parameters, what_doubling_adds
+from study.evidence.evidence import Evidence
 from study.plotting.style import panels, theme
-from study.wording import compact
 
 _TITLE = 40
 """Letters of a line of a panel's title."""

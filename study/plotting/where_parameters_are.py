@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from study.counting import Component, parameters
-from study.named_models import NamedModel
+from study.base.wording import compact
+from study.counting.named_models import NamedModel
+from study.counting.parameters import Component, parameters
 from study.plotting.style import theme
-from study.wording import compact
 
 GROUPS = ("token embeddings", "other tables", "attention", "FFN", "projections and norms", "MLM head")
 """The groups of components in the order in which a bar stacks them, from the input to the output."""

@@ -12,13 +12,13 @@ import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import huber, logsumexp
 
-from study.fitting.catalogue import LAWS
-from study.fitting.estimation import Settings, fit
-from study.fitting.law_fits import fit_table
-from study.fitting.laws import Floats
-from study.fitting.learning_rates import RATE
-from study.fitting.observations import Observations
-from study.fitting.reading import Source, Table
+from study.evidence.learning_rates import RATE
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Settings, fit
+from study.laws.law import Floats
+from study.laws.law_fits import fit_table
+from study.laws.observations import Observations
+from study.laws.reading import Source, Table
 from study.replicating import chinchilla
 
 REFITS, SCIPY_REFITS = 4000, 40

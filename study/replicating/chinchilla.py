@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from study.errors import InputError
-from study.fitting.catalogue import LAWS
-from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.observations import Observations
-from study.fitting.table_files import read_table
-from study.fitting.uncertainty import percentile_interval
-from study.quantities import plural
+from study.base.errors import InputError
+from study.base.quantities import plural
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Fit, Settings, fit
+from study.laws.observations import Observations
+from study.laws.table_files import read_table
+from study.laws.uncertainty import percentile_interval
 from study.replicating.comparison import Number, Study
 
 TITLE = "Chinchilla, by Epoch"

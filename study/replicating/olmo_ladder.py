@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from study.fitting.catalogue import LAWS
-from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.forecasting import predicted
-from study.fitting.observations import Observations
+from study.base.wording import status_words
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Fit, Settings, fit
+from study.laws.forecasting import predicted
+from study.laws.observations import Observations
 from study.replicating.comparison import TABLES, Number, Study
-from study.wording import status_words
 
 TITLE = "OLMo ladder, step 1"
 SOURCE = "Bhagia et al. 2024, arXiv 2412.04403, and the answers in allenai/OLMo"

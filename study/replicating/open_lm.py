@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from study.fitting.catalogue import LAWS
-from study.fitting.estimation import Fit, Settings, fit
-from study.fitting.observations import Observations
+from study.base.wording import status_words
+from study.laws.catalogue import LAWS
+from study.laws.estimation import Fit, Settings, fit
+from study.laws.observations import Observations
 from study.replicating.comparison import TABLES, Number, Study
-from study.wording import status_words
 
 TITLE = "Over-training, mlfoundations/scaling"
 SOURCE = "Gadre et al. 2024, arXiv 2403.08540, table 1 and its repository"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from study.fitting.catalogue import LAWS
-from study.fitting.laws import Floats
+from study.laws.catalogue import LAWS
+from study.laws.law import Floats
 from study.replicating.comparison import Number, Study
 
 TITLE = "Kaplan and Chinchilla reconciled"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from study.durable_files import write_atomically
-from study.replicating import chinchilla, data_constraint, olmo_ladder, open_lm, reconciliation
+from study.base.durable_files import write_atomically
+from study.base.wording import escape, table_of
+from study.replicating import chinchilla, olmo_ladder, open_lm, reconciliation
+from study.replicating import repeated_data as data_constraint
 from study.replicating.comparison import Study
-from study.wording import escape, table_of
 
 
 def replicate(into: Path, chinchilla_points: Path | None) -> tuple[Study, ...]:

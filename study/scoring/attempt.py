@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from study.memory import Precision
-from study.score_config import ScoreConfig
-from study.score_records import ScoreFolder
+from study.config.score_config import ScoreConfig
+from study.counting.memory import Precision
 from study.scoring.pretrained import Pretrained
+from study.store.score_records import ScoreFolder
 from study.training.execution import Execution
 from study.training.stopping import StopSignal
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from study.scoring.bigrams import Bigrams
-from study.scoring.metrics import measure
+from study.scoring.task_metrics import measure
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.passages import ROLE_OF_SPLIT
 
@@ -59,7 +59,7 @@ def baselines(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -
 
 
 def baseline_predictions(task: TaskData, text: Callable[[], Iterable[str]] | None = None) -> Predictions:
-    """What each baseline says of test, as study.scoring.metrics reads it; word counts are of the docstrings by default."""
+    """What each baseline says of test, as study.scoring.task_metrics reads it; word counts are of the docstrings by default."""
     match task.spec.kind:
         case "single" | "pair":
             return _of_texts(task)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader, IterableDataset
 
-from study.scoring.batches import EvaluatedSplit, TaskBatch
 from study.scoring.fine_tuning import FineTuning
+from study.scoring.task_batches import EvaluatedSplit, TaskBatch
 
 
 class TaskBatches(pl.LightningDataModule):

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from study.durable_files import takes_files, write_atomically
-from study.errors import InputError, Problem
-from study.memory import AskedPrecision
-from study.scoring.batches import Collator
+from study.base.durable_files import takes_files, write_atomically
+from study.base.errors import InputError, Problem
+from study.counting.memory import AskedPrecision
 from study.scoring.encoding import TaskEncoder
 from study.scoring.features import layer_features
 from study.scoring.pretrained import Pretrained
+from study.scoring.task_batches import Collator
 from study.tasks.examples import TextExample
 from study.training.execution import Execution, resolve_precision
 from study.training.stopping import StopSignal

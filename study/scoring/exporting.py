@@ -11,10 +11,10 @@ import safetensors.torch
 from tokenizers import Tokenizer
 from tokenizers.processors import BertProcessing
 
-from study.counting import parameters
+from study.base.durable_files import is_there, takes_files, write_atomically
+from study.base.errors import InputError
+from study.counting.parameters import parameters
 from study.data.tokenizing import SPECIAL_PIECES, SpecialTokens
-from study.durable_files import is_there, takes_files, write_atomically
-from study.errors import InputError
 from study.model.in_transformers import their_config, their_weights
 from study.model.kin import kin_of
 from study.scoring.pretrained import Pretrained

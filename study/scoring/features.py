@@ -11,11 +11,11 @@ from lightning_fabric.utilities import move_data_to_device
 from numpy.typing import NDArray
 from torch import Tensor
 
-from study.memory import Precision
+from study.counting.memory import Precision
 from study.model.autocast import autocast
 from study.model.encoder import Encoder
-from study.scoring.batches import Collator, EvaluatedSplit, TaskBatch
 from study.scoring.encoding import Inputs
+from study.scoring.task_batches import Collator, EvaluatedSplit, TaskBatch
 from study.training.stopping import Preempted, StopSignal
 
 Pooling = Literal["cls", "mean", "token"]

@@ -13,18 +13,18 @@ import torch.nn.functional as F
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 
-from study.memory import Precision
+from study.base.randomness import Stream, stream_seed
+from study.config.recipe import Budget, Recipe
+from study.config.score_config import ScoreConfig
+from study.counting.memory import Precision
 from study.model.autocast import autocast
 from study.model.dropout import seed_dropout
 from study.model.optimization import adamw, clip_gradients, schedule
 from study.model.task_model import TaskModel
-from study.randomness import Stream, stream_seed
-from study.recipe import Budget, Recipe
-from study.score_config import ScoreConfig
-from study.scoring.batches import EvaluatedSplit, TaskBatch, TrainingOrder, evaluation_batches
-from study.scoring.metrics import measure
 from study.scoring.predictions import Logits, masked_spans, predictions, split_logits, standardised
+from study.scoring.task_batches import EvaluatedSplit, TaskBatch, TrainingOrder, evaluation_batches
 from study.scoring.task_inputs import TaskInputs
+from study.scoring.task_metrics import measure
 
 
 class FineTuning(pl.LightningModule):

@@ -1,7 +1,7 @@
 """How sure a score is, from the examples that it was measured on: the bootstrap over examples.
 
-A metric is a function of a sum over examples (study.scoring.metrics), so a resample is a weighted sum, and thousands of them
-are one matrix product. Letters: N examples, P parts.
+A metric is a function of a sum over examples (study.scoring.task_metrics), so a resample is a weighted sum, and thousands of
+them are one matrix product. Letters: N examples, P parts.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from study.scoring.metrics import Floats, parts_of
+from study.scoring.task_metrics import Floats, parts_of
 from study.tasks.examples import TaskData
-from study.tasks.spec import Metric
+from study.tasks.task_spec import Metric
 
 _CHUNK = 64
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.score_config import Knobs, ScoreConfig
-from study.score_records import ScoreFolder, score_folder
-from study.tasks.spec import Kind
+from study.config.score_config import Knobs, ScoreConfig
+from study.store.run_folder import RunFolder
+from study.store.score_records import ScoreFolder, score_folder
+from study.store.sweep_folder import SweepFolder
+from study.tasks.task_spec import Kind
 
 
 @dataclass(frozen=True)

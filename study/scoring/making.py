@@ -10,23 +10,23 @@ from typing import Any
 
 import torch
 
-from study.durable_files import patiently
-from study.errors import InputError
-from study.folders.sweep import SweepFolder
-from study.records import Ending, timestamp
-from study.score_config import Knobs
-from study.score_records import BaselineRecord, ScoreRecord, baseline, file_baseline
+from study.base.durable_files import patiently
+from study.base.errors import InputError
+from study.config.score_config import Knobs
 from study.scoring.attempt import Scoring
 from study.scoring.baselines import baselines
-from study.scoring.batches import padding_share
+from study.scoring.fine_tuning_trainer import fine_tune, prepare_process
 from study.scoring.jobs import BaselineJob, Job
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import pretrained, train_text
 from study.scoring.probes import probe
 from study.scoring.pseudo_likelihood import score_pairs
 from study.scoring.subsets import loaded_task, subset
+from study.scoring.task_batches import padding_share
 from study.scoring.task_inputs import task_inputs
-from study.scoring.training import fine_tune, prepare_process
+from study.store.records import Ending, timestamp
+from study.store.score_records import BaselineRecord, ScoreRecord, baseline, file_baseline
+from study.store.sweep_folder import SweepFolder
 from study.tasks.examples import TaskData
 from study.training.checkpoints import newest_whole_checkpoint, precision_of
 from study.training.execution import Execution, environment, peak_memory_bytes

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from study.folders.sweep import SweepFolder
-from study.score_config import Downstream, Knobs, Protocol, ScoreConfig, Update
-from study.score_records import ScoreRecord, baseline, chosen
+from study.config.score_config import Downstream, Knobs, Protocol, ScoreConfig, Update
+from study.config.tuned_values import trial_seeds
 from study.scoring.jobs import BaselineJob, Job
 from study.scoring.pretrained import Pretrained
+from study.store.score_records import ScoreRecord, baseline, chosen
+from study.store.sweep_folder import SweepFolder
 from study.tasks.examples import TaskData
-from study.tuned_values import trial_seeds
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from study.model.task_model import HeadKind
-from study.scoring.batches import TaskBatch
 from study.scoring.encoding import Inputs
 from study.scoring.intervals import interval
-from study.scoring.metrics import measure
 from study.scoring.spans import answers
+from study.scoring.task_batches import TaskBatch
+from study.scoring.task_metrics import measure
 from study.tasks.examples import SpanExample, TaskData
 
 Logits = list[NDArray[np.float64]]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
-from study.config import RunConfig, fingerprint_of
+from study.base.errors import InputError
+from study.config.run_config import RunConfig, fingerprint_of
 from study.data.corpora import Tally, read_corpus, split_documents
 from study.data.prepared import PreparedData, prepare
 from study.data.tokenizing import SpecialTokens
-from study.errors import InputError
-from study.folders.run import RunFolder
+from study.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from study.score_config import ScoreConfig
-from study.score_records import Probe
+from study.config.score_config import ScoreConfig
 from study.scoring.attempt import Scoring
 from study.scoring.features import Pooling, layer_features
-from study.scoring.metrics import measure
+from study.scoring.fine_tuning_trainer import task_model
 from study.scoring.predictions import Logits, predictions, test_facts
 from study.scoring.task_inputs import TaskInputs
-from study.scoring.training import task_model
+from study.scoring.task_metrics import measure
+from study.store.score_records import Probe
 from study.training.stopping import Preempted
 
 STRENGTHS = (0.01, 0.1, 1.0)

@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Encoding
 
+from study.counting.memory import Precision
 from study.data.tokenizing import SpecialTokens
-from study.memory import Precision
 from study.model.autocast import autocast
 from study.model.masked_language_model import MaskedLanguageModel
 from study.scoring.attempt import Scoring
-from study.scoring.metrics import by_paradigm
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import Pretrained
+from study.scoring.task_metrics import by_paradigm
 from study.tasks.examples import MinimalPair, TaskData
 from study.training.stopping import Preempted, StopSignal
 

@@ -11,19 +11,19 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from study.folders.sweep import SweepFolder
-from study.grouping import grouped
-from study.paths import pasted
-from study.pooling import pooled_variance
-from study.quantities import plural
-from study.records import RETRIED
-from study.score_config import Downstream
-from study.score_noise import noise_of_seeds
-from study.score_records import ScoreRecord, baseline, chosen, scores_of
-from study.scoring.launch import Scored, at_best_knobs, names_of, score_all
+from study.base.grouping import grouped
+from study.base.paths import pasted
+from study.base.pooling import pooled_variance
+from study.base.quantities import plural
+from study.base.score_noise import noise_of_seeds
+from study.base.terminal import narrow_table, printable
+from study.config.resources import Resources
+from study.config.score_config import Downstream
 from study.scoring.planning import Subject
-from study.sweeping.resources import Resources
-from study.terminal import narrow_table, printable
+from study.scoring.score_launch import Scored, at_best_knobs, names_of, score_all
+from study.store.records import RETRIED
+from study.store.score_records import ScoreRecord, baseline, chosen, scores_of
+from study.store.sweep_folder import SweepFolder
 
 _BASELINES = {"majority": "majority", "bag_of_words": "words"}
 """What needs no encoder, as the table calls it."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from study.errors import InputError
-from study.schema import shown
-from study.score_config import Knobs
+from study.base.errors import InputError
+from study.base.schema import shown
+from study.config.score_config import Knobs
 from study.tasks.examples import Example, TaskData, TextExample, TokensExample
 from study.tasks.loading import load_task
 

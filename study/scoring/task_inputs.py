@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from study.score_config import Knobs
-from study.scoring.batches import Collator
+from study.config.score_config import Knobs
 from study.scoring.encoding import Inputs, TaskEncoder
 from study.scoring.pretrained import Pretrained
 from study.scoring.ragged import Ragged
+from study.scoring.task_batches import Collator
 from study.tasks.examples import TaskData
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-from study.errors import PREEMPTED_EXIT
+from study.base.errors import PREEMPTED_EXIT
+from study.executing.processes import log_into, start, start_forkserver, stop_when_orphaned
+from study.executing.slots import Slot, rank_environments
 from study.scoring.jobs import BaselineJob, Job
-from study.sweeping.executors.processes import log_into, start, start_forkserver, stop_when_orphaned
-from study.sweeping.executors.slots import Slot, rank_environments
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Worker:
 
 
 class Workers:
-    """Scores on the slots of this machine; `submit` gives a future of an exit status, as study.sweeping.executors do.
+    """Scores on the slots of this machine; `submit` gives a future of an exit status, as those of study.executing do.
 
     A worker lives until it is closed or dies; the slot of a dead one gets a new worker with the next job.
     """

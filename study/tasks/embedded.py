@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from study.config import fingerprint_of
+from study.base.errors import InputError
+from study.base.schema import nearest
+from study.config.run_config import fingerprint_of
 from study.data.cache import cache_root, open_entry
 from study.data.docstrings import PACKAGES, docstrings_identity
-from study.errors import InputError
-from study.schema import nearest
+from study.tasks.example_tables import Table, read_table
 from study.tasks.passages import Passages, documents, order, paragraphs, sentences
-from study.tasks.reading import Table, read_table
 
 Rows = dict[str, list[tuple[object, ...]]]
 """The rows of each split, without names of columns."""
@@ -56,7 +56,7 @@ _IMMOVABLE = set().union(*_FUNCTION_WORDS.values(), {"and", "or", "not", "all", 
 
 
 def embedded_tables(name: str, packages: tuple[str, ...] = PACKAGES) -> dict[str, Table]:
-    """The splits of an embedded task as tables, with the columns that study.tasks.spec.ROLES names; made once and cached.
+    """The splits of an embedded task as tables, with the columns that study.tasks.task_spec.ROLES names; made once and cached.
 
     Raises InputError where nothing has this name.
     """

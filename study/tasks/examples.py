@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 
-from study.tasks.spec import TaskSpec
+from study.tasks.task_spec import TaskSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from study.errors import InputError, Problem
-from study.grouping import grouped
-from study.schema import nearest
+from study.base.errors import InputError, Problem
+from study.base.grouping import grouped
+from study.base.schema import nearest
 from study.tasks.embedded import embedded_tables
+from study.tasks.example_tables import Table, pick, read_table, split_file, splits_there
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
-from study.tasks.hub import read_hub_split
+from study.tasks.hub_splits import read_hub_split
 from study.tasks.parsing import parse, several
-from study.tasks.reading import Table, pick, read_table, split_file, splits_there
-from study.tasks.spec import Source, TaskSpec, label_name, read_spec
+from study.tasks.task_spec import Source, TaskSpec, label_name, read_spec
 
 _GIVEN = "with --data, in a sweep file as downstream.data"
 """How the folder of a task's files is given."""

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from study.base.errors import InputError, Problem
+from study.base.schema import near, shown
 from study.data.surrogates import without_lone_surrogates
-from study.errors import InputError, Problem
-from study.schema import near, shown
+from study.tasks.example_tables import Table
 from study.tasks.examples import Example, MinimalPair, SpanExample, TextExample, TokensExample
-from study.tasks.reading import Table
-from study.tasks.spec import Source, TaskSpec, is_whole, label_name
+from study.tasks.task_spec import Source, TaskSpec, is_whole, label_name
 
 _SHOWN_PROBLEMS = 8
 _TRUTH = ("false", "true")

@@ -7,7 +7,7 @@ import gc
 
 import torch
 
-from study.memory import Device
+from study.counting.memory import Device
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from study.config import RunConfig
-from study.durable_files import patiently
-from study.folders.run import RunFolder, Trunk
+from study.base.durable_files import patiently
+from study.config.run_config import RunConfig
 from study.model.lightning import MaskedLanguageModelling
+from study.store.run_folder import RunFolder, Trunk
 from study.training.callbacks import refuse_infinite_weights
 from study.training.checkpoints import POSTPONABLE
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
-from study.durable_files import OUT_OF_REACH, PATIENCE_SECONDS, patiently, sync_folder
-from study.folders.work import checkpoint_name, checkpoints_in
-from study.memory import AskedPrecision, Device, Precision
+from study.base.durable_files import OUT_OF_REACH, PATIENCE_SECONDS, patiently, sync_folder
+from study.counting.memory import AskedPrecision, Device, Precision
+from study.store.work_folder import checkpoint_name, checkpoints_in
 from study.training.execution import LIGHTNING_PRECISION, resolve_precision
 
 POSTPONABLE = {"postpone": True}

@@ -18,13 +18,14 @@ from typing import Literal
 
 import torch
 
-from study.config import RunConfig
-from study.durable_files import is_there
-from study.errors import InputError
-from study.machine import peak_resident_bytes, processor_line, processor_name
-from study.memory import AskedPrecision, Device, Precision
-from study.ownership import hang_seconds
-from study.records import AskedKernels, Environment, Kernels
+from study.base.durable_files import is_there
+from study.base.errors import InputError
+from study.base.machine import peak_resident_bytes, processor_line, processor_name
+from study.config.resources import AskedKernels, Kernels
+from study.config.run_config import RunConfig
+from study.counting.memory import AskedPrecision, Device, Precision
+from study.store.ownership import hang_seconds
+from study.store.records import Environment
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from study.architecture import Architecture
-from study.durable_files import FULL_DISK, patiently, write_atomically
-from study.errors import InputError
-from study.folders.run import RunFolder
-from study.folders.work import WorkFolder
-from study.ownership import Attempt
-from study.records import Ending, RunRecord, State, counts_of, seconds_per_step, timestamp
+from study.base.durable_files import FULL_DISK, patiently, write_atomically
+from study.base.errors import InputError
+from study.counting.architecture import Architecture
+from study.store.ownership import Attempt
+from study.store.records import Ending, RunRecord, State, counts_of, seconds_per_step, timestamp
+from study.store.run_folder import RunFolder
+from study.store.work_folder import WorkFolder
 from study.training.execution import environment, peak_memory_bytes
 from study.training.trainer import Trained, Training
 

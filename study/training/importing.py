@@ -11,23 +11,23 @@ import safetensors.torch
 import yaml
 from torch import Tensor
 
-from study.architecture import Architecture, not_of_berts_kind
-from study.config import FEWEST_PIECES, DataConfig, RunConfig, TokenizerConfig
-from study.data.hub import PREFIX as HUB
-from study.data.hub import loading
+from study.base.durable_files import is_there, json_value, write_atomically
+from study.base.errors import InputError
+from study.base.paths import path_from
+from study.config.recipe import Budget, Recipe
+from study.config.run_config import FEWEST_PIECES, DataConfig, RunConfig, TokenizerConfig
+from study.counting.architecture import Architecture, not_of_berts_kind
+from study.counting.memory import AskedPrecision
+from study.data.hub_corpus import PREFIX as HUB
+from study.data.hub_corpus import loading
 from study.data.prepared import prepare
 from study.data.tokenizing import load_tokenizer
-from study.durable_files import is_there, json_value, write_atomically
-from study.errors import InputError
-from study.folders.run import RunFolder
-from study.folders.sweep import SweepFolder
-from study.memory import AskedPrecision
 from study.model.in_transformers import our_architecture, our_weights
 from study.model.kin import Kin, kin_in
-from study.ownership import Attempt, turn
-from study.paths import path_from
-from study.recipe import Budget, Recipe
-from study.records import RunRecord
+from study.store.ownership import Attempt, turn
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome
 from study.training.trainer import Training

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from study.folders.run import RunFolder
 from study.model.lightning import MaskedLanguageModelling
+from study.store.run_folder import RunFolder
 
 
 class Pruned(Exception):

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from study.config import RunConfig
+from study.base.durable_files import patiently, write_atomically
+from study.config.run_config import RunConfig
 from study.data.prepared import prepare
-from study.durable_files import patiently, write_atomically
-from study.folders.run import RunFolder
-from study.named_records import donor_depth, teacher_architecture
-from study.ownership import Attempt, Fenced, Held, turn
-from study.records import Ending
+from study.store.named_records import donor_depth, teacher_architecture
+from study.store.ownership import Attempt, Fenced, Held, turn
+from study.store.records import Ending
+from study.store.run_folder import RunFolder
 from study.training.checkpoints import newest_whole_checkpoint
 from study.training.execution import Execution
 from study.training.filing import Filing, Outcome, failure_of, tidy

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from torch import Tensor
 
-from study.architecture import NOT_IN_MLM, Architecture
-from study.config import DataConfig, RunConfig
+from study.base.durable_files import is_there
+from study.base.errors import InputError, Problem
+from study.config.named_runs import Donor, Keep, kept_layers
+from study.config.run_config import DataConfig, RunConfig
+from study.counting.architecture import NOT_IN_MLM, Architecture
 from study.data.cache import sha256_of
 from study.data.prepared import PreparedData
 from study.data.tokenizing import tokenizer_file
-from study.durable_files import is_there
-from study.errors import InputError, Problem
-from study.folders.run import RunFolder
 from study.model.cutting import cut
 from study.model.masked_language_model import MaskedLanguageModel
 from study.model.trained_weights import trained_weights
 from study.model.tutor import Tutor
-from study.named_runs import Donor, Keep, kept_layers
-from study.records import RunRecord
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
 
 
 def starting_weights(config: RunConfig, prepared: PreparedData) -> dict[str, Tensor] | None:

@@ -19,20 +19,20 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.profilers import PassThroughProfiler
 from torch import Tensor
 
-from study.config import RunConfig
+from study.config.run_config import RunConfig
+from study.counting.memory import Device, Precision
 from study.data.batches import PackedBatches
 from study.data.masking import Masker
 from study.data.prepared import PreparedData
-from study.folders.run import RunFolder
-from study.folders.work import step_of
-from study.memory import Device, Precision
 from study.model.lightning import MaskedLanguageModelling, ValidationResult
+from study.store.run_folder import RunFolder
+from study.store.work_folder import step_of
 from study.training.allocation import keep_freed_memory
 from study.training.branching import Branching, shared_log_interval
 from study.training.callbacks import Checkpointer, Clock
 from study.training.checkpoints import DurableCheckpointIO, precision_of
 from study.training.execution import LIGHTNING_PRECISION, Execution, peak_flops_per_second, resolve_kernels
-from study.training.metrics import MetricsFile
+from study.training.metrics_log import MetricsFile
 from study.training.pruning import PruneOrder
 from study.training.stopping import StopSignal
 from study.training.trained_runs import starting_weights, tutor_of

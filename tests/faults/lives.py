@@ -19,11 +19,11 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from study.config import RunConfig
+from study.config.run_config import RunConfig
 from study.data.prepared import prepare
-from study.folders.run import RunFolder
-from study.records import RunRecord
-from study.sweeping.executors.processes import log_into
+from study.executing.processes import log_into
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
 from study.training.checkpoints import newest_whole_checkpoint
 from tests.launching import TIMINGS
 from tests.small import run_folder
@@ -44,7 +44,7 @@ class Circumstances:
 
 def live(config: RunConfig, path: Path, circumstances: Circumstances) -> None:
     """Train a run as a launch does, writing down a digest of what each step was given."""
-    from study import ownership
+    from study.store import ownership
     from study.training.callbacks import Checkpointer
     from study.training.execution import Execution
     from study.training.run import train

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from study.data.prepared import data_fingerprint, prepare
-from study.folders.work import checkpoints_in, step_of
+from study.store.work_folder import checkpoints_in, step_of
 from study.training.checkpoints import newest_whole_checkpoint
 from tests.conftest import Figure
 from tests.faults.lives import MASKS, Lives, assert_same_bits, ended, recorded, size_of, whole_step

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from study.folders.run import RunFolder
+from study.store.run_folder import RunFolder
 from tests.conftest import Figure
 from tests.faults.lives import MASKS, Lives, assert_same_bits, ended, recorded, size_of
 from tests.small import config, run_folder, write_corpus

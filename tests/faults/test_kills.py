@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from study.folders.sweep import SweepFolder
+from study.store.sweep_folder import SweepFolder
 from tests.conftest import Figure
 from tests.faults.lives import Lives
 from tests.launching import Place

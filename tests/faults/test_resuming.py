@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from study.recipe import Recipe
+from study.config.recipe import Recipe
 from tests.conftest import Figure
 from tests.faults.lives import Lives, assert_same_bits, recorded, whole_step
 from tests.small import config, run_folder, write_corpus

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from study.data.prepared import prepare
-from study.folders.sweep import SweepFolder
-from study.sweeping.executors.local import LocalExecutor
-from study.sweeping.executors.slots import Slot
-from study.sweeping.search import OptunaSearch
-from study.sweeping.sweep_files import read_sweep
+from study.executing.local import LocalExecutor
+from study.executing.slots import Slot
+from study.planning.search import OptunaSearch
+from study.planning.sweep_files import read_sweep
+from study.store.sweep_folder import SweepFolder
 from tests.conftest import Figure
 from tests.faults.lives import obey_permissions, recorded
 from tests.launching import STUDY, Place, has_rows, numbers, written

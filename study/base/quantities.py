@@ -1,0 +1,124 @@
+"""Quantities as people write them, 10M, 200MB, 10ms: read strictly, with the unit that belongs there, and written back."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from study.base.errors import InputError
+
+COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
+"""Prefixes of counts (B is a billion, as in a 7B model); a thousand each, so that 16K is 16,000."""
+
+BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+"""Units of memory in bytes; MB is a million, MiB 2²⁰."""
+
+SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+"""Units of time in seconds."""
+
+_NUMBER = re.compile(r"([0-9][0-9_]*(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+) ?([A-Za-zµ]*)")
+
+
+def read_count(place: str, text: str) -> float:
+    """A count, 10M for ten million; raises InputError at `place` where the text is no such thing."""
+    return _read(place, text, COUNTS, "a count such as 10M, 250k or 1.5e6")
+
+
+def read_whole(place: str, text: str) -> int:
+    """A count that is a whole number, 16K for sixteen thousand."""
+    number = read_count(place, text)
+    if not number.is_integer():
+        raise InputError.at(place, f"{text!r} is not a whole number")
+    return int(number)
+
+
+def read_bytes(place: str, text: str) -> int:
+    """An amount of memory in bytes, 200MB for two hundred million; a bare number is refused."""
+    return round(_read(place, text, BYTES, "an amount of memory with its unit, such as 200MB or 1.5GiB"))
+
+
+def read_seconds(place: str, text: str) -> float:
+    """A time in seconds, 10ms for a hundredth; a bare number is refused."""
+    return _read(place, text, SECONDS, "a time with its unit, such as 10ms or 0.5s")
+
+
+def read_range(place: str, text: str) -> range:
+    """Whole numbers from the first to the last, `2:12`, or the one that stands alone."""
+    if not (found := re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())):
+        raise InputError.at(place, f"{text!r} is not a range; write one as 2:12, or a whole number")
+    low, high = int(found[1]), int(found[2] or found[1])
+    if not 1 <= low <= high:
+        raise InputError.at(place, f"{text!r} is empty or starts below 1; write the smaller number first, as in 2:12")
+    return range(low, high + 1)
+
+
+def listed(text: str) -> list[str]:
+    """The parts of a list with commas between, empty ones left out."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def read_whole_numbers(place: str, text: str) -> tuple[int, ...]:
+    """Whole numbers above zero with commas between, `1,32` or `8K,30522`, each once."""
+    try:
+        return tuple(dict.fromkeys(read_whole(place, part) for part in text.split(",")))
+    except InputError:
+        raise InputError.at(place, f"{text!r} is not a list of whole numbers above zero; write it as 1,32") from None
+
+
+def read_shape(place: str, text: str) -> tuple[int, int]:
+    """Depth and width of a shape, `2x128`."""
+    if not (found := re.fullmatch(r"([1-9][0-9]{0,4})x([1-9][0-9]{0,5})", text)):
+        raise InputError.at(place, f"{text!r} is not depth x width; write shapes as 2x128,4x256")
+    return int(found[1]), int(found[2])
+
+
+def count_text(number: float) -> str:
+    """A count with three digits and its prefix, 10.4M."""
+    return in_billions(flops_text(number))
+
+
+def flops_text(number: float) -> str:
+    """FLOPs with three digits and their SI prefix, 1.25G."""
+    return _written(number, {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}, "")
+
+
+def in_billions(words: str) -> str:
+    """A count with an SI prefix as parameters and tokens are counted: 1.25B for 1.25G."""
+    return words.replace("G", "B")
+
+
+def bytes_text(number: float) -> str:
+    """Memory with three digits, 203 MB."""
+    return _written(number, {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}, " ")
+
+
+def seconds_text(number: float) -> str:
+    """A time with three digits, 9.84 ms."""
+    return _written(number, {"µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}, " ")
+
+
+def _read(place: str, text: str, units: dict[str, float] | dict[str, int], needed: str) -> float:
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None or found[2] not in units:
+        raise InputError.at(place, f"{text!r} is not {needed}")
+    digits, unit = re.sub("[_,]", "", found[1]), units[found[2]]
+    number = float(digits) * unit
+    if not 0 < number < float("inf"):
+        raise InputError.at(place, f"{text!r} must be above zero and finite")
+    return float(Decimal(digits) * Decimal(str(unit)))  # 16.1K is 16,100, which its product of floats misses
+
+
+def _written(number: float, units: dict[str, float], gap: str) -> str:
+    unit = max((name for name in units if units[name] <= abs(number)), key=lambda name: units[name], default=next(iter(units)))
+    return f"{number / units[unit]:.3g}{gap}{unit}" if abs(number) / units[unit] < 999.5 else _next(number, units, gap, unit)
+
+
+def _next(number: float, units: dict[str, float], gap: str, unit: str) -> str:
+    """A number that rounds to a thousand of its unit, in the next one where there is one."""
+    larger = [name for name in units if units[name] > units[unit]]
+    return f"{number / units[larger[0]]:.3g}{gap}{larger[0]}" if larger else f"{number / units[unit]:,.0f}{gap}{unit}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 run`, `2 runs`: a count with its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,333 @@
+"""Strict, frozen models: unknown keys, wrong types and broken invariants are all reported at once, with their paths."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import reprlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import UnionType
+from typing import Annotated, Any, Self, TypeVar, get_args
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from study.base.errors import InputError, Problem
+from study.base.quantities import read_count
+
+
+def _number(value: object) -> object:
+    """A number with a prefix, 10M, as a number, and everything else as it is; booleans are none."""
+    if isinstance(value, bool):
+        raise ValueError("is true or false where a number is needed")
+    return number_in(value) if isinstance(value, str) and value[-1:].isalpha() else value
+
+
+_Number = BeforeValidator(_number)
+"""What every number of a file is read by: 16K is 16,000, as on the command line."""
+
+HELD = (1e-37, 1e37)
+"""Between these lie the numbers of a run, but for zero: single precision holds hardly any beyond."""
+
+MOST = 2**63 - 1
+"""The largest whole number that a table holds."""
+
+Count = Annotated[int, Field(ge=1, le=MOST), _Number]
+"""A whole number of things, at least one; 2e5 is accepted for 200000."""
+
+Index = Annotated[int, Field(ge=0, le=MOST), _Number]
+"""A whole number from zero on."""
+
+
+def _held(value: float) -> float:
+    """The value, of -0.0 the one zero; raises ValueError where single precision would make it zero or infinite."""
+    if value and not HELD[0] <= value <= HELD[1]:
+        raise ValueError("is beyond what devices calculate with, {:g} to {:g}".format(*HELD))
+    return abs(value)
+
+
+Number = Annotated[float, _Number]
+"""A finite number."""
+
+Positive = Annotated[float, Field(gt=0), _Number, AfterValidator(_held)]
+"""A finite number above zero; PyYAML reads 1e-3 as a string, which is accepted."""
+
+NonNegative = Annotated[float, Field(ge=0), _Number, AfterValidator(_held)]
+"""A finite number, zero or above; there is one zero, -0.0 is taken as it."""
+
+Share = Annotated[float, Field(ge=0, le=1), _Number, AfterValidator(_held)]
+"""A share of a whole, between 0 and 1; there is one zero."""
+
+Text = Annotated[str, Field(min_length=1)]
+"""A string that says something."""
+
+ItemT = TypeVar("ItemT")
+
+
+def each_once(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
+    """The values; raises ValueError, naming it, where one stands twice."""
+    for value, count in Counter(values).items():
+        if count > 1:
+            named = value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+            raise ValueError(f"holds {shown(named)} twice; each stands once")
+    return values
+
+
+def _not_empty(values: tuple[ItemT, ...]) -> tuple[ItemT, ...]:
+    if not values:
+        raise ValueError("is empty")
+    return values
+
+
+def _listed(value: object) -> object:
+    return (value,) if isinstance(value, int | float | str) else value
+
+
+Distinct = Annotated[tuple[ItemT, ...], AfterValidator(each_once)]
+"""Any number of values, each once: one that stands twice is a slip, and taking it once would hide what was meant."""
+
+Several = Annotated[Distinct[ItemT], AfterValidator(_not_empty)]
+"""One or more; Field(min_length=1) would also call a list empty whose items are wrong."""
+
+OneOrSeveral = Annotated[Several[ItemT], BeforeValidator(_listed)]
+"""The same, and a single one may stand without brackets."""
+
+
+class Strict(BaseModel):
+    """A frozen model that refuses unknown keys and infinite numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @classmethod
+    def parse(cls, values: object, place: str = "") -> Self:
+        """The model that `values` (a mapping, as YAML gives it) describe.
+
+        Raises InputError with every problem, each under its dotted path below `place`.
+        """
+        if not isinstance(values, Mapping):
+            raise InputError.at(place, f"is {shown(values)} where keys and values are needed")
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise InputError(_problems(cls, error, place)) from None
+
+
+ModelT = TypeVar("ModelT", bound=Strict)
+
+LEAST_LIKENESS = 0.6
+"""A known word is named alone where it has so much in common with the one that stands there."""
+
+SAME_LIKENESS = 0.9
+"""A key is taken for one of the same mapping where it has so much in common with it, as one has with its plural."""
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """The clause that names the nearest known word, or all where none is near."""
+    if best := near(word, known):
+        return f"did you mean {best!r}?"
+    return "known: " + ", ".join(sorted(known)) if known else "nothing can stand here"
+
+
+def near(word: str, known: list[str], least: float = LEAST_LIKENESS) -> str | None:
+    """The known word that is nearest, None where none is so near."""
+    best = max(known, key=partial(_likeness, word), default=None)
+    return None if best is None or _likeness(word, best) < least else best
+
+
+def _likeness(word: str, one: str) -> float:
+    """How alike a word and a known one are: the share that both have, 0 to 1.
+
+    Above them, 2 where it has the initials, as `lr` has those of `learning_rate`, and 3 where only case differs. A word without
+    dots is also compared with the last word of a path.
+    """
+    place, dot, last = one.rpartition(".")
+    initials = "".join(part[:1] for part in last.split("_"))
+    if word.lower() in (one.lower(), last.lower()):
+        return 3.0
+    if word in (place + dot + initials, initials):
+        return 2.0
+    return max(difflib.SequenceMatcher(None, word, end).ratio() for end in {one, one if "." in word else last})
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A value as an error message shows it: its repr, shortened, however much it holds."""
+    shortened = reprlib.Repr()
+    shortened.maxlevel, shortened.maxstring, shortened.maxother = 3, limit, limit
+    text = shortened.repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def join_path(*parts: str | int) -> str:
+    """`a.b[2].c` from its parts, empty ones left out."""
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part:
+            path += f".{part}" if path else part
+    return path
+
+
+def _problems(model: type[Strict], error: ValidationError, place: str) -> list[Problem]:
+    """Every problem once, in the order of the fields."""
+    found: dict[str, Problem] = {}
+    for detail in error.errors(include_url=False):
+        path = join_path(place, *_without_tags(detail["loc"]))
+        found.setdefault(path, Problem(path, _message(model, detail)))
+    return list(found.values())
+
+
+def _without_tags(location: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """A location without the names that pydantic adds for the arms of a union."""
+    tags = ("int", "float", "str", "bool")
+    return tuple(part for part in location if isinstance(part, int) or not ("[" in part or part in tags))
+
+
+def _message(model: type[Strict], detail: ErrorDetails) -> str:
+    value, example = shown(detail["input"]), shown(str(detail["input"])).strip("'\"")
+    context: dict[str, Any] = detail.get("ctx") or {}
+    match detail["type"]:
+        case "extra_forbidden":
+            key = str(detail["loc"][-1])
+            here = _model_at(model, detail["loc"][:-1])
+            parts = {name: _part(annotation) for name, annotation in _keys(here).items()}
+            inside = [f"{name}.{key}" for name, part in parts.items() if part is not None and key in _keys(part)]
+            inside += [path for path in _paths(model) if path.replace(".", "_") == key]
+            meant = inside if near(key, [*parts], SAME_LIKENESS) is None else []
+            return f"is not a known key; {nearest(key, meant or [*parts])}"
+        case "missing":
+            return "is missing and has no default"
+        case "value_error":
+            return str(context["error"]) if isinstance(detail["input"], Mapping | BaseModel) else f"{value} {context['error']}"
+        case "model_type" | "model_attributes_type":
+            return f"{value} where keys and values are needed: {', '.join(_keys(_model_at(model, detail['loc'])))}"
+        case "dict_type":
+            return f"{value} where keys and values are needed"
+        case _ if detail["input"] is None:
+            return "has no value; give one, or leave it out"
+        case "greater_than_equal":
+            return f"{value} is below the least allowed, {whole(context['ge']):,}"
+        case "greater_than":
+            return f"{value} must be above {whole(context['gt']):,}"
+        case "less_than_equal":
+            return f"{value} is above the most allowed, {whole(context['le']):,}"
+        case "less_than":
+            return f"{value} must be below {whole(context['lt']):,}"
+        case "literal_error":
+            known = [word.strip("'") for word in context["expected"].replace(" or ", ", ").split(", ")]
+            best = near(str(detail["input"]), known)
+            return f"{value} is not one of {', '.join(known)}{f'; did you mean {best!r}?' if best else ''}"
+        case "finite_number":
+            return f"{value} must be a finite number"
+        case "int_parsing" | "int_type" | "int_from_float":
+            return f"{value} is not a whole number"
+        case "int_parsing_size":
+            return f"{value} is too large"
+        case "bool_parsing" | "bool_type":
+            return f"{value} is neither true nor false"
+        case "float_parsing" | "float_type":
+            return f"{value} is not a number"
+        case "string_too_short" | "too_short":
+            return "is empty"
+        case "string_type" if isinstance(detail["input"], bool):
+            return f"{value} where text is needed; no, yes, on, off, true and false are text in quotes alone, as in 'no'"
+        case "string_type":
+            return f"{value} where text is needed, such as '{example}'"
+        case "tuple_type" | "list_type":
+            return f"{value} where a list is needed, such as [{example}]"
+        case _:
+            return f"{value}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+
+
+def _keys(model: type[Strict]) -> dict[str, Any]:
+    """The keys of a model, as they are written in files, with their types."""
+    return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+
+
+def _paths(model: type[Strict]) -> Iterator[str]:
+    """The keys within the parts of a model, as in `masking.rate`."""
+    for name, annotation in _keys(model).items():
+        if (part := _part(annotation)) is not None:
+            yield from (f"{name}.{key}" for key in _keys(part))
+
+
+def _model_at(model: type[Strict], location: tuple[str | int, ...]) -> type[Strict]:
+    """The model at a location of another, whose keys may stand there."""
+    for part in location:
+        if part in (keys := _keys(model)):
+            model = next(_models_in(keys[str(part)]), model)
+    return model
+
+
+def _part(annotation: object) -> type[Strict] | None:
+    """The strict model that a type is, or that stands beside none in it; no list and no mapping of them."""
+    alternatives = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    return next((one for one in alternatives if isinstance(one, type) and issubclass(one, Strict)), None)
+
+
+def _models_in(annotation: object) -> Iterator[type[Strict]]:
+    """The strict models in a type, such as the one in a list of them or none."""
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over` put in, mapping by mapping."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = deep_merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def set_path(values: dict[str, Any], path: str, value: object) -> None:
+    """Put `value` at the dotted `path`, as `set_below` does."""
+    set_below(values, path.split("."), value)
+
+
+def set_below(values: dict[str, Any], keys: Sequence[str], value: object) -> None:
+    """Put `value` below these keys, which may hold dots themselves, making the mappings on the way.
+
+    Raises InputError where a scalar stands in the way.
+    """
+    *way, last = keys
+    here = values
+    for depth, part in enumerate(way):
+        below = here.setdefault(part, {})
+        if not isinstance(below, dict):
+            told = f"{'.'.join(way[: depth + 1])} is {shown(below)}, nothing can be set below it"
+            raise InputError.at(".".join(keys), told)
+        here = below
+    here[last] = value
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        path = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, dict) and value:
+            flat.update(flatten(value, path))
+        else:
+            flat[path] = value
+    return flat
+
+
+def whole(value: float) -> int | float:
+    """An int where the number is whole and a float holds it exactly, so that 2e5 and 200000 are one value."""
+    return int(value) if abs(value) < 2**53 and value == int(value) else value
+
+
+def number_in(value: object) -> object:
+    """The number that a string spells, with a prefix or without, everything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        number = read_count("", value) if value[-1:].isalpha() else float(value)
+    except (InputError, ValueError):
+        return value
+    return whole(number) if math.isfinite(number) else value

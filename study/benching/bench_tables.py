@@ -1,0 +1,197 @@
+"""What a benchmark prints and its Markdown: a table a section."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from study.base.aligned import aligned
+from study.base.quantities import count_text, flops_text
+from study.benching.cases import PEERS_TOKENS
+
+Row = Mapping[str, Any]
+
+TITLES = {
+    "train": "Training: tokens a second, and how many times the peers'",
+    "finetune": "Fine-tuning: tokens a second, over transformers' Trainer",
+    "sharing": "Small runs that share the device: throughput of all together",
+    "kernels": "Between the products: kernels on a GPU",
+    "overhead": "What surrounds a step",
+    "start": "Starting",
+    "coordination": "Coordinating",
+    "data": "Data",
+    "validation": "Validation",
+    "laws": "Laws",
+    "roofline": "Against the roofline",
+}
+"""The sections in the order in which they are measured and shown."""
+
+LEGENDS = {
+    "train": "ours is the real training path, Lightning included; loop is transformers' BertForMaskedLM in a plain loop with "
+    "masked batches at hand; trainer is transformers' Trainer with the collator of run_mlm. Medians over rounds in which the "
+    "contenders took turns; ratios are taken within a round, in brackets the 95% interval of their median over these rounds "
+    "(the range, for fewer than six), beyond which another day may lie. Share of matmul: the part of the best rate of a plain "
+    "product at this dtype, by torch.mm or, in fp32 on CPUs that are not Intel's, by oneDNN, that the products use which our "
+    "training runs, those of the last layer but for its keys and values at masked positions alone; MFU is the same part of the "
+    f"datasheet's dense rate. On a GPU batches of more than {PEERS_TOKENS:,} tokens leave no room for peers; beside peers a "
+    "step of ours is profiled there, too.",
+    "finetune": "Lengths as those of the task in BERT's word pieces, 32 examples a step; tokens count no padding. Medians over "
+    "rounds in turns, ratios within a round; both sides work in the precision that scores have there, and neither evaluates, "
+    "saves or logs.",
+    "sharing": "Runs in processes of their own; relative is all of them against one. Under MPS a GPU has them at once, "
+    "each on at most a part of its multiprocessors, as `study launch` has it; without MPS they take turns there.",
+    "kernels": "The kernels written for BERT's blocks and the loss, each alone and with empty caches, in bf16 at the sizes of "
+    "BERT-Base and 256 x 128 tokens. Of bandwidth: the bytes that must move at the least, as a part of what a large copy moves "
+    "in the time. x torch: the time of torch.compile, or of torch's own kernel for attention, over ours, the median of rounds "
+    "in turns. Another division of the work is told where it is the faster by 2%.",
+    "coordination": "A sweep of runs that end at once, with real folders and records and the display of a launch, and a restart"
+    " with all of its records, in a process of its own.",
+    "roofline": "One size at a time around a middle shape, in fp32 on CPU and bf16 on CUDA. The roof is the lower of the best "
+    "matrix-product rate and intensity times the measured memory bandwidth. The sizes that fall off it are profiled, and so is "
+    "the best of their axis; on a CPU what the operations leave of a step is Python's, on a GPU it is idle between kernels.",
+}
+
+
+def train_cells(row: Row) -> dict[str, str]:
+    """One row of the training table."""
+    versus, cells = row["versus"], {"model": row["model"] or row["shape"]}
+    cells["vocabulary"] = f"{row['vocabulary']:,}"
+    cells["dtype"], cells["batch"] = row["dtype"], f"{row['batch']} x {row['sequence_length']}"
+    cells["tokens/s"] = count_text(row["ours_tokens_per_second"]) if row["ours_tokens_per_second"] else "failed"
+    for name, title in (("loop", "x loop"), ("trainer", "x trainer"), ("trainer_compiled", "x compiled trainer")):
+        cells[title] = _ratio(row, name) if name in versus else "failed" if name in row["errors"] else "–"
+    cells["matmul"] = f"{flops_text(row['matmul_flops_per_second'])}FLOP/s" if row["matmul_flops_per_second"] else "–"
+    cells["share of matmul"], cells["MFU"] = _percent(row["share_of_matmul_rate"]), _percent(row["mfu"])
+    starts = row["start_seconds"]
+    cells["start"] = f"{starts['ours']:.1f} s" if "ours" in starts else "–"
+    cells["rounds"] = str(row["rounds"])
+    return cells
+
+
+def sharing_cells(row: Row) -> dict[str, str]:
+    """One row of the sharing table."""
+    throughput, mps = row["tokens_per_second"], "yes" if row["mps"] else "no"
+    return {
+        "model": row["model"],
+        "batch": f"{row['batch']} x {row['sequence_length']}",
+        "runs": str(row["runs"]),
+        "MPS": f"{mps}, {row['portion']}% each" if row["portion"] else mps,
+        "tokens/s": count_text(throughput) if throughput else "failed",
+        "relative": f"{row['relative']:.2f}" if row["relative"] else "–",
+    }
+
+
+def kernel_cells(row: Row) -> dict[str, str]:
+    """One row of the table of kernels; the reason, where they could not be timed."""
+    if row["error"] is not None:
+        return {"kernel": row["what"], "time": row["error"]}
+    timed = {name: seconds for name, seconds in row["divisions"].items() if seconds is not None}
+    best = min(timed, key=lambda name: timed[name], default=None)
+    faster = best is not None and timed[best] < 0.98 * row["seconds"]
+    return {
+        "kernel": row["kernel"],
+        "time": written(row["seconds"], "s"),
+        "of bandwidth": _percent(row["share_of_bandwidth"]),
+        "x torch": f"{row['versus']:.2f}",
+        "faster": f"{written(timed[best], 's')} with {best}" if faster else "–",
+    }
+
+
+def figure_cells(row: Row) -> dict[str, str]:
+    """One row of a table of single figures with their targets."""
+    met = {True: "yes", False: "no", None: "–"}[row["met"]]
+    limit = row["at_most"] if row["at_most"] is not None else row["at_least"]
+    sign = "≤" if row["at_most"] is not None else "≥"
+    return {
+        "what": row["what"],
+        "value": row["error"] if row["value"] is None else written(row["value"], row["unit"]),
+        "target": "–" if limit is None else f"{sign} {written(limit, row['unit'])}",
+        "met": met,
+    }
+
+
+def roofline_cells(row: Row) -> dict[str, str]:
+    """One row of the roofline's table."""
+    return {
+        "varied": row["varied"],
+        "shape": row["shape"],
+        "length": str(row["sequence_length"]),
+        "vocabulary": f"{row['vocabulary']:,}",
+        "FLOP/byte": f"{row['intensity']:.0f}",
+        "achieved": f"{flops_text(row['flops_per_second'])}FLOP/s" if row["flops_per_second"] else "failed",
+        "roof": f"{flops_text(row['roof'])}FLOP/s",
+        "of the roof": _percent(row["share_of_roof"]),
+    }
+
+
+CELLS: dict[str, Callable[[Row], dict[str, str]]] = {
+    "train": train_cells,
+    "sharing": sharing_cells,
+    "kernels": kernel_cells,
+    "roofline": roofline_cells,
+}
+"""How a section's row is shown; all others have single figures."""
+
+
+def written(value: float, unit: str) -> str:
+    """A figure with its unit, as a reader writes it."""
+    if unit == "share":
+        return f"{value:.2%}" if value < 0.1 else f"{value:.0%}"
+    if unit == "s":
+        return f"{value:.3g} s" if value >= 0.1 else f"{1000 * value:.3g} ms"
+    return f"{count_text(value)} {unit}"
+
+
+def cells_of(section: str, rows: Sequence[Row]) -> list[list[str]]:
+    """A section's table, its head first; columns that say nothing in any row are left out."""
+    shown = [CELLS.get(section, figure_cells)(row) for row in rows]
+    names = [name for name in (shown[0] if shown else {}) if any(cells[name] != "–" for cells in shown)]
+    return [names, *([cells[name] for name in names] for cells in shown)]
+
+
+def as_text(section: str, rows: Sequence[Row]) -> str:
+    """A section for a terminal."""
+    return "\n".join([TITLES[section], *aligned(cells_of(section, rows), left=1), *_sentences(rows), *_errors(rows)])
+
+
+def as_line(section: str, row: Row) -> str:
+    """One row as it is finished."""
+    cells = CELLS.get(section, figure_cells)(row)
+    return ", ".join(
+        [f"{section}: {next(iter(cells.values()))}", *(f"{k} {v}" for k, v in list(cells.items())[1:] if v != "–")]
+    )
+
+
+def as_markdown(hardware: str, sections: Mapping[str, Any]) -> str:
+    """All sections of a machine, each with its environment."""
+    parts = [f"# Speed on {hardware}\n"]
+    for name in TITLES:
+        if name not in sections or not sections[name]["rows"]:
+            continue
+        rows, place = sections[name]["rows"], sections[name]["environment"]
+        head, *body = cells_of(name, rows)
+        lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head), *(f"| {' | '.join(line)} |" for line in body)]
+        versions = ", ".join(f"{package} {number}" for package, number in place["versions"].items() if number)
+        where = f"{place['device']}, {place['processor']}, {place['threads']} threads of {place['cores']} cores, {versions}"
+        parts += [f"## {TITLES[name]}\n", *([LEGENDS[name] + "\n"] if name in LEGENDS else []), *lines]
+        parts += ["", *(f"- {line}" for line in [*_sentences(rows), *_errors(rows)]), "", f"*{where}*\n"]
+    return "\n".join(parts)
+
+
+def _sentences(rows: Sequence[Row]) -> list[str]:
+    return [row["sentence"] for row in rows if row.get("sentence")]
+
+
+def _errors(rows: Sequence[Row]) -> list[str]:
+    failed = [(row, name, told) for row in rows for name, told in (row.get("errors") or {}).items()]
+    return [f"{row['model'] or row['shape']}, {row['dtype']}: {name} failed: {told}" for row, name, told in failed]
+
+
+def _ratio(row: Row, peer: str) -> str:
+    """How many times a peer's tokens/s ours are, with the interval where the row has one, as older rows have not."""
+    times, interval = f"{row['versus'][peer]:.2f}", row.get("versus_interval", {}).get(peer)
+    return f"{times} ({interval[0]:.2f}–{interval[1]:.2f})" if interval else times
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"

@@ -1,0 +1,1 @@
+"""The configurations of runs, scores and sweeps as strict models, with their fingerprints. Nothing runs here."""

@@ -1,0 +1,148 @@
+"""How a run trains: optimiser, learning rate, schedule, batch, precision, the trained runs that it names, and for how long."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from study.base.schema import Count, Index, NonNegative, Positive, Share, Strict, Text
+from study.config.named_runs import NO_RUN, Donor, Teacher, donor_of, teacher_of
+from study.counting.memory import AskedPrecision
+
+Initialisation = Literal["bert", "unit_stream"]
+
+
+class Budget(Strict):
+    """How long a run trains, in exactly one unit; the run takes the whole steps that fit in it.
+
+    `tokens` counts input tokens, padding excluded; `flops` are `train_flops` (see study.counting.parameters);
+    `tokens_per_parameter` multiplies `parameters`, the unique tensors of the MLM model. No steps take the weights that
+    a run begins with as they are.
+    """
+
+    tokens: Positive | None = None
+    steps: Index | None = None
+    flops: Positive | None = None
+    tokens_per_parameter: Positive | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name, value in self if value is not None]
+        if len(given) != 1:
+            known = ", ".join(type(self).model_fields)
+            raise ValueError(f"needs exactly one of {known}, not {', '.join(given) or 'none'}")
+        return self
+
+    @property
+    def unit(self) -> str:
+        """What it is counted in: tokens, steps, FLOPs, tokens per parameter."""
+        return {"flops": "FLOPs"}.get(self._given[0], self._given[0].replace("_", " "))
+
+    @property
+    def amount(self) -> float:
+        """How many of its unit."""
+        return float(self._given[1])
+
+    @property
+    def _given(self) -> tuple[str, float]:
+        (given,) = ((name, value) for name, value in self if value is not None)
+        return given
+
+
+class Recipe(Strict):
+    """How a run trains: optimiser, learning rate, schedule, batch, regularisation, precision and budget.
+
+    AdamW without weight decay on norms and biases. `linear` and `cosine` rise over `warmup_fraction` of the steps and fall
+    to `final_learning_rate_fraction` of the peak at the end; `wsd` (warmup-stable-decay) stays at the peak and falls
+    linearly over the last `decay_fraction`. `warmup_tokens` takes the place of `warmup_fraction` where it is given: then the
+    warmup is that of every budget, and a wsd run's way to its decay is part of the way of every longer run.
+    `batch_tokens` is the global batch, over all devices. A `gradient_clip_norm` of 0 does not clip. `start` says where the
+    weights come from: `fresh`, drawn; or the folder of a completed run, of which a shallower encoder keeps the first layers,
+    with `:last` or `:spread` after it the last ones or ones spread evenly (see study.model.cutting). `teacher` is `none`, or
+    the folder of a completed run whose predictions take the place of the words that were masked; a share of the loss below 1,
+    beside these words, or a temperature is written after it, as in `PATH:weight=0.5:temperature=2` (see
+    study.model.loss.distillation_loss). `initialisation` says how fresh weights are drawn (see study.model.embeddings): as
+    BERT's, or with `unit_stream` but for the projection of narrower tables.
+    """
+
+    learning_rate: Positive = 1e-3
+    schedule: Literal["linear", "cosine", "wsd"] = "linear"
+    warmup_fraction: Share = 0.1
+    warmup_tokens: NonNegative | None = None
+    decay_fraction: Share = 0.2
+    final_learning_rate_fraction: Share = 0.0
+    weight_decay: NonNegative = 0.01
+    beta1: Annotated[NonNegative, Field(lt=1)] = 0.9
+    beta2: Annotated[NonNegative, Field(lt=1)] = 0.98
+    epsilon: Positive = 1e-6
+    gradient_clip_norm: NonNegative = 1.0
+    dropout: Annotated[NonNegative, Field(lt=1)] = 0.0
+    batch_tokens: Count = 4096
+    precision: AskedPrecision = "auto"
+    start: Text = NO_RUN["start"]
+    teacher: Text = NO_RUN["teacher"]
+    initialisation: Initialisation = "bert"
+    budget: Budget
+
+    @field_validator("start")
+    @classmethod
+    def _start_is_a_run(cls, start: str) -> str:
+        if start != NO_RUN["start"] and donor_of(start) is None:
+            raise ValueError(
+                "is neither fresh nor the folder of a run, as results/mine/runs/<run id> or the same with :last or :spread"
+            )
+        return start
+
+    @field_validator("teacher")
+    @classmethod
+    def _teacher_is_a_run(cls, named: str) -> str:
+        try:
+            teacher = teacher_of(named)
+        except ValueError:
+            raise ValueError("has a weight or a temperature that is no number") from None
+        if named != NO_RUN["teacher"] and teacher is None:
+            raise ValueError(
+                "is neither none nor the folder of a run, as results/mine/runs/<run id> or the same with :weight=0.9, "
+                ":temperature=1 or both in this order"
+            )
+        if teacher is not None and not (0 < teacher.weight <= 1 and 0 < teacher.temperature < math.inf):
+            raise ValueError("needs a weight above 0 and at most 1, and a temperature above 0")
+        return named
+
+    @model_validator(mode="after")
+    def _fractions_fit(self) -> Self:
+        decay = self.decay_fraction if self.schedule == "wsd" else 0.0
+        if self.warmup_tokens is not None:
+            if self.warmup_fraction != type(self).model_fields["warmup_fraction"].default:
+                raise ValueError(f"warmup_tokens take the place of warmup_fraction {self.warmup_fraction}; give one of them")
+        elif self.warmup_fraction + decay > 1 + 1e-9:
+            raise ValueError(f"warmup_fraction {self.warmup_fraction} and decay_fraction {decay} add up to more than 1")
+        return self
+
+    @property
+    def donor(self) -> Donor | None:
+        """The run that the weights come from, None where they are drawn."""
+        return donor_of(self.start)
+
+    @property
+    def taught_by(self) -> Teacher | None:
+        """The run from whose predictions this one learns too, None where it learns from text alone."""
+        return teacher_of(self.teacher)
+
+    @property
+    def trained_runs(self) -> dict[str, str]:
+        """The identities of the trained runs that the recipe names, by knob."""
+        named = {"start": self.donor, "teacher": self.taught_by}
+        return {knob: run.identity for knob, run in named.items() if run is not None}
+
+    def warmup_steps(self, steps: int) -> int:
+        """How many of a run's steps the learning rate rises over."""
+        if self.warmup_tokens is not None:
+            return round(self.warmup_tokens / self.batch_tokens)
+        return round(self.warmup_fraction * steps)
+
+    def decay_steps(self, steps: int) -> int:
+        """How many of a run's steps, the last ones, the learning rate falls over."""
+        return round(self.decay_fraction * steps) if self.schedule == "wsd" else steps - self.warmup_steps(steps)

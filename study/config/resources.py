@@ -1,0 +1,140 @@
+"""Where a sweep runs and on how much: the `resources` of a sweep file, and what the command line says over them."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from study.base.errors import InputError, Problem
+from study.base.schema import Count, Strict, Text
+
+Kernels = Literal["eager", "onednn", "compiled", "graphed"]
+"""How a step's kernels run: torch's own one by one, the same but for the fp32 products of a CPU, which go through oneDNN,
+fused by torch.compile, or fused and recorded as one CUDA graph.
+
+All but the first change the last bits of a run; validation is never fused.
+"""
+
+AskedKernels = Literal[Kernels, "auto"]
+"""Kernels, or those that suit the device and the precision (study.training.execution.resolve_kernels)."""
+
+UNITS = {"s": 1 / 60, "m": 1.0, "min": 1.0, "h": 60.0, "d": 1440.0}
+"""Minutes of each unit of a time limit."""
+
+SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-|(?=\d+:))(?P<parts>\d{1,4}(?::\d{2}){0,2})")
+"""How Slurm writes a limit, but for a bare number: minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]."""
+
+SLURM_FLAGS = ("partition", "time", "array", "nodes")
+"""What the command line sets in the `slurm` part."""
+
+
+def _slurm_time(text: str) -> str:
+    minutes_of(text)
+    return text
+
+
+def _slurm_memory(text: str) -> str:
+    if not re.fullmatch(r"\d+([KMGT]B?)?", text, re.IGNORECASE):
+        raise ValueError("is no amount of memory; write 64GB or 500MB")
+    return text
+
+
+MemoryAmount = Annotated[str, AfterValidator(_slurm_memory)]
+"""An amount of memory as Slurm takes it."""
+
+ResourceCount = Annotated[Count, Field(le=100_000)]
+"""A number of devices, nodes, cores or jobs, far beyond any cluster's at most, so that a slip of the keyboard is told."""
+
+TimeLimit = Annotated[str, AfterValidator(_slurm_time)]
+"""A time limit such as 30m, 4h, 2d, or Slurm's own '1-12:00:00'."""
+
+
+def minutes_of(text: str) -> int:
+    """The whole minutes of a time limit; raises ValueError where it is none."""
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|min|h|d)", text):
+        return max(1, math.ceil(float(found[1]) * UNITS[found[2]]))
+    if found := SLURM_TIME.fullmatch(text):
+        parts = [int(part) for part in found["parts"].split(":")]
+        hours, minutes, seconds = ([0, *parts] if found["days"] is None and len(parts) == 2 else [*parts, 0, 0])[:3]
+        return max(1, 1440 * int(found["days"] or 0) + 60 * hours + minutes + (seconds > 0))
+    raise ValueError("is not a time limit; write 30m, 4h, 2d or '1-12:00:00', in quotes")
+
+
+class SlurmOptions(Strict):
+    """What a run's Slurm job asks for; `array` is how many jobs of the sweep are in the queue at most at a time.
+
+    Runs that become due together are submitted as one job array. `cpus` are those of each rank, `memory` is that of each
+    node, `setup` are shell lines that run before Python, and `options` any other option of sbatch by its long name.
+    """
+
+    partition: Text | None = None
+    time: TimeLimit | None = None
+    array: ResourceCount = 64
+    nodes: ResourceCount = 1
+    cpus: ResourceCount = 1
+    memory: MemoryAmount | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    constraint: Text | None = None
+    exclude: Text | None = None
+    setup: tuple[Text, ...] = ()
+    options: dict[str, str | int | bool] = Field(default_factory=dict)
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _not_a_bare_number(cls, value: object) -> object:
+        """PyYAML reads 4:00:00 as the number 14400, which Slurm would take for minutes."""
+        if isinstance(value, int | float):
+            raise ValueError("is a number without a unit; write 30m, 4h, 2d or '1-12:00:00', in quotes")
+        return value
+
+
+class RayOptions(Strict):
+    """Which Ray cluster, by default RAY_ADDRESS or else one started on this machine, and each run's share of it.
+
+    `runs` at most run at a time, by default as many as the cluster's nodes have room for.
+    """
+
+    address: Text | None = None
+    cpus: ResourceCount = 1
+    runs: ResourceCount | None = None
+
+
+class Resources(Strict):
+    """Where runs execute and what each gets; none of it changes a run's id, and `kernels` the last bits of its numbers.
+
+    `devices` are those of one run (DDP), over all its nodes; `slots_per_device` is how many runs share each.
+    """
+
+    on: Literal["local", "slurm", "ray"] = "local"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: ResourceCount = 1
+    slots_per_device: ResourceCount | None = None
+    kernels: AskedKernels = "auto"
+    slurm: SlurmOptions = SlurmOptions()
+    ray: RayOptions = RayOptions()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if self.on == "slurm" and self.slots_per_device is not None:
+            raise ValueError("slots_per_device is for GPUs that this launcher shares out itself, and on Slurm, Slurm does")
+        if self.on == "slurm" and self.devices % self.slurm.nodes:
+            raise ValueError(f"devices {self.devices} cannot be shared out over {self.slurm.nodes} nodes evenly")
+        if self.on == "ray" and self.slots_per_device is not None and self.devices > 1:
+            raise ValueError(f"a run of {self.devices} devices has them to itself on Ray; leave slots_per_device out")
+        return self
+
+    def overridden(self, **flags: Any) -> Resources:
+        """These resources with the command line's flags put over them, None where a flag was not given."""
+        given = {name: value for name, value in flags.items() if value is not None}
+        slurm = {name: given.pop(name) for name in SLURM_FLAGS if name in given}
+        on = given.get("on", self.on)
+        if slurm and on != "slurm":
+            raise InputError(Problem(f"--{name}", "is for --on slurm") for name in slurm)
+        values = self.model_dump(exclude_unset=True) | given
+        if slurm:
+            values["slurm"] = values.get("slurm", {}) | slurm
+        return type(self).parse(values, "resources")

@@ -1,0 +1,349 @@
+"""What one run is: a frozen tree of architecture, recipe, data, masking and seed, its YAML, and its fingerprint."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from study.base.schema import MOST, Count, Index, Positive, Share, Strict, Text, flatten, set_path, whole
+from study.base.yaml_files import read_yaml
+from study.config.named_runs import NO_RUN, donor_of, teacher_of
+from study.config.recipe import Recipe
+from study.counting.architecture import NONE, NOT_IN_MLM, TOLD, Architecture, berts_values, unbuildable, unlike_bert
+from study.counting.parameters import flops_per_token, masked_positions, parameters, spared_flops_per_token
+
+NUMERICS_VERSION = 1
+"""Raised whenever a change of the code moves the numbers of a run; CHANGELOG.md says which and why."""
+
+_LATER = {knob: Recipe.model_fields[knob].default for knob in (*NO_RUN, "initialisation")}
+"""The knobs of a recipe that configurations leave out at their defaults, with these."""
+
+LEFT_OUT = {f"recipe.{knob}": plain for knob, plain in _LATER.items()} | {
+    f"architecture.{name}": NONE if value is None else value for name, value in berts_values().items()
+}
+"""The values that configurations leave out, by knob: no trained run, and what is as BERT has it."""
+
+OR_NONE = frozenset(f"architecture.{name}" for name, value in berts_values().items() if value is None)
+"""The knobs of an architecture that may be NONE."""
+
+FEWEST_PIECES = 64
+"""The smallest vocabulary: the special pieces and a few characters."""
+
+MOST_UNKNOWN = 0.05
+"""The share of [UNK] above which people are told: of the docstrings a vocabulary of 256 leaves 9% unread, one of 512 0.06%."""
+
+
+class TokenizerConfig(Strict):
+    """How text becomes tokens: a vocabulary trained on the corpus, or a file that already holds one.
+
+    `kind` wordpiece trains BERT's uncased WordPiece with `vocabulary` pieces on the training split; `file` loads a
+    `vocab.txt` (WordPiece, uncased) or a `tokenizer.json` from `path`, whose size must then be `vocabulary`.
+    """
+
+    kind: Literal["wordpiece", "file"] = "wordpiece"
+    vocabulary: Annotated[Count, Field(ge=FEWEST_PIECES, le=2**32)] = 8192
+    path: Text | None = None
+
+    @model_validator(mode="after")
+    def _path_belongs_to_file(self) -> Self:
+        if (self.kind == "file") != (self.path is not None):
+            raise ValueError("needs a path exactly when its kind is 'file'")
+        return self
+
+    @property
+    def remedy(self) -> str:
+        """What reads more of a text than this one does."""
+        if self.kind == "wordpiece":
+            larger = "ask for a larger vocabulary, an eighth of which is its alphabet, as far as the text yields one"
+            return f"{larger}, or give a tokeniser of the text's language"
+        return "train a tokeniser on this text (kind: wordpiece), or give one of its language"
+
+    def unread(self, unknown_share: float | None) -> str | None:
+        """What to tell of a text of which so much is [UNK]; None up to MOST_UNKNOWN, and where it is not known."""
+        if unknown_share is None or unknown_share <= MOST_UNKNOWN:
+            return None
+        words = "words that the tokeniser does not know and no run is asked for"
+        return f"{unknown_share:.0%} of the text's tokens are [UNK], {words}; {self.remedy}"
+
+
+class DataConfig(Strict):
+    """Which text a run reads: a corpus, its tokeniser, the sequence length, and how much of it validates.
+
+    `corpus` is `docstrings`, a file (.parquet, .jsonl, .txt) or a folder of them, or `hub:NAME[:CONFIG]`; `text_column` is
+    the column that holds the text. `sequence_length` counts tokens, [CLS] included.
+    """
+
+    corpus: Text = "docstrings"
+    text_column: Text = "text"
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    sequence_length: Annotated[Count, Field(ge=8)] = 128
+    validation_sequences: Count = 1024
+
+
+class Masking(Strict):
+    """BERT's corruption: of the chosen positions 80% become [MASK], 10% a random token, 10% stay (Devlin et al. 2019, §3.1).
+
+    The number of positions is round(rate · sequence length) in every sequence, so that shapes are static.
+    """
+
+    rate: Annotated[Positive, Field(le=0.5)] = 0.15
+    mask_share: Share = 0.8
+    random_share: Share = 0.1
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.mask_share + self.random_share > 1 + 1e-9:
+            raise ValueError(f"mask_share {self.mask_share} and random_share {self.random_share} add up to more than 1")
+        return self
+
+
+class RunConfig(Strict):
+    """Everything that can change the numbers of one run, and nothing else."""
+
+    architecture: Architecture
+    recipe: Recipe
+    data: DataConfig = DataConfig()
+    masking: Masking = Masking()
+    seed: Index = 0
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        architecture, recipe, data = self.architecture, self.recipe, self.data
+        length, pieces = data.sequence_length, data.tokenizer.vocabulary
+        if problem := unbuildable(architecture):
+            raise ValueError(f"architecture.{problem}")
+        if architecture.vocabulary != pieces:
+            raise ValueError(f"architecture.vocabulary {architecture.vocabulary} differs from the tokenizer's, {pieces}")
+        if architecture.positions < length:
+            raise ValueError(f"architecture.positions {architecture.positions} is below data.sequence_length {length}")
+        if recipe.batch_tokens % length:
+            raise ValueError(f"recipe.batch_tokens {recipe.batch_tokens} is not a multiple of data.sequence_length {length}")
+        if self.predictions < 1:
+            raise ValueError(f"masking.rate {self.masking.rate} masks no position of {length}")
+        if recipe.teacher != NO_RUN["teacher"] and recipe.budget.flops is not None:
+            flops = f"recipe.budget.flops {recipe.budget.flops:g}"
+            raise ValueError(f"{flops} would leave out what the teacher {recipe.teacher} takes; give tokens or steps")
+        if recipe.budget.steps == 0:
+            self._check_untrained()
+        elif self.steps < 1:
+            batch = recipe.batch_tokens
+            raise ValueError(f"recipe.budget pays for {self.budget_tokens:,.0f} tokens, less than one batch of {batch:,}")
+        elif self.tokens > MOST:
+            raise ValueError(f"recipe.budget pays for {self.tokens:.3g} tokens, more than the {MOST:,} that a table holds")
+        if recipe.warmup_tokens is not None:
+            warmup = recipe.warmup_steps(self.steps)
+            decay = recipe.decay_steps(self.steps) if recipe.schedule == "wsd" else 0
+            if warmup + decay > self.steps:
+                both = f"{warmup:,} steps" + (f" and the decay {decay:,}" if decay else "")
+                raise ValueError(f"recipe.warmup_tokens are {both}, more than the budget's {self.steps:,}")
+        return self
+
+    def _check_untrained(self) -> None:
+        """Raise ValueError where a run of no steps has no trained weights, or something to train them by."""
+        if self.recipe.donor is None:
+            raise ValueError("recipe.budget.steps 0 trains nothing; let recipe.start name the run whose weights it takes")
+        if self.recipe.taught_by is not None:
+            raise ValueError(f"recipe.budget.steps 0 trains nothing, so nothing is learnt from {self.recipe.teacher}")
+
+    @property
+    def batch_sequences(self) -> int:
+        """Sequences in one global batch."""
+        return self.recipe.batch_tokens // self.data.sequence_length
+
+    @property
+    def predictions(self) -> int:
+        """Masked positions of one sequence."""
+        return masked_positions(self.data.sequence_length, self.masking.rate)
+
+    @property
+    def flops_per_token(self) -> dict[str, float]:
+        """FLOPs of training per input token, by convention; what a teacher takes is not in them."""
+        return flops_per_token(self.architecture, self.data.sequence_length, self.predictions)
+
+    def flops_per_token_with(self, teacher: Architecture | None) -> dict[str, float]:
+        """FLOPs of training per input token, by convention, a teacher's forward pass among them: a third of training it."""
+        if teacher is None:
+            return self.flops_per_token
+        training = flops_per_token(teacher, self.data.sequence_length, self.predictions)
+        return {convention: flops + training[convention] / 3 for convention, flops in self.flops_per_token.items()}
+
+    def spared_flops_per_token_with(self, teacher: Architecture | None) -> float:
+        """What of `train_flops` per input token the last layer spares, a teacher's, which only predicts, by a third."""
+        own, its = (
+            0.0 if model is None else spared_flops_per_token(model, self.data.sequence_length, self.predictions)
+            for model in (self.architecture, teacher)
+        )
+        return own + its / 3
+
+    @property
+    def budget_tokens(self) -> float:
+        """The budget in tokens, before it is cut to whole steps."""
+        budget = self.recipe.budget
+        if budget.tokens is not None:
+            return budget.tokens
+        if budget.steps is not None:
+            return float(budget.steps * self.recipe.batch_tokens)
+        if budget.flops is not None:
+            return budget.flops / self.flops_per_token["train_flops"]
+        assert budget.tokens_per_parameter is not None
+        return budget.tokens_per_parameter * parameters(self.architecture).parameters
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps: the whole batches that the budget pays for, one that rounding alone takes away included."""
+        return int(self.budget_tokens * (1 + 1e-12) // self.recipe.batch_tokens)
+
+    @property
+    def tokens(self) -> int:
+        """Input tokens that the run trains on."""
+        return self.steps * self.recipe.batch_tokens
+
+    def validation_interval(self, validations: int) -> int:
+        """Steps between validations where there are at most so many, the last at the end; at least 2, as a checkpoint needs."""
+        return self.steps // min(self.steps, validations) + 1
+
+    @property
+    def branch_step(self) -> int | None:
+        """The step after which the decay begins, where all before is shared with every longer budget; None where it is not.
+
+        It is shared in a wsd schedule whose warmup is given in tokens: data order, masks and dropout are functions of the step.
+        """
+        if self.recipe.schedule != "wsd" or self.recipe.warmup_tokens is None:
+            return None
+        decay = self.recipe.decay_steps(self.steps)
+        return self.steps - decay if 0 < decay < self.steps else None
+
+    def values_of(self, knobs: Collection[str]) -> dict[str, Any]:
+        """What some knobs are set to, by their dotted keys, those among them that `to_dict` leaves out."""
+        asked: dict[str, Any] = {}
+        for knob in knobs:
+            set_path(asked, knob, True)
+        values = flatten(_plain(self.model_dump(mode="json", include=asked)))
+        return {knob: values.get(knob) for knob in knobs}
+
+    def setting(self, knobs: Collection[str]) -> str:
+        """What some knobs are set to, in words."""
+        return setting_words({knob: as_told(knob, value) for knob, value in self.values_of(knobs).items()})
+
+    def words(self, knobs: Collection[str]) -> str:
+        """The run in a few words: its shape, what some knobs are set to, its learning rate and its seed."""
+        return run_words(self.architecture.shape_name, self.setting(knobs), self.recipe.learning_rate, self.seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The resolved tree as plain values, whole floats as integers.
+
+        Fields of the architecture that no run varies are left out at BERT's value, and trained runs where the recipe names
+        none, so that configurations, cells and ledgers stay as they are when another such field is added.
+        """
+        values: dict[str, Any] = _plain(self.model_dump(mode="json", exclude_none=True))
+        kept = {*TOLD, *unlike_bert(self.architecture)}
+        if "warmup_tokens" in values["recipe"]:
+            del values["recipe"]["warmup_fraction"]
+        values["recipe"] = {name: value for name, value in values["recipe"].items() if value != _LATER.get(name)}
+        values["architecture"] = {name: value for name, value in values["architecture"].items() if name in kept}
+        return values
+
+    def without_paths(self) -> dict[str, Any]:
+        """The tree without where corpus, tokeniser and trained runs lie: what tells the runs on one text apart.
+
+        It holds no more than the fingerprint does. The column that the text stands in is left at its default: the text's own
+        fingerprint covers it where it is read.
+        """
+        values = self.to_dict()
+        for name in NOT_IN_MLM:
+            values["architecture"].pop(name, None)
+        values["data"].pop("corpus")
+        values["data"]["text_column"] = DataConfig.model_fields["text_column"].default
+        values["data"]["tokenizer"].pop("path", None)
+        values["recipe"] |= self.recipe.trained_runs
+        return values
+
+    @functools.cached_property
+    def key(self) -> str:
+        """What tells this run from others on the same data (see `identity`)."""
+        return self.identity()
+
+    def identity(self, but: Iterable[str] = ()) -> str:
+        """What tells this run, some knobs aside, from others on the same data, as JSON.
+
+        It tells what `without_paths` does, in a fraction of the time, for as long as a process lives: a field that is added
+        changes it.
+        """
+        unused: dict[str, Any] = {"recipe": dict.fromkeys(NO_RUN, True), "architecture": dict.fromkeys(NOT_IN_MLM, True)}
+        unused["data"] = {"corpus": True, "text_column": True, "tokenizer": {"path": True}}
+        for knob in but:
+            set_path(unused, knob, True)
+        return self.model_dump_json(exclude=unused) + json.dumps(self.recipe.trained_runs)
+
+    def to_yaml(self) -> str:
+        """The resolved tree as YAML that reads back to the same configuration."""
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the same bytes by libyaml, ten times as fast
+        text: str = yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, allow_unicode=True)
+        return text
+
+    @classmethod
+    def from_yaml(cls, path: Path) -> Self:
+        """Read back what `to_yaml` wrote."""
+        return cls.parse(read_yaml(path), place=str(path))
+
+    def fingerprint(self, data_fingerprint: str) -> str:
+        """The run's id: 16 hex digits of SHA-256 over what can change its numbers.
+
+        `data_fingerprint` covers the content of corpus and tokeniser (study.data.prepared), so `data` itself is left out but
+        for the number of validation sequences. Defaults are left out too, so that a new knob renames no run; a default that
+        changes must raise NUMERICS_VERSION.
+        """
+        unused: dict[str, Any] = {"data": True, "architecture": set(NOT_IN_MLM)}
+        values = _plain(self.model_dump(mode="json", exclude_defaults=True, exclude=unused))
+        values["recipe"] |= self.recipe.trained_runs
+        values["validation_sequences"] = self.data.validation_sequences
+        values |= {"data_fingerprint": data_fingerprint, "numerics_version": NUMERICS_VERSION}
+        return fingerprint_of(values)
+
+
+def as_told(knob: str, value: object) -> object:
+    """A knob's value as ledgers tell it: a trained run by its identity, wherever it lies; what may be NONE as a word."""
+    if knob in OR_NONE:
+        return NONE if value is None else str(value)
+    read = {"recipe.start": donor_of, "recipe.teacher": teacher_of}.get(knob)
+    found = read(value) if read is not None and isinstance(value, str) else None
+    return value if found is None else found.identity
+
+
+def setting_words(values: Mapping[str, object]) -> str:
+    """What knobs are set to, by their last words where these tell them apart: norm=pre, dropout=0.1."""
+    words = {knob: knob.rpartition(".")[2] for knob in values}
+    apart = words if len({*words.values()}) == len(words) else {knob: knob for knob in values}
+    return ", ".join(
+        f"{apart[knob]}={value:.6g}" if isinstance(value, float) else f"{apart[knob]}={value}" for knob, value in values.items()
+    )
+
+
+def run_words(shape: str, setting: str, learning_rate: float, seed: int) -> str:
+    """A run in a few words, such as `L2-H128-A2-F512 norm=pre lr=3e-3 seed=0`."""
+    mantissa, exponent = f"{learning_rate:.2e}".split("e")
+    return " ".join(filter(None, (shape, setting, f"lr={float(mantissa):g}e{int(exponent)} seed={seed}")))
+
+
+def fingerprint_of(values: object) -> str:
+    """16 hex digits of SHA-256 over the canonical JSON of plain values."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    """A value of a model with whole floats as integers; most are scalars, told apart before a call is spent on them."""
+    if isinstance(value, dict):
+        return {key: below if type(below) in _SCALARS else _plain(below) for key, below in value.items()}
+    if isinstance(value, list):
+        return [_plain(below) for below in value]
+    return whole(value) if isinstance(value, float) else value
+
+
+_SCALARS = (str, int, bool, type(None))

@@ -1,0 +1,142 @@
+"""The shapes of a sweep file, as strict models."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Annotated, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from study.base.schema import Count, OneOrSeveral, Positive, Several, Strict
+from study.counting.solving import HEAD_WIDTH, ShapeRules, undivided
+
+LARGEST = {"depth": 10_000, "width": 1_000_000, "heads": 1_000_000, "ffn": 10_000_000}
+"""The largest sizes that a sweep takes, far beyond any encoder, so that a slip of the keyboard is told and not planned."""
+
+MOST_COMBINATIONS = 10_000
+"""The most shapes of a grid, the most settings, and the most combinations of tuned values of a cell."""
+
+Depth = Annotated[Count, Field(le=LARGEST["depth"])]
+Width = Annotated[Count, Field(le=LARGEST["width"])]
+Heads = Annotated[Count, Field(le=LARGEST["heads"])]
+Ffn = Annotated[Count, Field(le=LARGEST["ffn"])]
+FfnRatio = Annotated[Positive, Field(ge=0.001, le=1000)]
+
+
+def why_beyond(size: str, value: float) -> str | None:
+    """Why a sweep does not take a size of LARGEST at this value, None where it does."""
+    if value > LARGEST[size]:
+        return f"above the most allowed, {LARGEST[size]:,}"
+    return "below the least allowed, 1" if value < 1 else None
+
+
+class Grid(Strict):
+    """Every combination of the sizes given; heads and ffn follow the width by the rules where they are not."""
+
+    depth: Several[Depth]
+    width: Several[Width]
+    heads: Several[Heads] | None = None
+    ffn: Several[Ffn] | None = None
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide_every_width(cls, heads: tuple[int, ...] | None, info: ValidationInfo) -> tuple[int, ...] | None:
+        for width, count in product(info.data.get("width", ()), heads or ()):
+            if width % count:
+                raise ValueError(f"holds {count}, which does not divide width {width}; leave heads out, or list the shapes")
+        return heads
+
+    @model_validator(mode="after")
+    def _not_endless(self) -> Self:
+        count = math.prod(len(values) for _, values in self if values is not None)
+        if count > MOST_COMBINATIONS:
+            raise ValueError(f"has {count:,} shapes, more than {MOST_COMBINATIONS:,}")
+        return self
+
+
+class Shape(Strict):
+    """One shape; heads and ffn follow the width by the rules where they are not given."""
+
+    depth: Depth
+    width: Width
+    heads: Heads | None = None
+    ffn: Ffn | None = None
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide_width(cls, heads: int | None, info: ValidationInfo) -> int | None:
+        width = info.data.get("width")
+        if heads is not None and width is not None and width % heads:
+            raise ValueError(f"heads do not divide width {width}; leave them out, or give a number that does")
+        return heads
+
+
+class Shapes(Strict):
+    """The shapes of a sweep, in exactly one way: `iso_parameters` with `depth`, `grid`, or `list`.
+
+    `iso_parameters` are targets of `parameters_non_embedding`: at each target and depth the width is solved for, and a shape
+    that misses the target by more than `tolerance` is refused. Heads and FFN that are not given follow the width by
+    `head_width` and `ffn_ratio` (see study.counting.solving.ShapeRules); of several of these each makes shapes of its own. A
+    `head_width` that is given divides the widths: one that leaves part of a given width over is refused, and widths are solved
+    for in multiples of it, unless `width_multiple` says in which.
+    """
+
+    iso_parameters: Several[Annotated[Positive, Field(le=1e12)]] | None = None
+    depth: Several[Depth] | None = None
+    tolerance: Annotated[Positive, Field(lt=1)] = 0.05
+    grid: Grid | None = None
+    listed: Several[Shape] | None = Field(default=None, alias="list")
+    head_width: OneOrSeveral[Width] = (HEAD_WIDTH,)
+    ffn_ratio: OneOrSeveral[FfnRatio] = (4.0,)
+    width_multiple: Width | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one_way(self) -> Self:
+        ways = {"iso_parameters": self.iso_parameters, "grid": self.grid, "list": self.listed}
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) != 1:
+            raise ValueError(f"needs exactly one of iso_parameters, grid, list, not {', '.join(given) or 'none'}")
+        if (self.depth is None) != (self.iso_parameters is None):
+            raise ValueError("needs depth exactly when iso_parameters are given")
+        return self
+
+    @model_validator(mode="after")
+    def _rules_have_a_use(self) -> Self:
+        for rule, size in (("head_width", "heads"), ("ffn_ratio", "ffn")):
+            if rule in self.model_fields_set and self.iso_parameters is None and all(size in shape for shape in self._given()):
+                raise ValueError(f"has {rule}, which no shape follows, since {size} are given")
+        return self
+
+    @model_validator(mode="after")
+    def _head_widths_divide_widths(self) -> Self:
+        widths = [shape["width"] for shape in self._given() if "heads" not in shape]
+        if self.says_head_width and (problem := undivided(self.head_width, widths)):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def says_head_width(self) -> bool:
+        """Whether the file asks for a head width."""
+        return "head_width" in self.model_fields_set
+
+    @property
+    def rules(self) -> list[ShapeRules]:
+        """The rules by which widths fix the rest, one for each head width and FFN ratio."""
+        pairs = product(self.head_width, self.ffn_ratio)
+        return [ShapeRules(head_width, ffn_ratio, self._multiple(head_width)) for head_width, ffn_ratio in pairs]
+
+    def _multiple(self, head_width: int) -> int:
+        """What widths that are solved for are multiples of."""
+        return self.width_multiple or math.lcm(8, head_width if self.says_head_width else 1)
+
+    def combinations(self) -> list[dict[str, int]]:
+        """The sizes of `grid` or `list`, completed by the rules."""
+        return [rules.completed(shape) for shape in self._given() for rules in self.rules]
+
+    def _given(self) -> list[dict[str, int]]:
+        """The sizes of `grid` or `list` as they stand."""
+        if self.grid is not None:
+            axes = {name: values for name, values in self.grid if values is not None}
+            return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        return [shape.model_dump(exclude_none=True) for shape in self.listed or ()]

@@ -1,0 +1,282 @@
+"""The architecture of an encoder: its shape and all else that changes its parameters, with the invariants between them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal, get_args
+
+from pydantic import ValidationInfo, field_validator, model_validator
+
+from study.base.schema import Count, Index, Strict
+
+SIZES = ("depth", "width", "heads", "ffn")
+"""The sizes of a shape, by which shapes are ordered."""
+
+SHAPE = tuple(f"architecture.{size}" for size in SIZES)
+"""The same as knobs and as ledger columns."""
+
+TOLD = (*SIZES, "vocabulary", "positions", "segments", "norm", "tied_decoder")
+"""The fields that every configuration tells; it tells the others where the architecture is unlike BERT."""
+
+COUNTED_ALONE: dict[str, tuple[object, ...]] = {
+    "position_encoding": ("disentangled", "disentangled_shared"),
+    "biases": ("no_key",),
+    "norm_kind": ("affine",),
+    "mlm_transform": ("width", "none"),
+}
+"""The values of fields that can be counted and that study.model does not build."""
+
+BUILT_AS_BERT = (
+    "trigram_embedding",
+    "bottleneck_width",
+    "ffn_stack",
+    "relative_positions",
+    "convolution_kernel",
+    "attention_window",
+    "global_attention_every",
+    "contact_head",
+)
+"""The fields that study.model builds as BERT has them and no other way."""
+
+NONE = "none"
+"""How people write a value that is not there, and how it is told."""
+
+NOT_IN_MLM = ("pooler", "second_output_bias")
+"""Fields that only totals of other people's models depend on; an MLM model is built alike at any value."""
+
+
+class Architecture(Strict):
+    """An encoder with a masked-language-model head: depth L, width H, heads A, ffn F, and the rest, by default as BERT's.
+
+    `ffn` is the inner size that is really built. `norm` says where the norms stand: `post`, after each residual sum, as in
+    BERT (Devlin et al. 2019, arXiv:1810.04805), or `pre`, before each sublayer with one more after the last (Xiong et al.
+    2020, arXiv:2002.04745). With `tied_decoder` the output projection is the token embedding. What else families differ in:
+
+    - `embedding_width` E: tables of width E with a projection to H (ALBERT, arXiv:1909.11942; ELECTRA, arXiv:2003.10555);
+      the decoder then works at E. `trigram_embedding` projects three neighbouring tokens at once, and positions and
+      segments are added after it (MobileBERT, arXiv:2004.02984).
+    - `bottleneck_width` B and `ffn_stack` N: blocks that work at B between projections from and to H, with N FFNs (MobileBERT).
+    - `layer_groups` G: layers that share their parameters within G groups (ALBERT has one).
+    - `activation`: a gated FFN, GeGLU or SwiGLU, has three matrices (Shazeer 2020, arXiv:2002.05202).
+    - `biases`: which matrices have one. DeBERTa's key has none; in ModernBERT (arXiv:2412.13663) only the output has.
+    - `norm_kind`: LayerNorm, RMSNorm, or MobileBERT's affine map without normalising. `embedding_norm`: in pre-norm, one after
+      the embeddings in place of the first block's (ModernBERT).
+    - `position_encoding`: `learned` adds P rows; `rotary` turns queries and keys by angles that grow with the position, and has
+      no parameters (RoFormer, Su et al. 2021, arXiv:2104.09864; ESM-2, ModernBERT); `disentangled` has a table of R relative
+      positions with projections of its own (DeBERTa, arXiv:2006.03654), `disentangled_shared` uses the content's projections
+      and norms the table (DeBERTa v2 and v3, arXiv:2111.09543). `convolution_kernel` K: a convolution beside the first block.
+    - `attention_window` W: tokens see W/2 others on each side, but for every `global_attention_every`-th layer.
+    - `mlm_transform`: the head's product before the decoder goes to E, to H (the decoder then has H − E columns beside the
+      token embedding, MobileBERT), or is not there (NeoBERT, arXiv:2502.19587).
+    - `pooler`, `contact_head` (ESM-2), and `second_output_bias`, which transformers adds to an untied decoder of BERT's kin.
+
+    Raises InputError (through `parse`) or ValidationError where sizes do not fit each other or one is below one.
+    """
+
+    depth: Count
+    width: Count
+    heads: Count
+    ffn: Count
+    vocabulary: Count
+    positions: Count = 512
+    segments: Index = 2
+    norm: Literal["post", "pre"] = "post"
+    tied_decoder: bool = True
+    embedding_width: Count | None = None
+    trigram_embedding: bool = False
+    bottleneck_width: Count | None = None
+    ffn_stack: Count = 1
+    layer_groups: Count | None = None
+    activation: Literal["gelu", "relu", "geglu", "swiglu"] = "gelu"
+    biases: Literal["all", "no_key", "none"] = "all"
+    norm_kind: Literal["layer", "rms", "affine"] = "layer"
+    norm_bias: bool = True
+    embedding_norm: bool | None = None
+    position_encoding: Literal["learned", "rotary", "disentangled", "disentangled_shared"] = "learned"
+    relative_positions: Index = 0
+    convolution_kernel: Index = 0
+    attention_window: Count | None = None
+    global_attention_every: Count = 1
+    mlm_transform: Literal["embedding_width", "width", "none"] = "embedding_width"
+    pooler: bool = True
+    contact_head: bool = False
+    second_output_bias: bool = True
+
+    @field_validator("embedding_width", "bottleneck_width", "layer_groups", "embedding_norm", "attention_window", mode="before")
+    @classmethod
+    def _none_is_a_word(cls, value: object) -> object:
+        """What is not there can be named where values are listed: none, of layer_groups, is a group for each layer."""
+        return None if value == NONE else value
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_divide_width(cls, heads: int, info: ValidationInfo) -> int:
+        width = info.data.get("width")
+        if width is not None and width % heads:
+            raise ValueError(f"heads do not divide width {width}; {nearest_divisor(width, heads)} would")
+        return heads
+
+    @field_validator("embedding_width", "layer_groups")
+    @classmethod
+    def _same_as_none(cls, value: int | None, info: ValidationInfo) -> int | None:
+        """Tables as wide as the blocks, or a group for each layer, are the plain case: one architecture, one fingerprint."""
+        most = info.data.get("width" if info.field_name == "embedding_width" else "depth")
+        if info.field_name == "layer_groups" and value is not None and most is not None and value > most:
+            raise ValueError(f"groups of layers are more than depth {most} has layers")
+        return None if value == most else value
+
+    @field_validator("bottleneck_width")
+    @classmethod
+    def _heads_divide_bottleneck(cls, bottleneck: int | None, info: ValidationInfo) -> int | None:
+        heads = info.data.get("heads")
+        if bottleneck is not None and heads is not None and bottleneck % heads:
+            raise ValueError(f"is not divided by heads {heads}; {max(1, round(bottleneck / heads)) * heads} would be")
+        return bottleneck
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rms_implies_no_bias(cls, values: Any) -> Any:
+        """RMSNorm has no bias, so that nobody need say it."""
+        return {"norm_bias": False} | values if isinstance(values, dict) and values.get("norm_kind") == "rms" else values
+
+    @field_validator("norm_bias")
+    @classmethod
+    def _rms_has_no_bias(cls, bias: bool, info: ValidationInfo) -> bool:
+        if bias and info.data.get("norm_kind") == "rms":
+            raise ValueError("does not go with norm_kind rms, which has no bias; set norm_bias: false")
+        return bias
+
+    @field_validator("embedding_norm")
+    @classmethod
+    def _embedding_norm_fits(cls, normed: bool | None, info: ValidationInfo) -> bool | None:
+        """None is what `norm` implies: post-norm has one, pre-norm has none."""
+        norm = info.data.get("norm")
+        if norm == "post" and normed is False:
+            raise ValueError("does not go with norm post, which always norms the embeddings")
+        return None if normed is (norm == "post") else normed
+
+    @field_validator("relative_positions")
+    @classmethod
+    def _relative_positions_fit(cls, rows: int, info: ValidationInfo) -> int:
+        encoding = info.data.get("position_encoding", "")
+        if encoding.startswith("disentangled") and rows < 2:
+            raise ValueError(f"relative positions are too few for position_encoding {encoding}, which needs at least 2")
+        if encoding and not encoding.startswith("disentangled") and rows:
+            raise ValueError(f"relative positions do not go with position_encoding {encoding}; leave them out")
+        return rows
+
+    @field_validator("global_attention_every")
+    @classmethod
+    def _global_layers_need_windows(cls, every: int, info: ValidationInfo) -> int:
+        if every > 1 and info.data.get("attention_window") is None:
+            raise ValueError("needs an attention_window for the layers between; without one every layer is global")
+        return every
+
+    @field_validator("mlm_transform")
+    @classmethod
+    def _head_fits_decoder(cls, transform: str, info: ValidationInfo) -> str:
+        width, embedding = info.data.get("width"), info.data.get("embedding_width")
+        if None not in (width, embedding) and transform == "none":
+            raise ValueError(f"leaves width {width} to a decoder of embedding_width {embedding}; they must be equal")
+        if width is not None and embedding is not None and transform == "width" and embedding > width:
+            raise ValueError(f"needs an embedding_width of at most width {width}, not {embedding}")
+        return transform
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head, H/A, or B/A within a bottleneck."""
+        return (self.bottleneck_width or self.width) // self.heads
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Depth, width, heads and FFN, by which shapes are ordered."""
+        return self.depth, self.width, self.heads, self.ffn
+
+    @property
+    def shape_name(self) -> str:
+        """The four sizes of the shape as one short name, such as L2-H128-A2-F512."""
+        return f"L{self.depth}-H{self.width}-A{self.heads}-F{self.ffn}"
+
+    @property
+    def table_width(self) -> int:
+        """Width E of the tables of embeddings, H where they have none of their own."""
+        return self.embedding_width or self.width
+
+    @property
+    def groups(self) -> int:
+        """Groups of layers that share their parameters, of one layer each where none do."""
+        return self.layer_groups or self.depth
+
+    @property
+    def biased(self) -> bool:
+        """Whether matrices have biases (the output bias is there always)."""
+        return self.biases != "none"
+
+    @property
+    def gated(self) -> bool:
+        """Whether the FFN has a third matrix, whose output gates the inner one."""
+        return self.activation in ("geglu", "swiglu")
+
+    @property
+    def norms_embeddings(self) -> bool:
+        """Whether a norm follows the embeddings."""
+        return self.norm == "post" if self.embedding_norm is None else self.embedding_norm
+
+    @property
+    def skips_first_norm(self) -> bool:
+        """Whether the norm of the embeddings takes the place of the first block's, as in ModernBERT."""
+        return self.norm == "pre" and self.norms_embeddings
+
+    @property
+    def rotary(self) -> bool:
+        """Whether queries and keys are turned by their positions."""
+        return self.position_encoding == "rotary"
+
+    @property
+    def relative(self) -> bool:
+        """Whether attention has products with a table of relative positions."""
+        return self.position_encoding.startswith("disentangled")
+
+
+def nearest_divisor(width: int, heads: int) -> int:
+    """The number that divides `width` and is nearest to `heads`, the smaller on a tie."""
+    return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - heads))
+
+
+def unlike_bert(architecture: Architecture) -> dict[str, object]:
+    """The fields outside TOLD where an architecture has another value than BERT."""
+    return {name: value for name, default in berts_values().items() if (value := getattr(architecture, name)) != default}
+
+
+def not_of_berts_kind(architecture: Architecture) -> dict[str, object]:
+    """The fields outside TOLD in which the MLM model of an architecture is unlike BERT's."""
+    return {name: value for name, value in unlike_bert(architecture).items() if name not in NOT_IN_MLM}
+
+
+@functools.cache
+def berts_values() -> dict[str, object]:
+    """The values of BERT in the fields outside TOLD."""
+    return {name: field.default for name, field in Architecture.model_fields.items() if name not in TOLD}
+
+
+def built_words(field: str) -> tuple[str, ...]:
+    """The values at which study.model builds a field whose values are words; empty of others."""
+    words = get_args(Architecture.model_fields[field].annotation) if field in Architecture.model_fields else ()
+    return tuple(word for word in words if isinstance(word, str) and word not in COUNTED_ALONE.get(field, ()))
+
+
+def unbuildable(architecture: Architecture) -> str | None:
+    """What keeps study.model from building an architecture, by its field; None where it can build it."""
+    for name, value in not_of_berts_kind(architecture).items():
+        if name in BUILT_AS_BERT or value in COUNTED_ALONE.get(name, ()):
+            built = " or ".join(built_words(name)) or str(berts_values()[name]).lower()
+            return f"{name} {value} can be counted but not trained or timed; what can be built has {name} {built}"
+    if architecture.skips_first_norm and architecture.layer_groups is not None:
+        groups = f"layer_groups {architecture.layer_groups}"
+        return (
+            f"embedding_norm True takes the place of the first layer's norm, which {groups} would share; leave out one of them"
+        )
+    if architecture.rotary and (each := architecture.head_width) % 2:
+        sizes = f"width {architecture.width} in {architecture.heads} heads"
+        return f"position_encoding rotary turns pairs of numbers, and {sizes} gives {each} each"
+    return None

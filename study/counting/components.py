@@ -1,0 +1,188 @@
+"""Closed forms of an architecture's parameters: one expression for each component, evaluated in integers or in letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from study.counting.architecture import Architecture
+from study.counting.symbols import Quantity, Symbol
+
+Part = Literal["tables", "encoder", "head"]
+"""Where a component stands: a table that is looked up, the rest of the encoder, or the MLM head."""
+
+LETTERS = {
+    "L": "depth",
+    "H": "width",
+    "A": "heads",
+    "F": "ffn",
+    "V": "vocabulary",
+    "P": "positions",
+    "T": "segments (token types)",
+    "E": "embedding width",
+    "B": "bottleneck width",
+    "N": "FFNs a block",
+    "G": "layer groups",
+    "R": "relative positions",
+    "K": "convolution kernel",
+}
+"""What each letter of a formula means."""
+
+
+@dataclass(frozen=True)
+class Letters:
+    """The sizes that formulas are made of (see LETTERS), all as numbers or all as symbols."""
+
+    L: Quantity
+    H: Quantity
+    A: Quantity
+    F: Quantity
+    V: Quantity
+    P: Quantity
+    T: Quantity
+    E: Quantity
+    B: Quantity
+    N: Quantity
+    G: Quantity
+    R: Quantity
+    K: Quantity
+
+    @classmethod
+    def numbers(cls, architecture: Architecture) -> Letters:
+        """The sizes of an architecture."""
+        a = architecture
+        inner = a.bottleneck_width or a.width
+        tables = (a.vocabulary, a.positions, a.segments)
+        others = (a.ffn_stack, a.groups, a.relative_positions, a.convolution_kernel)
+        return cls(a.depth, a.width, a.heads, a.ffn, *tables, a.table_width, inner, *others)
+
+    @classmethod
+    def symbols(cls, architecture: Architecture) -> Letters:
+        """The letters themselves, a letter of its own only for a size that differs from BERT's pattern."""
+        letters: dict[str, Quantity] = {letter: Symbol(letter) for letter in LETTERS}
+        if architecture.embedding_width is None:
+            letters["E"] = letters["H"]
+        if architecture.bottleneck_width is None:
+            letters["B"] = letters["H"]
+        if architecture.layer_groups is None:
+            letters["G"] = letters["L"]
+        if architecture.ffn_stack == 1:
+            letters["N"] = 1
+        return cls(**letters)
+
+
+Entry = tuple[Part, str, Quantity]
+
+
+def components(architecture: Architecture, letters: Letters) -> Iterator[Entry]:
+    """Every component that the architecture's MLM model has: where it stands, its name and its count or formula.
+
+    Layers that share their parameters count once (G in place of L). The pooler is not part of an MLM model.
+    """
+    yield from _embeddings(architecture, letters)
+    yield from _blocks(architecture, letters)
+    yield from _head(architecture, letters)
+
+
+def _embeddings(a: Architecture, x: Letters) -> Iterator[Entry]:
+    summed = x.H if a.trigram_embedding else x.E
+    yield "tables", "token embeddings", x.V * x.E
+    if a.position_encoding == "learned":
+        yield "tables", "position embeddings", x.P * summed
+    if a.segments:
+        yield "tables", "segment embeddings", x.T * summed
+    if a.relative:
+        yield "tables", "relative position embeddings", x.R * x.H
+    if projection := projection_weights(a, x):
+        yield "encoder", "embedding projection", projection + a.biased * x.H
+    if a.norms_embeddings:
+        yield "encoder", "embedding norm", norm_vectors(a) * summed
+    if a.position_encoding == "disentangled_shared":
+        yield "encoder", "relative position norm", norm_vectors(a) * x.H
+
+
+def _blocks(a: Architecture, x: Letters) -> Iterator[Entry]:
+    if a.bottleneck_width is not None:
+        yield "encoder", "bottlenecks", x.G * (bottleneck_weights(a, x) + a.biased * (2 * x.B + x.H))
+    attention_biases = {"all": 4, "no_key": 3, "none": 0}[a.biases]
+    yield "encoder", "attention", x.G * (attention_weights(a, x) + attention_biases * x.B)
+    if a.position_encoding == "disentangled":
+        yield "encoder", "relative position projections", x.G * (2 * x.H**2 + x.H)
+    ffn_biases = x.N * ((matrices(a) - 1) * x.F + x.B)
+    yield "encoder", "ffn", x.G * (ffn_weights(a, x) + a.biased * ffn_biases)
+    yield "encoder", "block norms", _block_norms(a, x)
+    if a.convolution_kernel:
+        biases, norm = a.biased * x.H, norm_vectors(a) * x.H
+        yield "encoder", "convolution", convolution_weights(a, x) + biases + norm
+    if a.norm == "pre":
+        yield "encoder", "final norm", norm_vectors(a) * x.H
+    if a.contact_head:
+        yield "encoder", "contact head", x.L * x.A + 1
+
+
+def _block_norms(a: Architecture, x: Letters) -> Quantity:
+    """Norms after attention and each FFN; a bottleneck norms its two inputs and its output too."""
+    vectors = norm_vectors(a)
+    if a.bottleneck_width is not None:
+        return x.G * (vectors * ((x.N + 3) * x.B + x.H))
+    if a.norm == "pre" and a.norms_embeddings:
+        return x.G * ((x.N + 1) * (vectors * x.H)) - vectors * x.H
+    return x.G * ((x.N + 1) * vectors * x.H)
+
+
+def _head(a: Architecture, x: Letters) -> Iterator[Entry]:
+    inner = x.E if a.mlm_transform == "embedding_width" else x.H
+    if a.mlm_transform != "none":
+        yield "head", "MLM transform", x.H * inner + a.biased * inner
+        yield "head", "MLM norm", norm_vectors(a) * inner
+    yield "head", "MLM output bias", x.V
+    if a.mlm_transform == "width" and a.embedding_width is not None:
+        yield "head", "MLM decoder beside the embedding", x.V * (x.H - x.E)
+    if not a.tied_decoder:
+        yield "head", "MLM decoder", x.V * x.E
+
+
+def norm_vectors(a: Architecture) -> int:
+    """Vectors of a norm: a scale, and a bias where it has one."""
+    return 2 if a.norm_bias else 1
+
+
+def matrices(a: Architecture) -> int:
+    """Matrices of an FFN, 3 where it is gated."""
+    return 3 if a.gated else 2
+
+
+def projection_weights(a: Architecture, x: Letters) -> Quantity:
+    """Weights between embeddings and blocks, E·H, thrice that for trigrams; 0 where both have one width."""
+    if a.trigram_embedding:
+        return 3 * x.E * x.H
+    return x.E * x.H if a.embedding_width is not None else 0
+
+
+def bottleneck_weights(a: Architecture, x: Letters) -> Quantity:
+    """Weights of one layer's two ways into its bottleneck and the way out."""
+    return 3 * x.H * x.B if a.bottleneck_width is not None else 0
+
+
+def attention_weights(a: Architecture, x: Letters) -> Quantity:
+    """Weights of one layer's query, key, value and output; within a bottleneck the value alone is read at width H."""
+    return 4 * x.H**2 if a.bottleneck_width is None else 3 * x.B**2 + x.H * x.B
+
+
+def ffn_weights(a: Architecture, x: Letters) -> Quantity:
+    """Weights of one layer's FFNs."""
+    return x.N * (matrices(a) * x.B * x.F)
+
+
+def convolution_weights(a: Architecture, x: Letters) -> Quantity:
+    """Weights of the convolution beside the first block."""
+    return x.K * x.H**2 if a.convolution_kernel else 0
+
+
+def head_weights(a: Architecture, x: Letters) -> Quantity:
+    """Weights of the products that a masked position runs: transform and decoder."""
+    if a.mlm_transform == "none":
+        return x.V * x.H
+    inner = x.E if a.mlm_transform == "embedding_width" else x.H
+    return x.H * inner + x.V * inner

@@ -1,0 +1,116 @@
+"""The latency table of a machine: one folder, one environment, one row a case."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from study.base.durable_files import is_there, json_of, write_atomically
+from study.base.errors import InputError
+from study.base.paths import pasted
+from study.base.schema import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TIMES = ("median_seconds", "p95_seconds", "fastest_seconds")
+"""The columns of times."""
+
+COUNTS = (
+    *("depth", "width", "heads", "ffn", "vocabulary", "positions", "segments"),
+    *("parameters_encoder", "batch", "sequence_length", "threads"),
+)
+"""The columns of whole numbers."""
+
+KEY = ("model", "shape", "vocabulary", "norm", "batch", "sequence_length", "precision", "threads")
+"""What identifies a row of a table; one that is measured again replaces the older."""
+
+_MOST = 1e15
+"""No number of a table is more."""
+
+_FILE = "table.csv"
+
+
+def check_environment(environment: Mapping[str, Any], root: Path) -> None:
+    """Raise InputError where times of this environment cannot be put into its folder under `root`, which may be there or not.
+
+    They cannot where it holds the table of another environment (another torch, Python or system), since times of both in one
+    table could not be compared, or one that is torn.
+    """
+    _there(environment, root)
+
+
+def write_table(rows: pd.DataFrame, environment: Mapping[str, Any], root: Path) -> Path:
+    """Put rows into `root/<hardware>/table.csv`, with `environment.json` beside it; returns the table's path.
+
+    Rows that are there stay, unless the same case was measured again. Raises InputError as `check_environment` does.
+    """
+    import pandas as pd
+
+    folder, before = _there(environment, root)
+    if before is not None:
+        rows = pd.concat([before, rows]).drop_duplicates(list(KEY), keep="last")
+    order = ["threads", "precision", "sequence_length", "batch", "parameters_encoder", "model"]
+    content = rows.sort_values(order).to_csv(index=False, float_format="%.6g")
+    write_atomically(folder / "environment.json", json.dumps(dict(environment), indent=1).encode() + b"\n")
+    write_atomically(folder / _FILE, content.encode())
+    return folder / _FILE
+
+
+def _there(environment: Mapping[str, Any], root: Path) -> tuple[Path, pd.DataFrame | None]:
+    """The folder of this environment's table under `root`, and the table where there is one; raises as `check_environment`."""
+    folder = root / hardware_name(environment)
+    facts = folder / "environment.json"
+    before = json_of(facts, dict, "give another --out")
+    if before is not None and before != dict(environment):
+        changed = [name for name in environment if before.get(name) != environment[name]]
+        told = "; ".join(f"{name} was {before.get(name)!r}, is {environment[name]!r}" for name in changed)
+        raise InputError.at(str(folder), f"holds times of another environment ({told}); give another --out")
+    table = folder / _FILE
+    return folder, _read(table) if is_there(table) else None
+
+
+def hardware_name(environment: Mapping[str, Any]) -> str:
+    """The processor on a CPU, else the device, by name as a folder: lower case, all but letters and digits as dashes."""
+    hardware = environment["processor"] if environment["device"] == "cpu" else environment["device"]
+    return re.sub(r"[^a-z0-9]+", "-", str(hardware).lower()).strip("-") or "unknown"
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """The table of a latency folder; raises InputError, naming the command that makes one, where there is none or it is torn.
+
+    `path` is the table, its folder, or a folder that holds exactly one such.
+    """
+    found = [path] if path.is_file() else sorted(path.glob(_FILE)) or sorted(path.glob(f"*/{_FILE}"))
+    if not found:
+        remedy = f"measure one: study latency --models bert-tiny,bert-mini,bert-small,bert-medium --out {pasted(path)}"
+        raise InputError.at(str(path), f"holds no latency table; {remedy}")
+    if len(found) > 1:
+        raise InputError.at(str(path), f"holds {len(found)} latency tables; give one of {', '.join(map(str, found))}")
+    return _read(found[0])
+
+
+def _read(file: Path) -> pd.DataFrame:
+    """The table of a file; raises InputError where its numbers cannot be used, with the first row of such."""
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(file, dtype=dict.fromkeys((*COUNTS, *TIMES), str))
+    except (ValueError, pd.errors.ParserError) as error:
+        raise InputError.at(str(file), f"is no latency table: {error}") from None
+    if missing := [name for name in dict.fromkeys((*KEY, *COUNTS, *TIMES)) if name not in table]:
+        raise InputError.at(str(file), f"is no latency table: it has no column {', '.join(missing)}")
+    if table.empty:
+        raise InputError.at(str(file), "has no rows; remove it, and measure with study latency")
+    for name in (*COUNTS, *TIMES):
+        numbers, counted = pd.to_numeric(table[name], errors="coerce"), name in COUNTS
+        usable = numbers.between(0, _MOST) & (numbers % 1 == 0 if counted else numbers > 0)
+        if not usable.all():
+            row, needed = int(usable.argmin()), "whole number from zero on" if counted else "time above zero"
+            told = f"{name} of row {row + 1} is {shown(table[name].iloc[row])}, no {needed}"
+            raise InputError.at(str(file), f"{told}; take the row out, and measure it again with study latency")
+        table[name] = numbers
+    return table

@@ -1,0 +1,99 @@
+"""Named encoders of the literature, read from the table beside this module; found by name or alias, in any case."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from study.base.errors import InputError
+from study.base.schema import nearest
+from study.counting.architecture import Architecture
+from study.counting.solving import ShapeRules
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """One row of the table: what a model is called, its size as its authors or its model card state it, and the sources.
+
+    `published_status` says how the published size is known, which for most is from memory of the paper or card.
+    A cell of the table that is empty stands for BERT's value of that field.
+    """
+
+    name: str
+    family: str
+    aliases: tuple[str, ...]
+    published: str
+    published_status: str
+    source: str
+    sizes: Mapping[str, str]
+
+    @property
+    def short_name(self) -> str:
+        """The shortest usual name, such as bert-base."""
+        return self.aliases[0]
+
+    @property
+    def architecture(self) -> Architecture:
+        """The architecture; every row of the table is one (a test holds it)."""
+        return Architecture.parse(self.sizes, place=self.name)
+
+
+def catalogue() -> tuple[NamedModel, ...]:
+    """Every named model, in the order of the table."""
+    with files("study.counting").joinpath("named_models.csv").open(encoding="utf-8") as table:
+        return tuple(_model(row) for row in csv.DictReader(table))
+
+
+def _model(row: dict[str, str]) -> NamedModel:
+    facts = {key: row.pop(key) for key in ("name", "family", "published", "published_status", "source")}
+    aliases = tuple(row.pop("aliases").split())
+    return NamedModel(**facts, aliases=aliases, sizes={size: value for size, value in row.items() if value})
+
+
+def find(name: str) -> NamedModel | None:
+    """The named model of a name or alias, in any case; None where there is none."""
+    wanted = name.lower()
+    return next((m for m in catalogue() if wanted in (m.name.lower(), *map(str.lower, m.aliases))), None)
+
+
+def unknown(name: str, where: str = "") -> InputError:
+    """The error that names the models nearest to an unknown name; `where` says where else it was looked for in vain.
+
+    A beginning of known names (`albert`) is told all of them, anything else the one name that is nearest.
+    """
+    short = [model.short_name for model in catalogue()]
+    known = sorted({alias.lower() for model in catalogue() for alias in (model.name, *model.aliases)})
+    begun = [repr(one) for one in short if one.startswith(name.lower())] if name else []
+    near = f"did you mean {' or '.join(begun)}?" if begun else nearest(name.lower(), known)
+    hint = near if near.startswith("did") else "known: " + ", ".join(short)
+    return InputError.at(name, f"is not a known model; {hint}{where}")
+
+
+def named(name: str) -> Architecture:
+    """The architecture of a named model; raises InputError with the nearest known name."""
+    model = find(name)
+    if model is None:
+        raise unknown(name)
+    return model.architecture
+
+
+def architecture_of(name: str | None, sizes: Mapping[str, Any]) -> Architecture:
+    """A named model with some sizes changed, or a shape given by its sizes alone.
+
+    Without a name depth and width are needed; heads are width/64 and ffn 4 · width unless given, as in BERT, and the
+    vocabulary has 30,522 word pieces. Raises InputError for an unknown name or an impossible shape.
+    """
+    if name is not None:
+        return changed(named(name), sizes, name)
+    if missing := [size for size in ("depth", "width") if size not in sizes]:
+        raise InputError.at(f"--{missing[0]}", "is missing; give a model's NAME, or --depth and --width")
+    completed = ShapeRules().completed(sizes) if sizes["width"] > 0 else {"heads": 1, "ffn": 1} | dict(sizes)
+    return Architecture.parse({"vocabulary": 30522} | completed)
+
+
+def changed(architecture: Architecture, sizes: Mapping[str, Any], place: str = "") -> Architecture:
+    """An architecture with some fields changed, checked anew; raises InputError where they do not fit each other."""
+    return Architecture.parse(architecture.model_dump() | dict(sizes), place=place)

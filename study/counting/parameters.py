@@ -1,0 +1,207 @@
+"""Parameters by component and FLOPs by convention, in integer arithmetic and without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from study.counting.architecture import Architecture
+from study.counting.components import (
+    Letters,
+    Part,
+    attention_weights,
+    bottleneck_weights,
+    components,
+    convolution_weights,
+    ffn_weights,
+    head_weights,
+    projection_weights,
+)
+from study.counting.symbols import Quantity
+
+MASKING_RATE = 0.15
+"""BERT's share of masked positions, for what is said of an architecture without a run."""
+
+
+TOTALS = ("parameters", "parameters_encoder", "parameters_non_embedding")
+"""The totals of ParameterCount that travel with every record."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """One group of parameters: where it stands, its name and the count (its formula is in `formulas`)."""
+
+    part: Part
+    name: str
+    count: int
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """The parameters of one MLM model: by component, and the totals that conventions call its size.
+
+    `parameters` counts the unique tensors of the MLM model, `parameters_encoder` the embeddings and blocks without pooler,
+    `parameters_non_embedding` the encoder less its token, position (relative ones too) and segment tables.
+    `parameters_mlm_untied` is what transformers builds with `tie_word_embeddings=False`: a decoder V·E and, with
+    `second_output_bias`, V more that it never uses; an architecture with `tied_decoder=False` has the decoder but one bias.
+    """
+
+    components: tuple[Component, ...]
+    parameters: int
+    parameters_encoder: int
+    parameters_non_embedding: int
+    parameters_pooler: int
+    parameters_mlm_tied: int
+    parameters_mlm_untied: int
+
+    def totals(self) -> dict[str, int]:
+        """The TOTALS by name."""
+        return {name: getattr(self, name) for name in TOTALS}
+
+
+def parameters(architecture: Architecture) -> ParameterCount:
+    """Count the parameters of an architecture by component.
+
+    For BERT, per layer 4(H² + H) for attention, 2HF + F + H for the FFN and 4H for its two norms; embeddings (V + P + T)·H
+    and their norm 2H; MLM transform H² + H + 2H, output bias V, and V·H more for a decoder that is not tied. The forms of the
+    other families are in study.counting.components. The layers' components are summed over depth.
+
+    Source: Devlin et al. 2019 (arXiv:1810.04805) as built by google-research/bert; asserted against the
+    live module in every run, and for the named models against the modules of transformers.
+    """
+    a = architecture
+    counted = tuple(Component(part, name, _whole(count)) for part, name, count in components(a, Letters.numbers(a)))
+    tables = sum(component.count for component in counted if component.part == "tables")
+    encoder = sum(component.count for component in counted if component.part != "head")
+    total = sum(component.count for component in counted)
+    decoder = a.vocabulary * a.table_width
+    tied = total if a.tied_decoder else total - decoder
+    return ParameterCount(
+        components=counted,
+        parameters=total,
+        parameters_encoder=encoder,
+        parameters_non_embedding=encoder - tables,
+        parameters_pooler=(a.width + a.biased) * a.width if a.pooler else 0,
+        parameters_mlm_tied=tied,
+        parameters_mlm_untied=tied + decoder + (a.vocabulary if a.second_output_bias else 0),
+    )
+
+
+def formulas(architecture: Architecture) -> dict[str, str]:
+    """The closed form of each component by its name, in the letters of study.counting.components.LETTERS."""
+    return {name: str(form) for _, name, form in components(architecture, Letters.symbols(architecture))}
+
+
+def masked_positions(sequence_length: int, rate: float) -> int:
+    """Masked positions of one sequence, round(rate · S)."""
+    return round(rate * sequence_length)
+
+
+@dataclass(frozen=True)
+class SequenceFlops:
+    """FLOPs of one training sequence, forward and backward, by convention; a multiply-add is two.
+
+    `train_flops` are the matrix products that BERT's own code runs (google-research/bert, run_pretraining.py): 6 per weight of
+    the blocks and token (a layer that shares its weights runs too), full bidirectional attention 12·L·H·S per token, and the
+    head 6·(H² + V·H) on the masked positions only. Training here runs less of the last layer (`spared_flops_per_token`).
+    `train_flops_dense_head` runs the head on every position. `train_flops_6n` is 6 · `parameters` per token (Kaplan et al. 2020
+    with embeddings), and `train_flops_6n_non_embedding` 6 · `parameters_non_embedding` (Kaplan et al. 2020, arXiv:2001.08361,
+    §2.1).
+
+    Windowed layers count the pairs within their window, as a kernel that skips the others runs them. Disentangled attention
+    counts the table's projections for each sequence, as in a batch of one. Rotations and lookups are no products.
+    """
+
+    train_flops: int
+    train_flops_dense_head: int
+    train_flops_6n: int
+    train_flops_6n_non_embedding: int
+
+
+def flops_per_sequence(architecture: Architecture, sequence_length: int, predictions: int) -> SequenceFlops:
+    """FLOPs of training on one sequence of `sequence_length` tokens with `predictions` masked positions, by convention.
+
+    Backward runs two products for each of forward's, so a multiply-add of forward costs 2 · 3 FLOPs.
+    """
+    a, s = architecture, sequence_length
+    count = parameters(a)
+    encoder = s * _weights_per_token(a) + _attention_products(a, s)
+    head = _whole(head_weights(a, Letters.numbers(a)))
+    return SequenceFlops(
+        train_flops=6 * (encoder + predictions * head),
+        train_flops_dense_head=6 * (encoder + s * head),
+        train_flops_6n=6 * s * count.parameters,
+        train_flops_6n_non_embedding=6 * s * count.parameters_non_embedding,
+    )
+
+
+def _weights_per_token(a: Architecture) -> int:
+    """Weights that each token meets before the head; every layer counts, shared or not."""
+    x = Letters.numbers(a)
+    layer = (attention_weights(a, x), ffn_weights(a, x), bottleneck_weights(a, x))
+    return a.depth * _sum(layer) + _sum((projection_weights(a, x), convolution_weights(a, x)))
+
+
+def _attention_products(a: Architecture, length: int) -> int:
+    """Multiply-adds of one sequence that no weight of its own stands for: scores, mixtures and relative positions.
+
+    Scores and mixtures are two products over the attended pairs of tokens. Disentangled attention projects its R relative
+    positions twice (2·R·H²) and scores tokens against both (2·S·R·H); DeBERTa v1 takes the 2·S rows in reach only.
+    """
+    width, global_layers = a.bottleneck_width or a.width, a.depth
+    if a.attention_window is not None:
+        global_layers = 0 if a.global_attention_every == 1 else -(-a.depth // a.global_attention_every)
+    local = (a.depth - global_layers) * pairs_within(a.attention_window or 0, length)
+    scores = 2 * width * (global_layers * length**2 + local)
+    rows = min(a.relative_positions, 2 * length) if a.position_encoding == "disentangled" else a.relative_positions
+    return scores + a.depth * (2 * rows * a.width**2 + 2 * length * rows * a.width)
+
+
+def pairs_within(window: int, length: int) -> int:
+    """Pairs of `length` tokens at most window/2 apart: S·(2w + 1) − w·(w + 1), where w is window/2 or S − 1 if less."""
+    reach = min(window // 2, length - 1)
+    return length * (2 * reach + 1) - reach * (reach + 1)
+
+
+def _whole(count: Quantity) -> int:
+    assert isinstance(count, int)
+    return count
+
+
+def _sum(counts: Iterable[Quantity]) -> int:
+    return sum(_whole(count) for count in counts)
+
+
+def flops_per_token(architecture: Architecture, sequence_length: int, predictions: int) -> dict[str, float]:
+    """FLOPs of training per input token, forward and backward, by convention (see SequenceFlops)."""
+    flops = asdict(flops_per_sequence(architecture, sequence_length, predictions))
+    return {convention: total / sequence_length for convention, total in flops.items()}
+
+
+def spared_flops_per_token(architecture: Architecture, sequence_length: int, predictions: int) -> float:
+    """What of `train_flops` training here does without, per input token: the last layer's work where nothing is predicted.
+
+    Nothing reads its output there, so that of its weights only those of key and value, 2·H², meet all S tokens; its other
+    products, with scores and mixtures 2·S·H, run at the K masked positions: 6·(1 − K/S)·(2·H² + 2·H·F + 2·S·H), in a gated FFN
+    3·H·F. It stands in no convention, so that depth costs as much everywhere and counts compare with those of other code.
+    """
+    a, x = architecture, Letters.numbers(architecture)
+    weights = _sum((attention_weights(a, x), ffn_weights(a, x))) - 2 * a.width**2
+    return 6 * (1 - predictions / sequence_length) * (weights + 2 * sequence_length * a.width)
+
+
+def what_doubling_adds(architecture: Architecture) -> dict[str, int]:
+    """Parameters of the encoder gained when one size is doubled: depth, width (the FFN grows with it), ffn alone, heads.
+
+    Doubling the width keeps the ratio F/H and the number of heads, as families of encoders do; heads cost nothing, since
+    they only divide the width. Counted as `parameters_encoder`.
+    """
+    before = parameters(architecture).parameters_encoder
+    a = architecture
+    doubled = {
+        "depth": {"depth": 2 * a.depth},
+        "width": {"width": 2 * a.width, "ffn": 2 * a.ffn},
+        "ffn": {"ffn": 2 * a.ffn},
+        "heads": {"heads": 2 * a.heads},
+    }
+    return {name: parameters(a.model_copy(update=change)).parameters_encoder - before for name, change in doubled.items()}

@@ -1,0 +1,179 @@
+"""Shapes from rules: heads and ffn from the width, the width that meets a parameter count, and all shapes that meet goals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from study.base.errors import InputError, Problem
+from study.counting.architecture import Architecture
+from study.counting.parameters import parameters
+
+HEAD_WIDTH = 64
+"""What heads are about as wide as where nobody says it, as BERT's are."""
+
+MOST_SHAPES = 100_000
+"""So many shapes are counted at most; it takes some ten seconds."""
+
+
+def undivided(head_widths: Iterable[int], widths: Collection[int]) -> str | None:
+    """What is wrong where a head width that somebody gave leaves part of a width over, None where all are divided."""
+    told = []
+    for head_width in head_widths:
+        if left := [f"{width}" for width in dict.fromkeys(widths) if width % head_width]:
+            told.append(f"head_width {head_width} does not divide width {', '.join(left[:8])}")
+    return "; ".join([*told, "give one that does, or heads, or other widths"]) if told else None
+
+
+@dataclass(frozen=True)
+class ShapeRules:
+    """How a width fixes the rest of a shape: heads of about `head_width`, an ffn of `ffn_ratio` widths, widths in steps."""
+
+    head_width: int = HEAD_WIDTH
+    ffn_ratio: float = 4.0
+    width_multiple: int = 8
+
+    def heads(self, width: int) -> int:
+        """The number of heads that divides `width` and brings the head width nearest to `head_width`, the wider on a tie."""
+        small = [heads for heads in range(1, math.isqrt(width) + 1) if width % heads == 0]
+        divisors = {*small, *(width // heads for heads in small)}
+        return min(divisors, key=lambda heads: (abs(width / heads - self.head_width), heads))
+
+    def ffn(self, width: int) -> int:
+        """The inner size, ffn_ratio · width, to the nearest whole number."""
+        return max(1, round(self.ffn_ratio * width))
+
+    def completed(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Sizes with a width among them, and the heads and ffn that follow from it where they are not given."""
+        return {"heads": self.heads(sizes["width"]), "ffn": self.ffn(sizes["width"])} | dict(sizes)
+
+    def shape(self, depth: int, width: int, template: Architecture) -> Architecture:
+        """`template` with this depth and width, and the heads and ffn that follow from the width."""
+        embedding_width = None if template.embedding_width == width else template.embedding_width
+        sizes = self.completed({"depth": depth, "width": width})
+        return template.model_copy(update=sizes | {"embedding_width": embedding_width})
+
+    def at_parameters(self, target: float, depth: int, template: Architecture) -> Architecture:
+        """The architecture of `depth` layers whose `parameters_non_embedding` come nearest to `target`.
+
+        Widths are multiples of `width_multiple`; all but the shape is taken from `template`. The count grows with the width,
+        so a bisection finds the two widths round the target and the nearer one is returned.
+        """
+
+        def at(multiples: int) -> Architecture:
+            return self.shape(depth, multiples * self.width_multiple, template)
+
+        below, above = 1, 2
+        while parameters(at(above)).parameters_non_embedding < target:
+            below, above = above, 2 * above
+        while above - below > 1:
+            middle = (below + above) // 2
+            if parameters(at(middle)).parameters_non_embedding < target:
+                below = middle
+            else:
+                above = middle
+        return min((at(below), at(above)), key=lambda a: abs(parameters(a).parameters_non_embedding - target))
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A quantity of a shape and the amount wanted of it: how it is counted, how it is written, and which option asked."""
+
+    place: str
+    quantity: str
+    amount: float
+    count: Callable[[Architecture], float]
+    text: Callable[[float], str]
+
+    @property
+    def words(self) -> str:
+        """The quantity behind an amount: of memory, whose unit `text` has, or a count by the name of its convention."""
+        plain = self.quantity.removesuffix("_bytes").removesuffix("_seconds")
+        return f"of {plain}" if plain != self.quantity else self.quantity.replace("_per_token", " a token")
+
+    def off(self, architecture: Architecture) -> float:
+        """How far a shape is from the amount, as a share of it: 0.02 is 2% above."""
+        return self.count(architecture) / self.amount - 1
+
+
+@dataclass(frozen=True)
+class Space:
+    """The shapes among which goals are met: depths and, in steps of the rules' `width_multiple`, widths.
+
+    Raises InputError where there are none, or more than MOST_SHAPES.
+    """
+
+    rules: ShapeRules
+    depths: range
+    widths: range
+    template: Architecture
+
+    def __post_init__(self) -> None:
+        count = len(self.depths) * len(self._steps)
+        if not count:
+            message = f"no multiple of {self.rules.width_multiple} lies in the range ({self})"
+            raise InputError.at("--width", f"{message}; give a wider one, or a smaller --width-multiple or --head-width")
+        if count > MOST_SHAPES:
+            message = f"hold {count:,} shapes ({self}), of which {MOST_SHAPES:,} at most are counted"
+            raise InputError.at("--depth, --width", f"{message}; narrow them, or raise --width-multiple")
+
+    @property
+    def _steps(self) -> range:
+        """The widths that are multiples of `width_multiple`."""
+        step = self.rules.width_multiple
+        return range(-(-self.widths.start // step) * step, self.widths.stop, step)
+
+    def at(self, depth: int) -> Iterator[Architecture]:
+        """The shapes of a depth, narrow to wide."""
+        for width in self._steps:
+            yield self.rules.shape(depth, width, self.template)
+
+    def __iter__(self) -> Iterator[Architecture]:
+        """All shapes, shallow to deep, narrow to wide."""
+        for depth in self.depths:
+            yield from self.at(depth)
+
+    def __str__(self) -> str:
+        """The space in words."""
+        widths = f"widths {self.widths.start} to {self.widths.stop - 1} in multiples of {self.rules.width_multiple}"
+        return f"depths {self.depths.start} to {self.depths.stop - 1}, {widths}"
+
+
+def on_contour(space: Space, goal: Goal, tolerance: float) -> list[Architecture]:
+    """All shapes of the space whose quantity is within `tolerance`, as a share, of the amount.
+
+    Raises InputError, naming the nearest reachable amount, where there is none.
+    """
+    shapes = list(space)
+    if found := [shape for shape in shapes if abs(goal.off(shape)) <= tolerance]:
+        return found
+    asked = f"no shape has {goal.text(goal.amount)} {goal.words} within {100 * tolerance:g}% ({space})"
+    nearest = min(shapes, key=lambda shape: abs(goal.off(shape)))
+    reached = f"the nearest, {nearest.shape_name}, has {goal.text(goal.count(nearest))} ({goal.off(nearest):+.2%})"
+    remedy = "allow it with --tolerance, or more shapes with --depth, --width or a smaller --width-multiple or --head-width"
+    raise InputError.at(goal.place, f"{asked}; {reached}; {remedy}")
+
+
+def under(space: Space, goals: Sequence[Goal]) -> list[Architecture]:
+    """At each depth the widest shape of the space that is above none of the amounts.
+
+    Raises InputError, naming for each amount that no shape stays under the least one reachable, where there is none.
+    """
+    found = []
+    for depth in space.depths:
+        fitting = [shape for shape in space.at(depth) if all(goal.count(shape) <= goal.amount for goal in goals)]
+        found += fitting[-1:]
+    if found:
+        return found
+    shapes = list(space)
+    problems = []
+    for goal in goals:
+        least = min(shapes, key=goal.count)
+        if goal.count(least) > goal.amount:
+            needed = f"the smallest, {least.shape_name}, has {goal.text(goal.count(least))}"
+            message = f"no shape stays under {goal.text(goal.amount)} {goal.words} ({space}); {needed}"
+            problems.append(Problem(goal.place, message))
+    together = Problem(", ".join(goal.place for goal in goals), f"no shape stays under all of them at once ({space})")
+    raise InputError(problems or [together])

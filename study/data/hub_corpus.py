@@ -1,0 +1,86 @@
+"""Text from the Hugging Face Hub, through `datasets`: the train split of a named dataset; works offline once downloaded."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from study.base.errors import InputError
+from study.data.text_files import check_text_column
+
+PREFIX = "hub:"
+
+
+def hub_identity(corpus: str) -> list[str | None]:
+    """Name, configuration and revision of a `hub:NAME[:CONFIG]`; the revision is the commit, also offline.
+
+    Raises InputError where the dataset cannot be found.
+    """
+    from datasets import load_dataset_builder
+
+    name, config = hub_name(corpus)
+    with _loading(corpus):
+        builder = load_dataset_builder(name, config)
+    return [name, builder.config.name, builder.hash]
+
+
+def read_hub(corpus: str, text_column: str) -> Iterator[str]:
+    """The texts of the train split of `hub:NAME[:CONFIG]`, empty where a row holds none; no code of the dataset is run.
+
+    Raises InputError where the dataset cannot be loaded, or the column is missing or holds no text.
+    """
+    from datasets import disable_progress_bars, load_dataset
+
+    name, config = hub_name(corpus)
+    disable_progress_bars()
+    with _loading(corpus):
+        dataset = load_dataset(name, config, split="train")
+    columns = {column: getattr(kind, "dtype", "") in ("string", "large_string") for column, kind in dataset.features.items()}
+    check_text_column(corpus, text_column, columns)
+    for batch in dataset.select_columns([text_column]).iter(batch_size=256):
+        yield from (text or "" for text in batch[text_column])
+
+
+def hub_name(corpus: str) -> tuple[str, str | None]:
+    """Name and configuration of a `hub:NAME[:CONFIG]`; raises InputError where it has no name."""
+    name, _, config = corpus.removeprefix(PREFIX).partition(":")
+    if not name:
+        raise InputError.at("data.corpus", f"{corpus!r} names no dataset; the form is hub:NAME[:CONFIG]")
+    return name, config or None
+
+
+def _loading(corpus: str) -> AbstractContextManager[None]:
+    remedy = "load it once while online, or save its text as .parquet and give that path"
+    return loading("data.corpus", f"{corpus!r} cannot be loaded", remedy)
+
+
+@contextmanager
+def loading(place: str, problem: str, remedy: str) -> Iterator[None]:
+    """Make of the many errors of a call to the hub one InputError, with the first line of its reason and a remedy."""
+    from datasets.exceptions import DatasetsError
+
+    silent = _why_silent()
+    try:
+        yield
+    except (DatasetsError, OSError, ValueError, RuntimeError) as error:
+        reason = silent or (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError.at(place, f"{problem}: {reason}; {remedy}") from error
+
+
+@functools.cache
+def _why_silent() -> str | None:
+    """Why the hub does not answer, None where it does, or nobody is to ask; it is asked once in the life of a process.
+
+    A process that it does not answer goes on offline, with what was loaded before: each request would be tried six times.
+    """
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return None
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # of whichever library it is asked by
+        constants.HF_HUB_OFFLINE = True
+        return f"{constants.ENDPOINT} does not answer ({error})"
+    return None

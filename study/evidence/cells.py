@@ -1,0 +1,302 @@
+"""The cells of a sweep: one shape under one setting and budget, its rate search, and the losses of its chosen runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from study.base.errors import InputError
+from study.base.grouping import grouped
+from study.base.paths import pasted
+from study.base.schema import number_in
+from study.base.wording import at_budget, budget_words, shape_and_setting
+from study.config.recipe import Budget
+from study.config.run_config import RunConfig, as_told, setting_words
+from study.counting.architecture import SHAPE, Architecture
+from study.counting.parameters import TOTALS, parameters
+from study.evidence.learning_rates import RATE, CellSearch, RateSearch, TunedKnob, searches
+from study.evidence.paired import Difference, paired_difference
+from study.evidence.seed_scatter import Pool, SeedScatter, SeedVariance, SeedVariances, seed_scatter
+from study.store.records import FOREIGN, validation_of
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
+
+_BUDGET = "recipe.budget."
+"""What the ledger's columns of a budget begin with, each of one unit."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One shape under one setting and budget.
+
+    `settings` holds what else differs within the sweep, by ledger column. `tokens` and `train_flops` are those of the whole
+    steps that the budget pays for, and `budget_share` is what these are of it. `validation` names the validation set and masks:
+    only under one name are losses comparable. `runs` are the usable runs at the chosen rate, one of each of `seeds`, and
+    `losses` theirs: seeds × validation sequences in nats per masked token. Those that begin with the weights of a trained run
+    have all but `layers_cut` of its layers. `unlearned` runs at the chosen rate diverged or stayed at the unigram entropy.
+    """
+
+    name: str
+    settings: Mapping[str, object]
+    budget: Budget
+    architecture: Architecture
+    parameters: int
+    parameters_encoder: int
+    parameters_non_embedding: int
+    tokens: int
+    budget_share: float
+    train_flops: float
+    validation: str
+    unigram_entropy_nats: float | None
+    rates: RateSearch
+    runs: tuple[str, ...]
+    seeds: tuple[int, ...]
+    losses: NDArray[np.float64] = field(repr=False, compare=False)
+    knobs: tuple[TunedKnob, ...] = ()
+    layers_cut: int | None = None
+    unlearned: int = 0
+
+    @property
+    def setting(self) -> str:
+        """The settings in words, empty where only shapes and budgets differ."""
+        return setting_words(self.settings)
+
+    def setting_but_for(self, column: str) -> str:
+        """The settings in words without that of a column."""
+        return setting_words({name: value for name, value in self.settings.items() if name != column})
+
+    @property
+    def words(self) -> str:
+        """Shape and setting."""
+        return shape_and_setting(self.architecture.shape_name, self.setting)
+
+    @property
+    def at_budget(self) -> str:
+        """Shape, setting and budget in words."""
+        return at_budget(self.words, budget_words(self.budget))
+
+    @property
+    def pool(self) -> Pool:
+        """The cells whose seeds may scatter alike."""
+        return Pool(self.budget, round(math.log2(self.tokens or 1)))
+
+    @property
+    def usable(self) -> bool:
+        """Whether any run at the chosen rate has a loss that comparisons can use."""
+        return bool(self.runs)
+
+    def at(self, seeds: Sequence[int]) -> Cell:
+        """The cell with the runs of these of its seeds alone."""
+        places = [self.seeds.index(seed) for seed in seeds]
+        return replace(self, runs=tuple(self.runs[place] for place in places), seeds=tuple(seeds), losses=self.losses[places])
+
+    @property
+    def loss_nats(self) -> float | None:
+        """Validation loss, nats per masked token, mean over the seeds at the chosen rate."""
+        return float(self.losses.mean()) if self.usable else None
+
+    @property
+    def standard_error_nats(self) -> float | None:
+        """Standard error of `loss_nats` over the validation sequences, seeds averaged; None for fewer than two sequences."""
+        if not self.usable or self.losses.shape[1] < 2:
+            return None
+        return float(self.losses.mean(axis=0).std(ddof=1) / np.sqrt(self.losses.shape[1]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cell as plain values, its runs' losses as their mean and standard error."""
+        return {
+            "cell": self.name,
+            "shape": self.architecture.shape_name,
+            "setting": self.setting,
+            "budget": budget_words(self.budget),
+            **{name: getattr(self, name) for name in (*TOTALS, "tokens", "train_flops")},
+            "learning_rate": self.rates.chosen,
+            "rate_status": self.rates.status,
+            "other_knobs": [asdict(knob) for knob in self.knobs],
+            "seeds": len(self.runs),
+            "loss_nats": self.loss_nats,
+            "standard_error_nats": self.standard_error_nats,
+        }
+
+
+def cells_of(folder: SweepFolder, ledger: pd.DataFrame) -> tuple[Cell, ...]:
+    """The cells of a sweep by size, shape, budget and setting, these as the sweep lists them; empty for an empty ledger.
+
+    They are those of the sweep as last launched; of runs that are no more of it the ledger alone tells.
+    """
+    if ledger.empty:
+        return ()
+    ledger = _own(ledger)
+    listed = listed_values(folder)
+    varied = setting_columns(folder, ledger)
+    chosen = searches(ledger, folder.trial_seeds())
+    found = [_cell(folder, name, ledger.iloc[search.at_best], search, varied) for name, search in chosen.items()]
+
+    def order(cell: Cell) -> tuple[object, ...]:
+        settings = (place_of(value, listed.get(column, ())) for column, value in cell.settings.items())
+        budget = (cell.budget.unit, cell.budget.amount)  # whole steps of larger batches may be fewer tokens
+        return cell.parameters_non_embedding, *cell.architecture.sizes, *budget, *settings, cell.name
+
+    return tuple(sorted(found, key=order))
+
+
+def listed_values(folder: SweepFolder) -> dict[str, list[object]]:
+    """The values of each knob that a sweep varies, as ledgers tell them and in the order of the sweep file."""
+    varied = (folder.sweep().get("vary") or {}).items()
+    return {column: [as_told(column, number_in(value)) for value in values] for column, values in varied}
+
+
+def place_of(value: object, listed: Sequence[object]) -> tuple[int, float, str]:
+    """Where a value of a setting stands among those that are listed; the others follow, numbers by size and words in order."""
+    number = float(value) if isinstance(value, int | float) and value == value else math.inf
+    return listed.index(value) if value in listed else len(listed), number, str(value)
+
+
+def measured(cells: Iterable[Cell]) -> list[Cell]:
+    """The cells whose differences have an error over validation sequences."""
+    return [cell for cell in cells if cell.usable and cell.losses.shape[1] > 1]
+
+
+def by_budget(cells: Iterable[Cell]) -> dict[Budget, list[Cell]]:
+    """The cells of each budget as they come, the budget of fewer tokens first."""
+    groups = grouped(cells, lambda cell: cell.budget)
+    return dict(sorted(groups.items(), key=lambda group: min(cell.tokens for cell in group[1])))
+
+
+def by_setting_and_budget(cells: Iterable[Cell]) -> dict[tuple[str, Budget], list[Cell]]:
+    """The cells of each setting and budget, of one setting those of fewer tokens first."""
+    ordered = sorted(cells, key=lambda cell: (cell.setting, cell.tokens))
+    return grouped(ordered, lambda cell: (cell.setting, cell.budget))
+
+
+def scatter_over_seeds(cells: Iterable[Cell]) -> tuple[SeedScatter, ...]:
+    """How the usable cells of each pool that has replicates scatter over seeds, those of fewer tokens first."""
+    pools = grouped(sorted((cell for cell in cells if cell.usable), key=lambda cell: cell.tokens), lambda cell: cell.pool)
+    found = (seed_scatter(pool, {cell.name: cell.losses for cell in members}) for pool, members in pools.items())
+    return tuple(scatter for scatter in found if scatter.variances)
+
+
+def seed_variances(scatter: Iterable[SeedScatter]) -> SeedVariances:
+    """The seed variance of each cell of all pools."""
+    return {name: variance for pool in scatter for name, variance in pool.variances.items()}
+
+
+def variances_over_seeds(cells: Sequence[Cell], seeds: SeedVariances) -> list[SeedVariance] | None:
+    """The seed variance of each cell, None where any has none."""
+    found = [seeds[cell.name] for cell in cells if cell.name in seeds]
+    return found if len(found) == len(cells) else None
+
+
+def difference_between(first: Cell, second: Cell, seeds: SeedVariances) -> Difference:
+    """The first cell's loss minus the second's; without an interval where the seed variance of either is unknown."""
+    return paired_difference(first.losses, second.losses, variances_over_seeds((first, second), seeds))
+
+
+def common_seeds(cells: Iterable[Cell]) -> list[int]:
+    """The seeds that all cells have."""
+    return sorted(set.intersection(*(set(cell.seeds) for cell in cells)))
+
+
+def over_places(cells: Sequence[Cell], weights: NDArray[np.float64], seeds: Sequence[int]) -> NDArray[np.float64]:
+    """The weighted sum of cells' losses at seeds that all of them have: seeds × sequences."""
+    of_cells = np.stack([cell.at(seeds).losses for cell in cells])
+    return np.asarray(np.tensordot(weights, of_cells, axes=1), dtype=np.float64)
+
+
+def setting_columns(folder: SweepFolder, ledger: pd.DataFrame) -> list[str]:
+    """The columns of a sweep's settings: what else than shape, tuned knobs, seed and budget differs between its runs.
+
+    They are told by the runs of the sweep as last launched. The warmup of a trunk follows its budgets and the batch, RMSNorm
+    has no bias: what follows so is no setting where the sweep does not name it.
+    """
+    runs = _own(ledger)
+    follow = {"recipe.warmup_fraction", "recipe.warmup_tokens", "architecture.norm_bias"} - {*folder.told_apart_by()}
+    apart_from = {*SHAPE, *folder.tuned(), "seed", *follow}
+    configuration = [
+        name
+        for name in runs.columns
+        if "." in name and name not in apart_from and not name.startswith(("environment.", _BUDGET))
+    ]
+    return [name for name in (*configuration, "data_fingerprint") if runs[name].nunique(dropna=False) > 1]
+
+
+def _own(ledger: pd.DataFrame) -> pd.DataFrame:
+    """The runs of the sweep as last launched, all where none is."""
+    own = ledger[ledger["exclusion"] != FOREIGN]
+    return ledger if own.empty else own
+
+
+def in_words(table: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """What some columns are set to in each row, in words."""
+    rows = table[list(columns)].itertuples(index=False)
+    return [setting_words(dict(zip(columns, values, strict=True))) for values in rows]
+
+
+def budgets_in_words(ledger: pd.DataFrame) -> list[str]:
+    """The budget of each run in words, empty where all runs of the sweep as last launched have the same."""
+    given = ledger.filter(like=_BUDGET).rename(columns=lambda name: name.removeprefix(_BUDGET))
+    words = [budget_words(Budget.model_validate(row[row.notna()].to_dict())) for _, row in given.iterrows()]
+    several = pd.Series(words, ledger.index)[_own(ledger).index].nunique() > 1
+    return words if several else [""] * len(words)
+
+
+def _cell(folder: SweepFolder, name: str, runs: pd.DataFrame, search: CellSearch, varied: list[str]) -> Cell:
+    row = runs.iloc[0]
+    config = folder.run(str(row["run_id"])).config()
+    at_rate = runs[runs[RATE] == search.rates.chosen]
+    chosen = at_rate[at_rate["exclusion"].isna()].sort_values("seed")
+    losses = [_per_masked_token(folder.run(str(run["run_id"])), run) for _, run in chosen.iterrows()]
+    layers_cut = _told(runs, "layers_cut")
+    return Cell(
+        name=name,
+        settings={column: row[column] for column in varied},
+        budget=config.recipe.budget,
+        architecture=config.architecture,
+        **parameters(config.architecture).totals(),
+        tokens=config.tokens,
+        budget_share=config.tokens / config.budget_tokens if config.tokens else 1.0,
+        train_flops=_train_flops(config, runs),
+        validation=validation_of(config, str(row["data_fingerprint"])),
+        unigram_entropy_nats=_told(runs, "unigram_entropy_nats"),
+        rates=search.rates,
+        runs=tuple(chosen["run_id"].astype(str)),
+        seeds=tuple(int(seed) for seed in chosen["seed"]),
+        losses=np.array(losses) if losses else np.empty((0, 0)),
+        knobs=search.knobs,
+        layers_cut=None if layers_cut is None else int(layers_cut),
+        unlearned=int((at_rate["state"].eq("DIVERGED") | at_rate["stuck_at_unigram"].eq(True)).sum()),
+    )
+
+
+def _told(runs: pd.DataFrame, column: str) -> float | None:
+    """What all runs of a cell share, from the first that tells it; None where none does."""
+    told = runs.get(column, pd.Series(dtype=float)).dropna()
+    return None if told.empty else float(told.iloc[0])
+
+
+def _train_flops(config: RunConfig, runs: pd.DataFrame) -> float:
+    """FLOPs of the whole budget by what the runs took for a token, a teacher's among them; without it where none trained."""
+    trained = runs[runs["tokens"] > 0]
+    if trained.empty:
+        return config.flops_per_token["train_flops"] * config.tokens
+    row = trained.sort_values("tokens").iloc[-1]
+    return float(row["train_flops"] * (config.tokens / row["tokens"]))
+
+
+def _per_masked_token(run: RunFolder, row: pd.Series) -> NDArray[np.float64]:
+    """Loss of each validation sequence; all sequences have the same number of masked tokens.
+
+    Raises InputError where their sum is not what the record tells, as that of another run would not be.
+    """
+    summed, (tokens, loss) = run.validation_losses(), row[["validation_masked_tokens", "loss_nats"]].astype(float)
+    if not math.isclose(summed.sum(), tokens * loss, rel_tol=1e-6):
+        told = f"sums to {summed.sum():g} nats where its record tells {loss:g} for each of {tokens:g} masked tokens"
+        remedy = f"fetch both anew, or leave the run out: study exclude {pasted(run.path)} --reason ..."
+        raise InputError.at(str(run.validation_losses_file), f"{told}; {remedy}")
+    return summed / (tokens / len(summed))

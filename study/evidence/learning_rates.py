@@ -1,0 +1,251 @@
+"""What a cell chose: the best of its tuned knobs, the rates tried there, and whether the neighbours of the best are worse."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import compress
+from statistics import fmean
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from study.base.grouping import grouped
+from study.base.schema import whole
+from study.config.tuned_values import Tried, best_values, rank, telling_seeds
+from study.store.records import TELLING
+
+RATE = "recipe.learning_rate"
+
+RateStatus = Literal["bracketed", "lowest_tried", "highest_tried", "only_tried", "none_usable", "untrained"]
+"""`bracketed` where worse rates were tried on both sides; else at which edge of the tried range the chosen rate lies.
+
+`untrained` where the budget is of no steps, so that losses do not hang on it.
+"""
+
+_TUNABLE = ("architecture.", "recipe.", "masking.")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run at a seed that chooses: its loss in nats per masked token where it reached one, why it is left out."""
+
+    run_id: str
+    loss_nats: float | None
+    exclusion: str | None
+
+    @property
+    def usable_loss_nats(self) -> float | None:
+        """The loss, None where comparisons leave the run out."""
+        return None if self.exclusion is not None else self.loss_nats
+
+
+@dataclass(frozen=True)
+class TriedRate:
+    """One rate and the runs that tell of it, one at least, at the seeds that choose."""
+
+    learning_rate: float
+    trials: tuple[Trial, ...]
+
+    @property
+    def loss_nats(self) -> float | None:
+        """The mean loss of the runs that learned, nats per masked token; None where none did."""
+        learned = [loss for trial in self.trials if (loss := trial.usable_loss_nats) is not None]
+        return fmean(learned) if learned else None
+
+    @property
+    def rank(self) -> float | None:
+        """What the rate ranks by (`study.config.tuned_values.rank`)."""
+        return rank([trial.usable_loss_nats for trial in self.trials])
+
+    @property
+    def unlearned(self) -> int:
+        """How many of the runs did not learn."""
+        return sum(trial.usable_loss_nats is None for trial in self.trials)
+
+
+@dataclass(frozen=True)
+class RateSearch:
+    """The rates tried in one cell and the one chosen.
+
+    `chosen` is the rate that ranks first at the `seeds` that choose. `optimum` and `gain_left_nats` are the vertex of the
+    parabola in log(rate) through the losses of the chosen rate and its two neighbours at the seeds at which all three learned,
+    and how far below the chosen loss it lies; None where there is no such seed or neighbour.
+    """
+
+    tried: tuple[TriedRate, ...]
+    status: RateStatus
+    chosen: float | None = None
+    optimum: float | None = None
+    gain_left_nats: float | None = None
+    seeds: int = 1
+
+    @property
+    def bracketed(self) -> bool:
+        """Whether worse rates were tried on both sides of the chosen one, or none was needed."""
+        return self.status in ("bracketed", "untrained")
+
+    @property
+    def next_best(self) -> TriedRate | None:
+        """The rate that ranks first but for the chosen one; None where no other has a usable run."""
+        others = [rate for rate in self.tried if rate.learning_rate != self.chosen and rate.loss_nats is not None]
+        return min(others, key=lambda rate: rate.rank or 0.0, default=None)
+
+
+@dataclass(frozen=True)
+class TunedKnob:
+    """A tuned knob beside the learning rate: its value in a cell's best run, and at which end of those tried that lies."""
+
+    name: str
+    chosen: int | float | str | None
+    edge: Literal["lowest", "highest"] | None
+
+
+@dataclass(frozen=True)
+class CellSearch:
+    """What the runs of one cell tried and what it chose.
+
+    `rows` are their places in the ledger. `off` names, for each, the tuned knobs beside the learning rate that are not at the
+    cell's best, empty where all are. The best values are those that rank first at the seeds that choose; without a usable run
+    there no knob is off and `knobs` is empty. `rates` is the search among the runs `at_best`, of which none is.
+    """
+
+    rows: NDArray[np.int64]
+    off: tuple[str, ...]
+    rates: RateSearch
+    knobs: tuple[TunedKnob, ...]
+
+    @property
+    def at_best(self) -> NDArray[np.int64]:
+        """The places of the runs that have all tuned knobs but the learning rate at the cell's best."""
+        return self.rows[[not knobs for knobs in self.off]]
+
+
+def searches(ledger: pd.DataFrame, asked: Collection[int] = ()) -> dict[str, CellSearch]:
+    """The search of each cell of a ledger, whose sweep has `asked` some seeds for it; what is no sweep's says none.
+
+    Runs of a cell differ in tuned knobs and seeds only, so the knobs are the columns of its architecture, recipe and masking
+    that differ. Values are told apart at the seeds at which several were tried (`study.config.tuned_values`). A run that
+    diverged or stayed at the unigram entropy counts as worse than any that learned. One that failed for another reason (FAILED,
+    OOM, HUNG), or that a person excluded, says nothing about its knobs and does not count as tried.
+    """
+    if ledger.empty:
+        return {}
+    runs = _Runs(ledger, asked)
+    return {str(cell): runs.search(np.asarray(rows)) for cell, rows in ledger.groupby("cell").indices.items()}
+
+
+class _Knob:
+    """A column of something that can be tuned: its values, equal codes for equal ones, and as numbers where they are some."""
+
+    def __init__(self, column: pd.Series[Any]) -> None:
+        self.name = str(column.name)
+        self.values = column.to_numpy(dtype=object)
+        self.codes = pd.factorize(column)[0]
+        self.numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+
+
+class _Runs:
+    """The runs of a ledger by column; cells are looked at by the places of their rows, for there may be many thousands."""
+
+    def __init__(self, ledger: pd.DataFrame, asked: Collection[int]) -> None:
+        self.asked = asked
+        tunable = [name for name in ledger.columns if name.startswith(_TUNABLE) and name != RATE]
+        self.knobs = [_Knob(ledger[name]) for name in tunable if ledger[name].nunique(dropna=False) > 1]
+        self.codes = np.array([knob.codes for knob in self.knobs]).reshape(len(self.knobs), len(ledger))
+        self.seeds = pd.Series(ledger.get("seed", np.inf), ledger.index).fillna(np.inf).to_numpy(dtype=float)
+        self.untrained = pd.Series(ledger.get("target_tokens", 1), ledger.index).eq(0).to_numpy()
+        self.rates = ledger[RATE].to_numpy(dtype=float, na_value=np.nan)
+        apart = pd.DataFrame(np.vstack([self.codes, pd.factorize(self.rates)[0]]).T)
+        self.points = apart.groupby(list(apart), sort=False).ngroup().to_numpy()
+        self.exclusions = ledger["exclusion"].to_numpy(dtype=object)
+        told = ledger["state"].isin(TELLING)
+        self.tell = (told & ledger["excluded_by_hand"].isna() if "excluded_by_hand" in ledger else told).to_numpy()
+        self.names = ledger["run_id"].astype(str).to_numpy(dtype=object)
+        losses = ledger["loss_nats"].astype(object)
+        self.losses = losses.where(losses.notna(), None).tolist()
+        self.usable = losses.where(losses.notna() & ledger["exclusion"].isna(), None).tolist()
+
+    def search(self, rows: NDArray[np.int64]) -> CellSearch:
+        """The search of the cell that has these rows."""
+        places = zip(rows.tolist(), self.seeds[rows].tolist(), self.points[rows].tolist(), strict=True)
+        tried = [Tried(seed, point, self.usable[row], self.tell[row]) for row, seed, point in places]
+        telling, best = telling_seeds(tried, self.asked), best_values(tried, self.asked)
+        trials = rows[[one.seed in telling for one in tried]]
+        if best is None:
+            return CellSearch(rows, ("",) * len(rows), self._rates(rows, trials, None), ())
+        first = rows[self.points[rows] == best][0]
+        off = (self.codes[:, rows] != self.codes[:, [first]]).T
+        at_best = rows[~off.any(axis=1)]
+        return CellSearch(
+            rows=rows,
+            off=tuple(" and ".join(knob.name for knob in compress(self.knobs, each)) for each in off),
+            rates=self._rates(at_best, np.intersect1d(at_best, trials), best),
+            knobs=tuple(self._tuned(knob, rows, first) for knob in compress(self.knobs, off.any(axis=0))),
+        )
+
+    def _rates(self, rows: NDArray[np.int64], trials: NDArray[np.int64], point: int | None) -> RateSearch:
+        """The rate search in runs that differ in the rate and the seed only, of which the trials tell rates apart.
+
+        The rate of the `point` stands first, None where no run is usable.
+        """
+        learned = [row for row in rows if self.usable[row] is not None]
+        if self.untrained[rows].all() and learned:
+            return RateSearch((), "untrained", float(self.rates[learned[0]]))
+        by_rate = grouped(trials[self.rates[trials].argsort(kind="stable")].tolist(), lambda row: self.rates[row])
+        of_rates = [runs for runs in by_rate.values() if self.tell[runs].any()]
+        tried, seeds = tuple(map(self._tried, of_rates)), len(set(self.seeds[trials].tolist()))
+        best = next((place for place, runs in enumerate(of_rates) if self.points[runs[0]] == point), None)
+        if best is None:
+            return RateSearch(tried, "none_usable", seeds=seeds)
+        chosen, status = tried[best].learning_rate, _status(best, len(tried))
+        around = slice(best - 1, best + 2)
+        if status != "bracketed" or not self._learned_at_same_seeds(of_rates[around]):
+            return RateSearch(tried, status, chosen, seeds=seeds)
+        rates, losses = np.array([(rate.learning_rate, rate.rank) for rate in tried[around]]).T
+        return RateSearch(tried, status, chosen, *_vertex(rates, losses), seeds=seeds)
+
+    def _learned_at_same_seeds(self, of_values: list[list[int]]) -> bool:
+        """Whether the runs of several values all learned, each value's at the seeds of the others."""
+        seeds = {frozenset(self.seeds[rows].tolist()) for rows in of_values}
+        return len(seeds) == 1 and all(self.usable[row] is not None for rows in of_values for row in rows)
+
+    def _tried(self, rows: list[int]) -> TriedRate:
+        """A rate by its runs, of which one at least tells of it."""
+        told = (row for row in rows if self.tell[row])
+        return TriedRate(float(self.rates[rows[0]]), tuple(map(self._trial, told)))
+
+    def _trial(self, row: int) -> Trial:
+        exclusion = self.exclusions[row]
+        return Trial(self.names[row], self.losses[row], None if pd.isna(exclusion) else str(exclusion))
+
+    def _tuned(self, knob: _Knob, rows: NDArray[np.int64], best: int) -> TunedKnob:
+        """What the best run has of a knob; only numbers have ends, those of the runs that tell of their knobs."""
+        value, number = knob.values[best], knob.numbers[best]
+        numbers = knob.numbers[rows[self.tell[rows]]]
+        edge: Literal["lowest", "highest"] | None = None
+        if not np.isnan(numbers).any():
+            edge = "lowest" if number == numbers.min() else "highest" if number == numbers.max() else None
+        return TunedKnob(knob.name, None if pd.isna(value) else str(value) if np.isnan(number) else whole(float(number)), edge)
+
+
+def _status(best: int, tried: int) -> RateStatus:
+    if tried == 1:
+        return "only_tried"
+    if best == 0:
+        return "lowest_tried"
+    return "highest_tried" if best == tried - 1 else "bracketed"
+
+
+def _vertex(rates: NDArray[np.float64], losses: NDArray[np.float64]) -> tuple[float, float]:
+    """The rate at the lowest point of the parabola in log(rate) through three points, and how far it lies below the middle one.
+
+    The middle one is lowest. With x = log(rate/middle rate) the parabola is loss − middle loss = slope·x + bend·x².
+    """
+    (before, _, after), (left, middle, right) = np.log(rates / rates[1]), losses
+    rise_left, rise_right = (left - middle) / before, (right - middle) / after
+    bend = (rise_right - rise_left) / (after - before)
+    slope = rise_left - bend * before
+    return float(rates[1] * np.exp(-slope / (2 * bend))), float(slope**2 / (4 * bend))

@@ -1,0 +1,222 @@
+"""Paired differences of validation loss: the noise of sequences and seeds in one interval, and verdicts over many of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from study.base.behrens_fisher import CONFIDENCE, Both, chance_beyond, half_interval, satterthwaite
+from study.base.quantities import plural
+from study.base.wording import signed
+from study.evidence.seed_scatter import SeedVariance
+
+Verdict = Literal["decided", "undecided", "no_seed_replicates"]
+
+MOST_SEEDS = 64
+"""Beyond so many seeds a cell, more of them are no plan."""
+
+MOST_SEQUENCES = 64
+"""Beyond so many times the present validation sequences, more of them are no plan."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Loss of one cell minus that of another, in nats per masked token, with its uncertainty.
+
+    The estimate is the mean over validation sequences of the difference of seed-averaged losses. Its variance is
+    s²(sequences)/n + s²(seeds)·(1/k₁ + 1/k₂), the two as study.base.behrens_fisher adds them; `degrees_of_freedom` are
+    those of the seeds, None where losses do not hang on them. Without seed replicates there is no seed variance, and so no
+    interval.
+    """
+
+    estimate_nats: float
+    standard_error_sequences_nats: float
+    n_sequences: int
+    n_seeds: tuple[int, int]
+    standard_error_seeds_nats: float | None = None
+    standard_error_nats: float | None = None
+    degrees_of_freedom: float | None = None
+    low_nats: float | None = None
+    high_nats: float | None = None
+    p_value: float | None = None
+
+    @property
+    def bounds(self) -> str | None:
+        """The ends of the interval in words, None where there is none."""
+        if self.low_nats is None or self.high_nats is None:
+            return None
+        return f"{signed(self.low_nats)} to {signed(self.high_nats)}"
+
+    def to_text(self) -> str:
+        """The difference with its interval and n."""
+        first, second = self.n_seeds
+        seeds = f"{plural(first, 'seed')} each" if first == second else f"{first} and {second} seeds"
+        interval = "no interval" if self.bounds is None else f"95% interval {self.bounds}"
+        return f"{signed(self.estimate_nats)} nats ({interval}; n = {plural(self.n_sequences, 'sequence')}, {seeds})"
+
+    @property
+    def reversed(self) -> Difference:
+        """Loss of the other cell minus that of the one."""
+        low, high = (None if end is None else -end for end in (self.high_nats, self.low_nats))
+        estimate, seeds = -self.estimate_nats, (self.n_seeds[1], self.n_seeds[0])
+        return replace(self, estimate_nats=estimate, low_nats=low, high_nats=high, n_seeds=seeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A difference among others of its kind: `decided` where Holm's p-value, adjusted for all of them, is below 5%.
+
+    So a single interval that leaves out zero may still be undecided. Without seed replicates there is no p-value.
+    """
+
+    difference: Difference
+    p_value_holm: float | None = None
+
+    @property
+    def status(self) -> Verdict:
+        """Whether the sign of the difference is settled."""
+        if self.p_value_holm is None:
+            return "no_seed_replicates"
+        return "decided" if self.p_value_holm < 1 - CONFIDENCE else "undecided"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return asdict(self) | {"status": self.status}
+
+
+_J = TypeVar("_J", bound=Judged)
+
+
+def judged(found: Sequence[_J]) -> tuple[_J, ...]:
+    """These, which are all of their kind, with their p-values adjusted for each other."""
+    adjusted = holm([one.difference.p_value for one in found])
+    return tuple(replace(one, p_value_holm=p_value) for one, p_value in zip(found, adjusted, strict=True))
+
+
+def paired_difference(
+    first: NDArray[np.float64], second: NDArray[np.float64], seeds: Sequence[SeedVariance] | None
+) -> Difference:
+    """The first cell's loss minus the second's; both are seeds × sequences, over the same two or more sequences.
+
+    The sequences are paired, the seeds are taken as independent; `seeds` are their variances in the two cells, None where
+    either is unknown. The variance over sequences holds a little of the seeds' interaction with them, so the interval errs on
+    the wide side.
+    """
+    differences = first.mean(axis=0) - second.mean(axis=0)
+    n, n_seeds = len(differences), (len(first), len(second))
+    estimate = float(differences.mean())
+    if seeds is None:
+        return Difference(estimate, variance_over_sequences(differences) ** 0.5, n, n_seeds)
+    variances, freedoms = variances_of_sum(differences, np.array([1.0, -1.0]), n_seeds, seeds)
+    low, high, p_value = told(estimate, variances, freedoms)
+    return Difference(
+        estimate_nats=estimate,
+        standard_error_sequences_nats=variances[0] ** 0.5,
+        n_sequences=n,
+        n_seeds=n_seeds,
+        standard_error_seeds_nats=variances[1] ** 0.5,
+        standard_error_nats=sum(variances) ** 0.5,
+        degrees_of_freedom=freedoms[1] if freedoms[1] < math.inf else None,
+        low_nats=low,
+        high_nats=high,
+        p_value=p_value,
+    )
+
+
+def half_width(of_cell: SeedVariance, seeds: int) -> float:
+    """Half of the interval of a cell's mean over `seeds` seeds, on the fixed validation set, in nats."""
+    return float(stats.t.isf((1 - CONFIDENCE) / 2, of_cell.degrees_of_freedom) * np.sqrt(of_cell.variance / seeds))
+
+
+def variances_of_sum(
+    summed: NDArray[np.float64], weights: NDArray[np.float64], n_seeds: Sequence[int], seeds: Sequence[SeedVariance]
+) -> tuple[Both, Both]:
+    """The variances of Σ wᵢ·mean(lossᵢ) over sequences and over seeds, and the degrees of freedom of each.
+
+    `summed` holds the sum for each sequence; over seeds the variance is Σ s²ᵢ·wᵢ²/kᵢ, where cells of one s² share its freedom,
+    and those of several have Satterthwaite's.
+    """
+    over_seeds = _over_seeds(weights.tolist(), n_seeds, seeds)
+    freedom = satterthwaite(list(over_seeds.values()), [of_cells.degrees_of_freedom for of_cells in over_seeds])
+    return (variance_over_sequences(summed), sum(over_seeds.values())), (len(summed) - 1, freedom)
+
+
+def _over_seeds(weights: Sequence[float], n_seeds: Sequence[int], seeds: Sequence[SeedVariance]) -> dict[SeedVariance, float]:
+    """What each s² adds to the variance of Σ wᵢ·mean(lossᵢ)."""
+    found: dict[SeedVariance, float] = {}
+    for weight, count, of_cell in zip(weights, n_seeds, seeds, strict=True):
+        found[of_cell] = found.get(of_cell, 0.0) + of_cell.variance * weight**2 / count
+    return found
+
+
+def variance_over_sequences(summed: NDArray[np.float64]) -> float:
+    """The variance of a mean over sequences, s²/n."""
+    return float(summed.var(ddof=1)) / len(summed)
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's adjusted p-values, in the given order, of those that are known: reject where one is below the family-wise error.
+
+    Source: Holm 1979, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6, 65-70.
+    """
+    known = [place for place, p_value in enumerate(p_values) if p_value is not None]
+    values = np.array([p_values[place] for place in known], dtype=float)
+    ordered = np.argsort(values)
+    steps = values[ordered] * np.arange(len(values), 0, -1)
+    adjusted: list[float | None] = [None] * len(p_values)
+    for rank, p_value in zip(ordered, np.minimum(np.maximum.accumulate(steps), 1.0), strict=True):
+        adjusted[known[rank]] = float(p_value)
+    return adjusted
+
+
+def told(estimate: float, variances: Both, freedoms: Both) -> tuple[float, float, float]:
+    """The ends of the interval of CONFIDENCE around an estimate with two sources of noise, and its p-value against zero."""
+    half = half_interval(CONFIDENCE, variances, freedoms)
+    return estimate - half, estimate + half, chance_beyond(abs(estimate), variances, freedoms)
+
+
+def seeds_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance], comparisons: int) -> int | None:
+    """The fewest seeds a cell, more than now, whose interval would leave out zero if the estimate is the truth.
+
+    `seeds` are the variances of the two cells. At the error 1/`comparisons` of the family's, the first and hardest step of
+    Holm's; at this many seeds the chance of a verdict is about one half. None where even MOST_SEEDS would not do, since the
+    sequences are the limit.
+    """
+    for count in range(max(difference.n_seeds) + 1, MOST_SEEDS + 1):
+        over_seeds = _over_seeds((1.0, -1.0), (count, count), seeds)
+        freedoms = [max(of_cells.degrees_of_freedom, of_cells.cells * (count - 1)) for of_cells in over_seeds]
+        if _decides(difference, 1, list(over_seeds.values()), freedoms, comparisons):
+            return count
+    return None
+
+
+def sequences_that_would_decide(difference: Difference, seeds: Sequence[SeedVariance], comparisons: int) -> int | None:
+    """The validation sequences, doubled until the interval would leave out zero; as `seeds_that_would_decide`."""
+    over_seeds = _over_seeds((1.0, -1.0), difference.n_seeds, seeds)
+    freedoms = [of_cells.degrees_of_freedom for of_cells in over_seeds]
+    for times in 2 ** np.arange(1, int(np.log2(MOST_SEQUENCES)) + 1):
+        if _decides(difference, int(times), list(over_seeds.values()), freedoms, comparisons):
+            return int(times) * difference.n_sequences
+    return None
+
+
+def tells_apart(estimate_nats: float, noise: Difference, seeds: Sequence[SeedVariance], n_seeds: Sequence[int]) -> bool:
+    """Whether an estimate would be told from zero at 5%, over the sequences of another difference and with so many seeds."""
+    over_seeds = _over_seeds((1.0, -1.0), n_seeds, seeds)
+    freedoms = [of_cells.degrees_of_freedom for of_cells in over_seeds]
+    return _decides(replace(noise, estimate_nats=estimate_nats), 1, list(over_seeds.values()), freedoms, 1)
+
+
+def _decides(
+    difference: Difference, times: int, over_seeds: Sequence[float], seed_freedoms: Sequence[float], comparisons: int
+) -> bool:
+    """Whether the estimate would be told from zero with `times` the sequences and these seed variances of the difference."""
+    variances = (difference.standard_error_sequences_nats**2 / times, sum(over_seeds))
+    freedoms = (difference.n_sequences * times - 1, satterthwaite(over_seeds, seed_freedoms))
+    return chance_beyond(abs(difference.estimate_nats), variances, freedoms) < (1 - CONFIDENCE) / comparisons

@@ -1,0 +1,143 @@
+"""Downstream scores joined to the ledger: one row a cell and task, its score beside what needs no pre-training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from study.base.durable_files import is_there
+from study.base.pooling import pooled_variance
+from study.base.score_noise import UNKNOWN, ScoreNoise, noise_of_seeds
+from study.base.wording import at_budget, shape_and_setting
+from study.config.named_runs import donor_of
+from study.evidence.cells import budgets_in_words, in_words, setting_columns
+from study.evidence.cuts import START
+from study.evidence.ledgers import runs_of, usable
+from study.store.named_files import read_parquet
+from study.store.score_records import BaselineRecord, baseline
+from study.store.sweep_folder import SweepFolder
+
+FROZEN = " (frozen)"
+"""What the name of a task ends with where only a head was trained, on features that stay as they are."""
+
+_OF_CELL = ["shape", "setting", "name", "depth", "parameters", "train_flops", "tokens"]
+"""What is known of a cell from any of its runs."""
+
+_OF_SCORE = ["task", "task_fingerprint", "metric", "run_id", "encoder", "protocol", "update", "seed"]
+_OF_SCORE += ["test", "test_standard_error", "knobs", "truncated_examples", "examples"]
+
+_SPLITS = ["train_examples", "dev_examples", "test_examples"]
+
+
+def score_points(folder: SweepFolder, ledger: pd.DataFrame) -> pd.DataFrame:
+    """Each cell's usable runs at its best knobs on each task, by task and falling loss; empty where nothing was scored.
+
+    Columns: `task` (see `series`), `metric`, `cell`, its `runs`, one a seed of pre-training, and their `run_scores`, the
+    `knobs` that were not as usual and not tuned, in words, `truncated_examples`, the most of any of its scores, of how many
+    `examples`, and its facts, of which `name` is the shape with its setting and its budget where these differ; `origins`, the
+    runs that its own began as: the donor of their weights, or their trunk, or themselves; `loss_nats`, their mean; `score`, the
+    mean over the runs of each one's mean over `seeds` of the metric on the split reported on, its `noise`, of which `error` is
+    the standard error and `half` half the 95% interval; `random` and `random_half`, the same of the architecture with weights
+    that were never trained; and the baselines `majority` and `bag_of_words`, not a number where there is none.
+    The noise (see study.base.score_noise) is that over examples and, where any cell has two runs, between them, else
+    where any run has two seeds between those; its deviation is pooled over the cells of a task, untrained weights apart. All
+    encoders meet the same examples, so that for a difference between two of them it is more than the true one, if anything.
+    """
+    if not is_there(folder.scores_file) or ledger.empty:
+        return pd.DataFrame()
+    scores = read_parquet(folder.scores_file, "`study report` writes it from the records")
+    if scores.empty:
+        return pd.DataFrame()
+    scores["examples"] = scores[_SPLITS].astype(float).sum(axis=1)
+    scores["truncated_examples"] = scores["truncated_examples"].astype(float).fillna(0)
+    columns = setting_columns(folder, ledger)
+    settings, built = in_words(ledger, columns), [column for column in columns if column.startswith("architecture.")]
+    runs = ledger.rename(columns={"architecture.depth": "depth"}).assign(
+        setting=settings,
+        name=list(map(at_budget, _named(ledger, settings), budgets_in_words(ledger))),
+        architecture=_named(ledger, in_words(ledger, built)),
+        origin=_origins(ledger),
+    )
+    runs = runs.set_index("run_id")[[*_OF_CELL, "origin", "architecture", "cell", "data_fingerprint", "loss_nats"]]
+    scores = scores[_OF_SCORE].assign(series=series(scores)).join(runs, on="run_id", how="inner")
+    used = set(usable(ledger, folder.trial_seeds())["run_id"])
+    untrained = scores["protocol"] == "random_init"
+    rows = []
+    for _, of_task in scores.groupby("series", sort=True):
+        is_untrained = untrained.loc[of_task.index]
+        random = _means(of_task[is_untrained], "architecture")
+        trained = of_task[~is_untrained & of_task["run_id"].isin(used)]
+        means, known = _means(trained, "cell"), baseline(folder, *map(str, of_task[["task", "task_fingerprint"]].iloc[0]))
+        rows += [_row(found, means[str(cell)], random, known) for cell, found in trained.groupby("cell")]
+    points = pd.DataFrame(rows)
+    return points if points.empty else points.sort_values(["task", "loss_nats"], ascending=[True, False], ignore_index=True)
+
+
+def series(scores: pd.DataFrame) -> pd.Series[str]:
+    """What each row of a table of scores (study.store.score_records.scores) is one of: only within a series do they compare.
+
+    The task, whether features were frozen, and where scores of the same name had other knobs or other examples, which.
+    """
+    names = scores["task"] + np.where(scores["update"] == "head", FROZEN, "")
+    for column, words in (("knobs", scores["knobs"]), ("task_fingerprint", scores["task_fingerprint"].str[:6])):
+        several = scores.groupby(names)[column].transform("nunique") > 1
+        names = names.mask(several & (words != ""), names + " (" + words + ")")
+    return names
+
+
+_Mean = tuple[float, ScoreNoise]
+
+
+def _row(found: pd.DataFrame, mean: _Mean, random: dict[str, _Mean], known: BaselineRecord | None) -> dict[str, object]:
+    (score, noise), first, most = mean, found.iloc[0], found.sort_values("truncated_examples").iloc[-1]
+    untrained, its_noise = random.get(str(first["architecture"]), (np.nan, UNKNOWN))
+    each_run, of_runs = found.drop_duplicates("run_id"), found.groupby("run_id")["test"].mean()
+    names = {
+        "task": first["series"],
+        "metric": first["metric"],
+        "cell": first["cell"],
+        "runs": tuple(each_run["run_id"]),
+        "run_scores": tuple(of_runs[each_run["run_id"]]),
+        "origins": tuple(each_run["origin"].unique()),
+        "knobs": first["knobs"],
+        "truncated_examples": most["truncated_examples"],
+        "examples": most["examples"],
+    }
+    facts = {name: first[name] for name in _OF_CELL} | {"loss_nats": each_run["loss_nats"].mean()}
+    measured = {"score": score, **noise_columns(noise), "seeds": found["seed"].nunique()}
+    beside = {} if known is None else known.beside(str(first["metric"]), str(first["data_fingerprint"]))
+    baselines = {name: beside.get(name, np.nan) for name in ("majority", "bag_of_words")}
+    return names | facts | measured | {"random": untrained, "random_half": its_noise.half} | baselines
+
+
+def noise_columns(noise: ScoreNoise) -> dict[str, object]:
+    """The noise of a score as columns of a row."""
+    return {"noise": noise, "error": noise.error, "half": noise.half}
+
+
+def _named(ledger: pd.DataFrame, settings: list[str]) -> list[str]:
+    """The shape of each run with its setting."""
+    return list(map(shape_and_setting, ledger["shape"], settings))
+
+
+def _origins(ledger: pd.DataFrame) -> list[str]:
+    """The id of the run that each run began as: of the one whose weights it began with, else of its trunk, or its own."""
+    donors = map(donor_of, ledger[START].astype(str)) if START in ledger else [None] * len(ledger)
+    return [run if donor is None else donor.folder.name for run, donor in zip(runs_of(ledger), donors, strict=True)]
+
+
+def _means(scores: pd.DataFrame, by: str) -> dict[str, _Mean]:
+    """The mean over encoders in each group, with its noise: between encoders where a group has two, else between seeds.
+
+    A run is an encoder; the seeds of untrained weights are of one for each architecture and data.
+    """
+    of_encoders = scores.groupby([by, "encoder"], as_index=False).agg(test=("test", "mean"))
+    units = of_encoders if len(of_encoders) > of_encoders[by].nunique() else scores
+    variance, freedom = pooled_variance(units.groupby(by)["test"].agg(list))
+    over_examples = scores.astype({"test_standard_error": float}).groupby(by)["test_standard_error"].mean()
+    mean, n = of_encoders.groupby(by)["test"].mean(), units.groupby(by).size()
+    table = pd.DataFrame({"mean": mean, "over_examples": over_examples, "n": n})
+    return {
+        str(name): (mean, noise_of_seeds(variance, freedom, n, over_examples))
+        for name, mean, over_examples, n in table.itertuples(name=None)
+    }

@@ -1,0 +1,237 @@
+"""Depth or width at equal size, under all defensible conventions.
+
+Two approaches ask a sweep's ledger: `equal sizes` compares cells of one budget whose size, in the convention chosen, is equal
+within 5%, and `law` fits the loss in that size, in depth and in tokens. Both give the nats that doubling the depth adds at
+equal size, the one at equal budgets, the other at equal tokens, which are two questions where budgets are FLOPs: above zero the
+wider shape has the lower loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from study.base.durable_files import is_there
+from study.base.errors import InputError, Problem
+from study.base.grouping import grouped
+from study.counting.architecture import Architecture
+from study.evidence.cells import Cell, by_setting_and_budget, common_seeds, in_words, over_places
+from study.evidence.contrasts import Contrast, contrast, slope_weights
+from study.evidence.evidence import Evidence, gather
+from study.evidence.families import EQUAL_WITHIN, of_equal_size
+from study.evidence.ledgers import LEDGER_FLOPS, LEDGER_PARAMETERS, validation_columns
+from study.evidence.seed_scatter import seed_scatter
+from study.laws.estimation import Fit, fit
+from study.laws.minimising import Space
+from study.laws.observations import Observations
+from study.laws.reading import Source, Table, read_columns
+from study.laws.sums import SumOfTerms, Term
+from study.laws.universes import LOSSES, SETTINGS, Multiverse, Question, Universe
+from study.store.sweep_folder import SweepFolder
+
+QUESTION = Question(
+    text="At equal size and budget, which lowers the loss: depth or width?",
+    quantity="nats that doubling the depth adds",
+    threshold=0.0,
+    above="Width",
+    below="Depth",
+)
+HELD_EQUAL = tuple(dict.fromkeys(("parameters_non_embedding", *LEDGER_PARAMETERS, *LEDGER_FLOPS)))
+"""What may be held equal; the first is what sweeps hold equal."""
+
+_RATES = ("bracketed only", "all cells")
+_SEEDS = ("all seeds", "without the seeds that chose the rate")
+_BUDGETS = ("all budgets", "largest budget only")
+_SPACES: tuple[Space, ...] = ("linear", "log")
+_FLOORS = ("with floor", "without floor")
+
+
+def is_about_shape(folder: Path) -> bool:
+    """Whether a folder is a sweep's that compares depths at equal parameters."""
+    if not is_there(SweepFolder(folder).sweep_file):
+        return False
+    families = gather(SweepFolder(folder)).families
+    return any(family.equal_parameters and _weigh_depth(family.cells) for family in families)
+
+
+def why_not_shape(folder: Path) -> list[Problem]:
+    """Why a sweep's folder cannot be asked for shape; nothing of what is no sweep's folder, or can be."""
+    if not is_there(SweepFolder(folder).sweep_file) or is_about_shape(folder):
+        return []
+    why = "depth or width cannot be asked: no two depths were trained at equal parameters and unlike width or FFN"
+    settings = "; settings that the sweep varies are compared in its answer" if SweepFolder(folder).sweep().get("vary") else ""
+    return [Problem("shape", f"{why}{settings}")]
+
+
+def explore_shapes(folder: Path) -> Multiverse:
+    """Ask a sweep's ledger in every universe: size held equal, approach, rates, seeds, budgets, law, loss, space, floor.
+
+    Cells of equal size are compared on each validation set and masks apart. Rates, seeds and budgets that use the same runs as
+    others are no universe of their own. Raises InputError where it is no sweep's folder, or has no ledger, or one without rows.
+    """
+    if not is_there(SweepFolder(folder).sweep_file):
+        raise InputError.at(str(folder), "is no sweep's folder, which the question of shape needs; of a table --ask compute")
+    evidence, table = gather(SweepFolder(folder)), Table(folder)
+    tokens = table.frame["tokens"].dropna().nunique() > 1
+    budgets = _BUDGETS if tokens else _BUDGETS[:1]
+    universes: list[Universe] = []
+    for size, (about, cells) in product(HELD_EQUAL, _by_validation(evidence)):
+        universes += _compared(cells, {"size held equal": size, **about}, evidence.counted(size), budgets)
+    for size in HELD_EQUAL:
+        universes += _fitted(table, size, tokens)
+    return Multiverse(QUESTION, tuple(universes))
+
+
+def _by_validation(evidence: Evidence) -> list[tuple[dict[str, str], list[Cell]]]:
+    """The usable cells of each validation set and masks, named where there are several; the one of most cells first."""
+    runs = evidence.first_runs
+    words = dict(zip(runs.index, in_words(runs, validation_columns(runs)), strict=True))
+    sets = grouped((cell for cell in evidence.cells if cell.usable), lambda cell: words[cell.name])
+    ordered = sorted(sets.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [({"validation": name} if len(sets) > 1 else {}, cells) for name, cells in ordered] or [({}, [])]
+
+
+def _compared(
+    cells: Sequence[Cell], about: Mapping[str, str], sizes: Mapping[str, float], budgets: Sequence[str]
+) -> Iterator[Universe]:
+    """The universes that compare cells of equal size, all of one validation set and masks; each set of runs is asked once."""
+    asked: set[tuple[str, ...]] = set()
+    for rates, seeds, budget in product(_RATES, _SEEDS, budgets):
+        kept = (cell if seeds == _SEEDS[0] else cell.at(_that_did_not_choose(cell)) for cell in cells)
+        used = [cell for cell in kept if _serves(cell, rates)]
+        if budget == _BUDGETS[1]:
+            longest = max(used, key=lambda cell: cell.budget.amount, default=None)
+            used = [cell for cell in used if longest is not None and cell.budget == longest.budget]
+        families = list(_families(used, lambda cell: sizes[cell.name]))
+        runs = tuple(run for family in families for cell in family for run in cell.runs)
+        if runs in asked:
+            continue
+        asked.add(runs)
+        choices = {**about, "approach": "equal sizes", "rates": rates, "seeds": seeds, "budgets": budget}
+        yield from (_slope(families, space, {**choices, "space": space}) for space in _SPACES)
+
+
+def _that_did_not_choose(cell: Cell) -> list[int]:
+    """The seeds of a cell that tell of the rate that others chose; all where one rate was tried."""
+    tried = cell.rates.tried
+    chose = {trial.run_id for rate in tried for trial in rate.trials} if len(tried) > 1 else set()
+    return [seed for seed, run in zip(cell.seeds, cell.runs, strict=True) if run not in chose]
+
+
+def _slope(families: Sequence[Sequence[Cell]], space: Space, choices: Mapping[str, str]) -> Universe:
+    """The slope of the loss over log₂ depth within families, the mean of all.
+
+    A seed is one draw, at however many budgets: the cells of a shape and setting are summed over them first.
+    """
+    if not families:
+        return Universe(choices, f"no two depths are within {EQUAL_WITHIN:.0%} of one size", None)
+    if (cells := _with_common_seeds([cell for family in families for cell in family])) is None:
+        return Universe(choices, "some shape has no seed at all its budgets", None)
+    parts = [slope_weights(np.log2([cell.architecture.depth for cell in family])) for family in families]
+    weights, losses = np.concatenate(parts) / len(families), [cell.losses for cell in cells]
+    means = np.array([each.mean() for each in losses])
+    factors = weights if space == "linear" else weights * means.mean() / means
+    found = _contrast_of_shapes(cells, factors)
+    value = found.estimate if space == "linear" else float(weights @ np.log(means) * means.mean())
+    moved = value - found.estimate
+    interval = None if found.interval is None else (found.interval[0] + moved, found.interval[1] + moved)
+    return Universe(choices, "measured", value, interval)
+
+
+def _with_common_seeds(cells: Sequence[Cell]) -> list[Cell] | None:
+    """The cells with those seeds alone that all cells of their shape and setting have, None where some have none."""
+    common = {shape: common_seeds(members) for shape, members in grouped(cells, _shape_and_setting).items()}
+    return [cell.at(common[_shape_and_setting(cell)]) for cell in cells] if all(common.values()) else None
+
+
+def _shape_and_setting(cell: Cell) -> tuple[Architecture, str]:
+    return cell.architecture, cell.setting
+
+
+def _contrast_of_shapes(cells: Sequence[Cell], factors: NDArray[np.float64]) -> Contrast:
+    """Σ fᵢ·mean(lossᵢ) of cells, where those of one shape and setting have the same seeds."""
+    places = grouped(range(len(cells)), lambda place: _shape_and_setting(cells[place]))
+    shapes: dict[str, NDArray[np.float64]] = {}
+    weights: list[float] = []
+    for members in places.values():
+        weight = float(np.abs(factors[members]).sum())
+        if weight:
+            of_shape = [cells[place] for place in members]
+            shapes[f"{len(shapes)}"] = over_places(of_shape, factors[members] / weight, common_seeds(of_shape))
+            weights.append(weight)
+    variances = seed_scatter(cells[0].pool, shapes).variances
+    known = [variances[name] for name in shapes] if len(variances) == len(shapes) else None
+    return contrast(np.array(weights), list(shapes.values()), known)
+
+
+def _serves(cell: Cell, rates: str) -> bool:
+    return cell.usable and cell.losses.shape[1] > 1 and (rates == "all cells" or cell.rates.bracketed)
+
+
+def _families(cells: Sequence[Cell], size: Callable[[Cell], float]) -> Iterator[list[Cell]]:
+    """Cells that weigh depth, equal in size, budget and setting."""
+    for members in by_setting_and_budget(cells).values():
+        yield from filter(_weigh_depth, of_equal_size(members, size))
+
+
+def _weigh_depth(cells: Sequence[Cell]) -> bool:
+    """Whether cells of equal size are of two depths, bought with width or FFN: where layers are shared depth costs neither."""
+    shapes = [cell.architecture for cell in cells]
+    return len({shape.depth for shape in shapes}) > 1 and len({(shape.width, shape.ffn) for shape in shapes}) > 1
+
+
+def _fitted(table: Table, size: str, tokens: bool) -> Iterator[Universe]:
+    """The universes of a law in size and depth, the loss being a power of both; each set of rows is asked once."""
+    asked: set[tuple[str, ...]] = set()
+    for rates in _RATES:
+        about = {"size held equal": size, "approach": "law", "rates": rates}
+        source = Source(table, {"parameters": size}, bracketed_only=rates == "bracketed only")
+        try:
+            points = read_columns(source, ("parameters", "depth", *(["tokens"] if tokens else [])), "loss")
+        except InputError as error:
+            yield Universe(about, f"refused: {error.problems[0]}", None)
+            continue
+        if points.labels not in asked:
+            asked.add(points.labels)
+            yield from _laws(points, about, tokens)
+
+
+def _laws(points: Observations, about: Mapping[str, str], tokens: bool) -> Iterator[Universe]:
+    for floor, loss, space in product(_FLOORS, LOSSES, _SPACES):
+        choices = {**about, "space": space, "floor": floor, "loss": loss}
+        settings = replace(SETTINGS, huber_delta=LOSSES[loss], space=space)
+        try:
+            found = fit(_law(floor == "with floor", tokens), points, settings)
+        except InputError as error:
+            yield Universe(choices, f"refused: {error.problems[0]}", None)
+            continue
+        value, interval = _doubling(found)
+        sound = found.status == "converged"
+        yield Universe(choices, found.status, value if sound else None, interval if sound else None)
+
+
+def _law(floor: bool, tokens: bool) -> SumOfTerms:
+    """A·N^−alpha·L^−delta·D^−beta, with a floor E or without, without D where tokens do not vary; exponents may be negative.
+
+    One product, for two budgets are too few to tell a term of tokens of its own.
+    """
+    falls = (("alpha", "parameters"), ("delta", "depth"), *((("beta", "tokens"),) if tokens else ()))
+    terms = (*((Term("E"),) if floor else ()), Term("A", falls))
+    formula = "E + " * floor + "A·N^−alpha·L^−delta" + "·D^−beta" * tokens
+    conventions = "N: the size held equal. L: depth (layers). D: training tokens."
+    return SumOfTerms("size and depth", formula, conventions, "ours", "loss", terms, signed=True)
+
+
+def _doubling(found: Fit) -> tuple[float, tuple[float, float] | None]:
+    """What doubling the depth adds at the middle of all sizes, with its interval over the resamples."""
+    middle = {name: np.full(2, np.exp(np.log(values).mean())) for name, values in found.observations.columns.items()}
+    middle["depth"] = middle["depth"] * np.sqrt([2.0, 0.5])
+    deeper, shallower = found.predict(middle)
+    resampled = found.predictions(middle)
+    low, high = found.interval(resampled[:, 0] - resampled[:, 1])
+    return float(deeper - shallower), (float(low), float(high)) if len(resampled) else None

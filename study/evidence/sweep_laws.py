@@ -1,0 +1,121 @@
+"""The laws that a sweep's own ledger can tell: which ones its cells suffice for, each fitted with its forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from study.base.errors import InputError
+from study.base.quantities import plural
+from study.counting.architecture import SIZES
+from study.evidence.families import of_equal_size
+from study.evidence.ledgers import LEDGER_COLUMNS, columns_apart, usable, why_apart, why_incomparable
+from study.laws.estimation import Settings
+from study.laws.law_fits import LawFit, fit_table
+from study.laws.reading import Source, Table
+from study.store.sweep_folder import SweepFolder
+
+_SETTINGS = Settings(bootstrap=400)
+
+MOST_SETTINGS = 6
+"""Of more settings the laws would drown the answer; `study fit` fits those that are asked for."""
+
+
+@dataclass(frozen=True)
+class SweepLaws:
+    """The laws fitted to a sweep, of each setting the most telling first; `reasons` say why others were not fitted."""
+
+    fits: tuple[LawFit, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def shown(self) -> LawFit | None:
+        """The one that figures show: the first that converged, else the first whose constants say something."""
+        fits = [found for found in self.fits if found.fit.told]
+        return next((found for found in fits if found.fit.status == "converged"), next(iter(fits), None))
+
+
+def sweep_laws(folder: Path, ledger: pd.DataFrame, settings: Sequence[str], searched: bool) -> SweepLaws:
+    """Fit the laws whose variables a sweep varies, to its usable runs at the best knobs of their cells.
+
+    Loss in parameters and tokens where both vary, else in the one that does; where depth and width vary too, the law in both;
+    at one budget the law in the sizes of the shape, where these are not tied to each other. Shapes of equal non-embedding
+    parameters are of one size, and tell what shape does, not size; where no shape has two budgets, tokens that follow from the
+    shape tell nothing of tokens. Runs that differ in columns of `settings` have laws of their own, up to MOST_SETTINGS of them.
+    None is fitted to runs whose losses are of different validation sets or masks, nor to those of a search, which gives few
+    shapes a good rate and prunes others; one that other constants fit as well is no law.
+    """
+    if ledger.empty:
+        return SweepLaws((), ("No law is fitted: no run has ended",))
+    used = usable(ledger, SweepFolder(folder).trial_seeds())
+    if used.empty:
+        return SweepLaws((), ("No law is fitted: no run can be used",))
+    if searched:
+        return SweepLaws((), ("No law is fitted: a search gives few sizes their best rate, and may prune the others",))
+    if not used["tokens"].any():
+        return SweepLaws((), ("No law is fitted: nothing was trained",))
+    remedy = "fit some with study fit of this folder and"  # without its path: an answer is the same bytes wherever it lies
+    if reason := why_incomparable(used, remedy):
+        return SweepLaws((), (f"No law is fitted: {reason}",))
+    if not (apart := columns_apart(used, settings)):
+        return _laws(Source(Table(folder)), used)
+    if len(used[apart].drop_duplicates()) > MOST_SETTINGS or used[apart].isna().any(axis=None):
+        return SweepLaws((), (f"No law is fitted: {why_apart(used, settings, remedy)}",))
+    table = Table(folder)
+    found = {where: _laws(Source(table, where=where), runs) for where, runs in by_setting(used, apart)}
+    told: dict[str, list[str]] = {}
+    for where, laws in found.items():
+        for reason in laws.reasons:
+            told.setdefault(reason, []).append(where)
+    reasons = (text if len(named) == len(found) else f"{text} (where {'; '.join(named)})" for text, named in told.items())
+    return SweepLaws(tuple(fit for laws in found.values() for fit in laws.fits), tuple(reasons))
+
+
+def by_setting(used: pd.DataFrame, apart: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The runs of each setting, by columns in which they differ, and the condition that keeps them, as --where takes it."""
+    for values, runs in used.groupby(apart, sort=False):
+        plain = (value.item() if isinstance(value, np.generic) else value for value in values)
+        yield " and ".join(f"{column} == {value!r}" for column, value in zip(apart, plain, strict=True)), runs
+
+
+def _laws(source: Source, used: pd.DataFrame) -> SweepLaws:
+    """The laws of runs that may be pooled."""
+    names = _candidates(used)
+    if not names:
+        return SweepLaws((), ("No law is fitted: the usable runs are of one size, and no shape has two budgets",))
+    fits, reasons = [], []
+    for name in names:
+        try:
+            found = fit_table(source, name, _SETTINGS)
+        except InputError as error:
+            problems = (problem if problem.place == name else f"{name}: {problem}" for problem in error.problems)
+            reasons += [f"No fit of {problem}" for problem in problems]
+            continue
+        if found.fit.intervals:
+            fits.append(found)
+        else:
+            points = plural(found.fit.observations.settings(found.fit.law), "different point")
+            reasons.append(f"No fit of {name}: other constants than those found go through the {points} as well")
+    return SweepLaws(tuple(fits), tuple(reasons))
+
+
+def _candidates(used: pd.DataFrame) -> list[str]:
+    """The names of the laws whose variables vary, the most telling first."""
+    varies = {role: used[column].nunique() > 1 for role, column in LEDGER_COLUMNS.items() if column in used}
+    varies["parameters"] = len(list(of_equal_size(used["parameters_non_embedding"], float))) > 1
+    if varies["parameters"] and varies["tokens"]:
+        return ["chinchilla", *(["width-depth-tokens"] if varies["depth"] and varies["width"] else [])]
+    if varies["parameters"]:
+        return ["power-floor", *(["shape"] if _free(used) else [])]
+    of_one_shape = used.groupby([LEDGER_COLUMNS[size] for size in SIZES])["tokens"].nunique()
+    return ["tokens-floor"] if of_one_shape.max() > 1 else []
+
+
+def _free(used: pd.DataFrame) -> bool:
+    """Whether no size of the shape follows from the others, as a power of them."""
+    sizes = np.log(used[[LEDGER_COLUMNS[size] for size in SIZES]].to_numpy(dtype=float))
+    return bool(np.linalg.matrix_rank(np.column_stack([np.ones(len(sizes)), sizes]), tol=1e-6) == 1 + len(SIZES))

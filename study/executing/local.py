@@ -1,0 +1,54 @@
+"""The local executor: every run on a slot of this machine."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from study.config.run_config import RunConfig
+from study.executing.processes import RunProcesses
+from study.executing.slots import Slot, rank_environments
+
+
+class LocalExecutor:
+    """Runs on the slots of this machine; `submit` gives a future of the exit status, as concurrent.futures would."""
+
+    def __init__(self, slots: Sequence[Slot], sweep: str) -> None:
+        self.sweep, self._free = sweep, list(slots)
+        self._running: dict[Future[int], RunProcesses] = {}
+
+    @property
+    def free(self) -> int:
+        """How many more runs can be submitted now."""
+        return len(self._free)
+
+    def submit(self, config: RunConfig, folder: Path) -> Future[int]:
+        """Start a run on a free slot; the future resolves to what `RunProcesses.wait` gives."""
+        slot = self._free.pop(0)
+        processes = RunProcesses(config, folder, self.sweep, slot.execution(), rank_environments(slot))
+        future: Future[int] = Future()
+        future.set_running_or_notify_cancel()
+        self._running[future] = processes
+        threading.Thread(target=self._wait, args=(future, processes, slot), daemon=True).start()
+        return future
+
+    def interrupt(self) -> None:
+        """Tell every run to save and stop."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End every run at once; what they had saved stays."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for processes in list(self._running.values()):
+            processes.signal(number)
+
+    def _wait(self, future: Future[int], processes: RunProcesses, slot: Slot) -> None:
+        status = processes.wait()
+        del self._running[future]
+        self._free.append(slot)
+        future.set_result(status)

@@ -1,0 +1,69 @@
+"""One rank of one run inside a Slurm job: what srun tells it, and what it leaves for the launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from types import FrameType
+
+from study.base.durable_files import patiently, write_atomically
+from study.base.errors import PREEMPTED_EXIT
+from study.config.run_config import RunConfig
+from study.executing.processes import train_here
+from study.executing.slots import ALONE, Slot
+
+FIRST_PORT, PORTS = 20_000, 30_000
+
+
+def run_job(config: RunConfig, folder: Path, sweep: str, jobs: Path, slot: Slot, nodes: int) -> int:
+    """Train a run as srun started it, or its rank of it; its exit status, which the first rank leaves in `jobs` too.
+
+    Told of the time limit it saves and puts its job back into the queue; told to stop it only saves.
+    """
+    from study.training.stopping import StopSignal
+
+    stop, limits = StopSignal(), []
+
+    def at_limit(signum: int, frame: FrameType | None) -> None:
+        limits.append(signum)
+        stop.set(signum, frame)
+
+    stop.install()  # before anything that takes time, such as torch: until then submitit ignores who says stop
+    signal.signal(signal.SIGUSR2, at_limit)
+    file = exit_file(jobs, job_id())
+    leads = os.environ["SLURM_PROCID"] == "0"
+    if leads:
+        patiently(lambda: file.unlink(missing_ok=True))
+    os.environ.update(rank_variables(len(slot.indices)))
+    status = train_here(config, folder, sweep, slot.execution(nodes=nodes), stop)
+    if leads:
+        patiently(lambda: write_atomically(file, str(status).encode()))
+        if status == PREEMPTED_EXIT and limits:  # where requeueing is not allowed, the launcher submits the run anew
+            subprocess.run(["scontrol", "requeue", job_id()], timeout=60)
+    return status
+
+
+def exit_file(folder: Path, job: str) -> Path:
+    """Where the first rank of a job leaves the run's exit status."""
+    return folder / f"{job}.exit"
+
+
+def job_id() -> str:
+    """The id of this job, `1234_5` in an array."""
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
+
+
+def rank_variables(ranks: int) -> dict[str, str]:
+    """What torchrun would set, by Slurm's variables; the leader is on the job's first node, at a port by the job's number."""
+    if ranks == 1:
+        return ALONE
+    return {
+        "RANK": os.environ["SLURM_PROCID"],
+        "LOCAL_RANK": os.environ["SLURM_LOCALID"],
+        "NODE_RANK": os.environ["SLURM_NODEID"],
+        "MASTER_ADDR": os.environ["SLURM_LAUNCH_NODE_IPADDR"],
+        "MASTER_PORT": str(FIRST_PORT + int(os.environ["SLURM_JOB_ID"]) % PORTS),
+    }

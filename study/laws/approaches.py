@@ -1,0 +1,149 @@
+"""Every approach to the compute-optimal frontier on one table, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from study.base.errors import InputError, Problem
+from study.base.grouping import grouped
+from study.base.wording import status_words
+from study.laws.catalogue import LAWS
+from study.laws.column_names import named_like
+from study.laws.estimation import Fit, fit
+from study.laws.frontiers import Frontier, check_split, envelope, hull, iso_flop, parametric
+from study.laws.law import Floats
+from study.laws.observations import Observations
+from study.laws.reading import Source, read_observations
+from study.laws.uncertainty import FEWEST_CLUSTERS, percentile_interval, times_drawn
+
+Approaches = dict[str, Frontier | str]
+
+
+@dataclass(frozen=True)
+class Frontiers:
+    """The frontier by every approach, or in words why there is none, and what to know of how the table was read.
+
+    `budgets` are the least and the largest FLOPs of the rows, `parameters` the column or expression that counts N.
+    """
+
+    approaches: Approaches
+    budgets: tuple[float, float]
+    parameters: str
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The frontiers as plain values, and the notes."""
+        approaches = {name: {"status": one} if isinstance(one, str) else asdict(one) for name, one in self.approaches.items()}
+        return {"approaches": approaches, "notes": list(self.notes)}
+
+    def to_text(self) -> str:
+        """The frontiers for readers, each reason why there is none once; under them why rows hardly tell one, and the notes."""
+        lines = [f"{'approach':16}{'exponent of N*':>14}   {'95% interval':20}{'best models':14}C counted as"]
+        for name, one in self.approaches.items():
+            if isinstance(one, str):
+                continue
+            interval = "none" if one.interval is None else f"{one.interval[0]:.4f} to {one.interval[1]:.4f}"
+            inside = sum(best.inside for best in one.best)
+            lines.append(f"{name:16}{one.exponent:>14.4f}   {interval:20}{inside or 'all rows'!s:14}{one.compute}")
+        lines += [f"none by {who}: {reason}" for who, reason in _refused(self.approaches)]
+        weak = {name: one for name, one in self.approaches.items() if isinstance(one, Frontier) and one.reasons}
+        lines += [f"{name} is {status_words(one.status, one.reasons)}" for name, one in weak.items()]
+        return "\n".join([*lines, *self.notes])
+
+
+RESAMPLES = 200
+"""Resamples of the clusters for an approach that goes through best runs, where rows share clusters."""
+
+_APPROACHES: dict[str, Callable[[Floats, Floats, Floats], Frontier]] = {
+    "envelope": envelope,
+    "hull": hull,
+    "parabola": iso_flop,
+    "full parabola": partial(iso_flop, window=float("inf")),
+    "akima": partial(iso_flop, valley="akima"),
+}
+
+
+def frontiers(source: Source) -> Frontiers:
+    """The frontier by every approach, or in words why there is none.
+
+    Where rows share runs, as checkpoints do, or in a ledger shapes, every interval is of resamples of these. Tokens are C/(6·N)
+    where the source or its table has FLOPs but no tokens. C is what orders the runs, but for the parametric approach, whose
+    minimum has a closed form at 6·N·D alone. Raises InputError where the table cannot be read, and with every reason where no
+    approach finds one.
+    """
+    if _only_flops(source):
+        source = replace(source, roles={**source.roles, "tokens": "C/(6*N)"})
+    points = read_observations(source, LAWS["chinchilla"])
+    if not len(points):
+        raise InputError.at(str(source.table.path), "no row is left that has a number in all of parameters, tokens and loss")
+    check_split(points.columns["parameters"], points.columns["tokens"])
+    ways: dict[str, Callable[[], Frontier]] = {name: partial(over_clusters, points, each) for name, each in _APPROACHES.items()}
+    ways["parametric"] = lambda: _of_law(fit(LAWS["chinchilla"], points))
+    found = {name: _attempt(way) for name, way in ways.items()}
+    if all(isinstance(one, str) for one in found.values()):
+        raise InputError(Problem(who, reason) for who, reason in _refused(found))
+    budgets = float(points.budget.min()), float(points.budget.max())
+    return Frontiers(found, budgets, points.roles["parameters"], points.notes())
+
+
+def _refused(found: Approaches) -> Iterator[tuple[str, str]]:
+    """Each reason why there is no frontier once, after the approaches that it is of."""
+    refused = {name: one for name, one in found.items() if isinstance(one, str)}
+    for reason, names in grouped(refused, refused.__getitem__).items():
+        yield ", ".join(names), reason
+
+
+def _only_flops(source: Source) -> bool:
+    """Whether FLOPs are given or found, and tokens neither."""
+    names = [str(name) for name in source.table.frame.columns]
+    flops, tokens = (role in source.roles or bool(named_like(role, names)) for role in ("flops", "tokens"))
+    return flops and not tokens
+
+
+def over_clusters(
+    points: Observations, approach: Callable[[Floats, Floats, Floats], Frontier], resamples: int = RESAMPLES
+) -> Frontier:
+    """The frontier by an approach through best runs; where rows share clusters, with a 95% interval that takes these as drawn.
+
+    They are drawn with replacement, all rows of one together (Efron 1979): a run's checkpoints lie off the law together, and a
+    shape's runs. The interval holds that of the line, too: on a grid of sizes and tokens the best models of every resample may
+    lie on one line of the grid, by which resamples alone are certain of its slope. Fewer than three give no interval, nor does
+    a line that has none. Where over 5% of the resamples have no frontier it is weakly identified.
+    """
+    rows = np.array([points.columns["parameters"], points.budget, points.response])
+    compute = points.roles.get("budget", points.roles.get("flops", "6·N·D"))
+    found, clusters = replace(approach(*rows), compute=compute), points.n_clusters
+    if clusters == len(points) or found.interval is None:
+        return found
+    if clusters < FEWEST_CLUSTERS:
+        return replace(found, interval=None)
+    exponents = []
+    for draw in times_drawn(clusters, resamples, seed=0):
+        with suppress(InputError):
+            exponents.append(approach(*rows.repeat(draw[points.clusters], axis=1)).exponent)
+    low, high = percentile_interval(np.array(exponents))
+    of_line = found.interval
+    found = replace(found, interval=(min(of_line[0], float(low)), max(of_line[1], float(high))) if exponents else None)
+    if (lost := resamples - len(exponents)) <= 0.05 * resamples:
+        return found
+    return replace(found, status="weakly_identified", reasons=(f"{lost} of {resamples} resamples have no frontier",))
+
+
+def _of_law(found: Fit) -> Frontier:
+    """The frontier of a law whose fit says what it is; raises InputError for one that ended on a bound or failed."""
+    if not found.told:
+        raise InputError.at(found.law.name, f"its fit is {status_words(found.status, found.reasons)}")
+    return parametric(found)
+
+
+def _attempt(way: Callable[[], Frontier]) -> Frontier | str:
+    try:
+        return way()
+    except InputError as error:
+        return str(error.problems[0])

@@ -1,0 +1,154 @@
+"""The law of repeated tokens and of parameters beyond what the unique tokens can use (Muennighoff et al. 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from study.laws.curves import CurvedSurface, Pairs
+from study.laws.law import STEEPEST, Columns, Floats, Law
+from study.laws.repetition import LOG_WORTHS, Saturation, effective, unique_and_repeats
+
+_FLATTEST = 1e-3
+_LOG_COEFFICIENTS = (-30.0, 30.0)
+_MOST_EXCESS = 50.0
+
+
+@dataclass(frozen=True)
+class DataConstrained(Law):
+    """E + A·N′^−alpha + B·D′^−beta: repeated tokens and excess parameters are both worth less.
+
+    D′ = U_D·(1 + R_D·(1 − exp(−(D/U_D − 1)/R_D))) with U_D the unique tokens, and likewise
+    N′ = U_N·(1 + R_N·(1 − exp(−(N/U_N − 1)/R_N))) with U_N the parameters that U_D tokens, seen once, are compute-optimal for:
+    alpha·A·U_N^−alpha = beta·B·U_D^−beta, and never more than N.
+    """
+
+    variables = ("parameters", "tokens", "unique_tokens")
+    parameters = ("E", "A", "B", "alpha", "beta", "R_D", "R_N")
+    exponents = ("alpha", "beta")
+    watched = (*exponents, "R_D", "R_N")
+
+    def at(self, columns: Columns) -> CurvedSurface:
+        """The law at the rows of a table."""
+        return _ConstrainedSurface(columns)
+
+    def values(self, parameters: Floats, columns: Columns) -> Floats:
+        """The formula at many sets of parameters (B × p) and all rows, B × n."""
+        floor, size, data, alpha, beta, worth_data, worth_size = (column[:, None] for column in parameters.T)
+        unique, repeats = unique_and_repeats(columns)
+        balance = (np.log(alpha * size) - np.log(beta * data) + beta * np.log(unique)) / alpha
+        base = np.minimum(np.exp(np.minimum(balance, 600.0)), columns["parameters"])
+        models = effective(base, columns["parameters"] / base - 1, worth_size)
+        return np.asarray(floor + size * models**-alpha + data * effective(unique, repeats, worth_data) ** -beta)
+
+
+class _ConstrainedSurface(CurvedSurface):
+    """θ = (E, log A and log B at the mean logarithms, alpha, beta, log R_D, log R_N).
+
+    Each term is exp(ℓ), so its derivatives are those of ℓ: term·ℓᵢ and term·(ℓᵢ·ℓⱼ + ℓᵢⱼ).
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        sizes, (unique, self.repeats) = np.log(columns["parameters"]), unique_and_repeats(columns)
+        tokens = np.log(unique)
+        self.centres = float(sizes.mean()), float(tokens.mean())
+        self.sizes, self.tokens = sizes - self.centres[0], tokens - self.centres[1]
+
+    @property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """E is 0 or more, log A and log B within ±30, exponents between 0.001 and 10, R_D and R_N between e^−3 and e^7."""
+        between = [(0.0, np.inf), *[_LOG_COEFFICIENTS] * 2, *[(_FLATTEST, STEEPEST)] * 2, *[LOG_WORTHS] * 2]
+        low, high = np.array(between).T
+        return low, high
+
+    def expand(self, theta: Floats) -> tuple[Floats, Floats, Pairs]:
+        """Values, gradients and second derivatives."""
+        size, size_slopes, size_bends = self._size(theta)
+        data, data_slopes, data_bends = self._data(theta)
+        gradients = [np.ones_like(size)] + [np.zeros_like(size) for _ in range(6)]
+        seconds: dict[tuple[int, int], Floats] = {}
+        for term, slopes, bends in ((size, size_slopes, size_bends), (data, data_slopes, data_bends)):
+            for one, slope in slopes.items():
+                gradients[one] = gradients[one] + term * slope
+                for other in (place for place in slopes if place >= one):
+                    second = term * (slope * slopes[other] + bends.get((one, other), 0.0))
+                    seconds[one, other] = seconds.get((one, other), 0.0) + second
+        return theta[:, 0, None] + size + data, np.stack(gradients, axis=2), seconds
+
+    def _data(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
+        """The term of tokens, exp(log B − beta·log D′)."""
+        log_b, beta = theta[:, 2, None], theta[:, 4, None]
+        worth = Saturation.of(self.repeats, theta[:, 5, None])
+        across = self.tokens + worth.value
+        term = np.exp(np.clip(log_b - beta * across, -600, 600))
+        slopes = {2: np.ones_like(term), 4: -across, 5: -beta * worth.by_worth}
+        return term, slopes, {(4, 5): -worth.by_worth, (5, 5): -beta * worth.worth_twice}
+
+    def _size(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
+        """The term of parameters, exp(log A − alpha·(log N + φ)), where φ(v, log R_N) is what v = log N − log U_N > 0 loses."""
+        alpha = theta[:, 3, None]
+        optimum, slopes_of, bends_of = self._optimum(theta)
+        excess = np.clip(self.sizes - optimum, 0.0, _MOST_EXCESS)
+        beyond = excess > 0
+        times = np.exp(excess)
+        worth = Saturation.of(times - 1, theta[:, 6, None])
+        across = self.sizes + np.where(beyond, worth.value - excess, 0.0)
+        term = np.exp(np.clip(theta[:, 1, None] - alpha * across, -600, 600))
+        lost = np.where(beyond, worth.by_repeats * times - 1, 0.0)
+        lost_twice = np.where(beyond, worth.repeats_twice * times**2 + worth.by_repeats * times, 0.0)
+        lost_mixed = np.where(beyond, worth.mixed * times, 0.0)
+        moves = {place: -lost * slope for place, slope in slopes_of.items()} | {6: np.where(beyond, worth.by_worth, 0.0)}
+        slopes = {place: -alpha * move for place, move in moves.items()}
+        slopes[1], slopes[3] = 1 + slopes[1], slopes[3] - across
+        bends: dict[tuple[int, int], Floats] = {(6, 6): -alpha * np.where(beyond, worth.worth_twice, 0.0)}
+        for one, slope in slopes_of.items():
+            bends[one, 6] = alpha * lost_mixed * slope
+            for other in (place for place in slopes_of if place >= one):
+                curved = lost_twice * slope * slopes_of[other] - lost * bends_of.get((one, other), 0.0)
+                bends[one, other] = -alpha * curved
+        for place, move in moves.items():
+            pair = (min(3, place), max(3, place))
+            bends[pair] = bends[pair] - move * (2 if place == 3 else 1)
+        return term, slopes, bends
+
+    def _optimum(self, theta: Floats) -> tuple[Floats, dict[int, Floats], Pairs]:
+        """The logarithm of U_N less the mean of log N, with its derivatives.
+
+        It is (log(alpha·A) − log(beta·B) + beta·log U_D)/alpha, all centred likewise.
+        """
+        log_a, log_b, alpha, beta = (theta[:, place, None] for place in (1, 2, 3, 4))
+        sum_ = np.log(alpha) - np.log(beta) + log_a - log_b + beta * self.tokens
+        flat = np.ones_like(sum_)
+        by_beta = (self.tokens - 1 / beta) / alpha
+        slopes = {1: flat / alpha, 2: -flat / alpha, 3: (1 - sum_) / alpha**2, 4: by_beta}
+        bends = {
+            (1, 3): -flat / alpha**2,
+            (2, 3): flat / alpha**2,
+            (3, 3): (2 * sum_ - 3) / alpha**3,
+            (3, 4): -by_beta / alpha,
+            (4, 4): flat / (beta**2 * alpha),
+        }
+        return sum_ / alpha, slopes, bends
+
+    def natural(self, theta: Floats) -> Floats:
+        """The parameters of the literature, B × p."""
+        found = np.exp(theta)
+        found[:, [0, 3, 4]] = theta[:, [0, 3, 4]]
+        found[:, 1:3] *= np.exp(theta[:, 3:5] * self.centres)
+        return found
+
+    def natural_slopes(self, theta: Floats) -> Floats:
+        """∂(parameters of the literature)/∂θ at one θ, p × p."""
+        natural = self.natural(theta[None])[0]
+        slopes = np.diag(np.where(np.isin(np.arange(7), [0, 3, 4]), 1.0, natural))
+        slopes[1, 3], slopes[2, 4] = natural[1] * self.centres[0], natural[2] * self.centres[1]
+        return slopes
+
+    def starts(self, response: Floats, count: int) -> Floats:
+        """A grid of floors, exponents and worths, its other two terms sharing the rest of the median."""
+        middle, least = float(np.median(response)), float(response.min())
+        grid = np.meshgrid([0.3, 0.6, 0.9], [0.15, 0.4], [0.15, 0.4], [0.5, 2.5], [0.5, 2.5])
+        share, alpha, beta, worth_data, worth_size = (axis.ravel() for axis in grid)
+        rest = np.log((middle - share * least) / 2)
+        return np.column_stack([share * least, rest, rest, alpha, beta, worth_data, worth_size])

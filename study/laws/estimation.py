@@ -1,0 +1,265 @@
+"""Estimates of a law with what they are worth: intervals, covariance, conditioning, exclusions and a status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from study.base.errors import InputError
+from study.base.quantities import plural
+from study.laws.law import Columns, Floats, Law
+from study.laws.minimising import Minima, Objective, Space, minimise
+from study.laws.observations import Observations
+from study.laws.uncertainty import (
+    Bootstrap,
+    Profile,
+    bootstrap,
+    condition_number,
+    covariance,
+    expanded_tail,
+    percentile_interval,
+    profile,
+)
+from study.laws.units import SHOWN
+from study.laws.verdicts import REGAIN, UNTOLD, WORST_CONDITION, Status, bounds_met, failures, weaknesses
+
+STARTS = 128
+"""Starts tried by default; the best quarter of them is followed to its end."""
+
+_NOTHING = 1e-14
+_ROWS_FOR_STARTS = 2000
+_BOUND = 1e-6
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a law is fitted: see Objective for `huber_delta` and `space`; `bootstrap` is the number of resamples."""
+
+    huber_delta: float = 1e-3
+    space: Space = "log"
+    bootstrap: int = 1000
+    seed: int = 0
+    starts: int = STARTS
+
+
+USUAL = Settings()
+"""How a law is fitted where nothing is said of it."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A law's estimates from n rows of some runs.
+
+    Intervals are expanded percentiles of the bootstrap over clusters, empty where there is none. `covariance` is
+    that of the parameters themselves, in their order. `objective` is the summed Huber loss of `settings`. `reasons` say why the
+    status is not `converged`.
+    """
+
+    law: Law
+    status: Status
+    reasons: tuple[str, ...]
+    estimates: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    covariance: Floats
+    condition_number: float
+    objective: float
+    observations: Observations = field(repr=False)
+    residuals: Floats = field(repr=False)
+    theta: Floats = field(repr=False)
+    resamples: Bootstrap = field(repr=False)
+    resampled: Floats = field(repr=False)
+    settings: Settings
+
+    @property
+    def n(self) -> int:
+        """The number of rows used."""
+        return len(self.observations)
+
+    @property
+    def told(self) -> bool:
+        """Whether the rows tell its constants, if weakly: it has neither failed nor ended on a bound."""
+        return self.status not in UNTOLD
+
+    @property
+    def excluded(self) -> Mapping[str, str]:
+        """The rows left out, with reasons."""
+        return self.observations.excluded
+
+    def predict(self, columns: Columns) -> Floats:
+        """The law at its estimates, one value a row."""
+        return self.law.predict(self.estimates, columns)
+
+    def residual(self, predicted: Floats, measured: Floats) -> Floats:
+        """Predicted less measured, as their logarithms where the fit is in that space."""
+        return np.asarray(np.log(predicted / measured) if self.settings.space == "log" else predicted - measured)
+
+    def predictions(self, columns: Columns, most: int | None = None) -> Floats:
+        """The law at every resample's estimates, or at the first so many, resamples × rows."""
+        return self.law.values(self.resampled[:most], columns)
+
+    def interval(self, resampled: Floats) -> tuple[Floats, Floats]:
+        """The 95% interval of what follows from every resample's estimates; see study.laws.uncertainty.expanded_tail."""
+        return percentile_interval(resampled, _tail(self.law, self.observations))
+
+    def profile(self, exponent: str) -> Profile:
+        """The profile of one exponent; see study.laws.uncertainty."""
+        return profile(
+            self.law, _objective(self.law, self.observations, self.settings), self.observations, self.theta, exponent
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fit as plain values that JSON can hold: what is infinite or missing is None."""
+        noise = np.sqrt(np.mean(self.residuals**2))
+        far = np.argsort(-np.abs(self.residuals))[:5]
+        used = (*self.law.variables, self.law.predicts)
+        return {
+            "law": self.law.name,
+            "formula": self.law.formula,
+            "conventions": self.law.conventions,
+            "source": self.law.source,
+            "columns": {name: text for name, text in self.observations.roles.items() if name in used},
+            "alike": dict(self.observations.alike),
+            "ranges": {name: [float(values.min()), float(values.max())] for name, values in self.observations.columns.items()},
+            "status": self.status,
+            "reasons": list(self.reasons),
+            "n": self.n,
+            "runs": self.observations.n_runs,
+            "clusters": {"of": self.observations.cluster, "n": self.observations.n_clusters},
+            "objective": self.objective,
+            "huber_delta": _finite(self.settings.huber_delta),
+            "space": self.settings.space,
+            "estimates": {name: _finite(value) for name, value in self.estimates.items()},
+            "intervals": {name: [_finite(low), _finite(high)] for name, (low, high) in self.intervals.items()},
+            "covariance": [[_finite(value) for value in row] for row in self.covariance],
+            "condition_number": _finite(self.condition_number),
+            "bootstrap": {
+                "method": self.resamples.method,
+                "resamples": len(self.resamples.theta),
+                "failed": self.resamples.failed,
+            },
+            "residuals": {
+                "root_mean_square": float(noise),
+                "largest": [
+                    {"row": self.observations.labels[row], "residual": float(self.residuals[row])} for row in far.tolist()
+                ],
+            },
+            "excluded": [{"row": row, "reason": reason} for row, reason in self.excluded.items()],
+            "warnings": list(self.observations.warnings),
+        }
+
+
+def fit(law: Law, observations: Observations, settings: Settings = USUAL) -> Fit:
+    """Estimate a law from observations.
+
+    Many starts are followed to their minima, the best of which is restarted until it gains nothing. Raises InputError where
+    there are too few points, a variable has a single value, or a value has no logarithm and residuals are to be in logarithms.
+    """
+    observations.check(law)
+    if settings.space == "log" and (bad := observations.response <= 0).any():
+        rows = ", ".join(np.array(observations.labels)[bad][:SHOWN])
+        message = f"is zero or below in {plural(int(bad.sum()), 'row')} ({rows}), which has no logarithm; give --space linear"
+        raise InputError.at(law.predicts, message)
+    objective = _objective(law, observations, settings)
+    found, regained = _best(law, objective, observations, settings)
+    theta = found.theta[0]
+    resamples = bootstrap(objective, observations, theta, settings.bootstrap, settings.seed)
+    resting = _resting(objective, theta)
+    condition = condition_number(objective, theta, resting)
+    estimates, resampled = (objective.surface.natural(_on_bounds(objective, each)) for each in (theta[None], resamples.theta))
+    told = condition <= WORST_CONDITION  # else resamples stay where the first fit lay
+    intervals = _intervals(law, observations, resampled) if told else {}
+    free = {
+        name: intervals[name] for name, rests in zip(law.parameters, resting, strict=True) if name in intervals and not rests
+    }
+    reasons: dict[Status, list[str]] = {
+        "failed": failures(bool(found.converged[0]), regained),
+        "on_bound": bounds_met(law, resting, estimates[0]),
+        "weakly_identified": weaknesses(law, observations, objective, condition, free, resamples),
+    }
+    status: Status = next((name for name, given in reasons.items() if given), "converged")
+    return Fit(
+        law=law,
+        status=status,
+        reasons=tuple(reason for given in reasons.values() for reason in given),
+        estimates=dict(zip(law.parameters, estimates[0].tolist(), strict=True)),
+        intervals=intervals,
+        covariance=_natural_covariance(objective, observations, theta, resamples),
+        condition_number=condition,
+        objective=float(found.value[0]),
+        observations=observations,
+        residuals=objective.residuals(theta[None])[0],
+        theta=theta,
+        resamples=resamples,
+        resampled=resampled,
+        settings=settings,
+    )
+
+
+def _objective(law: Law, observations: Observations, settings: Settings) -> Objective:
+    return Objective(law.at(observations.columns), observations.response, settings.huber_delta, settings.space)
+
+
+def _best(law: Law, objective: Objective, observations: Observations, settings: Settings) -> tuple[Minima, float]:
+    """The lowest minimum that the starts lead to, and what restarting there still gained, relative to it."""
+    theta = _followed(law, observations, settings)
+    weights = np.ones((len(theta), len(observations)))
+    found = minimise(objective, theta, weights)
+    lowest = int(np.argmin(found.value))
+    again = minimise(objective, found.theta[[lowest]], weights[:1])
+    scale = max(float(again.value[0]), _NOTHING * len(observations))
+    return again, float(found.value[lowest] - again.value[0]) / scale
+
+
+def _followed(law: Law, observations: Observations, settings: Settings) -> Floats:
+    """The distinct best minima, at most four, of the better quarter of the starts, over rows spread through the table."""
+    rows = np.unique(np.linspace(0, len(observations) - 1, _ROWS_FOR_STARTS).astype(int))
+    some = observations.where(np.isin(np.arange(len(observations)), rows))
+    objective = _objective(law, some, settings)
+    starts = objective.surface.starts(some.response, settings.starts)
+    values = objective.value(starts, np.ones((len(starts), len(some))))
+    chosen = starts[np.argsort(values, kind="stable")[: max(8, settings.starts // 4)]]
+    chosen = chosen[: int(np.isfinite(values).sum())]
+    if not len(chosen):
+        raise InputError.at(law.name, "has no finite value at any start; are the columns in the right places?")
+    found = minimise(objective, chosen, np.ones((len(chosen), len(some))))
+    best = np.argsort(found.value, kind="stable")
+    apart = np.concatenate([[True], np.diff(found.value[best]) > REGAIN * found.value[best][0]])
+    return np.asarray(found.theta[best[apart][:4]])
+
+
+def _resting(objective: Objective, theta: Floats) -> NDArray[np.bool_]:
+    low, high = objective.surface.bounds
+    at = _on_bounds(objective, theta)
+    return np.asarray((at == low) | (at == high))
+
+
+def _on_bounds(objective: Objective, theta: Floats) -> Floats:
+    """θ, B × p, with what rests on a bound right there: a floor that came within 1e-107 of 0 is 0."""
+    low, high = objective.surface.bounds
+    return np.where(theta <= low + _BOUND, low, np.where(theta >= high - _BOUND, high, theta))
+
+
+def _intervals(law: Law, observations: Observations, resampled: Floats) -> dict[str, tuple[float, float]]:
+    if not len(resampled):
+        return {}
+    bounds = zip(law.parameters, *percentile_interval(resampled, _tail(law, observations)), strict=True)
+    return {name: (float(low), float(high)) for name, low, high in bounds}
+
+
+def _tail(law: Law, observations: Observations) -> float:
+    return expanded_tail(len(observations), len(law.parameters), observations.n_clusters)
+
+
+def _natural_covariance(objective: Objective, observations: Observations, theta: Floats, resamples: Bootstrap) -> Floats:
+    """Covariance of the parameters: that of the resamples of θ, or the sandwich without them, by the delta method."""
+    inner = np.cov(resamples.theta.T) if len(resamples.theta) > 1 else covariance(objective, observations, theta)
+    slopes = objective.surface.natural_slopes(theta)
+    return np.asarray(slopes @ np.atleast_2d(inner) @ slopes.T)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,152 @@
+"""Arithmetic over the columns of a table, from text that a stranger may have written: parsed, never evaluated as Python.
+
+The grammar is numbers, strings, columns, + − * / ** %, comparisons (also chained, and `in` a tuple), `and`, `or`, `not` (or
+& | ~) and brackets. What is compared with a missing value is neither true nor false, and `and`, `or` and `not` know three
+values, as in SQL. A column stands by its name, dotted names included (recipe.learning_rate). Names with spaces may stand as
+they are (Model Size/1e6) or, like any other name that Python would not take, in backticks (`loss-c4`).
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from study.base.errors import InputError
+
+Columns = Callable[[str], "pd.Series[Any]"]
+"""Finds a column by its name; raises InputError where there is none."""
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.In: lambda left, right: left.isin(right),
+    ast.NotIn: lambda left, right: ~left.isin(right),
+}
+_LONGEST = 1000
+
+
+def evaluate(text: str, columns: Columns, place: str, names: Iterable[str] = ()) -> Any:
+    """The value of an expression: a series, or a number where it names no column.
+
+    `names` are the known columns, of which those with spaces need no backticks. Raises InputError, at `place`, where the
+    text is outside the grammar, names no column, or mixes text with numbers.
+    """
+    known, quoted = list(names), dict[str, str]()
+
+    def stand_in(match: re.Match[str]) -> str:
+        if match[0][0] in "'\"":
+            return match[0]
+        name = f"_column_{len(quoted)}"
+        quoted[name] = match[0].strip("`")
+        return name
+
+    def found(name: str) -> pd.Series[Any]:
+        try:
+            return columns(quoted.get(name, name))
+        except InputError as error:
+            bare = re.sub("`[^`]+`", "", text)
+            unmarked = [one for one in known if re.search(r"[^\w. ]", one) and one in bare]
+            raise (InputError.at(place, f"{text!r} needs backticks: `{unmarked[0]}`") if unmarked else error) from None
+
+    spaced = sorted((name for name in known if " " in name), key=len, reverse=True)
+    pattern = "|".join(["`[^`]+`", "'[^']*'", '"[^"]*"', *map(re.escape, spaced)])
+
+    try:
+        if len(text) > _LONGEST:
+            raise ValueError(f"it is longer than {_LONGEST} characters")
+        tree = ast.parse(re.sub(pattern, stand_in, text.strip()), mode="eval")
+        with np.errstate(all="ignore"):
+            return _value(tree.body, found)
+    except (SyntaxError, ValueError, TypeError, RecursionError, OverflowError, ZeroDivisionError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        if isinstance(error, SyntaxError) and re.search(r"(?<![<>=!])=(?!=)", text):
+            reason += "; equality is written =="
+        raise InputError.at(place, f"{text!r} cannot be computed: {reason}") from None
+
+
+def _value(node: ast.expr, columns: Columns) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str()):
+            return float(node.value) if type(node.value) is int else node.value
+        case ast.Name() | ast.Attribute():
+            return columns(_dotted(node))
+        case ast.Tuple() | ast.List():
+            return [_value(part, columns) for part in node.elts]
+        case ast.UnaryOp(op=ast.USub()):
+            return -_value(node.operand, columns)
+        case ast.UnaryOp(op=ast.Not() | ast.Invert()):
+            return ~_truth(_value(node.operand, columns))
+        case ast.BinOp() if type(node.op) in _ARITHMETIC:
+            return _ARITHMETIC[type(node.op)](_number(_value(node.left, columns)), _number(_value(node.right, columns)))
+        case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
+            return _joined(isinstance(node.op, ast.BitAnd), [node.left, node.right], columns)
+        case ast.BoolOp():
+            return _joined(isinstance(node.op, ast.And), node.values, columns)
+        case ast.Compare():
+            return _compare(node, columns)
+    raise ValueError(f"{ast.unparse(node)!r} is not arithmetic or a comparison of columns")
+
+
+def _dotted(node: ast.expr) -> str:
+    """A name, or names joined by dots."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    raise ValueError(f"{ast.unparse(node)!r} is no column")
+
+
+def _number(value: Any) -> Any:
+    """A number, or a column of numbers."""
+    if isinstance(value, pd.Series):
+        if value.dtype == object or pd.api.types.is_string_dtype(value):
+            raise ValueError(f"column {value.name!r} holds text")
+        return pd.Series(value.to_numpy(dtype=float, na_value=np.nan), index=value.index, name=value.name)
+    if isinstance(value, (bool, int, float)):
+        return float(value)
+    raise ValueError(f"{value!r} is no number")
+
+
+def _joined(all_of: bool, conditions: list[ast.expr], columns: Columns) -> Any:
+    """Where all of these conditions hold, or any."""
+    return reduce(operator.and_ if all_of else operator.or_, [_truth(_value(each, columns)) for each in conditions])
+
+
+def _truth(value: Any) -> pd.Series[Any]:
+    """True, false or missing, row by row."""
+    if isinstance(value, pd.Series) and pd.api.types.is_bool_dtype(value):
+        return value.astype("boolean")
+    raise ValueError("`and`, `or` and `not` join comparisons, which stand in brackets beside & and |")
+
+
+def _compare(node: ast.Compare, columns: Columns) -> Any:
+    operands = [_value(part, columns) for part in (node.left, *node.comparators)]
+    parts = []
+    for left, kind, right in zip(operands, node.ops, operands[1:], strict=False):
+        if type(kind) not in _COMPARISONS:
+            raise ValueError("`is` compares no columns")
+        if isinstance(kind, (ast.In, ast.NotIn)) and not (isinstance(left, pd.Series) and isinstance(right, list)):
+            raise ValueError("`in` needs a column and a list of values")
+        found = _COMPARISONS[type(kind)](left, right)
+        known = [one.notna() for one in (left, right) if isinstance(one, pd.Series)]
+        parts.append(found.astype("boolean").where(reduce(operator.and_, known)) if known else found)
+    return reduce(operator.and_, parts)

@@ -1,0 +1,243 @@
+"""Forecast or it did not happen: hold out the largest runs, predict them from the others, and compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from study.base.errors import InputError
+from study.base.quantities import plural
+from study.base.wording import status_words
+from study.laws.estimation import USUAL, Fit, Settings, fit
+from study.laws.law import Floats, Law
+from study.laws.minimising import Space
+from study.laws.observations import Observations
+from study.laws.uncertainty import degrees_of_freedom, percentile_interval
+from study.laws.verdicts import Status
+
+HELD_OUT = 0.1
+"""The share of runs that are held out by default, the largest ones; at least one."""
+
+SAME_BUDGET = 0.1
+"""Runs share a budget where it is within so much of the largest of them, relatively."""
+
+FORECAST_RESAMPLES = 1000
+"""A forecast's interval needs no more resamples than these."""
+
+_LISTED = 20
+_FEWEST_RESAMPLES = 200
+_CELLS = 5_000_000
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a law fitted to the smaller runs says about rows of larger budgets than any of theirs.
+
+    Errors of a loss are relative, (predicted − measured)/measured; those of a score or an error rate, which may be zero, are
+    differences, predicted − measured. The interval of a prediction holds the estimates of the resamples and the residuals of
+    the fit: 95% of rows should fall within it; `covered` says which did. Rows of one setting, or of one cluster, miss it
+    together: `apart` says how many of these there are, and what they are. `extrapolation` is the largest budget over the
+    largest one fitted.
+    """
+
+    status: Status
+    n_fitted: int
+    labels: tuple[str, ...]
+    measured: Floats
+    predicted: Floats
+    low: Floats
+    high: Floats
+    extrapolation: float
+    relative: bool
+    apart: tuple[int, str]
+
+    @property
+    def errors(self) -> Floats:
+        """One a row held out: (predicted − measured)/measured of a loss, predicted − measured of a score."""
+        differences = self.predicted - self.measured
+        return differences / self.measured if self.relative else differences
+
+    @property
+    def mean_error(self) -> str:
+        """The mean of |error|, in percent of a loss, or of a score as it is."""
+        mean = float(np.mean(np.abs(self.errors)))
+        return f"{mean:.2%}" if self.relative else f"{mean:.4f}"
+
+    @property
+    def bias(self) -> str:
+        """The mean error, in percent of a loss, or of a score as it is."""
+        mean = float(np.mean(self.errors))
+        return f"{mean:+.2%}" if self.relative else f"{mean:+.4f}"
+
+    @property
+    def covered(self) -> NDArray[np.bool_]:
+        """Whether the interval holds the measured value; False where there is no interval."""
+        return np.asarray((self.low <= self.measured) & (self.measured <= self.high))
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were resamples to make one of."""
+        return bool(np.isfinite(self.low).all())
+
+    @property
+    def coverage(self) -> str:
+        """How many of the rows held out lie within their interval, and of how few settings or clusters they are, in words."""
+        if not self.has_interval:
+            return "no interval"
+        together = f" rows of {plural(*self.apart)}" if self.apart[0] < len(self.labels) else ""
+        return f"interval covered {self.covered.sum()} of {len(self.labels)}{together}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The forecast as plain values; rows beyond the twenty of the largest error are left out."""
+        errors, error = self.errors, "relative_error" if self.relative else "difference"
+        worst = np.argsort(-np.abs(errors), kind="stable")[:_LISTED]
+        return {
+            "status": self.status,
+            "n_fitted": self.n_fitted,
+            "n_forecast": len(self.labels),
+            "apart": {"of": self.apart[1], "n": self.apart[0]},
+            "extrapolation": self.extrapolation,
+            error: float(np.mean(np.abs(errors))),
+            "bias": float(np.mean(errors)),
+            "covered": float(np.mean(self.covered)) if self.has_interval else None,
+            "rows": [
+                {
+                    "row": self.labels[row],
+                    "measured": float(self.measured[row]),
+                    "predicted": float(self.predicted[row]),
+                    error: float(errors[row]),
+                    "interval": [float(self.low[row]), float(self.high[row])] if self.has_interval else None,
+                    "covered": bool(self.covered[row]) if self.has_interval else None,
+                }
+                for row in sorted(worst.tolist())
+            ],
+        }
+
+
+def forecast(law: Law, observations: Observations, settings: Settings = USUAL, share: float = HELD_OUT) -> Forecast | str:
+    """Hold out the runs of the largest budgets and predict what lies beyond the others; in words, why not, if these are few."""
+    known, unseen = without_largest(observations, share)
+    try:
+        fitted = fit(law, known, as_forecast(settings))
+    except InputError as error:
+        why = f"the law cannot be fitted ({'; '.join(map(str, error.problems))})"
+        return no_forecast(known, why)
+    return predicted(fitted, unseen)
+
+
+def no_forecast(known: Observations, why: str) -> str:
+    """That nothing is forecast, in words: all runs are as large as those held out, or `why` the others do not serve."""
+    if not len(known):
+        return "none: every run reaches the largest budget, so no smaller one is left to forecast from"
+    return f"none: without the runs of the largest budgets {why}"
+
+
+def as_forecast(settings: Settings) -> Settings:
+    """Settings with no more resamples than the interval of a forecast needs."""
+    return replace(settings, bootstrap=min(settings.bootstrap, FORECAST_RESAMPLES))
+
+
+def predicted(fitted: Fit, unseen: Observations) -> Forecast:
+    """What a fit says about rows that it has not seen."""
+    low, high = prediction_interval(fitted, unseen)
+    return Forecast(
+        status=fitted.status,
+        n_fitted=fitted.n,
+        labels=unseen.labels,
+        measured=unseen.response,
+        predicted=fitted.predict(unseen.columns),
+        low=low,
+        high=high,
+        extrapolation=float(np.max(unseen.budget) / np.max(fitted.observations.budget)),
+        relative=fitted.law.predicts == "loss",
+        apart=unseen.apart,
+    )
+
+
+def prediction_interval(fitted: Fit, unseen: Observations) -> tuple[Floats, Floats]:
+    """The 95% interval of each unseen value: every resample's prediction with a residual of the fit drawn for it."""
+    most = max(_FEWEST_RESAMPLES, _CELLS // len(unseen))
+    predicted, centres = fitted.predict(unseen.columns), fitted.predictions(unseen.columns, most=most)
+    noise = Noise(fitted.residuals, len(fitted.law.parameters), fitted.observations.n_clusters)
+    return interval_of(predicted, centres, noise, fitted.settings.space, fitted.settings.seed)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The residuals of a fit of so many parameters to rows of so many clusters."""
+
+    residuals: Floats
+    parameters: int
+    clusters: int
+
+    @property
+    def widened(self) -> Floats:
+        """The residuals times √(n/(n − p)), for the parameters took part of them."""
+        n = len(self.residuals)
+        return np.asarray(self.residuals * np.sqrt(n / max(1, n - self.parameters)))
+
+    @property
+    def freedom(self) -> int:
+        """The degrees of freedom by which they tell how widely rows scatter."""
+        return degrees_of_freedom(len(self.residuals), self.parameters, self.clusters)
+
+
+def interval_of(predicted: Floats, centres: Floats, noise: Noise, space: Space, seed: int) -> tuple[Floats, Floats]:
+    """The 95% interval of each of the predictions, by those of the resamples (resamples × rows), a residual drawn for each.
+
+    What a resample and its residual are off by is times √(ν/χ²) of ν degrees of freedom, drawn for each, as a normal variable
+    becomes Student's by the scatter that few rows tell. Rows that are predicted alike have one interval. Not a number without
+    resamples. Of five to twenty sizes of a power, with a floor or without, the largest is within its interval in 92% to 98% of
+    draws, and would be by residuals and resamples alone in 87% to 94%. Sources: Stine 1985, Bootstrap prediction intervals for
+    regression, J. Am. Statist. Assoc. 80, 1026-1031; of few clusters Cameron and Miller 2015, sec. VI.
+    """
+    random = np.random.default_rng(seed)
+    drawn = random.choice(noise.widened, size=(len(centres), 1))
+    scale = np.sqrt(noise.freedom / random.chisquare(noise.freedom, size=(len(centres), 1)))
+    if space == "log":
+        return percentile_interval(predicted * np.exp(scale * (np.log(centres / predicted) - drawn)))
+    return percentile_interval(predicted + scale * (centres - predicted - drawn))
+
+
+def forecast_dict(told: Forecast | str) -> dict[str, Any]:
+    """A forecast as plain values; where there is none, its status is the words that say why."""
+    return {"status": told} if isinstance(told, str) else told.to_dict()
+
+
+def forecast_text(told: Forecast | str) -> str:
+    """A forecast in one line: its status, what was held out, the error, and whether the interval covered."""
+    if isinstance(told, str):
+        return f"forecast: {told}"
+    return (
+        f"forecast ({status_words(told.status)}): {plural(len(told.labels), 'row')} beyond the budgets fitted, up to "
+        f"{told.extrapolation:.3g} times the largest: mean |error| {told.mean_error}, bias {told.bias}, {told.coverage}"
+    )
+
+
+def without_largest(observations: Observations, share: float) -> tuple[Observations, Observations]:
+    """The rows that a forecast is made from, which say nothing of what was left out before, and those that it is of.
+
+    The largest runs are held out whole; a forecast is of their rows of larger budgets than any that is left.
+    """
+    held = largest_runs(observations, share)
+    largest = observations.budget[~held].max(initial=0)
+    return replace(observations.where(~held), excluded={}), observations.where(held & (observations.budget > largest))
+
+
+def largest_runs(observations: Observations, share: float) -> NDArray[np.bool_]:
+    """The rows of the `share` of runs, at least one, whose largest budget is largest, and of all runs of as large a budget.
+
+    So neither seeds of one setting nor models of one budget stand on both sides; where that would hold out more than half of
+    the runs, only those of exactly the same budget are added.
+    """
+    budgets = np.zeros(observations.n_runs)
+    np.maximum.at(budgets, observations.runs, observations.budget)
+    count = max(1, round(share * len(budgets)))
+    least = np.sort(budgets)[-count]
+    chosen = budgets >= least * (1 - SAME_BUDGET)
+    if 2 * chosen.sum() > len(budgets):
+        chosen = budgets >= least
+    return np.asarray(chosen[observations.runs])

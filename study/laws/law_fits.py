@@ -1,0 +1,171 @@
+"""One law, one table: the fit with its forecast, as JSON or for readers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from study.base.behrens_fisher import CONFIDENCE
+from study.base.errors import InputError, option_name
+from study.base.quantities import plural
+from study.base.wording import status_words
+from study.evidence.ledgers import LEDGER_COLUMNS, LEDGER_FLOPS, LEDGER_PARAMETERS
+from study.laws.catalogue import LAWS, law_named
+from study.laws.estimation import USUAL, Fit, Settings, fit
+from study.laws.forecasting import HELD_OUT, Forecast, forecast, forecast_dict, forecast_text
+from study.laws.reading import Source, Table, read_observations
+from study.laws.uncertainty import Misfit, ReplicateNoise, misfit, replicate_noise
+
+PROFILED_ROWS = 5000
+"""Larger tables get no profiles, since their bootstrap says the same; nor do those whose rows share errors, which it counts."""
+
+
+LEDGER_LAWS = {
+    f"{law.name}: {law.formula}": law.name
+    for law in LAWS.values()
+    if law.predicts == "loss" and set(law.variables) <= set(LEDGER_COLUMNS)
+}
+"""The names of the laws that a ledger has the columns of, by name and formula."""
+
+_COUNTS = {"flops": LEDGER_FLOPS, "parameters": LEDGER_PARAMETERS}
+"""What a ledger counts in several ways."""
+
+
+@dataclass(frozen=True)
+class LawFit:
+    """A fit with the profiles of its exponents, the noise between replicates, and its forecast of the largest runs.
+
+    `source` is the table as it was read, and `held_out` the share of runs that the forecast holds out.
+    """
+
+    source: Source
+    held_out: float
+    fit: Fit
+    profiles: dict[str, tuple[float, float]]
+    noise: ReplicateNoise | None
+    forecast: Forecast | str
+
+    @cached_property
+    def misfit(self) -> Misfit | None:
+        """How far the law misses its settings beside the noise between replicates, where these and logarithms are fitted."""
+        found = self.fit
+        if self.noise is None or found.settings.space != "log":
+            return None
+        by_squares = fit(found.law, found.observations, replace(found.settings, huber_delta=np.inf, bootstrap=0))
+        return misfit(by_squares.residuals, len(found.law.parameters), self.noise)
+
+    @property
+    def name(self) -> str:
+        """The law, and of which rows where a condition left others out."""
+        where = self.source.where
+        return f"{self.fit.law.name} where {where}" if where else self.fit.law.name
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values that JSON can hold."""
+        told, noise = forecast_dict(self.forecast), None if self.noise is None else vars(self.noise)
+        profiles = {name: list(interval) for name, interval in self.profiles.items()}
+        missed = None if self.misfit is None else vars(self.misfit)
+        more = {"profile_intervals": profiles, "replicate_noise": noise, "misfit": missed, "forecast": told}
+        more["options"] = self._options()
+        return self.fit.to_dict() | more
+
+    def _options(self) -> dict[str, Any]:
+        """What study.laws.law_files.read_options needs to read and fit the same again."""
+        source, settings = self.source, self.fit.settings
+        selection = {name: getattr(source, name) for name in ("where", "cluster", "budget", "any_units", "bracketed_only")}
+        delta = settings.huber_delta if np.isfinite(settings.huber_delta) else None
+        return {"roles": dict(source.roles), **selection, **asdict(settings), "huber_delta": delta, "held_out": self.held_out}
+
+    def to_text(self) -> str:
+        """The fit for readers, its status first."""
+        found = self.fit
+        lines = [f"{found.law.name}: {found.law.formula}", f"status: {status_words(found.status)}"]
+        lines += [f"  {reason}" for reason in found.reasons]
+        roles = found.observations.roles
+        used = (*found.law.variables, found.law.predicts)
+        lines.append("columns: " + ", ".join(f"{role} = {roles[role]}" for role in used if role in roles))
+        lines.append(f"{found.observations.counted}, {len(found.excluded)} excluded")
+        lines.append(
+            f"objective {found.objective:.10g} (Huber, delta {found.settings.huber_delta:g}, {found.settings.space}, summed)"
+        )
+        lines.append("")
+        lines.append(f"{'':12}{'estimate':>14}   {'95% interval':28}{'profile' if self.profiles else ''}")
+        lines += [self._row(name) for name in found.law.parameters]
+        if (missed := misfit_text(self.misfit)) is not None:
+            lines += ["", missed]
+        lines += ["", forecast_text(self.forecast), *self._exclusion_lines()]
+        lines += [f"warning: {warning}" for warning in found.observations.warnings]
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _row(self, name: str) -> str:
+        interval = _span(self.fit.intervals.get(name)) or "none"
+        return f"{name:12}{self.fit.estimates[name]:>14.6g}   {interval:28}{_span(self.profiles.get(name)):24}"
+
+    def _exclusion_lines(self) -> list[str]:
+        return [
+            f"excluded: {plural(len(rows), 'row')} ({reason}): {', '.join(rows[:5])}{' …' if len(rows) > 5 else ''}"
+            for reason, rows in self.fit.observations.excluded_by_reason().items()
+        ]
+
+
+def fit_table(source: Source, law_name: str, settings: Settings = USUAL, held_out: float = HELD_OUT) -> LawFit:
+    """Fit a law, by its name, to a table.
+
+    Raises InputError where the table, its columns, their values or the number of points cannot serve the law, and for columns
+    that it does not read.
+    """
+    law = law_named(law_name)
+    observations = read_observations(source, law)
+    if unread := [option_name(role) for role in source.roles if role not in observations.roles]:
+        raise InputError.at(
+            ", ".join(unread), f"is not read: {law.name} is of the {law.predicts} in {' and '.join(law.variables)}"
+        )
+    found = fit(law, observations, settings)
+    profiled = found.observations.n_clusters == found.n <= PROFILED_ROWS and bool(found.intervals)
+    profiles = {name: found.profile(name).interval for name in law.exponents if profiled}
+    told = forecast(law, observations, settings, held_out)
+    return LawFit(source, held_out, found, profiles, replicate_noise(observations), told)
+
+
+def fit_ledger(table: Table, law_name: str, parameters: str, flops: str, where: str | None = None) -> LawFit:
+    """Fit a law to a ledger whose N and C are these of its columns; C orders the runs for the forecast whatever the law reads.
+
+    Raises InputError as fit_table does.
+    """
+    read = ("flops", *law_named(law_name).variables)
+    roles = {role: column for role, column in {"parameters": parameters, "flops": flops}.items() if role in read}
+    return fit_table(Source(table, roles, where=where), law_name)
+
+
+def in_every_count(found: LawFit) -> dict[str, LawFit | str]:
+    """A ledger's law fitted in every count of the FLOPs, or else of the parameters, that it reads; in words, why not.
+
+    By the ledger's column; empty for a law that reads neither.
+    """
+    role = next((role for role in _COUNTS if role in found.fit.law.variables), None)
+    return {} if role is None else {count: _counted(found, role, count) for count in _COUNTS[role]}
+
+
+def _counted(found: LawFit, role: str, count: str) -> LawFit | str:
+    """The law with another count, itself where it is the same."""
+    roles = {**found.source.roles, role: count}
+    if roles == found.source.roles:
+        return found
+    try:
+        return fit_table(replace(found.source, roles=roles), found.fit.law.name, found.fit.settings, found.held_out)
+    except InputError as error:
+        return str(error.problems[0])
+
+
+def misfit_text(found: Misfit | None) -> str | None:
+    """That a law misses its settings by more than their replicates scatter, in words; None where that may be chance."""
+    if found is None or found.p_value >= 1 - CONFIDENCE:
+        return None
+    return f"settings miss the law {found.ratio:.1f} times as far as replicates tell, so that it leaves something out"
+
+
+def _span(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{interval[0]:.6g} to {interval[1]:.6g}"

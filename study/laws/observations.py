@@ -1,0 +1,174 @@
+"""The rows that a law is fitted to: their variables, response and clusters, and which rows were left out and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import compress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from study.base.errors import InputError, Problem
+from study.base.quantities import plural
+from study.laws.law import Floats, Law
+
+VOCABULARY = "architecture.vocabulary"
+"""The column of a ledger that losses hang on, beside the text."""
+
+BY_CHOICE = "left out by "
+"""What the reason begins with for which rows are left out that a condition does not keep."""
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Points of a scaling study, one a row.
+
+    `columns` holds the variables of the law, `response` what it predicts, `runs` numbers the runs (all checkpoints of a run
+    share one), `clusters` what misses a law together, which is of the kind `cluster`: runs, or the shapes of a ledger. `labels`
+    name the rows as their table does, `budget` orders the rows from small to large, and `roles` says which column or expression
+    of the table each variable is. `excluded` says of rows that no fit uses why not, and `alike` is what else all rows have in
+    common, as far as known.
+    """
+
+    columns: Mapping[str, Floats]
+    response: Floats
+    runs: NDArray[np.int64]
+    clusters: NDArray[np.int64]
+    labels: tuple[str, ...]
+    budget: Floats
+    roles: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = field(default=())
+    alike: Mapping[str, int] = field(default_factory=dict)
+    cluster: str = "run"
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Floats], response: Floats, runs: NDArray[np.int64] | None = None) -> Observations:
+        """Observations from arrays, every row a run of its own unless `runs` says otherwise."""
+        plain = {name: np.asarray(values, dtype=float) for name, values in columns.items()}
+        rows = np.arange(len(response))
+        labels = tuple(f"row {row}" for row in rows)
+        own = rows if runs is None else np.unique(runs, return_inverse=True)[1]
+        return cls(plain, np.asarray(response, dtype=float), own, own, labels, budget_of(plain))
+
+    def __len__(self) -> int:
+        return len(self.response)
+
+    @property
+    def n_runs(self) -> int:
+        """How many runs there are."""
+        return len(np.unique(self.runs))
+
+    @property
+    def n_clusters(self) -> int:
+        """How many clusters there are."""
+        return len(np.unique(self.clusters))
+
+    @property
+    def counted(self) -> str:
+        """How many rows there are, and of what, in words: 24 rows of 12 runs and 4 shapes."""
+        whole = "" if self.cluster == "run" else f" and {plural(self.n_clusters, self.cluster)}"
+        return f"{plural(len(self), 'row')} of {plural(self.n_runs, 'run')}{whole}"
+
+    @property
+    def apart(self) -> tuple[int, str]:
+        """How many things miss a law apart from one another, and what they are: settings, whose rows are seeds, or clusters."""
+        settings = len(np.unique(np.column_stack(list(self.columns.values())), axis=0))
+        return (settings, "setting") if settings < self.n_clusters else (self.n_clusters, self.cluster)
+
+    def where(self, kept: NDArray[np.bool_]) -> Observations:
+        """The rows for which `kept` is true."""
+        return replace(
+            self,
+            columns={name: values[kept] for name, values in self.columns.items()},
+            response=self.response[kept],
+            runs=np.unique(self.runs[kept], return_inverse=True)[1],
+            clusters=np.unique(self.clusters[kept], return_inverse=True)[1],
+            labels=tuple(compress(self.labels, kept.tolist())),
+            budget=self.budget[kept],
+        )
+
+    def thinned(self, most: int) -> Observations:
+        """At most so many rows, spread evenly over the budgets."""
+        if len(self) <= most:
+            return self
+        chosen = np.argsort(self.budget, kind="stable")[np.linspace(0, len(self) - 1, most).astype(int)]
+        return self.where(np.isin(np.arange(len(self)), chosen))
+
+    def settings(self, law: Law) -> int:
+        """How many rows differ in a variable of the law; replicates of one setting tell noise, not the law."""
+        return len(np.unique(np.column_stack([self.columns[name] for name in law.variables]), axis=0))
+
+    def excluded_by_reason(self) -> dict[str, list[str]]:
+        """The labels of the rows that are left out, by why they are, without a reason's particulars in brackets at its end."""
+        reasons: dict[str, list[str]] = {}
+        for row, told in self.excluded.items():
+            reason = told if told.startswith(BY_CHOICE) else re.sub(r" \(.*\)$", "", told)
+            reasons.setdefault(reason, []).append(row)
+        return reasons
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of any result must know of how the table was read: rows left out unasked, and warnings."""
+        left_out = self._left_out()
+        return (*((left_out,) if left_out else ()), *(f"warning: {warning}" for warning in self.warnings))
+
+    def _left_out(self) -> str:
+        """How many rows are left out that were not meant to be, and the commonest reason; empty where none is."""
+        reasons = {why: rows for why, rows in self.excluded_by_reason().items() if not why.startswith(BY_CHOICE)}
+        if not reasons:
+            return ""
+        reason, rows = max(reasons.items(), key=lambda one: len(one[1]))
+        share = "" if len(reasons) == 1 else f"{len(rows)} of them: "
+        return f"left out: {plural(sum(map(len, reasons.values())), 'row')} ({share}{reason})"
+
+    def check(self, law: Law) -> None:
+        """Raise InputError, with every problem, where the rows cannot tell the parameters of a law."""
+        problems = []
+        needed, settings = len(law.parameters) + 1, self.settings(law)
+        if settings < needed:
+            here = f"{settings}" if settings == len(self) else f"{settings} in {plural(len(self), 'row')}"
+            told = f"its {len(law.parameters)} parameters need {needed} different points or more, here are {here}"
+            problems.append(Problem(law.name, "; ".join(filter(None, (told, self._left_out())))))
+        if len(self) > 1 and np.ptp(self.response) == 0:
+            told = f"is {self.response[0]:.6g} in all {plural(len(self), 'row')}, so there is nothing for {law.name} to explain"
+            problems.append(Problem(law.predicts, told))
+        for name in law.variables:
+            values = np.unique(self.columns[name])
+            if len(self) > 1 and len(values) == 1:
+                problems.append(
+                    Problem(name, f"is {values[0]:.6g} in all {plural(len(self), 'row')}, so {law.name} cannot tell its effect")
+                )
+            elif settings >= needed and len(values) < (fewest := law.fewest_values(name)):
+                told = f"has {len(values)} values in {plural(len(self), 'row')}, and {law.name} needs {fewest}"
+                problems.append(Problem(name, f"{told}: through fewer, a floor of any height goes with some exponent"))
+        if "unique_tokens" in law.variables and len(self) and (self.columns["unique_tokens"] >= self.columns["tokens"]).all():
+            told = (
+                f"is no less than tokens in all {plural(len(self), 'row')}: none repeats, and {law.name} asks what repeats give"
+            )
+            problems.append(Problem("unique_tokens", f"{told}; use chinchilla"))
+        if problems:
+            raise InputError(problems)
+
+
+def budget_of(columns: Mapping[str, Floats]) -> Floats:
+    """What orders runs from small to large, as budget_name says; of a law of the loss alone the lower losses are the larger."""
+    match budget_name(columns):
+        case "6·N·D":
+            return 6.0 * columns["parameters"] * columns["tokens"]
+        case "1/loss":
+            return 1 / columns["loss"]
+        case "flops" | "parameters" | "tokens" as name:
+            return columns[name]
+    return np.asarray(np.exp(sum(np.log(np.maximum(values, 1e-300)) for values in columns.values())))
+
+
+def budget_name(columns: Collection[str]) -> str:
+    """What budget_of takes: FLOPs, else 6·N·D, else whichever size is there, of a loss its inverse, else the product of all."""
+    if "flops" in columns:
+        return "flops"
+    if {"tokens", "parameters"} <= set(columns):
+        return "6·N·D"
+    sizes = [name for name in ("parameters", "tokens") if name in columns]
+    return sizes[0] if sizes else "1/loss" if set(columns) == {"loss"} else "·".join(columns)

@@ -1,0 +1,194 @@
+"""Laws that are sums of terms, each a power or an exponential: nearly all that the literature has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from scipy.optimize import nnls
+from scipy.stats import qmc
+
+from study.laws.law import STEEPEST, Columns, Derivatives, Floats, Law, Surface
+
+_LARGEST_LOGARITHM = 600.0
+
+
+@dataclass(frozen=True)
+class Term:
+    """sign · coefficient · Π variable^−exponent, or sign · coefficient · Π exp(−exponent · variable)."""
+
+    coefficient: str
+    falls: tuple[tuple[str, str], ...] = ()
+    """Pairs of an exponent and its variable."""
+    sign: Literal[1, -1] = 1
+
+
+@dataclass(frozen=True)
+class SumOfTerms(Law):
+    """A law that is a sum of terms, sign · coefficient · exp(−Σ exponent · feature).
+
+    The feature is the logarithm of the variable (a power), or the variable itself (an exponential). Coefficients are 0 or more;
+    exponents are between 0 and STEEPEST, or with `signed` between −STEEPEST and STEEPEST.
+    """
+
+    terms: tuple[Term, ...] = ()
+    feature: Literal["logarithm", "itself"] = "logarithm"
+    signed: bool = False
+
+    @cached_property
+    def variables(self) -> tuple[str, ...]:
+        """The columns that the formula needs."""
+        return tuple(dict.fromkeys(variable for term in self.terms for _, variable in term.falls))
+
+    @cached_property
+    def coefficients(self) -> tuple[str, ...]:
+        """The factors, in the order of the terms."""
+        return tuple(term.coefficient for term in self.terms)
+
+    @cached_property
+    def exponents(self) -> tuple[str, ...]:
+        """The exponents, in the order of the terms; two terms may share one."""
+        return tuple(dict.fromkeys(exponent for term in self.terms for exponent, _ in term.falls))
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The coefficients, then the exponents."""
+        return self.coefficients + self.exponents
+
+    def fewest_values(self, variable: str) -> int:
+        """Three of what stands alone in a term beside a floor: through two, a floor of any height goes with some exponent."""
+        floor = any(not term.falls for term in self.terms)
+        users = [exponent for term in self.terms for exponent, _ in term.falls]
+        alone = any(users.count(term.falls[0][0]) == 1 for term in self.terms if [name for _, name in term.falls] == [variable])
+        return 3 if floor and alone else 2
+
+    def features(self, columns: Columns) -> dict[str, Floats]:
+        """What the exponents multiply, by variable."""
+        if self.feature == "itself":
+            return {name: columns[name] for name in self.variables}
+        return {name: np.log(columns[name]) for name in self.variables}
+
+    def at(self, columns: Columns) -> Surface:
+        """The law at the rows of a table."""
+        return _SumSurface(self, self.features(columns))
+
+    def values(self, parameters: Floats, columns: Columns) -> Floats:
+        """The formula at many sets of parameters (B × p) and all rows, B × n."""
+        features, places = self.features(columns), self.parameters.index
+        total = np.zeros((len(parameters), len(next(iter(features.values())))))
+        for number, term in enumerate(self.terms):
+            fall = sum(parameters[:, places(name), None] * features[variable] for name, variable in term.falls)
+            with np.errstate(divide="ignore"):
+                logarithm = np.log(parameters[:, number, None]) - fall
+            total += term.sign * np.exp(np.minimum(logarithm, _LARGEST_LOGARITHM))
+        return total
+
+
+class _SumSurface(Surface):
+    """A sum of terms in coordinates that make it least curved: each coefficient is that at the means of the features.
+
+    With x centred, term = c·exp(−Σ αⱼ·xⱼ) is linear in c = coefficient·exp(−Σ αⱼ·mean(featureⱼ)), and c and α hardly depend on
+    each other; so a coefficient can reach its bound, 0, along a straight line.
+    """
+
+    def __init__(self, law: SumOfTerms, features: Mapping[str, Floats]) -> None:
+        self.law = law
+        self.features = {name: values - values.mean() for name, values in features.items()}
+        self.means = {name: float(values.mean()) for name, values in features.items()}
+        self.size = len(law.parameters)
+        self.falls = [[law.parameters.index(exponent) for exponent, _ in term.falls] for term in law.terms]
+        shape = (len(next(iter(features.values()))), 0)
+        self.across = [
+            np.column_stack([np.zeros(shape), *(self.features[variable] for _, variable in term.falls)]) for term in law.terms
+        ]
+        self.centres = [np.array([self.means[variable] for _, variable in term.falls]) for term in law.terms]
+
+    @property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """Coefficients are 0 or more; exponents as SumOfTerms says."""
+        steepest = STEEPEST if self.law.feature == "logarithm" else 100.0
+        coefficient = np.arange(self.size) < len(self.law.terms)
+        low = np.where(coefficient | (not self.law.signed), 0.0, -steepest)
+        return low, np.where(coefficient, np.inf, steepest)
+
+    def value(self, theta: Floats) -> Floats:
+        """The law's values, B × n."""
+        signs = (term.sign for term in self.law.terms)
+        parts = (sign * theta[:, k, None] * self._shape(k, theta) for k, sign in enumerate(signs))
+        return np.asarray(sum(parts, start=np.zeros(())))
+
+    def derivatives(self, theta: Floats) -> Derivatives:
+        """Values, gradients and curvature, all closed."""
+        shapes = [term.sign * self._shape(k, theta) for k, term in enumerate(self.law.terms)]
+        jacobian = np.zeros((len(theta), shapes[0].shape[1], self.size))
+        value = np.zeros(jacobian.shape[:2])
+        for k, shape in enumerate(shapes):
+            term = theta[:, k, None] * shape
+            value += term
+            jacobian[:, :, k] = shape
+            for place, feature in zip(self.falls[k], self.across[k].T, strict=True):
+                jacobian[:, :, place] -= term * feature
+
+        def curvature(weights: Floats) -> Floats:
+            summed = np.zeros((len(theta), self.size, self.size))
+            for k, shape in enumerate(shapes):
+                weighted, falls, across = weights * shape, self.falls[k], self.across[k]
+                mixed = -(weighted @ across)
+                summed[:, k, falls] += mixed
+                summed[:, falls, k] += mixed
+                for place, feature in zip(falls, across.T, strict=True):
+                    summed[:, place, falls] += theta[:, k, None] * (weighted @ (feature[:, None] * across))
+            return summed
+
+        return Derivatives(value, jacobian, curvature)
+
+    def natural(self, theta: Floats) -> Floats:
+        """The parameters of the literature, B × p: coefficients at features of zero."""
+        found = theta.copy()
+        for k, (falls, centres) in enumerate(zip(self.falls, self.centres, strict=True)):
+            found[:, k] *= np.exp(np.clip(theta[:, falls] @ centres, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM))
+        return found
+
+    def natural_slopes(self, theta: Floats) -> Floats:
+        """∂(parameters of the literature)/∂θ at one θ, p × p."""
+        slopes = np.eye(self.size)
+        for k, (falls, centres) in enumerate(zip(self.falls, self.centres, strict=True)):
+            slopes[k, k] = np.exp(min(theta[falls] @ centres, _LARGEST_LOGARITHM))
+            slopes[k, falls] = theta[k] * slopes[k, k] * centres
+        return slopes
+
+    def starts(self, response: Floats, count: int) -> Floats:
+        """Exponents spread evenly (Sobol), each with the coefficients that suit it best (variable projection).
+
+        Given the exponents the law is linear: its coefficients are the non-negative least squares of relative errors
+        (Golub and Pereyra 1973).
+        """
+        exponents = self.law.exponents
+        steps = 1 << max(0, count - 1).bit_length()
+        spread = qmc.Sobol(len(exponents), seed=0).random(steps)[:count]
+        tried = np.column_stack([self._range(name, unit) for name, unit in zip(exponents, spread.T, strict=True)])
+        theta = np.column_stack([np.ones((len(tried), len(self.law.terms))), tried])
+        return np.array([self._projected(one, response) for one in theta])
+
+    def _range(self, exponent: str, unit: Floats) -> Floats:
+        """Exponents under which a term changes e^0.05 to e^5 times over a standard deviation of its variable."""
+        variable = next(variable for term in self.law.terms for name, variable in term.falls if name == exponent)
+        spread = float(np.std(self.features[variable])) or 1.0
+        high = self.bounds[1][-1]
+        if self.law.signed:
+            return np.asarray(np.clip((2 * unit - 1) * 2 / spread, -high, high))
+        return np.asarray(np.clip(0.05 * 100**unit / spread, 1e-3, 0.9 * high))
+
+    def _projected(self, theta: Floats, response: Floats) -> Floats:
+        basis = np.column_stack([term.sign * self._shape(k, theta[None])[0] for k, term in enumerate(self.law.terms)])
+        coefficients, _ = nnls(basis / response[:, None], np.ones_like(response))
+        least = 1e-3 * float(np.median(np.abs(response)))
+        return np.concatenate([np.maximum(coefficients, least), theta[len(coefficients) :]])
+
+    def _shape(self, k: int, theta: Floats) -> Floats:
+        """A term without its sign and coefficient, B × n."""
+        fall = theta[:, self.falls[k]] @ self.across[k].T
+        return np.asarray(np.exp(np.clip(-fall, -_LARGEST_LOGARITHM, _LARGEST_LOGARITHM)))

@@ -1,0 +1,148 @@
+"""From sizes to a downstream score: in two steps, through the loss, and in a single one, each with its forecast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from study.base.errors import InputError
+from study.base.wording import status_words
+from study.laws.catalogue import LAWS
+from study.laws.estimation import USUAL, Fit, Settings, fit
+from study.laws.forecasting import (
+    HELD_OUT,
+    Forecast,
+    Noise,
+    as_forecast,
+    forecast,
+    forecast_dict,
+    forecast_text,
+    interval_of,
+    no_forecast,
+    without_largest,
+)
+from study.laws.law import Columns, Floats, Law
+from study.laws.observations import Observations
+from study.laws.reading import Source, read_columns
+
+SCALE = ("parameters", "tokens")
+"""The variables of laws that say how much is spent."""
+
+
+@dataclass(frozen=True)
+class TwoSteps:
+    """A law of the loss, and a law of the score at a loss; together they give a score at sizes (Bhagia et al. 2024)."""
+
+    loss: Fit
+    score: Fit
+
+    def predict(self, columns: Columns) -> Floats:
+        """The score at the loss that the first step predicts, one value a row."""
+        return self.score.predict({"loss": self.loss.predict(columns)})
+
+    def predictions(self, columns: Columns) -> Floats:
+        """The same at the estimates of every resample in which both steps converged, resamples × rows."""
+        _, first, second = np.intersect1d(self.loss.resamples.numbers, self.score.resamples.numbers, return_indices=True)
+        losses = self.loss.law.values(self.loss.resampled[first], columns)
+        pairs = zip(self.score.resampled[second], losses, strict=True)
+        found = [self.score.law.values(parameters[None], {"loss": row})[0] for parameters, row in pairs]
+        return np.array(found).reshape(len(found), len(columns["parameters"]))
+
+
+@dataclass(frozen=True)
+class ScoreFit:
+    """A score fitted in two steps and in one, and what each says about the largest runs."""
+
+    two_steps: TwoSteps
+    single_step: Fit
+    two_step_forecast: Forecast | str
+    single_step_forecast: Forecast | str
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "two_steps": {
+                "loss": self.two_steps.loss.to_dict(),
+                "score": self.two_steps.score.to_dict(),
+                "forecast": forecast_dict(self.two_step_forecast),
+            },
+            "single_step": self.single_step.to_dict() | {"forecast": forecast_dict(self.single_step_forecast)},
+        }
+
+    def to_text(self) -> str:
+        """The fits for readers: each law with its status and estimates, then the forecasts side by side."""
+        steps = {"step 1": self.two_steps.loss, "step 2": self.two_steps.score, "single step": self.single_step}
+        points = self.two_steps.score.observations
+        roles = points.roles
+        lines = ["columns: " + ", ".join(f"{role} = {roles[role]}" for role in (*SCALE, "loss", "score"))]
+        lines += [points.counted, ""]
+        for name, found in steps.items():
+            status = status_words(found.status, found.reasons)
+            estimates = ", ".join(f"{parameter} {value:.5g}" for parameter, value in found.estimates.items())
+            lines += [f"{name}: {found.law.name}, {found.law.formula}", f"  {status}; {estimates}", ""]
+        lines += [f"two steps, {forecast_text(self.two_step_forecast)}"]
+        lines += [f"single step, {forecast_text(self.single_step_forecast)}", *points.notes()]
+        return "\n".join(lines)
+
+
+def fit_score(source: Source, settings: Settings = USUAL, held_out: float = HELD_OUT) -> ScoreFit:
+    """Fit a score in two steps (chinchilla, then score-of-loss) and in one (score-of-sizes) to the same rows.
+
+    The loss is fitted in the space of `settings`, scores in the space linear. Raises InputError where the table, its columns
+    or their values cannot serve, or its rows are too few.
+    """
+    points = read_columns(source, (*SCALE, "loss"), "score")
+    by_sizes = _only(points, SCALE)
+    return ScoreFit(
+        two_steps=two_steps(points, settings),
+        single_step=fit(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear")),
+        two_step_forecast=two_step_forecast(points, held_out, settings),
+        single_step_forecast=forecast(LAWS["score-of-sizes"], by_sizes, replace(settings, space="linear"), held_out),
+    )
+
+
+def two_steps(points: Observations, settings: Settings, laws: tuple[Law, Law] | None = None) -> TwoSteps:
+    """Fit a law of the loss, and one of the score at a loss, by default chinchilla and score-of-loss.
+
+    Raises InputError where either has too few points.
+    """
+    of_loss, of_score = laws or (LAWS["chinchilla"], LAWS["score-of-loss"])
+    by_sizes = replace(_only(points, of_loss.variables), response=points.columns["loss"])
+    return TwoSteps(
+        fit(of_loss, by_sizes, settings),
+        fit(of_score, _only(points, of_score.variables), replace(settings, space="linear")),
+    )
+
+
+def two_step_forecast(
+    points: Observations, held_out: float, settings: Settings, laws: tuple[Law, Law] | None = None
+) -> Forecast | str:
+    """What both steps, fitted to the smaller runs, say of the score of the largest; in words where they cannot be fitted."""
+    known, unseen = without_largest(points, held_out)
+    try:
+        found = two_steps(known, as_forecast(settings), laws)
+    except InputError as error:
+        return no_forecast(known, f"a step cannot be fitted ({error.problems[0]})")
+    parameters = len(found.loss.law.parameters) + len(found.score.law.parameters)
+    noise = Noise(found.predict(known.columns) - known.response, parameters, known.n_clusters)
+    predicted = found.predict(unseen.columns)
+    low, high = interval_of(predicted, found.predictions(unseen.columns), noise, "linear", settings.seed)
+    statuses = [found.loss.status, found.score.status]
+    return Forecast(
+        status=next((status for status in statuses if status != "converged"), "converged"),
+        n_fitted=len(known),
+        labels=unseen.labels,
+        measured=unseen.response,
+        predicted=predicted,
+        low=low,
+        high=high,
+        extrapolation=float(np.max(unseen.budget) / np.max(known.budget)),
+        relative=False,
+        apart=unseen.apart,
+    )
+
+
+def _only(points: Observations, names: tuple[str, ...]) -> Observations:
+    return replace(points, columns={name: points.columns[name] for name in names})

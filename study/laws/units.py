@@ -1,0 +1,138 @@
+"""Units that look wrong, from the values and the names of columns: asked about with the column and the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from study.base.errors import Problem, option_name
+from study.laws.column_names import unit_in
+
+SHOWN = 5
+"""So many rows are named."""
+
+_SMALLEST = {"parameters": 5e4, "tokens": 5e5, "flops": 1e12, "unique_tokens": 5e5}
+_LARGEST = 1e100
+_SHARES = ("score", "error")
+_PERCENT = 100.0
+_LARGEST_LOSS = 13.0
+_BITS_PER_BYTE = 1.3
+_ALIKE = 1e-3
+_LN2 = float(np.log(2))
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of one role at the rows in use: where they were read from, and the numbers of the rows from 1 on."""
+
+    role: str
+    name: str
+    values: NDArray[np.float64]
+    rows: NDArray[np.int64]
+
+    def shown(self, which: NDArray[np.bool_]) -> str:
+        """The first rows of a kind with their values."""
+        rows = [f"row {row} ({value:.6g})" for row, value in zip(self.rows[which], self.values[which], strict=True)]
+        return ", ".join(rows[:SHOWN]) + (f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else "")
+
+
+def not_positive(found: Values) -> list[Problem]:
+    """Sizes and losses that no logarithm has; a score or an error rate may be zero, where it is fitted as it is."""
+    bad = found.values <= 0
+    if found.role in _SHARES or not bad.any():
+        return []
+    message = f"must be positive, but is not in {found.shown(bad)}; mend these rows or leave them out with --where"
+    return [Problem(_place(found), message)]
+
+
+def beyond_arithmetic(found: Values) -> list[Problem]:
+    """Numbers so large or small that a product of two has no logarithm any more, in whatever units."""
+    size = np.abs(found.values)
+    beyond = (size > _LARGEST) | ((size > 0) & (size < 1 / _LARGEST))
+    if not beyond.any():
+        return []
+    range_ = f"between {1 / _LARGEST:g} and {_LARGEST:g}"
+    message = f"must be {range_}, but is not in {found.shown(beyond)}; mend these rows or leave them out with --where"
+    return [Problem(_place(found), message)]
+
+
+def odd_counts(found: Values) -> list[Problem]:
+    """Counts too small to be counts, all of them or some rows."""
+    small = found.values < _SMALLEST.get(found.role, 0.0)
+    if not small.any():
+        return []
+    median = float(np.median(found.values))
+    if median >= _SMALLEST[found.role]:
+        message = f"is too small to be a count in {found.shown(small)}, while the median is {median:.6g}: in other units?"
+        return [Problem(_place(found), f"{message} Mend these rows, leave them out with --where, or give --any-units")]
+    factors = [unit] if (unit := unit_in(found.name)) else [1e6, 1e9]
+    name = found.name if "`" in found.name else f"`{found.name}`"
+    option = option_name(found.role)
+    ways = " or ".join(f"{option} '1e{np.log10(factor):.0f}*{name}'" for factor in factors)
+    first = np.arange(len(small)) == np.argmax(small)
+    message = f"is too small to be a count, as in {found.shown(first)}, with a median of {median:.6g}: in millions or billions?"
+    return [Problem(_place(found), f"{message} Then give {ways}; if it is right, --any-units")]
+
+
+def odd_losses(found: Values, table: pd.DataFrame) -> list[Problem]:
+    """Losses that are perplexities or bits, where their size or another column shows it; `table` holds the same rows."""
+    if found.role != "loss":
+        return []
+    large = found.values > _LARGEST_LOSS
+    if large.any():
+        advice = "a perplexity, not nats? Mend these rows, leave them out with --where, or give --any-units"
+        return [Problem(_place(found), f"is too large in {found.shown(large)}: {advice}")]
+    for name, other in _numeric(table):
+        if _same(other, 2.0**found.values):
+            said = f"is in bits: {name} is 2 to its power, as in row {found.rows[0]}"
+            return [Problem(_place(found), f"{said}; for nats give --loss '0.693147*`{found.name}`', for bits --any-units")]
+        if _same(other, found.values * _LN2):
+            said = f"is in bits: {name} is 0.6931 times it, as in row {found.rows[0]}"
+            return [Problem(_place(found), f"{said}; for nats give --loss '{name}', for bits --any-units")]
+    return []
+
+
+def odd_shares(found: Values, table: pd.DataFrame) -> list[Problem]:
+    """Scores and errors outside 0 to 1, which percentages are; `table` holds the columns that the values came from."""
+    if found.role not in _SHARES:
+        return []
+    outside = (found.values < 0) | (found.values > 1)
+    if not outside.any():
+        return []
+    message = f"must be from 0 to 1, but is not in {found.shown(outside)}"
+    if np.median(found.values) <= 1 or found.values.min() < 0 or found.values.max() > _PERCENT:
+        return [Problem(_place(found), f"{message}; mend these rows, leave them out with --where, or give --any-units")]
+    named = found.name if found.name.isidentifier() else f"`{found.name}`"
+    part = named if found.name in table.columns else f"({found.name})"
+    return [Problem(_place(found), f"{message}: in percent? Then give --{found.role} '{part}/100'; if not, --any-units")]
+
+
+def loss_warnings(found: Values) -> list[str]:
+    """What a reader must know of a loss that is taken as it is."""
+    if found.role != "loss":
+        return []
+    words = [word for word in ("bit", "bpb", "bpc") if word in found.name.lower()]
+    if words:
+        return [f"{found.name} looks like bits: E, A and B are then in bits too (nats are bits · 0.6931)"]
+    if np.median(found.values) < _BITS_PER_BYTE:
+        median = f"{found.name} has a median of {np.median(found.values):.3g}"
+        return [f"{median}, as low as bits per byte: E, A and B are in its unit, whichever it is"]
+    return []
+
+
+def _place(found: Values) -> str:
+    return found.role if found.name == found.role else f"{found.role} ({found.name})"
+
+
+def _numeric(table: pd.DataFrame) -> Sequence[tuple[str, NDArray[np.float64]]]:
+    numbers = table.select_dtypes("number").items()
+    return [(str(name), column.to_numpy(dtype=float, na_value=np.nan)) for name, column in numbers]
+
+
+def _same(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    """Whether two columns are one, up to rounding, and not constant."""
+    return len(one) > 2 and bool(np.ptp(other) > 0) and bool(np.allclose(one, other, rtol=_ALIKE, atol=0))

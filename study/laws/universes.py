@@ -1,0 +1,214 @@
+"""One question asked under many sets of choices: what the usual ones decide, who agrees, and which choice turns the answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from study.base.quantities import plural
+from study.base.wording import status_words
+from study.laws.estimation import Settings
+
+LOSSES = {"huber": 1e-3, "least squares": float("inf")}
+"""The losses that a law is fitted by, and where Huber's turns from squares to sizes."""
+
+UNDECIDED = "Undecided"
+"""What the usual conventions say where they give no number, or their 95% interval does not leave out the other answer."""
+
+SETTINGS = Settings(bootstrap=100, starts=32)
+"""How a law is fitted in each universe."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question that one number answers: `above` where it exceeds the threshold, else `below`."""
+
+    text: str
+    quantity: str
+    threshold: float
+    above: str
+    below: str
+
+    def answer(self, value: float) -> str:
+        """The answer that a value gives."""
+        return self.above if value > self.threshold else self.below
+
+
+@dataclass(frozen=True)
+class Universe:
+    """One set of choices, by what they are about, and what it says; `value` is None where it has no sound estimate."""
+
+    choices: Mapping[str, str]
+    status: str
+    value: float | None
+    interval: tuple[float, float] | None = None
+
+    def decided(self, threshold: float) -> bool:
+        """Whether the 95% interval leaves out the threshold."""
+        return self.interval is not None and not self.interval[0] <= threshold <= self.interval[1]
+
+
+@dataclass(frozen=True)
+class Multiverse:
+    """All universes of a question; the first is that of the usual conventions, `notes` are of how its table was read."""
+
+    question: Question
+    universes: tuple[Universe, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def answered(self) -> tuple[Universe, ...]:
+        """Those that have a sound estimate."""
+        return tuple(universe for universe in self.universes if universe.value is not None)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What each of these answers."""
+        return tuple(self.question.answer(universe.value) for universe in self.answered if universe.value is not None)
+
+    @property
+    def verdict(self) -> str:
+        """What the usual conventions decide."""
+        usual = self.universes[0]
+        if usual.value is None or not usual.decided(self.question.threshold):
+            return UNDECIDED
+        return self.question.answer(usual.value)
+
+    @property
+    def leaning(self) -> str | None:
+        """The answer whose share is told: on the usual conventions' side, decided or not, or else what most say."""
+        if (value := self.universes[0].value) is not None:
+            return self.question.answer(value)
+        return Counter(self.answers).most_common(1)[0][0] if self.answers else None
+
+    @property
+    def agreement(self) -> float | None:
+        """The share of the answers that are the leaning."""
+        return float(np.mean([answer == self.leaning for answer in self.answers])) if self.answers else None
+
+    def decided(self, answer: str) -> int:
+        """In how many of the universes with this answer the 95% interval leaves out the other one."""
+        threshold = self.question.threshold
+        pairs = zip(self.answered, self.answers, strict=True)
+        return sum(universe.decided(threshold) for universe, told in pairs if told == answer)
+
+    def flips(self) -> dict[str, float]:
+        """By choice: in which share of the pairs of universes that differ in it alone the answer differs, most first."""
+        told: dict[str, list[bool]] = {}
+        answered, answers = self.answered, self.answers
+        for one, other in _pairs(answered):
+            first, second = answered[one].choices, answered[other].choices
+            (axis,) = (name for name in first if first[name] != second[name])
+            told.setdefault(axis, []).append(answers[one] != answers[other])
+        shares = {axis: float(np.mean(flipped)) for axis, flipped in told.items()}
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+    def by_choice(self) -> dict[str, dict[str, float]]:
+        """By choice and option: the share of the answers under it that are the leaning."""
+        table = pd.DataFrame([dict(universe.choices) for universe in self.answered])
+        agrees = np.array([answer == self.leaning for answer in self.answers], dtype=float)
+        places = {str(axis): table.groupby(axis, sort=False).indices for axis in table.columns}
+        return {
+            axis: {str(option): float(agrees[rows].mean()) for option, rows in options.items()}
+            for axis, options in places.items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The multiverse as plain values."""
+        values = [universe.value for universe in self.answered if universe.value is not None]
+        return {
+            "question": self.question.text,
+            "quantity": self.question.quantity,
+            "answer": self.verdict,
+            "leaning": self.leaning,
+            "agreement": self.agreement,
+            "universes": len(self.universes),
+            "answered": len(values),
+            "answers": {
+                answer: {"universes": count, "decided": self.decided(answer)} for answer, count in Counter(self.answers).items()
+            },
+            "values": [min(values), float(np.median(values)), max(values)] if values else None,
+            "flips": self.flips(),
+            "agreement_by_choice": self.by_choice(),
+            "notes": list(self.notes),
+            "statuses": dict(Counter(universe.status for universe in self.universes)),
+            "all": [
+                {**vars(universe), "answer": None if universe.value is None else self.question.answer(universe.value)}
+                for universe in self.universes
+            ],
+        }
+
+    def _usual_line(self) -> str:
+        """What the usual conventions decide, or why they decide nothing."""
+        usual = self.universes[0]
+        named = "the usual conventions" + (f" on {usual.choices['validation']}" if "validation" in usual.choices else "")
+        if usual.value is None:
+            return f"{UNDECIDED}: {named} have no answer ({status_words(usual.status)})."
+        if usual.interval is None:
+            return f"{UNDECIDED}: what {named} give, {usual.value:.3g}, has no interval."
+        given = f"{usual.value:.3g} ({usual.interval[0]:.3g} to {usual.interval[1]:.3g})"
+        if self.verdict == UNDECIDED:
+            return f"{UNDECIDED}: what {named} give, {given}, leaves out neither answer."
+        return f"{self.verdict}, say {named}: {given}."
+
+    def _share_line(self) -> str:
+        """The share of the leaning, and of how many universes on each side the 95% interval leaves out the other."""
+        counts = Counter(self.answers)
+        of = f"{plural(len(self.answered), 'universe')} with an answer (of {len(self.universes)})"
+        sides = [f"{self.decided(answer)} of {count} for {answer}" for answer, count in counts.items()]
+        shares = f"{self.agreement:.0%} of the {of} say {self.leaning}"
+        return f"{shares}; the 95% interval leaves out the other answer in {' and '.join(sides)}."
+
+    def to_text(self) -> str:
+        """The multiverse for readers."""
+        told = self.to_dict()
+        if not self.answered:
+            reasons = [f"  {plural(count, 'universe')}: {status_words(status)}" for status, count in told["statuses"].items()]
+            none = f"None of {plural(len(self.universes), 'universe')} has an answer:"
+            return "\n".join([self.question.text, none, *reasons, *self.notes])
+        low, middle, high = told["values"]
+        lines = [
+            self.question.text,
+            self._usual_line(),
+            self._share_line(),
+            f"{self.question.quantity}: {low:.3f} to {high:.3f}, median {middle:.3f}.",
+            *self._apart_lines(told["flips"], told["agreement_by_choice"]),
+            *self._flip_lines(told["flips"], told["agreement_by_choice"]),
+        ]
+        unanswered = Counter(universe.status for universe in self.universes if universe.value is None)
+        lines += [
+            f"without an answer, {plural(count, 'universe')}: {status_words(status)}"
+            for status, count in unanswered.most_common(5)
+        ]
+        return "\n".join([*lines, *self.notes])
+
+    def _apart_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+        """The agreement by option of the choices that no two universes differ in alone, as approaches do not."""
+        for axis, options in shares.items():
+            if len(options) > 1 and axis not in flips:
+                yield f"agreement by {axis}: {', '.join(f'{option} {agree:.0%}' for option, agree in options.items())}"
+
+    def _flip_lines(self, flips: Mapping[str, float], shares: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+        """The choices that turn the answer, with the agreement under each of their options; then those that never do."""
+        for axis, share in flips.items():
+            if share > 0:
+                options = ", ".join(f"{option} {agree:.0%}" for option, agree in shares[axis].items())
+                yield f"{axis} turns the answer in {share:.0%} of pairs (agreement: {options})"
+        if still := [axis for axis, share in flips.items() if share == 0]:
+            yield f"never turning it alone: {', '.join(still)}"
+
+
+def _pairs(universes: Sequence[Universe]) -> Iterator[tuple[int, int]]:
+    """The places of universes with the same kinds of choices that differ in exactly one."""
+    table = pd.DataFrame([dict(universe.choices) for universe in universes])
+    for axis in table.columns:
+        rest = [name for name in table.columns if name != axis]
+        groups = table[table[axis].notna()].groupby(rest, dropna=False) if rest else [("", table)]
+        for _, rows in groups:
+            yield from combinations(rows.index.tolist(), 2)

@@ -1,0 +1,205 @@
+"""The bill of a sweep before anything is spent: parameters, tokens, FLOPs and expected seconds, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from study.config.run_config import RunConfig
+from study.config.sweep_spec import SweepSpec
+from study.counting.memory import Precision
+from study.counting.parameters import parameters
+from study.executing.slots import Slot
+from study.planning.cell import Cell, tunings
+from study.planning.plan import Plan, points_of
+from study.planning.step_times import StepTimes, step_times
+from study.planning.trunks import branching, families
+from study.planning.tuning import AT_ONCE
+from study.store.named_records import expected_flops
+from study.store.records import RunRecord
+
+
+@dataclass(frozen=True)
+class BillRow:
+    """What each of a cell's runs will cost: FLOPs and seconds are those of its `spent_tokens`, without what a trunk trains.
+
+    `runs_left` are those of its `runs` that have not ended yet, at most where its best rate is still sought.
+    """
+
+    shape: str
+    setting: str
+    parameters: int
+    parameters_non_embedding: int
+    tokens: int
+    spent_tokens: int
+    runs: int
+    runs_left: int
+    train_flops: float
+    expected_seconds: float
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What the cells that share a trunk cost: so, if every budget trained alone, and at the largest budgets alone."""
+
+    train_flops: float
+    train_flops_alone: float
+    train_flops_largest: float
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a sweep will cost, cell by cell, but for what tuning adds to its combinations; `at_most` where it may need less.
+
+    Where one trunk serves several budgets, `sharing` says what that saves, if the budgets agree on their best rate. The rows
+    are those of the plan's cells; a search has one, that of the largest run it may try. `unread` tells where the tokeniser
+    does not know much of the text.
+    """
+
+    plan: Plan
+    rows: tuple[BillRow, ...]
+    slots: int
+    basis: str
+    sharing: Sharing | None = None
+    at_most: bool = False
+    unread: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The bill as plain values."""
+        of_all = ("runs", "tokens", "spent_tokens", "train_flops", "expected_seconds")
+        totals = {name: getattr(self, name) for name in (*of_all, "runs_left", "train_flops_left", "expected_seconds_left")}
+        sharing = {} if self.sharing is None else {"sharing": asdict(self.sharing)}
+        return (
+            {"cells": [asdict(row) for row in self.rows], "slots": self.slots, "basis": self.basis, "at_most": self.at_most}
+            | {"unread": self.unread}
+            | totals
+            | sharing
+        )
+
+    @property
+    def runs(self) -> int:
+        """Runs of all cells."""
+        return sum(row.runs for row in self.rows)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the weights of all runs will have seen."""
+        return sum(row.tokens * row.runs for row in self.rows)
+
+    @property
+    def spent_tokens(self) -> int:
+        """Tokens that will be trained on, those of a trunk once."""
+        return sum(row.spent_tokens * row.runs for row in self.rows)
+
+    @property
+    def train_flops(self) -> float:
+        """FLOPs of all runs, convention train_flops."""
+        return sum(row.train_flops * row.runs for row in self.rows)
+
+    @property
+    def expected_seconds(self) -> float:
+        """Wall time on all slots together, not less than the longest run takes."""
+        return self._seconds([row.runs for row in self.rows])
+
+    @property
+    def runs_left(self) -> int:
+        """Runs that have not ended yet."""
+        return sum(row.runs_left for row in self.rows)
+
+    @property
+    def train_flops_left(self) -> float:
+        """FLOPs of the runs that have not ended yet, as if none had begun and all trunks were still to be branched from."""
+        return sum(row.train_flops * row.runs_left for row in self.rows)
+
+    @property
+    def expected_seconds_left(self) -> float:
+        """Wall time of the runs that have not ended yet."""
+        return self._seconds([row.runs_left for row in self.rows])
+
+    def _seconds(self, runs: Sequence[int]) -> float:
+        """Wall time of so many runs of each row."""
+        each = [(row.expected_seconds, count) for row, count in zip(self.rows, runs, strict=True) if count]
+        return max([sum(seconds * count for seconds, count in each) / self.slots, *(seconds for seconds, _ in each)])
+
+
+def bill(
+    plan: Plan,
+    slots: Sequence[Slot],
+    precision: Precision | None = None,
+    others: Iterable[RunRecord] = (),
+    text: str | None = None,
+) -> Bill:
+    """The bill of a sweep on these slots, which are alike, timed by its records, or else by those of `others`.
+
+    Runs that have a record are not left to do, those of `others` where they are of the same `text`, a data fingerprint; a
+    search takes over none. `precision` is the one that the runs will be in, None where that is not known.
+
+    Raises InputError with every problem of every run of its cells; the space of a search is for `Plan.check`.
+    """
+    spec, own, others = plan.spec, plan.records, list(others)
+    times = step_times(slots[0], own, others, precision)
+    if spec.search is not None:
+        (example,) = plan.first_runs
+        tried = sum(_stands(record) and plan.holds(record.config) for record in own)
+        trials = int(min(spec.search.trials, points_of(spec)))
+        row = _row(spec, example, example.steps, (trials, max(0, trials - tried)), times)
+        return Bill(plan, (row,), len(slots), times.basis, at_most=True)
+    trunks = families(plan.cells)
+    branches = branching(trunks)
+    dearest = {cell.config.key: _dearest(cell) for cell in plan.cells}
+    spent = {key: run.steps - ((run.branch_step or 0) if key in branches else 0) for key, run in dearest.items()}
+    shared = [record for record in others if record.data_fingerprint == text]
+    ended = {record.config.key: record for record in (*shared, *own) if _stands(record) and record.state != "PRUNED"}
+    rows, searches = [], tunings(plan.cells, ended)
+    for cell in plan.cells:
+        key = cell.config.key
+        runs = (cell.planned_runs(), cell.runs_left(ended, searches[key]))
+        rows.append(_row(spec, dearest[key], spent[key], runs, times))
+    searched = len(spec.tune) == 1 and any(tuned.trials > AT_ONCE for tuned in spec.tune.values())
+    at_most = searched or any(dearest[cell.config.key] != cell.config for cell in plan.cells)
+    sharing = _sharing(trunks, dearest, spent) if branches else None
+    return Bill(plan, tuple(rows), len(slots), times.basis, sharing, at_most)
+
+
+def _sharing(shared: list[tuple[Cell, ...]], dearest: Mapping[str, RunConfig], spent_steps: Mapping[str, int]) -> Sharing:
+    """What trunks save of the cells that share them, by the dearest run of each cell's key and the steps that it spends."""
+    spent = alone = largest = 0.0
+    for family in shared:
+        for cell in family:
+            run = dearest[cell.config.key]
+            flops = expected_flops(run, run.steps) * cell.planned_runs()
+            alone += flops
+            spent += flops * spent_steps[cell.config.key] / run.steps
+            largest += flops if cell is family[0] else 0.0
+    return Sharing(spent, alone, largest)
+
+
+def _dearest(cell: Cell) -> RunConfig:
+    """The run of a cell that costs most, where what is tuned has a price; knobs of the recipe but for the batch have none."""
+    if not any(path == "recipe.batch_tokens" or path.startswith("architecture.") for path in cell.spec.tune):
+        return cell.config
+    return max(cell.trials(), key=lambda run: expected_flops(run, run.steps))
+
+
+def _stands(record: RunRecord) -> bool:
+    """Whether a record is of the run that its configuration names now; a change that moves numbers makes it another's."""
+    return record.config.fingerprint(record.data_fingerprint) == record.run_id
+
+
+def _row(spec: SweepSpec, config: RunConfig, spent_steps: int, runs: tuple[int, int], times: StepTimes) -> BillRow:
+    """The row of a cell with so many runs, in all and left."""
+    flops = expected_flops(config, spent_steps)
+    count = parameters(config.architecture)
+    return BillRow(
+        shape=config.architecture.shape_name,
+        setting=config.setting(tuple(spec.vary)),
+        parameters=count.parameters,
+        parameters_non_embedding=count.parameters_non_embedding,
+        tokens=config.tokens,
+        spent_tokens=spent_steps * config.recipe.batch_tokens,
+        runs=runs[0],
+        runs_left=runs[1],
+        train_flops=flops,
+        expected_seconds=times.start_seconds + spent_steps * times.seconds(config, flops / spent_steps) if spent_steps else 0.0,
+    )

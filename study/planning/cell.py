@@ -1,0 +1,215 @@
+"""A cell of a sweep, and the runs that it needs next: a pure function of the records."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+from study.base.errors import InputError
+from study.base.schema import deep_merge, set_path
+from study.config.run_config import RunConfig
+from study.config.sweep_spec import SweepSpec
+from study.config.tuned_values import Tried, best_values, rank
+from study.planning.tuning import Line, sought, start_near
+from study.store.records import RunRecord
+
+Trial = tuple[RunConfig, ...]
+"""The runs of one combination of tuned values: one a trial seed."""
+
+Values = tuple[float | None, ...]
+"""A combination of tuned values; None where a run that an earlier launch trained does without the knob."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Where a cell's search is: the runs it needs next, those of the best values so far, and whether it is over.
+
+    `around` is the value of the one tuned knob that a neighbour begins at: the best, or where this search began.
+    """
+
+    missing: list[RunConfig]
+    best: Trial | None
+    over: bool
+    around: float | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs of one architecture and budget: learning rates tuned at a third of the seeds, the best repeated at the others.
+
+    `tried` are the combinations of tuned values that the cell has runs of, those of other launches' ranges among them.
+    `neighbour` is the nearest cheaper cell, whose best value is where the search of this one begins.
+    """
+
+    config: RunConfig
+    spec: SweepSpec
+    tried: tuple[Values, ...] = field(default=(), repr=False, compare=False)
+    neighbour: Cell | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def family(self) -> str:
+        """What the cell shares with those that differ in their budget alone."""
+        return family_of(self.config, self.spec.tune)
+
+    def variant(self, tuned: Mapping[str, float | None], seed: int) -> RunConfig:
+        """The run of this cell with these knobs and this seed."""
+        changes: dict[str, Any] = {"seed": seed}
+        for path, value in tuned.items():
+            set_path(changes, path, value)
+        return RunConfig.parse(deep_merge(self._values, changes))
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        return self.config.to_dict()
+
+    def wanted(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> list[RunConfig]:
+        """The runs that the cell needs next, given the records there are (keyed by their key); none left when it is done.
+
+        First the search at the trial seeds, as soon as that of the neighbour is over; then the best at the other seeds. Where
+        nothing is tuned, all seeds at once. A pure function of the records, so that a restarted coordinator asks the same;
+        `tuning` is where they leave the search, for who has looked.
+        """
+        tuning = tuning or self.tuning(records)
+        if not tuning.over or tuning.best is None:
+            return tuning.missing
+        knobs = tuning.best[0].values_of(self.spec.tune)
+        repeats = (self.variant(knobs, seed) for seed in self.spec.repeat_seeds)
+        return _without_record((*tuning.best, *repeats), records)
+
+    def tuned(self, records: Mapping[str, RunRecord]) -> bool:
+        """Whether the cell's search is over, so that all the runs it will ever want are known."""
+        return not self.spec.tune or self.tuning(records).over
+
+    def tuning(self, records: Mapping[str, RunRecord], before: Tuning | None = None) -> Tuning:
+        """Where the search is: brackets around the neighbour's best for one knob, all combinations for several.
+
+        Where nothing is tuned it is over, and every seed is wanted. The best is that of all that were tried, also by an earlier
+        launch at values that this one would not try. `before` is where the neighbour's is, for who has looked.
+        """
+        if not self.spec.tune:
+            return Tuning(_without_record(self.trials(), records), None, over=True)
+        if len(self.spec.tune) > 1:
+            return self._grid(records)
+        around = None
+        if self.neighbour is not None:
+            before = before or self.neighbour.tuning(records)
+            if not before.over:
+                return Tuning([], None, over=False)
+            around = before.around
+        values, trials = zip(*self._line, strict=True)
+        line = Line(values, start_near([value for value in values[1:-1] if value is not None], around))
+        ended = (place for place, trial in enumerate(trials) if trial and not _without_record(trial, records))
+        asked = sought(line, tuple((place, _loss(trials[place], records)) for place in ended))
+        missing = [run for place in asked for run in _without_record(trials[place], records)]
+        best = self._best(records)
+        return Tuning(missing, best, not missing, line.values[line.start] if best is None else self._values_at(best)[0])
+
+    @cached_property
+    def _line(self) -> list[tuple[float | None, Trial]]:
+        """The values of the one tuned knob, with one beyond each end, each with its runs; no runs where none can have it."""
+        (tuned,) = self.spec.tune.values()
+        trials = ((value, self._reach.get((value,), ())) for value in tuned.line())
+        return [(value if trial else None, trial) for value, trial in trials]
+
+    def _grid(self, records: Mapping[str, RunRecord]) -> Tuning:
+        """All combinations, then those on either side of the best, knob by knob, until they have all been tried."""
+        missing, best = _without_record(self.trials(), records), self._best(records)
+        if not missing and best is not None:
+            missing = [run for trial in self._beside(best) for run in _without_record(trial, records)]
+        return Tuning(missing, best, over=not missing)
+
+    @cached_property
+    def _reach(self) -> dict[Values, Trial]:
+        """Every combination of the tuned values and one beyond each end, and what was tried; none that no run can have."""
+        found: dict[Values, Trial] = {}
+        for values in dict.fromkeys((*product(*(tuned.line() for tuned in self.spec.tune.values())), *self.tried)):
+            tuned = dict(zip(self.spec.tune, values, strict=True))
+            with contextlib.suppress(InputError):  # such as a share above 1
+                found[values] = tuple(self.variant(tuned, seed) for seed in self.spec.trial_seeds)
+        return found
+
+    def trials(self) -> list[RunConfig]:
+        """The runs of every combination of the tuned values; where nothing is tuned, every seed."""
+        return [run for point in self.points() for run in self._reach[tuple(point.values())]]
+
+    def runs_left(self, records: Mapping[str, RunRecord], tuning: Tuning | None = None) -> int:
+        """How many more runs the cell takes at most, further extensions not counted; none once it is done.
+
+        `tuning` is where the records leave its search, for who has looked.
+        """
+        untried = _without_record(self.trials(), records)
+        if not self.spec.tune:
+            return len(untried)
+        tuning = tuning or self.tuning(records)
+        if tuning.over:
+            return len(self.wanted(records, tuning))
+        return max(len(untried), len(tuning.missing)) + len(self.spec.repeat_seeds)
+
+    def planned_runs(self) -> int:
+        """How many runs the cell takes at most, extensions not counted."""
+        return len(self.points()) * len(self.spec.trial_seeds) + len(self.spec.repeat_seeds)
+
+    def points(self) -> list[dict[str, float]]:
+        """Every combination of the tuned values, one of no values where nothing is tuned."""
+        axes = {path: tuned.values() for path, tuned in self.spec.tune.items()}
+        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+    def _beside(self, best: Trial) -> list[Trial]:
+        """The runs a value up and a value down from the best in one knob each, at most one value beyond an end of its range."""
+        at = self._values_at(best)
+        found = []
+        for place, tuned in enumerate(self.spec.tune.values()):
+            if (own := at[place]) is None:
+                continue
+            below, above = [value for value in tuned.line() if value < own], [value for value in tuned.line() if value > own]
+            beside = ((*at[:place], value, *at[place + 1 :]) for value in (*below[-1:], *above[:1]))
+            found += [self._reach[values] for values in beside if values in self._reach]
+        return found
+
+    def _values_at(self, trial: Trial) -> Values:
+        return tuple(trial[0].values_of(self.spec.tune).values())
+
+    def _best(self, records: Mapping[str, RunRecord]) -> Trial | None:
+        """The trial that stands first of all that were tried, the first of several; None where none has a usable run."""
+        tried = [
+            Tried(run.seed, values, record.usable_loss_nats, record.tells_of_knobs)
+            for values, trial in self._reach.items()
+            for run in trial
+            if (record := records.get(run.key)) is not None
+        ]
+        best = best_values(tried, self.spec.trial_seeds)
+        return None if best is None else self._reach[best]
+
+
+def tunings(planned: Iterable[Cell], records: Mapping[str, RunRecord]) -> dict[str, Tuning]:
+    """Where the searches of cells are, by the cells' keys; each is looked at once, after those that it waits for."""
+    found: dict[str, Tuning] = {}
+
+    def look(cell: Cell) -> Tuning:
+        key = cell.config.key
+        if key not in found:
+            found[key] = cell.tuning(records, None if cell.neighbour is None else look(cell.neighbour))
+        return found[key]
+
+    for cell in planned:
+        look(cell)
+    return found
+
+
+def family_of(config: RunConfig, tuned: Iterable[str]) -> str:
+    """What the runs share that differ only in tuned knobs, seed and budget."""
+    return config.identity(but=(*tuned, "seed", "recipe.budget"))
+
+
+def _without_record(trial: Iterable[RunConfig], records: Mapping[str, RunRecord]) -> list[RunConfig]:
+    return [run for run in trial if run.key not in records]
+
+
+def _loss(trial: Trial, records: Mapping[str, RunRecord]) -> float | None:
+    """What a trial ranks by, None where no run of it learned."""
+    ended = (records[run.key] for run in trial)
+    return rank([record.usable_loss_nats for record in ended if record.tells_of_knobs])

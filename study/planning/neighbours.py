@@ -1,0 +1,51 @@
+"""Which cell's best value each cell begins its search at."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+
+import numpy as np
+
+from study.config.run_config import RunConfig
+from study.counting.parameters import parameters
+from study.planning.cell import Cell
+from study.planning.tuning import AT_ONCE
+from study.store.named_records import expected_flops
+
+CHEAPER = 2 / 3
+"""What a run of a cell costs at most, as a share of another's, where the other waits for its best value."""
+
+
+def with_neighbours(planned: list[Cell]) -> list[Cell]:
+    """The cells, each with the nearest cheaper one where it tries more values of one knob than are asked for at once.
+
+    Near is what has nearly as many parameters, tokens and layers, in ratios. Cells that share their way begin at one value,
+    that of the cell nearest to the longest of them, so that their runs branch from common trunks.
+    """
+    if len(planned) < 2 or [tuned.trials > AT_ONCE for tuned in planned[0].spec.tune.values()] != [True]:
+        return planned
+    names = [cell.family if cell.config.branch_step is not None else cell.config.key for cell in planned]
+    longest: dict[str, Cell] = {}
+    for name, cell in zip(names, planned, strict=True):
+        if name not in longest or longest[name].config.steps < cell.config.steps:
+            longest[name] = cell
+    costs = {name: expected_flops(cell.config, cell.config.steps) for name, cell in longest.items()}
+    ordered = sorted(longest, key=costs.__getitem__)
+    sizes = np.log([_sizes(longest[name].config) for name in ordered])
+    found: list[Cell] = []
+    for place, name in enumerate(ordered):
+        cheaper = bisect_right(ordered, CHEAPER * costs[name], hi=place, key=costs.__getitem__)
+        distances = ((sizes[:cheaper] - sizes[place]) ** 2).sum(1)
+        found.append(replace(longest[name], neighbour=found[int(distances.argmin())] if cheaper else None))
+    begins = dict(zip(ordered, found, strict=True))
+    return [
+        begins[name] if cell is longest[name] else replace(cell, neighbour=begins[name].neighbour)
+        for name, cell in zip(names, planned, strict=True)
+    ]
+
+
+def _sizes(config: RunConfig) -> tuple[int, int, int]:
+    """What cells are near or far by: parameters, tokens, and layers."""
+    architecture = config.architecture
+    return parameters(architecture).parameters_non_embedding, config.tokens, architecture.depth

@@ -1,0 +1,110 @@
+"""Which runs of a sweep of cells come next; a cell is asked again only when one of its runs has ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import count
+
+from study.base import garbage
+from study.config.run_config import RunConfig
+from study.planning.cell import Cell, Tuning
+from study.planning.trunks import Trunks
+from study.store.named_records import expected_flops
+from study.store.records import RunRecord
+
+LOOK_SECONDS = 0.5
+"""How often it is looked whether trunks have left the states that others wait for."""
+
+
+class CellProposer:
+    """The runs of a sweep of cells: longest first, so that no slot waits for one long run at the end.
+
+    What it costs to take up a record does not grow with the number of cells or of runs. A run that a longer one may train the
+    way for is held back until it can branch from it, and then comes first.
+    """
+
+    def __init__(self, planned: Sequence[Cell], trunks: Trunks | None = None) -> None:
+        self.cells = planned
+        self.trunks = trunks
+        self._stale = dict.fromkeys(index for index, cell in enumerate(planned) if cell.neighbour is None)
+        self._over: dict[str, Tuning] = {}
+        self._followers = _followers(planned)
+        self._askers: defaultdict[str, set[int]] = defaultdict(set)
+        self._waiting: list[tuple[float, int, str, RunConfig]] = []
+        self._held: dict[str, RunConfig] = {}
+        self._look_again = 0.0
+        self._given: dict[str, RunConfig] = {}
+        self._serial = count()
+
+    @property
+    def waiting(self) -> int:
+        """How many runs the cells need next beyond those given."""
+        return len(self._waiting) + len(self._held)
+
+    def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
+        """At most `free` of the runs that any cell needs next, those first that ended without a record."""
+        with garbage.paused():  # the first time all runs are made that any cell may want, and none of them is garbage
+            self._ask(records)
+        if self._held and (not running or time.monotonic() > self._look_again):
+            self._release(records)
+        configs = [config for key, config in self._given.items() if key not in running][:free]
+        while self._waiting and len(configs) < free:
+            *_, key, config = heappop(self._waiting)
+            self._given[key] = config
+            configs.append(config)
+        return configs
+
+    def tell(self, key: str, record: RunRecord) -> None:
+        """A run has ended: the cells that asked for it may want others now."""
+        self._given.pop(key, None)
+        self._stale.update(dict.fromkeys(sorted(self._askers.pop(key, ()))))
+
+    def _ask(self, records: Mapping[str, RunRecord]) -> None:
+        """Ask the cells whose answer may have changed what they need next, and where one has found its best its followers.
+
+        A search is looked at once for each record that it waited for, however many cells are in front of it.
+        """
+        while self._stale:
+            index = next(iter(self._stale))
+            del self._stale[index]
+            cell = self.cells[index]
+            tuning = cell.tuning(records, cell.neighbour and self._over[cell.neighbour.config.key])
+            for config in cell.wanted(records, tuning):
+                key = config.key
+                if key not in self._askers:
+                    self._line_up(key, config)
+                self._askers[key].add(index)
+            if tuning.over and (name := cell.config.key) not in self._over:
+                self._over[name] = tuning
+                self._stale.update(dict.fromkeys(self._followers.get(name, ())))
+
+    def _line_up(self, key: str, config: RunConfig) -> None:
+        """Put a run among those that wait for a slot, or for their trunk."""
+        if self.trunks is not None and self.trunks.has_longer(config):
+            self._held[key] = config
+        else:
+            cost = expected_flops(config, config.steps)
+            heappush(self._waiting, (-cost, next(self._serial), key, config))
+
+    def _release(self, records: Mapping[str, RunRecord]) -> None:
+        """Let the runs go that wait for no trunk any more; looking takes a twentieth of the time at most."""
+        assert self.trunks is not None
+        begun = time.monotonic()
+        pending = self._askers.keys()
+        for key, config in [item for item in self._held.items() if not self.trunks.blocked(item[1], pending, records)]:
+            del self._held[key]
+            heappush(self._waiting, (-math.inf, next(self._serial), key, config))
+        self._look_again = time.monotonic() + max(LOOK_SECONDS, 20 * (time.monotonic() - begun))
+
+
+def _followers(planned: Sequence[Cell]) -> dict[str, list[int]]:
+    """The cells that begin at the best of another one, by the key of that one's configuration."""
+    found: dict[str, list[int]] = {}
+    for index, cell in enumerate(planned):
+        if cell.neighbour is not None:
+            found.setdefault(cell.neighbour.config.key, []).append(index)
+    return found

@@ -1,0 +1,179 @@
+"""Free search by Optuna, in one process: it decides what to try next and is rebuilt from the records at every start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from statistics import median
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
+from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.trial import TrialState, create_trial
+
+from study.base.errors import InputError
+from study.config.run_config import RunConfig
+from study.config.search_spec import Dimension, Prune
+from study.config.sweep_spec import SweepSpec
+from study.planning.plan import point_of, searched_config
+from study.store.records import RunRecord
+
+BEGUN = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.RUNNING)
+
+Checks = Mapping[int, float]
+"""The validation loss of a run at the checks of its search, by their number from 1."""
+
+
+class OptunaSearch:
+    """The trials of a search sweep: asked for one by one, told by records."""
+
+    def __init__(self, spec: SweepSpec) -> None:
+        assert spec.search is not None
+        self.spec, self.search = spec, spec.search
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.study = optuna.create_study(
+            study_name=spec.name,  # by which, and the trial's number, Hyperband draws a bracket
+            sampler=_sampler(self.search.sampler, spec.first_seed),
+            pruner=_pruner(self.search.prune),
+            directions=["minimize"] * len(self.search.objectives),
+        )
+        self._distributions = {path: _distribution(dimension) for path, dimension in self.search.space.items()}
+        self._asked: dict[str, tuple[optuna.Trial, RunConfig]] = {}
+        self._known: set[str] = set()
+
+    def restore(
+        self, ended: Iterable[RunRecord], begun: Iterable[RunConfig], checked: Callable[[RunConfig], Checks] = lambda _: {}
+    ) -> None:
+        """Take up what earlier starts of the search tried: ended runs as finished trials, begun ones as the next to be asked.
+
+        `checked` gives what a run reported before its end, which pruning compares others with. The sampler is seeded anew by
+        how many there are; with its first seed it would draw the points of the first start again.
+        """
+        genetic = self.search.sampler == "nsga2"  # which knows its population by what it noted at each trial
+        if not genetic:
+            self.study.sampler = RandomSampler()  # asked for nothing: trials that are replayed have their points
+        for record in sorted(ended, key=lambda record: (record.finished_at, record.run_id)):
+            if genetic or self.search.prune is not None:
+                self._replay(record, checked(record.config))
+            self.tell(record.config.key, record)
+        for config in begun:
+            if config.key not in self._known:
+                self.study.enqueue_trial(self._point(config))
+        self.study.sampler = _sampler(self.search.sampler, self.spec.first_seed + len(self.study.get_trials(deepcopy=False)))
+
+    def _replay(self, record: RunRecord, checked: Checks) -> None:
+        """Ask for the trial of an ended run and report what it did, so that pruner and sampler know what they knew before."""
+        self.study.enqueue_trial(self._point(record.config))
+        trial = self.study.ask(self._distributions)
+        _ = trial.relative_params  # the point is there already; nsga2 notes the trial's generation as it draws one
+        self._asked[record.config.key] = (trial, record.config)
+        for check, loss in checked.items():
+            trial.report(loss, check)
+            trial.should_prune()
+
+    def report(self, key: str, check: int, loss: float) -> str | None:
+        """Report the loss of a running run at a check; why it is to stop there, None where it is not."""
+        trial, _ = self._asked[key]
+        frozen = self.study.get_trials(deepcopy=False)[trial.number]
+        if check in frozen.intermediate_values:
+            return None
+        trial.report(loss, check)
+        if not trial.should_prune():
+            return None
+        assert self.search.prune is not None
+        by = self.search.prune.by
+        others = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,) if by == "median" else None)
+        there = [other.intermediate_values[check] for other in others if check in other.intermediate_values]
+        return f"{by}: {loss:.4f} nats, where the median of {len(there)} runs is {median(there):.4f}"
+
+    @property
+    def waiting(self) -> int:
+        """None: a trial is asked for when there is a slot for it."""
+        return 0
+
+    def wanted(self, records: Mapping[str, RunRecord], running: Collection[str], free: int) -> list[RunConfig]:
+        """The next trials for `free` slots, those whose run stopped without a record first.
+
+        A point that was tried before is told its known outcome and not run again, one that is no valid run is told as failed.
+        """
+        configs = [config for key, (_, config) in self._asked.items() if key not in running]
+        while len(configs) < free and self._begun() < self.search.trials:
+            trial = self.study.ask(self._distributions)
+            try:
+                config = searched_config(self.spec, trial.params)
+            except InputError:
+                self.study.tell(trial, state=TrialState.FAIL)
+                continue
+            key = config.key
+            if key in records:
+                self.study.tell(trial, *_outcome(self._objectives(records[key])))
+            elif key in self._asked:
+                self.study.tell(trial, state=TrialState.FAIL)
+            else:
+                self._asked[key] = (trial, config)
+                configs.append(config)
+        return configs[:free]
+
+    def tell(self, key: str, record: RunRecord) -> None:
+        """Report an ended run; one that failed is told as failed."""
+        if key in self._known:
+            return
+        self._known.add(key)
+        values, state = _outcome(self._objectives(record))
+        if record.state == "PRUNED":
+            state = TrialState.PRUNED
+        if (asked := self._asked.pop(key, None)) is not None:
+            self.study.tell(asked[0], values, state)
+            return
+        self.study.add_trial(
+            create_trial(params=self._point(record.config), distributions=self._distributions, values=values, state=state)
+        )
+
+    def _point(self, config: RunConfig) -> dict[str, Any]:
+        """Where a run of the search lies in its space."""
+        point = point_of(self.spec, config)
+        assert point is not None, "no run of the search"
+        return point
+
+    def _begun(self) -> int:
+        return len(self.study.get_trials(deepcopy=False, states=BEGUN))
+
+    def _objectives(self, record: RunRecord) -> list[float] | None:
+        """The values of the objectives, None where the run is excluded.
+
+        A search for the lowest loss alone is told that of a run left on the unigram plateau, too, which says where nothing is
+        to be gained. On a front its small size would count for it.
+        """
+        left_there = record.state == "COMPLETED" and record.excluded is None and record.stuck_at_unigram
+        if record.exclusion is not None and not (left_there and self.search.objectives == ("loss_nats",)):
+            return None
+        return [float(getattr(record, name)) for name in self.search.objectives]
+
+
+def _sampler(name: str, seed: int) -> BaseSampler:
+    samplers = {"tpe": TPESampler, "random": RandomSampler, "nsga2": NSGAIISampler}
+    sampler: BaseSampler = samplers[name](seed=seed)
+    return sampler
+
+
+def _pruner(prune: Prune | None) -> BasePruner:
+    """The pruner in Optuna's words; a step of a trial is the number of a check."""
+    if prune is None:
+        return NopPruner()
+    if prune.by == "hyperband":
+        return HyperbandPruner(min_resource=prune.first_check, max_resource=prune.checks, reduction_factor=3)
+    return MedianPruner(n_startup_trials=prune.spared, n_warmup_steps=prune.first_check)
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    if dimension.choices is not None:
+        return CategoricalDistribution(dimension.choices)
+    low, high = dimension.ends
+    if dimension.whole:
+        return IntDistribution(int(low), int(high), log=dimension.log, step=dimension.step or 1)
+    return FloatDistribution(low, high, log=dimension.log)
+
+
+def _outcome(values: list[float] | None) -> tuple[list[float] | None, TrialState]:
+    return (None, TrialState.FAIL) if values is None else (values, TrialState.COMPLETE)

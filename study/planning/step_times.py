@@ -1,0 +1,171 @@
+"""How long a step takes on a slot: as long as it took in earlier runs of the same model, else by its FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from study.base.quantities import plural
+from study.config.run_config import RunConfig
+from study.counting.memory import Precision
+from study.executing.slots import Slot
+from study.store.records import Environment, RunRecord, seconds_per_step
+
+ASSUMED_FLOPS_PER_SECOND = {"cpu": 4e10, "cuda": 1e14}
+"""What a device is taken to achieve, in products that run, before any record of it is there: one CPU core, one GPU."""
+
+ASSUMED_START_SECONDS = {"cpu": 0.0, "cuda": 10.0}
+"""What building the kernels of a run is taken to cost before any record is there."""
+
+ASSUMED_SECONDS_PER_STEP = {"cpu": 0.005, "cuda": 0.004}
+"""What a step is taken to cost beside its FLOPs before any record is there: starting kernels, the optimiser, small products."""
+
+LEAST_SPREAD = 4.0
+"""How many times the FLOPs of the smallest measured step the largest must have, to tell the two parts of its time apart."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a run has of the devices: how many, with how many threads each on a CPU (1 on a GPU), how many runs share each."""
+
+    devices: int
+    threads: int
+    sharing: int
+
+    @property
+    def amount(self) -> float:
+        """Whole GPUs or cores."""
+        return self.devices * self.threads / self.sharing
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of an optimiser step: `measured` by what it does where earlier runs did the same, else overhead + FLOPs ÷ rate.
+
+    `start_seconds` are what a run takes beside its steps, for building their kernels. `basis` says in words what both rest on.
+    """
+
+    measured: Mapping[tuple[object, ...], float]
+    overhead_seconds: float
+    flops_per_second: float
+    start_seconds: float
+    basis: str
+
+    def seconds(self, config: RunConfig, flops_per_step: float) -> float:
+        """What a step of a run takes that has so many `train_flops`."""
+        known = self.measured.get(_work(config, flops_per_step))
+        return self.overhead_seconds + _that_run(config, flops_per_step) / self.flops_per_second if known is None else known
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A run that was timed: what its steps did, how long one took, and what it had for that."""
+
+    work: tuple[object, ...]
+    flops: float
+    seconds: float
+    start_seconds: float
+    share: Share
+    ran_on: Environment
+
+
+def step_times(
+    slot: Slot, own: Iterable[RunRecord], others: Iterable[RunRecord] = (), precision: Precision | None = None
+) -> StepTimes:
+    """The time of a step on a slot by the records of a sweep, by those of `others` where none of its own is of use.
+
+    Only runs on the same kind of device count, those in this precision before any others (None: it is not known), and of
+    these the ones that had the same share of the devices first. Where none had, a GPU or core is taken to do as much in all,
+    however many runs share it: time on a slot = time then · what a run had then ÷ what one has now. A step that no run took is
+    timed by least squares of relative errors over the medians of those that were,
+
+        seconds = overhead + FLOPs that run / rate,
+
+    and without an overhead, by the median rate, where those are too alike to tell (LEAST_SPREAD).
+    """
+    of_own, of_others = ([timed for record in records if (timed := _timed(record, slot))] for records in (own, others))
+    used, where = (of_own, "of this sweep") if of_own else (of_others, "of other sweeps here")
+    share = _share(slot, len(slot.indices), slot.threads, slot.sharing)
+    if not used:
+        rate = share.amount * ASSUMED_FLOPS_PER_SECOND[slot.device]
+        overhead = ASSUMED_SECONDS_PER_STEP[slot.device]
+        start = ASSUMED_START_SECONDS[slot.device]
+        return StepTimes({}, overhead, rate, start, f"{_words(overhead, rate)}, assumed: no earlier run here")
+    used = [timed for timed in used if precision in (None, timed.ran_on.precision)] or used
+    told = _precisions(used, precision)
+    if alike := [timed for timed in used if timed.share == share]:
+        used, source = alike, f"by {plural(len(alike), 'earlier run')} {where}{told}"
+    else:
+        had = f"{plural(len(used), 'earlier run')} {where} that had another share of a device (now {_share_words(slot)})"
+        source = f"scaled from {had}{told}"
+    scaled: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    for timed in used:
+        scaled.setdefault(timed.work, []).append((timed.flops, timed.seconds * timed.share.amount / share.amount))
+    steps = [(times[0][0], median(seconds for _, seconds in times)) for times in scaled.values()]
+    overhead, rate = _fitted(steps)
+    measured = {work: seconds for work, (_, seconds) in zip(scaled, steps, strict=True)}
+    start = median(timed.start_seconds for timed in used)
+    return StepTimes(measured, overhead, rate, start, f"{_words(overhead, rate)}, {source}")
+
+
+def _timed(record: RunRecord, slot: Slot) -> _Timed | None:
+    """What a record says of the time of a step on such a device, None where it says nothing."""
+    ran_on, steps, start = record.environment, record.own_steps, record.start_seconds
+    if ran_on is None or not record.wall_seconds or not steps or (ran_on.device == "cpu") != (slot.device == "cpu"):
+        return None
+    flops = record.train_flops / record.steps
+    share = _share(slot, ran_on.devices, ran_on.threads, ran_on.sharing)
+    seconds = seconds_per_step(record.wall_seconds, start, steps)
+    return _Timed(_work(record.config, flops), _that_run(record.config, flops), seconds, start or 0.0, share, ran_on)
+
+
+def _share(slot: Slot, devices: int, threads: int, sharing: int) -> Share:
+    return Share(devices, threads if slot.device == "cpu" else 1, sharing)
+
+
+def _that_run(config: RunConfig, flops_per_step: float) -> float:
+    """What of a step's `train_flops` runs: all but what the last layer spares (a teacher's, which is small, not reckoned)."""
+    return flops_per_step - config.spared_flops_per_token_with(None) * config.recipe.batch_tokens
+
+
+def _work(config: RunConfig, flops_per_step: float) -> tuple[object, ...]:
+    """What names steps that take equally long: model, length, batch and dropout, and what a teacher adds to the FLOPs."""
+    recipe = config.recipe
+    return config.architecture, config.data.sequence_length, recipe.batch_tokens, recipe.dropout, f"{flops_per_step:.9g}"
+
+
+def _fitted(steps: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Overhead and rate of steps of such FLOPs and seconds."""
+    flops, seconds = np.array(steps).T
+    if flops.max() >= LEAST_SPREAD * flops.min():
+        parts = np.column_stack([np.ones_like(flops), flops]) / seconds[:, None]
+        overhead, per_flop = np.linalg.lstsq(parts, np.ones_like(flops), rcond=None)[0]
+        if overhead > 0 and per_flop > 0:
+            return float(overhead), float(1 / per_flop)
+    return 0.0, float(np.median(flops / seconds))
+
+
+def _precisions(used: Sequence[_Timed], precision: Precision | None) -> str:
+    """In which precision runs were, where that is not the one that comes or not one."""
+    found = sorted({timed.ran_on.precision for timed in used})
+    missed = f" for want of any in {precision}" if precision not in (None, *found) else ""
+    return f", in {' and '.join(found)}{missed}" if missed or len(found) > 1 else ""
+
+
+def _words(overhead: float, rate: float) -> str:
+    """How long a step takes that no run took, in words."""
+    step = f" and {1000 * overhead:.2g} ms a step" if overhead else ""
+    return f"{rate:.2g} FLOP/s a slot{step}"
+
+
+def _share_words(slot: Slot) -> str:
+    """What a run on this slot has of the devices, in words."""
+    if slot.sharing > 1:
+        return f"{slot.sharing} runs to one"
+    devices, threads = plural(len(slot.indices), "device"), plural(slot.threads, "thread")
+    if slot.device == "cuda":
+        return f"{devices} to a run"
+    return f"{threads} to a run" if len(slot.indices) == 1 else f"{devices} of {threads} to a run"

@@ -1,0 +1,151 @@
+"""One trunk, many budgets: of the runs that differ only in their budget, the longest leaves its state for the others.
+
+A branch goes on from a hard link to its trunk's state, so that a trunk whose folder is deleted takes nothing along. A branch
+that finds no state, or a damaged one, trains alone and comes to the same numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from study.base.durable_files import is_there, sync_folder, write_atomically
+from study.base.grouping import grouped
+from study.config.run_config import RunConfig
+from study.planning.cell import Cell, family_of
+from study.store.locks import is_held
+from study.store.records import RunRecord
+from study.store.run_folder import Orders, RunFolder, Trunk
+from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import checkpoints_in, step_of
+
+
+class Trunks:
+    """The budgets of a sweep that share their way: which run waits for which, and what state a run starts from.
+
+    Cells that differ only in their budget are a family. The longest decides first: a shorter run waits as long as a longer
+    cell may still train the same way, and goes on from its state where it left one. `folder_of` says where a run lies.
+    """
+
+    def __init__(self, planned: Sequence[Cell], folder_of: Callable[[RunConfig], RunFolder]) -> None:
+        self._folder_of = folder_of
+        self._families = {family[0].family: family for family in families(planned)}
+        self._twins: dict[str, tuple[RunConfig, ...]] = {}
+
+    def blocked(self, config: RunConfig, pending: Collection[str], records: Mapping[str, RunRecord]) -> bool:
+        """Whether a run had better wait for a longer one; `pending` are the keys of all runs that are wanted or running."""
+        longer = self._longer(config)
+        if not longer or config.branch_step is None or self._state_for(config) is not None:
+            return False
+        undecided = (cell for cell in self._family_of(config) if cell.config.budget_tokens > config.budget_tokens)
+        return any(twin.key in pending for twin in longer) or any(not cell.tuned(records) for cell in undecided)
+
+    def has_longer(self, config: RunConfig) -> bool:
+        """Whether the sweep has a longer run that goes the same way."""
+        return bool(self._longer(config))
+
+    def begin(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
+        """Before a run starts: tell it where shorter ones leave it, and give it the state that a longer one left for it."""
+        if not (twins := self._twins_of(config)):
+            return
+        run = self._folder_of(config)
+        leaving = {twin.branch_step for twin in twins if twin.steps < config.steps and twin.key not in records}
+        run.write_orders(Orders(branch_steps=tuple(sorted(step for step in leaving if step is not None))))
+        if run.attempts() == 0 and (found := self._state_for(config)) is not None:
+            adopt(*found, run)
+
+    def ended(self, config: RunConfig, records: Mapping[str, RunRecord]) -> None:
+        """After a run has its record: remove the states that were left for it alone."""
+        for trunk in self._longer(config):
+            others = [twin for twin in self._twins_of(trunk) if twin.branch_step == config.branch_step]
+            if all(twin.key in records for twin in others) and config.branch_step is not None:
+                shutil.rmtree(self._folder_of(trunk).branch(config.branch_step), ignore_errors=True)
+
+    def tidy(self, folder: SweepFolder) -> None:
+        """When nothing is left to run: remove the states that nobody came for from the runs of a sweep that have ended.
+
+        Those of runs that another sweep shares, which is being trained, are that sweep's to remove.
+        """
+        if not self._families:
+            return
+        others = [sibling for sibling in folder.siblings() if _is_being_trained(sibling)]
+        for run_id in (run.run_id for run in folder.runs()):
+            home = folder.home(run_id)
+            if is_there(home.record_file) and not any(other.run(run_id).is_run for other in others):
+                home.remove_branches()
+
+    def _state_for(self, config: RunConfig) -> tuple[RunFolder, Path] | None:
+        """The state that a longer run left where this one begins to decay, and whose it is."""
+        if config.branch_step is None:
+            return None
+        for trunk in map(self._folder_of, self._longer(config)):
+            if states := checkpoints_in(trunk.branch(config.branch_step)):
+                return trunk, states[-1]
+        return None
+
+    def _longer(self, config: RunConfig) -> list[RunConfig]:
+        """The runs that go the same way and are longer, the longest first."""
+        return [twin for twin in self._twins_of(config) if twin.steps > config.steps]
+
+    def _family_of(self, config: RunConfig) -> tuple[Cell, ...]:
+        if not self._families:
+            return ()
+        tuned = tuple(next(iter(self._families.values()))[0].spec.tune)
+        return self._families.get(family_of(config, tuned), ())
+
+    def _twins_of(self, config: RunConfig) -> tuple[RunConfig, ...]:
+        """The runs that are this one at the other budgets of its family, the longest first."""
+        if not self._families:
+            return ()
+        key = config.key
+        if key not in self._twins:
+            self._twins[key] = tuple(_twins(config, self._family_of(config)))
+        return self._twins[key]
+
+
+def _is_being_trained(sweep: SweepFolder) -> bool:
+    """Whether somebody runs a sweep, and has runs of it still to train."""
+    return is_held(sweep.launching) and any(not is_there(run.record_file) for run in sweep.runs())
+
+
+def families(planned: Sequence[Cell]) -> list[tuple[Cell, ...]]:
+    """The cells that share their way and differ in their budget, the longest first; cells that are alone are in none."""
+    found = grouped((cell for cell in planned if cell.config.branch_step is not None), lambda cell: cell.family)
+    several = [members for members in found.values() if len(members) > 1]
+    return [tuple(sorted(members, key=lambda cell: -cell.config.budget_tokens)) for members in several]
+
+
+def branching(shared: Iterable[Sequence[Cell]]) -> frozenset[str]:
+    """The cells of the families that go on from their trunk, all but the longest, by the keys of their configurations."""
+    return frozenset(
+        cell.config.key
+        for longest, *others in shared
+        for cell in others
+        if cell.config.branch_step is not None and cell.config.steps < longest.config.steps
+    )
+
+
+def adopt(trunk: RunFolder, state: Path, run: RunFolder) -> None:
+    """Let a run that never started go on from a trunk's state: its rows so far, whose they are, and the state last."""
+    step = step_of(state)
+    ways = ([row for row in way.metrics() if row["trainer/step"] <= step] for way in (RunFolder(state.parent), trunk))
+    rows = map(json.dumps, next(filter(None, ways), []))
+    write_atomically(run.metrics_file, "".join(f"{row}\n" for row in rows).encode())
+    run.write_trunk(Trunk(run_id=trunk.run_id, step=step))
+    run.checkpoints.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError, FileNotFoundError):  # linked before, or gone: then the run trains alone
+        os.link(state, run.checkpoints / state.name)
+        sync_folder(run.checkpoints)
+
+
+def _twins(config: RunConfig, family: Sequence[Cell]) -> Iterator[RunConfig]:
+    for cell in family:
+        values = config.to_dict()
+        values["recipe"]["budget"] = cell.config.to_dict()["recipe"]["budget"]
+        twin = RunConfig.parse(values)
+        if twin.steps != config.steps:
+            yield twin

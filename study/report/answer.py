@@ -1,0 +1,214 @@
+"""The answer of a sweep: ledger, fits, figures and answer.md, rebuilt from the records with the same bytes every time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+from study.base.durable_files import is_there, write_atomically
+from study.base.wording import bullets, escape
+from study.evidence import averages, comparisons
+from study.evidence.evidence import Evidence, gather, save_fits
+from study.plotting import (
+    forecast_against_truth,
+    iso_flop_valleys,
+    law_fit,
+    learning_rate,
+    loss_against_flops,
+    loss_against_parameters,
+    loss_by_shape,
+    loss_curves,
+    paired_differences,
+    score_against_flops,
+    score_against_loss,
+    score_against_parameters,
+    what_doubling_adds,
+)
+from study.plotting.loss_by_size import LossBySize
+from study.plotting.of_law import OfLaw
+from study.plotting.style import save_in
+from study.report import answer_tables as tables
+from study.report.findings import loss_findings, parameter_findings, run_count
+from study.report.law_sentences import law_findings
+from study.report.open_questions import undecided
+from study.report.score_sentences import law_table, score_findings, score_table, trend_table
+from study.store.score_records import write_scores
+from study.store.sweep_folder import SweepFolder
+
+FIGURES: dict[str, tuple[ModuleType | OfLaw | LossBySize, str]] = {
+    "loss_by_depth": (LossBySize("depth"), "Final validation loss against depth, one line a size"),
+    "loss_by_heads": (LossBySize("heads"), "Final validation loss against the number of heads, one line a shape"),
+    "loss_by_ffn": (LossBySize("ffn"), "Final validation loss against the FFN ratio, one line a size"),
+    "paired_differences": (
+        paired_differences,
+        "Paired differences between shapes of equal parameters, or settings of one shape",
+    ),
+    "what_doubling_adds": (what_doubling_adds, "Parameters that doubling one size adds"),
+    "learning_rate": (learning_rate, "Loss against learning rate, and the rates chosen"),
+    "loss_curves": (loss_curves, "Loss curves of the chosen runs"),
+    "loss_against_flops": (loss_against_flops, "Final loss against training FLOPs"),
+    "loss_against_parameters": (loss_against_parameters, "Final loss against all parameters, with the front"),
+    "loss_by_shape": (loss_by_shape, "Loss over depth and width, with contours of equal parameters"),
+    "law_fit": (OfLaw(law_fit.frame, law_fit.draw), "The law of the loss, its interval, what was forecast, and residuals"),
+    "forecast_against_truth": (
+        OfLaw(forecast_against_truth.frame, forecast_against_truth.draw),
+        "What the law, fitted to the smaller runs, says of the largest",
+    ),
+    "iso_flop_valleys": (
+        OfLaw(iso_flop_valleys.frame, iso_flop_valleys.draw),
+        "Loss against parameters at each training budget, with the minima",
+    ),
+    "score_against_loss": (score_against_loss, "Downstream score against loss, with the law from one to the other"),
+    "score_against_parameters": (score_against_parameters, "Downstream score against parameters, beside published ones"),
+    "score_against_flops": (score_against_flops, "Downstream score against FLOPs of pre-training"),
+}
+"""The figures of an answer in its order: what has `frame(evidence)` and `draw(data)`, and the caption."""
+
+FINDINGS = {
+    "loss": ("Loss", "measured"),
+    "laws": ("Laws", "fitted"),
+    "downstream": ("Downstream", "measured on the split that nothing was chosen on"),
+    "parameters": ("Parameters", "counted, exact"),
+}
+"""What `Answer.findings` are of, in the order of an answer: a title, and how it is known."""
+
+CONVENTIONS = (
+    "Loss: nats summed over masked tokens ÷ number of masked tokens, on a fixed validation set with fixed masks.",
+    "`parameters`: unique tensors of the MLM model. `parameters_encoder`: embeddings and blocks, no pooler. "
+    "`parameters_non_embedding`: the encoder less its token, position and segment tables.",
+    "`train_flops`: matrix products, forward and backward, over the whole budget; every layer on every token; 12·L·H·S for "
+    "attention; the head on masked positions only; a teacher's forward passes too.",
+    "Chosen rate: the lowest mean loss at the seeds of the sweep's first third that several rates were tried at, fewest that "
+    "did not learn first. Bracketed: worse rates were tried on both sides; a run that diverged or stayed at the unigram "
+    "entropy (a loss above 97% of it) counts as worse, one that failed otherwise does not count. "
+    "Vertex: where the parabola in log(rate) through the chosen rate and its two neighbours is lowest, and by how many nats.",
+    "± is the standard error over validation sequences alone. Differences are paired over those, and their intervals hold the "
+    "scatter of seeds too, so that they are not to be read off two ±.",
+    comparisons.METHOD,
+    averages.METHOD,
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a sweep's ledger says to its question; `figures` are the names of those that had anything to show."""
+
+    evidence: Evidence
+    figures: tuple[str, ...]
+
+    @property
+    def headline(self) -> str:
+        """The answer in three lines of plain text, for a terminal."""
+        name, evidence = self.evidence.folder.name, self.evidence
+        loss, parameters = self.findings["loss"][0], self.findings["parameters"][-1]
+        return f"{name}: {run_count(evidence)}\nLoss: {loss}\nParameters: {parameters}"
+
+    @cached_property
+    def findings(self) -> dict[str, list[str]]:
+        """Sentences by what they are of, as FINDINGS names it, and what is undecided."""
+        return {
+            "parameters": parameter_findings(self.evidence),
+            "loss": loss_findings(self.evidence),
+            "laws": law_findings(self.evidence),
+            "downstream": score_findings(self.evidence),
+            "undecided": undecided(self.evidence),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as plain values that JSON can hold."""
+        evidence = self.evidence
+        ended, excluded = len(evidence.ledger), tables.excluded(evidence)
+        return {
+            "sweep": evidence.folder.name,
+            "question": evidence.sweep.get("question"),
+            "expect": evidence.sweep.get("expect"),
+            "headline": self.headline,
+            "runs": {"started": evidence.runs_started, "ended": ended, "excluded": len(excluded)},
+            "findings": self.findings,
+            "doubling": what_doubling_adds.frame(evidence).to_dict("records"),
+            "cells": [cell.to_dict() for cell in evidence.cells],
+            "comparisons": evidence.differences(),
+            "laws": [found.to_dict() for found in evidence.laws.fits],
+            "downstream": None if evidence.downstream is None else evidence.downstream.to_dict(),
+            "excluded": excluded,
+            "figures": [f"figures/{name}.svg" for name in self.figures],
+        }
+
+    def to_markdown(self) -> str:
+        """The text of answer.md."""
+        evidence = self.evidence
+        sections = {
+            "Answer": "\n\n".join(
+                f"**{title}** ({how})\n\n{bullets(self.findings[name])}"
+                for name, (title, how) in FINDINGS.items()
+                if self.findings[name]
+            ),
+            "What the evidence does not decide": bullets(self.findings["undecided"]),
+            "Figures": "\n\n".join(_figure(name) for name in self.figures),
+            "Differences at equal parameters": tables.differences(evidence, of_shapes=True),
+            "Differences between settings": tables.differences(evidence, of_shapes=False),
+            "Averages over places": tables.averages(evidence),
+            "What layers cut off cost": tables.cuts(evidence),
+            "What a larger size buys": tables.gains(evidence),
+            "What more tokens buy": tables.token_gains(evidence),
+            "Laws of the loss": tables.laws(evidence),
+            "Scores against the loss": trend_table(evidence),
+            "Laws from loss to score": law_table(evidence),
+            "Downstream scores": score_table(evidence),
+            "Cells": tables.cells(evidence),
+            "Excluded runs": tables.excluded_runs(evidence),
+            "Conventions": "\n".join(f"- {line}" for line in CONVENTIONS),
+            "How to regenerate": _regenerate(evidence.folder),
+        }
+        body = (f"## {title}\n\n{text}" for title, text in sections.items() if text)
+        return "\n\n".join([f"# {escape(evidence.folder.name)}", _question(evidence), *body]) + "\n"
+
+
+def report(folder: SweepFolder, include_unbracketed: bool = False) -> Answer:
+    """Rebuild ledger, scores, fits, figures and answer.md of a sweep from its records.
+
+    `include_unbracketed` lets cells whose best learning rate lies at an edge of the tried range into the comparisons. Raises
+    InputError where the folder has no readable sweep.yaml or holds a file that is not a record.
+    """
+    folder.write_ledger()
+    if is_there(folder.scores_file) or any(is_there(run.scores) for run in folder.runs()):
+        write_scores(folder)
+    evidence = gather(folder, include_unbracketed)
+    save_fits(evidence)
+    answer = Answer(evidence, tuple(name for name in FIGURES if _drawn(evidence, name)))
+    write_atomically(folder.answer_file, answer.to_markdown().encode())
+    return answer
+
+
+def _drawn(evidence: Evidence, name: str) -> bool:
+    """Draw and save a figure; where there is nothing to show, take away one that an earlier report left."""
+    module, _ = FIGURES[name]
+    data = module.frame(evidence)
+    if data.empty:
+        for kind in ("svg", "png"):
+            (evidence.folder.figures / f"{name}.{kind}").unlink(missing_ok=True)
+        return False
+    save_in(module.draw(data), evidence.folder.figures, name)
+    return True
+
+
+def _question(evidence: Evidence) -> str:
+    lines = [f"> **Question.** {escape(evidence.sweep.get('question', 'not given'))}"]
+    if expected := evidence.sweep.get("expect"):
+        lines.append(f"> **Expected.** {escape(expected)}")
+    return "\n>\n".join([*lines, f"> **Runs.** {run_count(evidence)}."])
+
+
+def _figure(name: str) -> str:
+    _, caption = FIGURES[name]
+    return f"![{caption}](figures/{name}.svg)\n\n*{caption}* ([PNG](figures/{name}.png))"
+
+
+def _regenerate(folder: SweepFolder) -> str:
+    return (
+        "`study report` of the folder that this page lies in rebuilds it, with `ledger.parquet`, `fits/` and `figures/`, from "
+        f"the run folders, without torch, a GPU or an account; `study launch` of {folder.name}.yaml (see "
+        f"{folder.sweep_file.name}) trains what is missing."
+    )

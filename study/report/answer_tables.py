@@ -1,0 +1,245 @@
+"""The tables of an answer, as Markdown: differences, gains, laws, cells and excluded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from study.base.quantities import plural
+from study.base.wording import signed, status_words, table_of
+from study.config.run_config import setting_words
+from study.evidence.cells import Cell, in_words, setting_columns
+from study.evidence.evidence import Evidence
+from study.evidence.paired import Difference, Judged
+from study.laws.estimation import Fit
+from study.laws.law_fits import LawFit, in_every_count
+
+
+def differences(evidence: Evidence, of_shapes: bool) -> str:
+    """Every pair of shapes of equal parameters, or of settings of one shape, with its interval and status; empty if none."""
+    return table_of(
+        [
+            {
+                "family": pair.family,
+                "first − second": pair.sides,
+                **_judged(pair),
+                "status": status_words(pair.status),
+                "sequences": pair.difference.n_sequences,
+                **_seeds(pair.difference),
+            }
+            for pair in evidence.comparisons.pairs
+            if pair.of_shapes == of_shapes
+        ]
+    )
+
+
+def _judged(found: Judged) -> dict[str, object]:
+    """A difference, its interval and Holm's adjusted p."""
+    p_value = None if found.p_value_holm is None else f"{found.p_value_holm:.2g}"
+    return {"nats": signed(found.difference.estimate_nats), "95% interval": found.difference.bounds, "Holm p": p_value}
+
+
+def _seeds(found: Difference) -> dict[str, object]:
+    """The seeds of both sides, and the degrees of freedom of their variance."""
+    first, second = found.n_seeds
+    freedom = None if found.degrees_of_freedom is None else f"{found.degrees_of_freedom:.1f}"
+    return {"seeds": f"{first} and {second}", "dof of seeds": freedom}
+
+
+def averages(evidence: Evidence) -> str:
+    """Every pair that was compared in several places, averaged over them; empty if none."""
+    return table_of(
+        [
+            {
+                "first − second": average.sides,
+                "places": len(average.places),
+                **_judged(average),
+                "status": status_words(average.status),
+                "least": signed(average.least_nats),
+                "most": signed(average.most_nats),
+                **_seeds(average.difference),
+            }
+            for average in evidence.averages
+        ]
+    )
+
+
+def gains(evidence: Evidence) -> str:
+    """Every step to a larger depth, width or FFN; empty where there is none."""
+    if not evidence.gains:
+        return ""
+    intro = (
+        "Neighbouring cells that differ in one size, by loss lowered per parameter added. Each interval is for its pair alone, "
+        "Holm's p is adjusted for all of them, and cells whose rate is not bracketed take part (see the table of cells)."
+    )
+    rows = [
+        {
+            "axis": gain.axis,
+            "from": gain.smaller,
+            "to": gain.larger,
+            "budget": gain.budget,
+            "setting": gain.setting or None,
+            **_judged(gain),
+            "parameters_encoder added": f"{gain.parameters_added:,}",
+            "nats lowered per million": f"{gain.nats_lowered_per_million:+.3f}",
+        }
+        for gain in evidence.gains
+    ]
+    return f"{intro}\n\n{table_of(rows)}"
+
+
+def cuts(evidence: Evidence) -> str:
+    """Every encoder that began without layers of a trained one, beside the whole; empty where there is none."""
+    if not evidence.cuts:
+        return ""
+    intro = (
+        "Encoders that begin with some layers of a trained one, minus the one that begins with all of them, after the same "
+        "budget. Each interval is for its pair alone."
+    )
+    rows = [
+        {
+            "whole": cut.whole,
+            "cut": cut.cut,
+            "layers cut": cut.layers,
+            "budget": cut.budget,
+            "nats": signed(cut.difference.estimate_nats),
+            "95% interval": cut.difference.bounds,
+            "parameters_encoder saved": f"{cut.parameters_saved:,}",
+        }
+        for cut in evidence.cuts
+    ]
+    return f"{intro}\n\n{table_of(rows)}"
+
+
+def token_gains(evidence: Evidence) -> str:
+    """Every step of a shape to a larger budget; empty where there is none."""
+    if not evidence.token_gains:
+        return ""
+    intro = (
+        "One shape at neighbouring budgets, each with a training of its own length. Each interval is for its pair alone and "
+        "takes seeds as independent, which is cautious where budgets share a trunk; Holm's p is adjusted for all of them. "
+        "Where the seeds of a budget scatter unevenly, none of its cells counts as scattering less than the middle one. "
+        "Cells whose learning rate is not bracketed take part."
+    )
+    rows = [
+        {
+            "shape": gain.shape,
+            "setting": gain.setting or None,
+            "from tokens": f"{gain.fewer_tokens:,}",
+            "to tokens": f"{gain.more_tokens:,}",
+            **_judged(gain),
+            "nats lowered per doubling": f"{gain.nats_lowered_per_doubling:+.3f}",
+        }
+        for gain in evidence.token_gains
+    ]
+    return f"{intro}\n\n{table_of(rows)}"
+
+
+def laws(evidence: Evidence) -> str:
+    """Every law's parameters with their intervals, and its status; empty where there is no law."""
+    if not evidence.laws.fits:
+        return ""
+    usable = [cell for cell in evidence.cells if cell.usable]
+    loose = sum(not cell.rates.bracketed for cell in usable)
+    intro = f"Cells whose learning rate is not bracketed take part: {loose} of {len(usable)} (see the table of cells).\n\n"
+    return f"{intro if loose else ''}{table_of([row for law in evidence.laws.fits for row in _law_rows(law)])}"
+
+
+def _law_rows(law: LawFit) -> Iterator[dict[str, object]]:
+    """A row a parameter; one without any where the runs do not tell them."""
+    found = law.fit
+    told = [(name, f"{found.estimates[name]:.4g}", f"{low:.4g} to {high:.4g}") for name, (low, high) in found.intervals.items()]
+    of_law = {"law": law.name, "status": status_words(found.status)}
+    for name, estimate, interval in told if found.told else [(None, None, None)]:
+        yield {**of_law, "parameter": name, "estimate": estimate, "95% interval": interval, "n": found.n}
+
+
+def law_by_count(found: LawFit) -> str:
+    """A ledger's law in every count of what it reads: constants, so far as rows tell them, and forecast; empty for no count."""
+    parameters = found.fit.law.parameters
+    return table_of([_counted_row(count, one, parameters) for count, one in in_every_count(found).items()])
+
+
+def _counted_row(count: str, found: LawFit | str, parameters: Sequence[str]) -> dict[str, object]:
+    """Status, constants and forecast of a law in one count."""
+    if isinstance(found, str):
+        return {"counted as": count, "status": f"none: {found}"} | dict.fromkeys(
+            [*parameters, "held-out error", "its intervals"]
+        )
+    forecast = found.forecast
+    error, covered = (None, forecast) if isinstance(forecast, str) else (forecast.mean_error, forecast.coverage)
+    constants = {name: _constant(found.fit, name) if found.fit.told else None for name in parameters}
+    status = status_words(found.fit.status)
+    return {"counted as": count, "status": status, **constants, "held-out error": error, "its intervals": covered}
+
+
+def _constant(found: Fit, name: str) -> str:
+    """A constant with its interval, where it has one."""
+    interval = found.intervals.get(name)
+    return f"{found.estimates[name]:.3g}" + ("" if interval is None else f" ({interval[0]:.3g} to {interval[1]:.3g})")
+
+
+def cells(evidence: Evidence) -> str:
+    """Every cell with its size, rate, loss and FLOPs; empty where there is none."""
+    any_knobs = any(cell.knobs for cell in evidence.cells)
+    return table_of([_cell_row(cell) | (_knobs(cell) if any_knobs else {}) for cell in evidence.cells])
+
+
+def _cell_row(cell: Cell) -> dict[str, object]:
+    rates = cell.rates
+    return {
+        "shape": cell.architecture.shape_name,
+        "setting": cell.setting or None,
+        "parameters_non_embedding": f"{cell.parameters_non_embedding:,}",
+        "parameters": f"{cell.parameters:,}",
+        "tokens": f"{cell.tokens:,}",
+        "rate": None if rates.chosen is None or rates.status == "untrained" else f"{rates.chosen:.4g}",
+        "bracketed": "yes" if rates.status == "bracketed" else status_words(rates.status),
+        "vertex": _vertex(cell),
+        "seeds": len(cell.runs),
+        "loss (nats)": _loss(cell),
+        "train_flops": f"{cell.train_flops:.3g}",
+    }
+
+
+def _knobs(cell: Cell) -> dict[str, object]:
+    return {"other knobs": setting_words({knob.name: knob.chosen for knob in cell.knobs}) or None}
+
+
+def _vertex(cell: Cell) -> str | None:
+    """Where the parabola through the chosen rate and its neighbours is lowest, and how far below the chosen loss."""
+    rates = cell.rates
+    return None if rates.optimum is None else f"{rates.optimum:.3g} (−{rates.gain_left_nats:.4f})"
+
+
+def _loss(cell: Cell) -> str | None:
+    error = "" if cell.standard_error_nats is None else f" ± {cell.standard_error_nats:.4f}"
+    return None if cell.loss_nats is None else f"{cell.loss_nats:.4f}{error}"
+
+
+def excluded(evidence: Evidence) -> list[dict[str, Any]]:
+    """The excluded runs as plain rows."""
+    columns = {
+        "run_id": "run",
+        "shape": "shape",
+        "setting": "setting",
+        "target_tokens": "tokens",
+        "recipe.learning_rate": "learning_rate",
+        "seed": "seed",
+        "exclusion": "reason",
+    }
+    if evidence.excluded.empty:
+        return []
+    settings = in_words(evidence.ledger, setting_columns(evidence.folder, evidence.ledger))
+    rows = evidence.ledger.assign(setting=settings).loc[evidence.excluded.index]
+    return [{columns[str(key)]: value for key, value in row.items()} for row in rows[list(columns)].to_dict("records")]
+
+
+def excluded_runs(evidence: Evidence) -> str:
+    """Every excluded run with its reason; empty where there is none."""
+    told = [row | {"setting": row["setting"] or None, "tokens": f"{row['tokens']:,}"} for row in excluded(evidence)]
+    if not told:
+        return ""
+    summary = f"{plural(len(told), 'run')} {'stays' if len(told) == 1 else 'stay'} in the ledger and out of every comparison."
+    rows = [{"rate" if name == "learning_rate" else name: value for name, value in row.items()} for row in told]
+    return f"{summary}\n\n{table_of(rows)}"

@@ -1,0 +1,124 @@
+"""The runs of many sweeps in one table, for whoever looks at them together: sizes, costs, losses and downstream scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
+
+from study.base.errors import UNREADABLE
+from study.counting.architecture import SHAPE
+from study.evidence.cells import in_words
+from study.evidence.learning_rates import searches
+from study.evidence.ledgers import unusable, validation_columns
+from study.evidence.score_points import series
+from study.plotting.style import COUNTS, LOSS
+from study.store.records import with_left_out
+from study.store.score_records import scores_in
+from study.store.sweep_folder import SweepFolder
+
+SCORE = "downstream/"
+"""What the column of a downstream score begins with."""
+
+LOSSES = {
+    "loss_nats": LOSS,
+    "accuracy": "validation accuracy (share of masked tokens)",
+}
+"""What is measured on a validation set and compares only there, with its unit."""
+
+QUANTITIES = {
+    **COUNTS,
+    "tokens": "training tokens",
+    "architecture.depth": "depth (layers)",
+    "architecture.width": "width (hidden size)",
+    "architecture.heads": "heads",
+    "architecture.ffn": "FFN size",
+    "architecture.vocabulary": "vocabulary (pieces)",
+    "recipe.learning_rate": "learning rate",
+    "wall_seconds": "wall time (s; of a branch, that of its own part)",
+    "tokens_per_second": "speed (tokens/s)",
+    "peak_memory_bytes": "peak memory (bytes)",
+    **LOSSES,
+}
+"""The columns of a ledger that an axis may show, with their conventions and units."""
+
+MOST_KINDS = 10
+"""Runs are told apart by a column of words that has at most so many; numbers have a scale, and may be any number."""
+
+_CONFIGURED = ("architecture.", "recipe.", "data.", "masking.", "environment.")
+
+
+def runs_in(folders: Mapping[str, SweepFolder]) -> tuple[pd.DataFrame, dict[str, str]]:
+    """One row a run that ended and a sweep that has it, and of sweeps that cannot be read why not.
+
+    A row is that of the ledger as the records are now, and `sweep`, the name that `folders` gives; `setting`, what the sweep
+    varies, in words; `left_out`, why laws do not use the run (see study.evidence.ledgers.unusable), missing where they do;
+    `validation`, the validation set and masks in words, empty where all runs share them: losses compare only under one name;
+    `downstream/<series>/<metric>`, the score of trained weights on the split reported on, a mean over seeds of fine-tuning
+    (see study.evidence.score_points.series).
+    """
+    tables, scores, problems = [], [], {}
+    for name, folder in folders.items():
+        try:
+            tables.append(with_reasons(folder.ledger(), folder).assign(sweep=name))
+            scores.append(_scores_of(name, folder))
+        except UNREADABLE as error:
+            problems[name] = str(error)
+    if all(table.empty for table in tables):
+        return pd.DataFrame(columns=["run_id", "sweep", "setting", "left_out", "validation"]), problems
+    runs = with_left_out(pd.concat([table for table in tables if not table.empty], ignore_index=True))
+    runs = runs.assign(validation=in_words(runs, validation_columns(runs)))
+    scored = [table for table in scores if not table.empty]
+    return (_with_scores(runs, pd.concat(scored, ignore_index=True)) if scored else runs), problems
+
+
+def with_reasons(ledger: pd.DataFrame, folder: SweepFolder) -> pd.DataFrame:
+    """A sweep's ledger with `setting`, what the sweep varies, in words, and `left_out`, why laws do not use the run."""
+    if ledger.empty:
+        return ledger
+    varied = [knob for knob in folder.varied() if knob in ledger]
+    gone = unusable(ledger, searches(ledger, folder.trial_seeds()).values())
+    left_out = pd.Series(gone, dtype=object).reindex(range(len(ledger)))
+    return ledger.assign(setting=in_words(ledger, varied), left_out=left_out.to_numpy())
+
+
+def _scores_of(name: str, folder: SweepFolder) -> pd.DataFrame:
+    """The scores of trained weights."""
+    scores = scores_in(folder)
+    return scores if scores.empty else scores[scores["protocol"] != "random_init"].assign(sweep=name)
+
+
+def _with_scores(runs: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """The runs with a column a series and metric."""
+    scores = scores.assign(column=SCORE + series(scores) + "/" + scores["metric"])
+    by_run = scores.pivot_table(index=["sweep", "run_id"], columns="column", values="test", aggfunc="mean")
+    return runs.join(by_run, on=["sweep", "run_id"])
+
+
+def quantities(runs: pd.DataFrame) -> dict[str, str]:
+    """The columns that an axis can show of these runs, with what they are called: numbers that any run has."""
+    scores = {name: f"{name.removeprefix(SCORE)} (downstream score)" for name in _columns(runs, SCORE)}
+    return {name: words for name, words in (QUANTITIES | scores).items() if name in runs and runs[name].notna().any()}
+
+
+def kinds(runs: pd.DataFrame) -> list[str]:
+    """The columns that tell these runs apart: sizes first, then what else differs and is a number or one of few words."""
+    named = [*SHAPE, "sweep", "setting", "shape", "state", "seed", *_columns(runs, *_CONFIGURED)]
+    differing = [name for name in dict.fromkeys(named) if name in runs and runs[name].nunique() > 1]
+    return [name for name in differing if is_numeric_dtype(runs[name]) or runs[name].nunique() <= MOST_KINDS]
+
+
+def validations(runs: pd.DataFrame) -> list[str]:
+    """The validation sets of these runs: first the one of the most runs that laws use, of as many that of the most runs."""
+    counts = runs["left_out"].isna().groupby(runs["validation"]).agg(["sum", "size"])
+    return counts.sort_values(["sum", "size"], ascending=False, kind="stable").index.tolist()
+
+
+def comparable(runs: pd.DataFrame, axes: Iterable[str], validation: str) -> pd.DataFrame:
+    """The runs that these axes may show: those of one validation set where one of them is measured on it."""
+    return runs[runs["validation"] == validation] if LOSSES.keys() & set(axes) else runs
+
+
+def _columns(runs: pd.DataFrame, *beginnings: str) -> list[str]:
+    return sorted(name for name in map(str, runs) if name.startswith(beginnings))

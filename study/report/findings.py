@@ -1,0 +1,210 @@
+"""The findings of a sweep in plain words: sentences about parameters and about loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from study.base.grouping import grouped
+from study.base.quantities import plural
+from study.base.wording import budget_words, compact
+from study.counting.parameters import parameters, what_doubling_adds
+from study.evidence.cells import Cell, difference_between, measured
+from study.evidence.comparisons import Pair, why_left_out
+from study.evidence.evidence import Evidence
+from study.evidence.ledgers import reasons_told
+from study.evidence.rankings import Gain, flops_fronts_of
+from study.evidence.token_gains import TokenGain
+from study.plotting.what_doubling_adds import shapes_shown
+from study.report.pair_sentences import average_sentences, chance_words, family_sentences, verdict, why_unknown
+from study.store.records import RETRIED
+
+GAINS_TOLD = 3
+"""How many of the best steps are told in words; the table has all."""
+
+
+def parameter_findings(evidence: Evidence) -> list[str]:
+    """One sentence a shape: what doubling each size adds to its encoder, which follows from the counts alone."""
+    sentences = []
+    for name, architecture in shapes_shown(evidence).items():
+        before = parameters(architecture).parameters_encoder
+        added = what_doubling_adds(architecture)
+        most = max(added, key=added.__getitem__)
+        grown = {size: f"{size} {f'+{compact(count)}' if count else '0'}" for size, count in added.items()}
+        parts = ", ".join((grown | {"width": f"{grown['width']} (the FFN with it)"}).values())
+        sentences.append(f"{name} ({compact(before)} parameters_encoder): doubling {parts}; {most} adds most.")
+    return sentences
+
+
+def loss_findings(evidence: Evidence) -> list[str]:
+    """What the ledger says about loss: the verdict over all pairs and each family, the best cells and steps; then tokens.
+
+    Settings come before shapes: a sweep that varies one asks about it, at whatever shapes. Best cells and steps are told where
+    no pairs weigh depth or width.
+    """
+    if not any(cell.usable for cell in evidence.cells):
+        return [f"No run that comparisons can use: {run_count(evidence)}{_why_excluded(evidence)}."]
+    pairs = evidence.comparisons.pairs
+    kinds = sorted(grouped(pairs, _kind).items(), key=lambda kind: kind[1][0].of_shapes)
+    told: list[str] = []
+    for kind, among in kinds:
+        told += [verdict(among), *average_sentences([average for average in evidence.averages if _kind(average) == kind])]
+    if all(pair.of_shapes for pair in pairs) and evidence.sweep.get("vary"):
+        why = f"no two cells can be used that differ in one of them, at one shape and budget{_unbracketed(evidence)}"
+        told.append(f"Settings are not compared: {why}.")
+    for _, among in kinds:
+        told += family_sentences(among)
+    told += _cut_sentences(evidence)
+    best = [] if evidence.comparisons.weigh_depth_or_width else list(_best(evidence))
+    if told:
+        return [*told, *best, *_longest(evidence)]
+    none = f"No comparison at equal parameters: {evidence.comparisons.reason}{_unbracketed(evidence)}."
+    return [*([none, *best] if evidence.iso_parameters else [*best, none]), *_longest(evidence)]
+
+
+def _kind(pair: Pair) -> tuple[bool, str]:
+    """What is compared, shapes or settings, and at what that is equal."""
+    return pair.of_shapes, pair.equal
+
+
+def _unbracketed(evidence: Evidence) -> str:
+    """How many cells comparisons leave out for their learning rates, and what lets them in; empty where they leave out none."""
+    cells = {cell.name: cell for cell in evidence.cells}
+    left_out = ((cells[left.cell], left.reason) for left in evidence.comparisons.left_out)
+    loose = sum(why_left_out(cell, True) is None and why_left_out(cell, False) == reason for cell, reason in left_out)
+    if not loose:
+        return ""
+    which = f"{plural(loose, 'cell')} {'is' if loose == 1 else 'are'} left out for the learning rate"
+    remedy = "tune it over more values" if evidence.sweep.get("tune") else "let the sweep tune it"
+    return f"; {which}: {remedy}, or give study report --include-unbracketed"
+
+
+def _why_excluded(evidence: Evidence) -> str:
+    """Why runs are left out, the commonest reason first, and what may help."""
+    if evidence.excluded.empty:
+        return "; the ledger says nothing about loss yet"
+    reasons = evidence.excluded["exclusion"]
+    failed, by_hand = reasons.str.startswith(RETRIED), reasons.str.startswith("excluded: ")
+    budgets = evidence.excluded["target_tokens"][~failed & ~by_hand]
+    retry = f"study retry{', with fewer runs at a time,' if reasons.str.startswith('OOM').any() else ''}"
+    helps = {
+        retry: failed,
+        "study exclude --undo": by_hand,
+        "a larger budget or other learning rates": budgets > 0,
+        "fewer layers cut off or a budget that trains on": budgets == 0,
+    }
+    ways = [way for way, runs in helps.items() if runs.any()]
+    return f" ({reasons_told(reasons)}). The ledger says nothing about loss yet; {' or '.join(ways)} may"
+
+
+def run_count(evidence: Evidence) -> str:
+    """How many runs there are, ended and used."""
+    ended, excluded = len(evidence.ledger), len(evidence.excluded)
+    started = f"{ended} of {plural(evidence.runs_started, 'run')} ended" if evidence.runs_started else "no run was started"
+    return f"{started}, {excluded} excluded" if excluded else started
+
+
+def _cut_sentences(evidence: Evidence) -> Iterator[str]:
+    """A sentence for each donor at each budget: for each number of layers cut off, the way that costs least."""
+    for (whole, budget), cuts in grouped(evidence.cuts, lambda cut: (cut.whole, cut.budget)).items():
+        clauses = []
+        for layers, ways in grouped(cuts, lambda cut: cut.layers).items():
+            least = min(ways, key=lambda cut: cut.difference.estimate_nats)
+            which = f" at the least of {len(ways)} ways" if len(ways) > 1 else ""
+            clauses.append(f"cutting off {plural(layers, 'layer')} costs {least.difference.to_text()}{which}, {least.cut}")
+        yield f"Of {whole} at {budget}, {'; '.join(clauses)}."
+
+
+def _best(evidence: Evidence) -> Iterator[str]:
+    """The front of each budget and validation set, and what steps to a larger size bought."""
+    for (of, _), cells in grouped(evidence.front, lambda cell: (cell.budget, cell.validation)).items():
+        *smaller, best = cells
+        size = f"({compact(best.parameters)} parameters)"
+        words = f"{best.words}, {best.loss_nats:.4f} nats {size}{_like(best, evidence)}{_next(best, evidence)}"
+        shown = "; ".join(f"{cell.words} {cell.loss_nats:.4f} at {compact(cell.parameters)}" for cell in smaller)
+        cheaper = f"; the front below that size: {shown}" if smaller else ""
+        yield f"Lowest loss at {budget_words(of)}: {words}{cheaper}."
+    for front in flops_fronts_of(evidence.cells):
+        shown = "; ".join(
+            f"{cell.setting}, {budget_words(cell.budget)}: {cell.loss_nats:.4f} at {cell.train_flops:.3g}" for cell in front
+        )
+        name = front[0].architecture.shape_name
+        yield f"Front of loss (nats) against train_flops, a teacher's among them, of {name}: {shown}."
+    if evidence.gains:
+        yield from _steps(evidence.gains)
+
+
+def _like(cell: Cell, evidence: Evidence) -> str:
+    """How many of the cells that one was compared with, in pairs or steps, are not told apart from it; empty where all are."""
+    beside = _beside(cell, evidence)
+    others, alike = {other for other, _ in beside}, {other for other, status in beside if status != "decided"}
+    which = "any cell" if alike == others else f"{len(alike)} of the {len(others)} cells"
+    return f", not told apart from {which} that it was compared with" if alike else ""
+
+
+def _beside(cell: Cell, evidence: Evidence) -> list[tuple[str, str]]:
+    """The names of the cells that one was compared with in pairs or steps, each with the verdict."""
+    found = [(pair.first_cell, pair.second_cell, pair.status) for pair in evidence.comparisons.pairs]
+    found += [(gain.smaller_cell, gain.larger_cell, gain.status) for gain in evidence.gains]
+    return [(two if one == cell.name else one, status) for one, two, status in found if cell.name in (one, two)]
+
+
+def _next(best: Cell, evidence: Evidence) -> str:
+    """The next lowest cell minus the best, where no pair or step compares the two: chance may have put them in their order."""
+    alike = [cell for cell in measured(evidence.cells) if (cell.budget, cell.validation) == (best.budget, best.validation)]
+    others = [cell for cell in alike if cell.name != best.name]
+    second = min(others, key=lambda cell: float(cell.losses.mean()), default=None)
+    if second is None or any(second.name == other for other, _ in _beside(best, evidence)):
+        return ""
+    above = difference_between(second, best, evidence.comparisons.seed_variances)
+    return f"; the next, {second.words}, minus it {above.to_text()}"
+
+
+def _steps(gains: Sequence[Gain]) -> Iterator[str]:
+    """How many steps to a larger size lower the loss and how many raise it; those in full that buy or cost most."""
+    counts = _counted_steps(gains, f"{plural(len(gains), 'step')} to a larger size")
+    decided = [gain for gain in gains if gain.status == "decided"]
+    lowering = [gain for gain in decided if gain.difference.estimate_nats < 0]
+    yield f"{counts[:-1]}; most of the decided, per million more parameters_encoder:" if len(lowering) > GAINS_TOLD else counts
+    yield from map(_gain_sentence, lowering[:GAINS_TOLD])
+    raising = [gain for gain in decided if gain.difference.estimate_nats >= 0]
+    if raising:
+        raising.sort(key=lambda gain: -gain.difference.estimate_nats)
+        told = "; ".join(f"{gain.step} {gain.difference.to_text()}" for gain in raising[:GAINS_TOLD])
+        yield f"{'Those that raise it most' if len(raising) > GAINS_TOLD else 'Raising it'}: {told}."
+
+
+def _counted_steps(gains: Sequence[Gain] | Sequence[TokenGain], steps: str) -> str:
+    """How many steps lower the loss and how many raise it, or why that is not known."""
+    if why := why_unknown(gains):
+        return f"Not decided: {steps}, but {why}."
+    decided = [gain for gain in gains if gain.status == "decided"]
+    if not decided:
+        return f"Not decided: none of {steps} changes the loss beyond chance (Holm, 5%)."
+    lower = sum(gain.difference.estimate_nats < 0 for gain in decided)
+    more = len(decided) - lower
+    counts = f"{lower} {'lowers' if lower == 1 else 'lower'} the loss, {more} {'raises' if more == 1 else 'raise'} it"
+    return f"Of {steps} {counts}, undecided {len(gains) - len(decided)} (Holm, 5%)."
+
+
+def _gain_sentence(gain: Gain) -> str:
+    return (
+        f"{gain.step}: {gain.difference.to_text()} for {compact(gain.parameters_added)} more parameters_encoder, "
+        f"{gain.nats_lowered_per_million:+.3f} nats lowered per million."
+    )
+
+
+def _longest(evidence: Evidence) -> Iterator[str]:
+    """What the step to the largest budget bought each shape and setting; of many how many gained, and the largest gains."""
+    last = list({(gain.shape, gain.setting): gain for gain in evidence.token_gains}.values())
+    if len(last) > GAINS_TOLD:
+        counts = _counted_steps(last, f"{len(last)} last steps to a larger budget")
+        last = sorted((gain for gain in last if gain.status == "decided"), key=lambda gain: -gain.nats_lowered_per_doubling)
+        yield f"{counts[:-1]}; most of the decided, per doubling of the tokens:" if last else counts
+    yield from map(_token_gain_sentence, last[:GAINS_TOLD])
+
+
+def _token_gain_sentence(gain: TokenGain) -> str:
+    if gain.status == "undecided":
+        return f"{gain.step}: undecided, {gain.difference.to_text()}{chance_words(gain)}."
+    lowered = f"{gain.nats_lowered_per_doubling:+.3f} nats lowered per doubling of the tokens"
+    return f"{gain.step}: {gain.difference.to_text()}, {lowered}."

@@ -1,0 +1,323 @@
+"""What a sweep does not decide, in plain words, each with what would settle it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from study.base.grouping import grouped
+from study.base.quantities import count_text, plural
+from study.base.wording import budget_words, compact, signed, span
+from study.config.named_runs import NO_RUN
+from study.evidence.comparisons import Comparison
+from study.evidence.evidence import Evidence
+from study.evidence.families import EQUAL_WITHIN, of_equal_size
+from study.evidence.ledgers import LEDGER_COLUMNS
+from study.evidence.paired import MOST_SEEDS, MOST_SEQUENCES, tells_apart
+from study.evidence.rankings import Gain
+from study.evidence.token_gains import TokenGain
+from study.laws.expressions import evaluate
+from study.report.findings import GAINS_TOLD
+
+
+def undecided(evidence: Evidence) -> list[str]:
+    """What the evidence leaves open, each with what would settle it."""
+    of_cells = (_open_runs, _open_cells, _open_sizes, _open_seeds, _open_scatter, _open_two_seeds)
+    of_pairs = (_open_pairs, _open_steps, _open_rates, _open_knobs, _open_vertices, _open_choices)
+    parts = (*of_cells, *of_pairs, _open_tasks, _mixed_precision, _unread_text, _trained_runs, _limits)
+    return [line for part in parts for line in part(evidence)]
+
+
+def _open_runs(evidence: Evidence) -> Iterator[str]:
+    if missing := evidence.runs_open:
+        yield f"{plural(missing, 'run')} begun but not ended; study launch goes on from there."
+
+
+def _open_cells(evidence: Evidence) -> Iterator[str]:
+    """The cells that nothing is known of; where that is all of them, the answer says so already."""
+    lost = [cell.at_budget for cell in evidence.cells if not cell.usable]
+    if lost and len(lost) < len(evidence.cells):
+        yield f"What these would reach, none of whose runs can be used: {', '.join(lost)}."
+
+
+def _open_sizes(evidence: Evidence) -> Iterator[str]:
+    """The shapes that were asked for at one number of parameters and are too far apart in it to be compared."""
+    shapes = {cell.architecture.shape_name: cell.parameters_non_embedding for cell in evidence.cells}
+    tolerance = float((evidence.sweep.get("shapes") or {}).get("tolerance", EQUAL_WITHIN))
+    for target in evidence.iso_parameters:
+        of_target = [name for name, size in shapes.items() if abs(size / target - 1) <= tolerance]
+        sizes = list(of_equal_size(of_target, lambda name: shapes[name]))
+        if len(sizes) > 1:
+            told = "; ".join(", ".join(f"{name} ({compact(shapes[name])})" for name in equal) for equal in sizes)
+            apart = (
+                f"shapes asked for at {compact(target)} non-embedding parameters are not within {EQUAL_WITHIN:.0%} of one size"
+            )
+            yield f"How {told} compare: {apart}, so none is compared across a semicolon; other depths or targets would meet."
+
+
+def _open_seeds(evidence: Evidence) -> Iterator[str]:
+    """The cells whose mean is of some seeds only, the others having diverged or not learnt at the same rate."""
+    cells = [cell for cell in evidence.cells if cell.usable and cell.unlearned]
+    partial = [f"{cell.at_budget} ({len(cell.runs)} of {len(cell.runs) + cell.unlearned})" for cell in cells]
+    if partial:
+        yield f"How much lower the means are for leaving out seeds that did not learn: {', '.join(partial)}."
+
+
+def _open_scatter(evidence: Evidence) -> Iterator[str]:
+    """The budgets at which seeds scatter unevenly, so that each interval rests on the few seeds of a cell."""
+    named = {cell.name: cell.words for cell in evidence.cells}
+    pools = Counter(scatter.pool.budget for scatter in evidence.comparisons.seed_scatter)
+    uneven = []
+    for scatter in evidence.comparisons.seed_scatter:
+        if not scatter.alike:
+            (quiet, least), *_, (loud, most) = scatter.deviations.items()
+            ends = f"{least:.2g} nats for {named[quiet]} to {most:.2g} for {named[loud]}"
+            budget, several = scatter.pool.budget, pools[scatter.pool.budget] > 1
+            near = f" ({count_text(2**scatter.pool.doublings)} tokens or so)" if several else ""
+            uneven.append(f"at {budget_words(budget)}{near} {ends} (Bartlett's p = {scatter.p_alike:.2g})")
+    if uneven:
+        told = "How widely each cell scatters over seeds: unevenly, so that intervals take each cell's own deviation"
+        yield f"{told}, of which a few seeds say little: {'; '.join(uneven)}."
+
+
+def _open_two_seeds(evidence: Evidence) -> Iterator[str]:
+    """What verdicts on cells of two seeds are worth: where these agree by chance, one that scatters widely looks like others.
+
+    Bartlett's test at a level of 50% would halve the wrong verdicts, and take a fifth of the right ones of cells that do
+    scatter alike, pairs apart by 20 deviations over seeds among them; each cell's own variance alone would leave none.
+    """
+    cells = {cell.name: cell for cell in evidence.cells}
+    decided = (pair for pair in evidence.comparisons.pairs if pair.status == "decided")
+    if any(len(cells[name].runs) == 2 for pair in decided for name in (pair.first_cell, pair.second_cell)):
+        yield (
+            "Whether cells of two seeds scatter alike, which so few seldom show: where one scatters ten times as widely as the "
+            "others, two equal cells are told apart in up to 17% of sweeps, not 5%, and where one does so at each of three "
+            "budgets in up to 26%; with three seeds in 2% to 7%, and in 8% to 10%."
+        )
+
+
+def _open_pairs(evidence: Evidence) -> Iterator[str]:
+    pairs = evidence.comparisons.pairs
+    if not evidence.comparisons.seed_variances and sum(cell.usable for cell in evidence.cells) > 1:
+        yield "Whether any difference exceeds chance between seeds; two usable seeds a cell or more would show it."
+    elif unknown := sum(pair.status == "no_seed_replicates" for pair in pairs):
+        yield (
+            f"Whether {plural(unknown, 'pair')} with a cell of one seed, beside others that scatter unevenly, would hold "
+            "beyond chance; two seeds there or more would show it."
+        )
+    families = grouped((pair for pair in pairs if pair.status == "undecided"), lambda pair: pair.family)
+    if families:
+        yield (
+            "In brackets, what would decide a pair about half the time if its true difference is the one estimated. Who adds "
+            "seeds until pairs are decided is wrong more often than the 5% of one look: in 7% to 12% of sweeps without any "
+            "difference after one addition, in 12% to 15% after three."
+        )
+    for family, among in families.items():
+        told = (
+            f"{', '.join(f'{pair.first} minus {pair.second}' for pair in alike)} ({remedy})"
+            for remedy, alike in grouped(among, _remedy).items()
+        )
+        yield f"{family}: {'; '.join(told)}."
+
+
+def _open_steps(evidence: Evidence) -> Iterator[str]:
+    """Steps to more tokens, and where no pairs say it to a larger size, that may change nothing: few by name, many counted."""
+    of_sizes = () if evidence.comparisons.weigh_depth_or_width else evidence.gains
+    steps: list[Gain | TokenGain] = [*of_sizes, *evidence.token_gains]
+    if names := [gain.step for gain in steps if gain.status == "undecided"]:
+        which = "these" if len(names) <= GAINS_TOLD else f"{len(names)} of {len(steps)}"
+        more = f"; and {len(names) - GAINS_TOLD} more, see their tables" if len(names) > GAINS_TOLD else ""
+        told = f"{'; '.join(names[:GAINS_TOLD])}{more}"
+        yield f"Whether {which} steps change the loss at all, since chance may do as much (Holm, 5%): {told}."
+
+
+def _remedy(pair: Comparison) -> str:
+    ways = []
+    if pair.seeds_that_would_decide is not None:
+        ways.append(f"{pair.seeds_that_would_decide} seeds a cell")
+    if pair.sequences_that_would_decide is not None:
+        ways.append(f"{pair.sequences_that_would_decide} validation sequences")
+    return " or ".join(ways) or f"neither up to {MOST_SEEDS} seeds a cell nor up to {MOST_SEQUENCES} times the sequences alone"
+
+
+def _open_rates(evidence: Evidence) -> Iterator[str]:
+    compared = [cell for cell in evidence.cells if cell.name in evidence.comparisons.compared]
+    if names := ", ".join(cell.words for cell in compared if not cell.rates.bracketed):
+        yield f"How much of the comparisons is the learning rate's doing: cells that are not bracketed were let in: {names}."
+    if not evidence.comparisons.weigh_depth_or_width:
+        yield from _open_rates_of_fronts(evidence)
+    usable = {cell.name for cell in evidence.cells if cell.usable}  # of the others nothing is known, which is told by itself
+    left_out = (left for left in evidence.comparisons.left_out if left.cell in usable)
+    for reason, cells in grouped(left_out, lambda left: left.reason).items():
+        names = ", ".join(f"{cell.shape} at {cell.family}" for cell in cells)
+        yield f"Left out of the comparisons ({reason}): {names}."
+
+
+def _open_knobs(evidence: Evidence) -> Iterator[str]:
+    """The knobs tuned beside the learning rate whose best value tried is the lowest or the highest, with the cells."""
+    ends = ((knob, cell) for cell in evidence.cells if cell.usable for knob in cell.knobs if knob.edge is not None)
+    for (name, edge), at in grouped(ends, lambda end: (end[0].name, end[0].edge)).items():
+        cells = ", ".join(f"{cell.at_budget} ({knob.chosen})" for knob, cell in at)
+        yield f"How much is {name}'s doing: the best one tried is the {edge} in {cells}."
+
+
+def _open_vertices(evidence: Evidence) -> Iterator[str]:
+    """The decided pairs whose interval would not hold their difference at the rates where the cells' parabolas are lowest."""
+    cells, moved = {cell.name: cell for cell in evidence.cells}, []
+    decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
+    for pair in decided:
+        first, second = (cells[name].rates.gain_left_nats for name in (pair.first_cell, pair.second_cell))
+        found = pair.difference
+        if first is None or second is None or found.low_nats is None or found.high_nats is None:
+            continue
+        at_vertices = found.estimate_nats - first + second
+        if not found.low_nats <= at_vertices <= found.high_nats:
+            told = f"{pair.first} minus {pair.second} {signed(at_vertices)} in place of {signed(found.estimate_nats)} nats"
+            moved.append((abs(at_vertices - found.estimate_nats), f"{told} at {pair.family}"))
+    if moved:
+        most = "; ".join(words for _, words in sorted(moved, reverse=True)[:GAINS_TOLD])
+        count = f"{len(moved)} of {plural(len(decided), 'decided pair')} out of the interval"
+        yield f"What rates between those tried would give; by the vertices in the table of cells they move {count}: {most}."
+
+
+def _open_choices(evidence: Evidence) -> Iterator[str]:
+    """The decided pairs whose higher side would not be told from the lower at the rate ranked next by the seeds that chose.
+
+    No interval holds a choice that missed the best of those tried, which tells two of five equal cells apart in more than 5%
+    of draws (`study.config.tuned_values.trial_seeds`): but for the pairs told here, in 3% to 7% where a third of the seeds
+    chose and in 3% to 10% where one of five to twelve did. Of pairs that differ by two deviations or more at their best
+    rates 0% to 14% are told here.
+    """
+    cells, seeds = {cell.name: cell for cell in evidence.cells}, evidence.comparisons.seed_variances
+    decided = [pair for pair in evidence.comparisons.pairs if pair.status == "decided"]
+    loose, chose = [], 1
+    for pair in decided:
+        sides = [(pair.first_cell, pair.first), (pair.second_cell, pair.second)]
+        (lower, _), (higher, name) = sides if pair.first_is_lower else sides[::-1]
+        other = cells[higher].rates.next_best
+        if other is None or other.loss_nats is None:
+            continue
+        above, at = other.loss_nats - float(cells[lower].losses.mean()), (len(cells[lower].runs), len(other.trials))
+        if above <= 0 or not tells_apart(above, pair.difference, (seeds[lower], seeds[higher]), at):
+            loose.append(f"{name} at {other.learning_rate:.4g} minus {pair.lower} {signed(above)} nats at {pair.family}")
+            chose = max(chose, cells[higher].rates.seeds)
+    if loose:
+        who, ranked = ("the first seed", "it ranks") if chose == 1 else (f"the first {chose} seeds", "they rank")
+        more = f"; and {len(loose) - GAINS_TOLD} more" if len(loose) > GAINS_TOLD else ""
+        yield (
+            f"Whether {who} chose the best of the rates tried: {len(loose)} of {plural(len(decided), 'decided pair')} would be "
+            f"open at the rate that {ranked} next for the higher side, and seeds at the chosen rates say nothing of it: "
+            f"{'; '.join(loose[:GAINS_TOLD])}{more}."
+        )
+
+
+def _open_rates_of_fronts(evidence: Evidence) -> Iterator[str]:
+    """The cells of fronts and steps, which need no bracket, whose rate may be far from its best; no pair names them."""
+    told = evidence.comparisons.compared | {left.cell for left in evidence.comparisons.left_out}
+    usable = [cell for cell in evidence.cells if cell.usable]
+    loose = [cell for cell in usable if not cell.rates.bracketed and cell.name not in told]
+    if loose:
+        names = "any cell" if 1 < len(loose) == len(usable) else ", ".join(cell.at_budget for cell in loose)
+        yield f"How much is the learning rate's doing: the best one tried does not lie between worse ones in {names}."
+
+
+def _open_tasks(evidence: Evidence) -> Iterator[str]:
+    """The downstream tasks that the sweep asks for, where some or all runs that can be used were not scored."""
+    asked = evidence.sweep.get("downstream") or ()
+    named = [Path(task).stem for task in (asked["tasks"] if isinstance(asked, dict) else asked)]
+    runs = {run: cell.at_budget for cell in evidence.cells for run in cell.runs}
+    for missing, tasks in grouped(named, lambda task: tuple(run for run in runs if run not in _scored(evidence, task))).items():
+        if missing or not runs:
+            cells = dict.fromkeys(runs[run] for run in missing)
+            which = "the encoders" if len(cells) == len({*runs.values()}) else ", ".join(cells)
+            yield f"What {which} score on {', '.join(tasks)}: {_why_unscored(len(missing), len(runs))}."
+
+
+def _why_unscored(missing: int, runs: int) -> str:
+    if not runs:
+        return "no run can be used, so none was scored"
+    if missing == runs:
+        return "no run was scored; study score does it"
+    return f"{missing} of {runs} runs {'was' if missing == 1 else 'were'} not scored; study score does it or says why not"
+
+
+def _scored(evidence: Evidence, task: str) -> set[str]:
+    """The runs that were scored on a task in any way."""
+    found = evidence.downstream.tasks if evidence.downstream else ()
+    ways = (of_task.points for of_task in found if of_task.task == task or of_task.task.startswith(f"{task} ("))
+    return {run for points in ways for runs in points["runs"] for run in runs}
+
+
+def _mixed_precision(evidence: Evidence) -> Iterator[str]:
+    used = evidence.used
+    if "environment.precision" not in used:
+        return
+    runs = used.loc[used["recipe.precision"] == "auto", "environment.precision"].value_counts()
+    if len(runs) > 1:
+        counts = " and ".join(f"{plural(count, 'run')} in {precision}" for precision, count in sorted(runs.items()))
+        yield (
+            f"Whether precision plays a part: auto meant {counts}; base.recipe.precision in the sweep file would train all "
+            "anew in one."
+        )
+
+
+def _unread_text(evidence: Evidence) -> Iterator[str]:
+    """How much of the text is [UNK], by the run that tells the most of it."""
+    if evidence.ledger.empty or "unknown_share" not in evidence.ledger:
+        return
+    row = evidence.ledger.sort_values("unknown_share", ascending=False).iloc[0]
+    tokenizer = evidence.folder.run(str(row["run_id"])).config().data.tokenizer
+    if unread := tokenizer.unread(row["unknown_share"]):
+        yield f"What a tokeniser that knows more of this text would do: {unread}."
+
+
+def _repeated_text(evidence: Evidence) -> Iterator[str]:
+    used = evidence.used
+    if used.empty or used["train_tokens"].isna().any():
+        return
+    unique = evaluate(LEDGER_COLUMNS["unique_tokens"], used.__getitem__, "the ledger", used.columns)
+    passes = (used["tokens"] / unique).to_numpy(dtype=float)
+    most = int(passes.argmax())
+    if passes[most] >= 1.05:  # as it is told, more than once
+        yield (
+            f"What new text would do in place of repeated: runs passed up to {passes[most]:.1f} times over the "
+            f"{compact(float(unique.iloc[most]))} tokens that they were trained on; a larger corpus would."
+        )
+
+
+def _trained_runs(evidence: Evidence) -> Iterator[str]:
+    """What runs that began with the weights of another, or learned from it, do not say."""
+    used = evidence.used
+    told = {
+        "start": ("donor", "donors cost", "began with weights of", "whose tokens and FLOPs are not counted"),
+        "teacher": ("teacher", "training teachers cost", "learned from", "of whose FLOPs the forward passes alone are counted"),
+    }
+    for knob, (role, cost, did, counted) in told.items():
+        if (column := f"recipe.{knob}") not in used:
+            continue
+        named = used.loc[used[column] != NO_RUN[knob], column]
+        if len(named):
+            runs = ", ".join(sorted({str(name).partition(":")[0] for name in named}))
+            yield (
+                f"What another {role} would do, and what {cost}: {plural(len(named), 'run')} {did} {runs}, "
+                f"whose luck no interval holds, and {counted}."
+            )
+
+
+def _limits(evidence: Evidence) -> Iterator[str]:
+    usable = [cell for cell in evidence.cells if cell.usable]
+    if not usable:
+        return
+    low, high = (pick(cell.parameters_non_embedding for cell in usable) for pick in (min, max))
+    few, many = (pick(cell.tokens for cell in usable) for pick in (min, max))
+    yield (
+        f"Anything beyond {span(low, high)} non-embedding parameters, {span(few, many)} tokens and this text; a larger "
+        "sweep would."
+    )
+    yield from _repeated_text(evidence)
+    if evidence.comparisons.weigh_depth_or_width:
+        yield (
+            "Whether the same holds at equal total parameters: at equal non-embedding parameters the wider shape has larger "
+            "embedding tables (both counts are in the table of cells)."
+        )

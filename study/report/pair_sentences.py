@@ -1,0 +1,217 @@
+"""Sentences about the pairs of a sweep: over all of them, family by family, and averaged over places."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from study.base.grouping import grouped
+from study.base.quantities import plural
+from study.base.wording import signed, status_words
+from study.evidence.averages import Average
+from study.evidence.comparisons import WEIGHED, Comparison
+from study.evidence.paired import Judged
+
+MOST_FAMILIES = 8
+"""So many families are told in words each; of more, two, and the tables have all."""
+
+_SIDES = {
+    "depth": ("the deeper shape", "the shallower"),
+    "width": ("the wider shape", "the narrower"),
+    "ffn": ("the shape of larger FFN", "that of smaller"),
+    "heads": ("the shape of more heads", "that of fewer"),
+}
+"""Of a pair that weighs a size: the first shape, which has more of it, and the second."""
+
+_HAS_MORE = {"width": " (wider)", "ffn": " (of larger FFN)", "heads": " (of more heads)"}
+"""What the second shape has more of."""
+
+_LOWERS = {
+    "depth": "Depth lowers loss",
+    "width": "Width lowers loss",
+    "ffn": "A larger FFN lowers loss",
+    "heads": "More heads lower loss",
+}
+_LESS_LOWERS = {"ffn": "A smaller FFN lowers loss", "heads": "Fewer heads lower loss"}
+"""Where the second shape has more of nothing; less depth or width at equal parameters is more of something."""
+
+
+def verdict(pairs: Sequence[Comparison]) -> str:
+    """How many pairs, all of shapes or all of settings, are decided, and for which side."""
+    of_shapes = pairs[0].of_shapes
+    n, equal = plural(len(pairs), "pair"), f"equal {pairs[0].equal}"
+    if why := why_unknown(pairs):
+        return f"Not decided: {n} at {equal}, but {why}."
+    if not any(pair.status == "decided" for pair in pairs):
+        return f"Not decided: none of {n} at {equal} differs beyond chance (Holm, 5%)."
+    counts = "; ".join(_counts_of_shapes(pairs) if of_shapes else _counts_of_settings(pairs))
+    units = {pair.budget.unit for pair in pairs}
+    words = f"at {equal.replace(' and ', ', ')} and {units.pop() if len(units) == 1 else 'budget'}, {counts} (Holm, 5%)."
+    winner = _winner(pairs)
+    if winner is None:
+        return words[0].upper() + words[1:]
+    return f"{winner}{' in every pair' if len(pairs) > 1 else ''}: {words}"
+
+
+def why_unknown(found: Sequence[Judged]) -> str:
+    """Why chance between seeds is known of none of these differences; empty where it is of any."""
+    if any(one.status != "no_seed_replicates" for one in found):
+        return ""
+    alone = all(max(one.difference.n_seeds) < 2 for one in found)
+    why = "no cell has two usable seeds" if alone else "each has a cell of one seed, beside others that scatter unevenly"
+    return f"{why}, so chance between seeds is unknown"
+
+
+def _counts_of_shapes(pairs: Sequence[Comparison]) -> Iterator[str]:
+    """Of the pairs that weigh each size, in how many more of it is better."""
+    weighed = {size: among for size in WEIGHED if (among := [pair for pair in pairs if pair.weighs == size])}
+    for size, among in weighed.items():
+        more, less = _SIDES[size]
+        against = {pair.against for pair in among if pair.status == "decided"}
+        less += _HAS_MORE.get(str(against.pop()), "") if len(against) == 1 else ""
+        yield _counts(among, f" of unequal {size}" if len(weighed) > 1 else "", more, less)
+
+
+def _counts_of_settings(pairs: Sequence[Comparison]) -> Iterator[str]:
+    """Of the pairs that differ in each setting, in how many either of two values is better, or each of several than which."""
+    for among in grouped(pairs, lambda pair: pair.weighs).values():
+        first, second, *more = dict.fromkeys(value for pair in among for value in (pair.first, pair.second))
+        yield _lower_ones(among) if more else _counts(among, "", first, second)
+
+
+def _lower_ones(pairs: Sequence[Comparison]) -> str:
+    """Which of several settings are lower than which, in how many of the places where the two were compared."""
+    places = Counter(frozenset((pair.first, pair.second)) for pair in pairs)
+    decided = [pair for pair in pairs if pair.status == "decided"]
+    below = Counter((pair.lower, pair.second if pair.first_is_lower else pair.first) for pair in decided)
+    clauses = []
+    for lower, than in grouped(below, lambda sides: sides[0]).items():
+        higher = (f"{other}{_in_places(below[lower, other], places[frozenset((lower, other))])}" for _, other in than)
+        clauses.append(f"{lower} is lower than {' and '.join(higher)}")
+    told = f": {', '.join(clauses)}" if clauses else ""
+    return f"of {plural(len(pairs), 'pair')} {len(decided)} {'is' if len(decided) == 1 else 'are'} decided{told}"
+
+
+def _in_places(decided: int, places: int) -> str:
+    """In how many of the places of a pair it is decided for one side; empty where it has one alone."""
+    return f" in {decided} of {places}" if places > 1 else ""
+
+
+def _counts(pairs: Sequence[Comparison], kind: str, first: str, second: str) -> str:
+    """In how many pairs the first side is better, in how many the second, and how many are undecided."""
+    decided = [pair for pair in pairs if pair.status == "decided"]
+    lower = sum(pair.first_is_lower for pair in decided)
+    counts = f"{first} is lower in {lower}, {second} in {len(decided) - lower}, undecided {len(pairs) - len(decided)}"
+    return f"of {plural(len(pairs), 'pair')}{kind} {counts}"
+
+
+def _winner(pairs: Sequence[Comparison]) -> str | None:
+    """What lowers the loss more, where every pair is decided and says the same of the same sizes or settings."""
+    pair = pairs[0]
+    if any(other.status != "decided" for other in pairs):
+        return None
+    if not pair.of_shapes:
+        alike = len({(other.first, other.second, other.lower) for other in pairs}) == 1
+        return f"{pair.lower} is lower" if alike else None
+    if len({(other.weighs, other.against, other.first_is_lower) for other in pairs}) > 1:
+        return None
+    what = _what_lowers(pair)
+    return f"{what} more" if what else None
+
+
+def _what_lowers(pair: Comparison) -> str | None:
+    """What lowers the loss in a pair of shapes; None where that has no name."""
+    if pair.first_is_lower:
+        return _LOWERS[pair.weighs]
+    return _LESS_LOWERS.get(pair.weighs) if pair.against is None else _LOWERS[pair.against]
+
+
+def family_sentences(pairs: Sequence[Comparison]) -> Iterator[str]:
+    """A sentence a family; of more than MOST_FAMILIES those whose largest decided differences are the largest and the least."""
+    families = grouped(pairs, lambda pair: pair.family)
+    told = {name: _told(among) for name, among in families.items()}
+    if len(families) <= MOST_FAMILIES:
+        yield from (_family_sentence(name, pair, families[name]) for name, pair in told.items())
+        return
+    decided = [name for name, pair in told.items() if pair.status == "decided"]
+    ordered = sorted(decided or told, key=lambda name: -abs(told[name].difference.estimate_nats))
+    which = "Largest decided" if decided else "Largest"
+    yield f"{which} of {len(families)} families: {_family_sentence(ordered[0], told[ordered[0]], families[ordered[0]])}"
+    if len(decided) > 1:
+        yield f"Smallest decided: {_family_sentence(ordered[-1], told[ordered[-1]], families[ordered[-1]])}"
+
+
+def _told(pairs: Sequence[Comparison]) -> Comparison:
+    """The largest difference of a family, of those that are decided if any is."""
+    decided = [pair for pair in pairs if pair.status == "decided"]
+    return max(decided or pairs, key=lambda pair: abs(pair.difference.estimate_nats))
+
+
+def _family_sentence(name: str, told: Comparison, pairs: Sequence[Comparison]) -> str:
+    """One difference of a family in full, and how many of its pairs are decided."""
+    decided = sum(pair.status == "decided" for pair in pairs)
+    words = f"{told.first} minus {told.second}: {told.difference.to_text()}"
+    if decided:
+        return f"{name}: {told.lower} is lower, {words}; {decided} of {plural(len(pairs), 'pair')} decided."
+    largest = "the largest difference is " if len(pairs) > 1 else ""
+    return f"{name}: nothing decided; {largest}{words}{chance_words(told)}."
+
+
+def chance_words(undecided: Judged) -> str:
+    """The p-value of what Holm's procedure leaves undecided, beside an interval that is for this difference alone."""
+    return "" if undecided.p_value_holm is None else f"; Holm's p {undecided.p_value_holm:.2g}"
+
+
+def average_sentences(averages: Sequence[Average]) -> Iterator[str]:
+    """The averages over places of two shapes or two settings, all of one kind.
+
+    Of several it is told what each is above the one that is below all others. There may be none, where not all were compared
+    with each other, or not at the same places; then each average is told.
+    """
+    groups = _connected(averages)
+    for alike in groups[:MOST_FAMILIES]:
+        counts = {len(average.places) for average in alike}
+        over = f"over {counts.pop()} places" if len(counts) == 1 else "over places"
+        names = dict.fromkeys(name for average in alike for name in (average.second, average.first))
+        wins = Counter(average.lower for average in alike)
+        lowest = next((name for name in names if wins[name] == len(names) - 1), None)
+        if lowest is None or len(alike) == 1:
+            clauses = (f"{average.first} minus {average.second}: {_average_clause(average)}" for average in alike)
+            yield f"Averaged {over}, {'; '.join(clauses)} (Holm, 5%)."
+            continue
+        above = [one.reversed if one.first == lowest else one for one in alike if lowest in (one.first, one.second)]
+        yield f"Averaged {over}, {lowest} has the lowest mean. The others minus it, {_judged(above)} (Holm, 5%)."
+    if more := groups[MOST_FAMILIES:]:
+        rest = plural(len(more), "more group")
+        kind = "shapes" if averages[0].of_shapes else "settings"
+        yield f"The averages of {rest} of {kind} are in the table of averages over places."
+
+
+def _judged(averages: Sequence[Average]) -> str:
+    """Averages over places with their intervals, those of one status together and the decided ones first."""
+    by_status = grouped(sorted(averages, key=lambda average: average.status), lambda average: average.status)
+    return "; ".join(
+        f"{status_words(status)}: {', '.join(f'{one.first} {one.difference.to_text()}{_opposed(one)}' for one in alike)}"
+        for status, alike in by_status.items()
+    )
+
+
+def _connected(averages: Sequence[Average]) -> list[list[Average]]:
+    """The averages in groups of shapes or settings that were compared with one another."""
+    groups: list[list[Average]] = []
+    for average in averages:
+        sides = {average.first, average.second}
+        touched = [group for group in groups if any({one.first, one.second} & sides for one in group)]
+        groups = [group for group in groups if group not in touched]
+        groups.append([*(one for group in touched for one in group), average])
+    return groups
+
+
+def _average_clause(average: Average) -> str:
+    """An average over places with its interval, verdict and range."""
+    span_of_places = f"{signed(average.least_nats)} to {signed(average.most_nats)} at its {len(average.places)} places"
+    return f"{average.difference.to_text()}, {status_words(average.status)}, {span_of_places}{_opposed(average)}"
+
+
+def _opposed(average: Average) -> str:
+    return ", decided either way, so the average hides what it depends on" if average.opposed else ""

@@ -1,0 +1,316 @@
+"""What downstream scores say in plain words and as tables: which tasks follow the loss, and what was forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from study.base.behrens_fisher import CONFIDENCE
+from study.base.grouping import grouped
+from study.base.quantities import plural
+from study.base.wording import status_words, table, table_of
+from study.evidence.downstream import AVERAGE, FREE_FROM, Downstream, TaskScores
+from study.evidence.evidence import Evidence
+from study.evidence.published_scores import published_scores
+from study.evidence.score_trends import Trend, Verdict
+from study.laws.forecasting import Forecast
+
+_WORDS: dict[Verdict, str] = {
+    "monotone": "scores follow the loss, monotone: no encoder of lower loss scores lower beyond noise",
+    "rises": "scores rise as the loss falls, but not monotonically",
+    "falls": "scores fall as the loss falls",
+    "undecided": "scores show no decided relation to the loss",
+}
+
+
+NEAR = 2.0
+"""An encoder stands beside a published one of up to so many times its parameters, or as many times fewer."""
+
+NOISE = (
+    "Noise is over examples and between seeds, of pre-training where an encoder has several, else of fine-tuning; encoders "
+    "share the examples, which makes what is said of two of them cautious."
+)
+"""What the intervals of scores are over."""
+
+SCORES = f"Each encoder's mean over its runs and the seeds of fine-tuning, beside what needs no pre-training. {NOISE}"
+"""What a table of scores shows."""
+
+
+def score_findings(evidence: Evidence) -> list[str]:
+    """Which tasks follow the loss, what needs no pre-training, and the best on average; none where nothing was scored."""
+    found = evidence.downstream
+    if found is None:
+        return []
+    return [*_verdicts(found), *_beside_baselines(found), *_average(found), *_unusual(found), *_truncated(found)]
+
+
+def _verdicts(found: Downstream) -> Iterator[str]:
+    verdicts = {task.task: None if task.trend is None else task.trend.verdict for task in found.tasks}
+    by_verdict = grouped(verdicts, verdicts.__getitem__)
+    for verdict, words in _WORDS.items():
+        if names := by_verdict.get(verdict):
+            yield f"{', '.join(names)}: {words} (Holm, 5%){_hopeless(found, names) if verdict == 'undecided' else ''}."
+    if "untested" in by_verdict:
+        told = ", ".join(
+            f"{task.task} {task.trend.correlation:+.2f}"
+            for task in found.tasks
+            if task.trend is not None and task.trend.verdict == "untested"
+        )
+        began = "encoders that began as one, with layers of one trained encoder or on one trunk, are not drawn apart"
+        why = f"no interval or p is told, since {began}"
+        yield f"Rank correlation with the falling loss: {told}; {why}."
+    if too_few := by_verdict.get(None):
+        yield f"{', '.join(too_few)}: fewer than three encoders, or all scores alike; nothing can be said about the loss."
+
+
+def _hopeless(found: Downstream, undecided: Sequence[str]) -> str:
+    """Of which undecided tasks no order of so few encoders has a p that so many tasks leave below 5%, in words."""
+    tested = {task.task: task for task in found.tasks if task.trend and task.trend.p_value is not None}
+    few = {name: len(tested[name].points) for name in undecided if tested[name].least_p_value * len(tested) >= 1 - CONFIDENCE}
+    if not few:
+        return ""
+    which = "" if len(few) == len(undecided) else f" ({', '.join(few)})"
+    most = plural(max(few.values()), "encoder")
+    one = "it" if len(tested) == 1 else f"one of {len(tested)} tasks"
+    return f"; {most} at most{which} cannot decide {one} in whatever order, more of them might"
+
+
+def _beside_baselines(found: Downstream) -> Iterator[str]:
+    """Where pre-training shows, where it hurts, and where a bag of words does better than an encoder."""
+    if compared := {task.task: task.above_untrained for task in found.tasks if task.beside_untrained.of}:
+        none = ", ".join(name for name, (encoders, _) in compared.items() if not encoders)
+        rest = f"; none on {none}" if none and any(encoders for encoders, _ in compared.values()) else ""
+        baselines = "the same encoders untrained and above the commonest answer"
+        yield f"Encoders above {baselines}, beyond noise, each at 5% by itself: {_where(compared)}{rest}."
+        below = _where({task.task: (task.beside_untrained.below, task.beside_untrained.of) for task in found.tasks})
+        yield f"Encoders below the same encoders untrained, beyond noise likewise: {below}."
+    if words := {task.task: task.beside_words for task in found.tasks if task.beside_words.of}:
+        above = _where({name: (beside.above, beside.of) for name, beside in words.items()})
+        below = _where({name: (beside.below, beside.of) for name, beside in words.items()})
+        yield f"Beside a bag of words, beyond noise likewise, encoders above: {above}; below: {below}."
+
+
+def _where(counts: Mapping[str, tuple[int, int]]) -> str:
+    """On which tasks there are such encoders, how many and of how many."""
+    return ", ".join(f"{task} {_of(count)}" for task, count in counts.items() if count[0]) or "none on any task"
+
+
+def _of(count: tuple[int, int]) -> str | None:
+    """How many encoders of how many, None where none was compared."""
+    return f"{count[0]} of {count[1]}" if count[1] else None
+
+
+def _unusual(found: Downstream) -> Iterator[str]:
+    """The tasks that were scored with other than the usual knobs, such as a limit of the examples."""
+    knobs = {task.task: str(task.points["knobs"].iloc[0]) for task in found.tasks}
+    for words, tasks in grouped(knobs, knobs.__getitem__).items():
+        if words and not all(words in task for task in tasks):
+            yield f"Scored with {words}: {', '.join(tasks)}."
+
+
+def _truncated(found: Downstream) -> Iterator[str]:
+    """How many examples of each task some encoder did not read whole."""
+    most = {task.task: task.points.sort_values("truncated_examples").iloc[-1] for task in found.tasks}
+    if told := ", ".join(
+        f"{task} {row['truncated_examples']:,.0f} of {row['examples']:,.0f}"
+        for task, row in most.items()
+        if row["truncated_examples"] > 0
+    ):
+        yield f"Examples longer than what an encoder reads, and cut, of all splits (the most of any encoder): {told}."
+
+
+def _average(found: Downstream) -> Iterator[str]:
+    if found.average is not None:
+        yield from _best_on_average(found.average, max(len(task.points) for task in found.tasks))
+        yield from _trend_of_average(found.average)
+    for reason, tasks in grouped(found.left_out, found.left_out.__getitem__).items():
+        yield f"Left out of the average ({reason}): {', '.join(tasks)}."
+
+
+def _best_on_average(average: TaskScores, encoders: int) -> Iterator[str]:
+    """The highest average of several encoders, beside the second; of one it says nothing."""
+    ranked = average.points.sort_values("score", ascending=False)
+    if len(ranked) < 2:
+        return
+    best, second = ranked.iloc[0], ranked.iloc[1]
+    chance = best["noise"].of_difference(second["noise"]).chance_beyond(best["score"] - second["score"])
+    told = f"{'' if chance < 1 - CONFIDENCE else 'not '}beyond noise above {second['name']}"
+    of = f", of the {len(ranked)} of {encoders} encoders that met all of them" if len(ranked) < encoders else ""
+    highest = f"{best['name']} scores highest{of}, {best['score']:.3f} ± {best['half']:.3f}"
+    yield f"On average ({average.metric}) {highest}, {told}, {second['score']:.3f}."
+
+
+def _trend_of_average(average: TaskScores) -> Iterator[str]:
+    """Whether the average follows the loss, one test by itself beside those of the tasks."""
+    if (trend := average.trend) is None:
+        return
+    told = f"The average's rank correlation with the falling loss is {trend.correlation:+.2f}"
+    shapes = average.points["shape"].nunique()
+    encoders = plural(trend.n, "encoder") + (f" of {plural(shapes, 'shape')}" if shapes < trend.n else "")
+    if trend.p_value is None:
+        yield f"{told} ({encoders}, not drawn apart)."
+    else:
+        interval = "" if trend.low is None else f"95% interval {_interval(trend)}, "
+        yield f"{told} ({interval}p = {trend.p_value:.2g}, {encoders}): {trend.verdict}."
+
+
+def _interval(trend: Trend) -> str | None:
+    return None if trend.low is None else f"{trend.low:+.2f} to {trend.high:+.2f}"
+
+
+def trend_table(evidence: Evidence) -> str:
+    """Each task's best score beside what needs no pre-training, and its rank correlation with the falling loss."""
+    found = evidence.downstream
+    if found is None:
+        return ""
+    intro = (
+        "The best encoder of each task beside what needs no pre-training; how many are above both their untrained weights and "
+        "the commonest answer, beyond noise, each at 5% by itself; and Spearman's correlation of score and falling loss over "
+        "the encoders, with the interval of a normal population and its permutation p, by itself and adjusted by Holm over the "
+        "tasks. Encoders of one shape share its luck: where there are any, there is no interval, and permutations keep them "
+        "together. Pairs against: of lower loss, yet lower score beyond noise (Bonferroni, 5%). The average is over tasks of "
+        "(score − chance)/(1 − chance), where chance is the score of the commonest answer; a run of "
+        f"pre-training is averaged over its tasks first, since luck may go through all of them. {NOISE}"
+    )
+    return f"{intro}\n\n{table_of([_trend_row(task) for task in found.all])}"
+
+
+def _trend_row(task: TaskScores) -> dict[str, object]:
+    best, told = task.best, task.trend
+    baselines = {"untrained": "random", "commonest answer": "majority", "words without order": "bag_of_words"}
+    return {
+        "task": task.task,
+        "metric": task.metric,
+        "best": f"{best['score']:.4f}",
+        "± 95%": _number(best["half"]),
+        "of": best["name"],
+        **{words: None if task.task == AVERAGE else _number(best[name]) for words, name in baselines.items()},
+        "above both": _of(task.above_untrained),
+        "rank correlation": told and f"{told.correlation:+.2f}",
+        "95% interval": told and _interval(told),
+        "p": told and _chance(told.p_value),
+        "Holm p": told and _chance(told.p_value_holm),
+        "encoders": told and told.n,
+        "pairs against": told and len(told.reversals),
+    }
+
+
+def _chance(p_value: float | None) -> str | None:
+    return None if p_value is None else f"{p_value:.2g}"
+
+
+def law_table(evidence: Evidence) -> str:
+    """The law from loss to score of each task, and what it forecast of the largest encoders from the others."""
+    found = evidence.downstream
+    if found is None:
+        return ""
+    intro = (
+        "Forecasts are of the largest shapes at budgets beyond those of the others, by the law fitted to these: at their "
+        "measured loss, and at the loss that a law of the sizes gives them; an error is the mean of |predicted − measured|. "
+        "Constants of a law that its data do not pin down are not shown. Of fewer than "
+        f"{FREE_FROM} shapes chance is taken as measured and the ceiling as 1; where scores level off below that, the law and "
+        "its intervals are wrong, whatever its status."
+    )
+    return f"{intro}\n\n{table_of([_law_row(task) for task in found.all])}"
+
+
+def _law_row(task: TaskScores) -> dict[str, object]:
+    law = None if isinstance(task.law, str) else task.law
+    return {
+        "task": task.task,
+        "law": law and law.law.formula,
+        "status": f"none: {task.law}" if law is None else status_words(law.status),
+        "constants": ", ".join(f"{name} {value:.3g}" for name, value in law.estimates.items()) if law and law.told else None,
+        "forecast": law and (int(task.is_forecast.sum()) or None),
+        "error at the measured loss": law and _forecast(task.forecast),
+        "error from the sizes alone": law and _forecast(task.forecast_from_sizes),
+    }
+
+
+def _forecast(told: Forecast | str) -> str:
+    """The error of a forecast, how many of its intervals covered the truth, and the status of the law it was made by."""
+    if isinstance(told, str):
+        return told
+    if told.status == "failed":
+        return "none: the law's fit to the others failed"
+    return f"{told.mean_error}, {told.coverage} ({status_words(told.status)})"
+
+
+def scores_told(evidence: Evidence) -> pd.DataFrame:
+    """Every encoder's score on every task with its interval, beside what needs no pre-training; empty where there is none."""
+    if evidence.downstream is None:
+        return pd.DataFrame()
+    rows = [
+        {
+            "task": task.task,
+            "metric": task.metric,
+            "encoder": row["name"],
+            "parameters": row["parameters"],
+            "loss (nats)": row["loss_nats"],
+            "score": row["score"],
+            "± 95%": row["half"],
+            "runs": len(row["runs"]),
+            "seeds": row["seeds"],
+            "untrained": row["random"],
+            "commonest answer": row["majority"],
+            "words without order": row["bag_of_words"],
+        }
+        for task in evidence.downstream.tasks
+        for _, row in task.points.iterrows()
+    ]
+    return pd.DataFrame(rows)
+
+
+def score_table(evidence: Evidence) -> str:
+    """What `scores_told` has, as Markdown."""
+    told = scores_told(evidence)
+    if told.empty:
+        return ""
+    rows = [{str(name): _written(str(name), value) for name, value in row.items()} for row in told.to_dict("records")]
+    return f"{SCORES}\n\n{table_of(rows)}"
+
+
+def _written(name: str, value: Any) -> object:
+    """A value of a column of scores for readers."""
+    if name == "parameters":
+        return f"{value:,}"
+    return _number(value) if isinstance(value, float) else value
+
+
+def published_table(evidence: Evidence) -> str:
+    """The published scores of the tasks, each beside an encoder of its size; empty where nobody has published any."""
+    found = evidence.downstream
+    rows = [] if found is None else [row for task in found.tasks for row in _published_rows(task)]
+    if not rows:
+        return ""
+    intro = (
+        "BERT's miniatures on GLUE's secret test sets (Turc et al. 2019): 30,522 word pieces, pre-trained on Wikipedia and "
+        "books, the best of five batch sizes and four learning rates for each task. Beside each stands the encoder here of the "
+        f"nearest `parameters`, where any has up to {NEAR:g} times as many or as few."
+    )
+    header = ["task", "metric", "published", "parameters", "score", "here", "parameters", "score", "± 95%"]
+    return f"{intro}\n\n{table(header, rows)}"
+
+
+def _published_rows(task: TaskScores) -> Iterator[list[object]]:
+    """Each published score of a task, and the encoder of the nearest size where one is near."""
+    for one in published_scores(task.task, task.metric):
+        size = one.sizes["parameters"]
+        away = np.abs(np.log(task.points["parameters"].to_numpy(dtype=float) / size))
+        nearest = task.points.iloc[int(away.argmin())]
+        here = [nearest["name"], f"{nearest['parameters']:,}", f"{nearest['score']:.4f}", _number(nearest["half"])]
+        yield [
+            task.task,
+            task.metric,
+            one.model,
+            f"{size:,}",
+            f"{one.score:.3f}",
+            *(here if away.min() <= np.log(NEAR) else [None] * 4),
+        ]
+
+
+def _number(value: float) -> str | None:
+    return f"{value:.4f}" if pd.notna(value) else None

@@ -1,0 +1,192 @@
+"""A sweep from its file to its last record: one coordinator, one executor, one mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from study.base import garbage
+from study.base.durable_files import takes_files
+from study.base.errors import InputError, told_together
+from study.base.quantities import count_text
+from study.base.schema import flatten
+from study.base.terminal import say
+from study.config.resources import Resources
+from study.config.run_config import RunConfig
+from study.config.sweep_spec import SweepSpec
+from study.counting.memory import AskedPrecision, Device, Precision
+from study.data.hub_corpus import PREFIX
+from study.data.prepared import PreparedData, check_files, data_fingerprint, prepare, unread_at_first
+from study.executing.choosing import executor_of, slots_of
+from study.executing.slots import Slot, sharing_note
+from study.planning.bill import Bill, bill
+from study.planning.plan import Plan
+from study.planning.room import refuse_too_large, room_of
+from study.planning.sweep_files import TRAINED_RUNS
+from study.running.coordinator import Coordinator
+from study.running.display import LaunchDisplay
+from study.running.shutdown import preparing
+from study.running.status_tables import cost_lines
+from study.store.locks import held
+from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import checkpoints_in
+from study.tracking.mirror_process import MirrorProcess
+
+MIRROR_SECONDS = 20.0
+"""How long a launch that is over waits for the W&B mirror; `study sync` does what it did not."""
+
+
+def folder_of(spec: SweepSpec, results: Path) -> SweepFolder:
+    """Where a sweep's results lie."""
+    return SweepFolder(results / spec.name)
+
+
+def plan(spec: SweepSpec, results: Path, resources: Resources) -> Bill:
+    """The bill of a sweep on this machine, timed by the records that are there.
+
+    Raises InputError where the sweep holds a run that is impossible, or cannot be run on what is asked for.
+    """
+    folder = folder_of(spec, results)
+    billed = _bill(Plan(spec, folder.records()), folder, resources, slots_of(resources))
+    return replace(billed, unread=unread_at_first(spec.data))
+
+
+@garbage.paused()  # all runs are made that any cell may want, and none of them is garbage
+def _bill(planned: Plan, folder: SweepFolder, resources: Resources, slots: list[Slot], *checks: Callable[[], object]) -> Bill:
+    here, data = resources.on == "local", planned.spec.data
+    told_together(
+        planned.check,
+        lambda: check_files(data),
+        lambda: _check_results(folder),
+        lambda: _check_trained_runs(planned, folder),
+        lambda: _check_batches(planned, len(slots[0].indices)),
+        lambda: _check_kernels(planned, slots[0], here),
+        *([lambda: _check_room(planned, slots)] if here else []),  # of other machines' memory nothing is known here
+        *checks,
+    )
+    precision = _precision(planned.first_runs[0].recipe.precision, slots[0].device, here)
+    others = folder.others_records()
+    far = data.corpus.startswith(PREFIX)  # a bill asks no hub
+    text = data_fingerprint(data) if others and not far else None
+    return bill(planned, slots, precision, others, text)
+
+
+def _check_results(folder: SweepFolder) -> None:
+    """Raise InputError where the sweep's results cannot be written."""
+    if not takes_files(folder.path):
+        raise InputError.at(str(folder.path), "cannot be written; give another folder with --results")
+
+
+def _check_trained_runs(planned: Plan, folder: SweepFolder, prepared: PreparedData | None = None) -> None:
+    """Raise InputError where donors or teachers of the runs that a sweep still wants, as its records tell, are of no use."""
+    if not {*TRAINED_RUNS} & {*planned.spec.vary, *flatten(planned.spec.base)}:
+        return
+    from study.training.trained_runs import check_trained_runs
+
+    wanted = _wanted(planned, folder)
+    under_way = [run for run in folder.runs() if checkpoints_in(folder.home(run.run_id).checkpoints)]
+    begun = {run.config().key for run in under_way}
+    check_trained_runs(wanted, begun, prepared)
+
+
+def _wanted(planned: Plan, folder: SweepFolder) -> list[RunConfig]:
+    """The runs that a sweep wants yet, as far as records tell, its own and those that it shares; of a search the largest."""
+    if planned.spec.search is not None:
+        return planned.first_runs if len(planned.records) < planned.spec.search.trials else []
+    records = {record.config.key: record for record in (*folder.others_records(), *planned.records)}
+    return [run for cell in planned.cells for run in cell.wanted(records) or ([] if cell.tuned(records) else cell.trials())]
+
+
+def _passes(planned: Plan, data: PreparedData) -> str | None:
+    """How often the longest run will see the text, None where it sees it once at most."""
+    longest = max(run.tokens for run in planned.first_runs)
+    passes = longest / data.unique_tokens
+    if passes <= 1:
+        return None
+    return (
+        f"the text has {count_text(data.unique_tokens)} tokens to train on; the longest run passes {passes:.1f} times over it"
+    )
+
+
+def _check_room(planned: Plan, slots: list[Slot]) -> None:
+    """Raise InputError with every shape whose training memory is above the room of a slot, and by how much."""
+    refuse_too_large(planned.first_runs, room_of(slots), slots[0].execution())
+
+
+def _check_batches(planned: Plan, devices: int) -> None:
+    """Raise InputError where a batch cannot be shared out evenly over the devices of a run."""
+    if devices == 1:
+        return
+    for batch in sorted({run.batch_sequences for run in planned.first_runs}):
+        if batch % devices:
+            message = f"cannot share out a batch of {batch} sequences evenly; change recipe.batch_tokens"
+            raise InputError.at(f"--devices {devices}", message)
+
+
+def _check_kernels(planned: Plan, slot: Slot, here: bool) -> None:
+    """Raise InputError where kernels cannot be built here, or are not those of a precision a run has, of `auto` if here."""
+    from study.training.execution import check_compiler
+
+    if here:
+        check_compiler(slot.kernels, slot.device, "--kernels")
+    if slot.kernels != "onednn":
+        return
+    for asked in sorted({run.recipe.precision for run in planned.first_runs}):
+        if _precision(asked, "cpu", here) == "bf16":
+            found = asked if asked == "bf16" else f"{asked}, here bf16"
+            remedy = "use base.recipe.precision=fp32, or --kernels eager or auto"
+            raise InputError.at("--kernels onednn", f"is for fp32, and recipe.precision is {found}; {remedy}")
+
+
+def _precision(asked: AskedPrecision, device: Device, here: bool) -> Precision | None:
+    """The precision that runs will be in; None where `auto` is for another machine to decide."""
+    from study.training.execution import resolve_precision
+
+    return resolve_precision(asked, device) if here or asked != "auto" else None
+
+
+@contextmanager
+def launched(
+    spec: SweepSpec,
+    values: dict[str, Any],
+    results: Path,
+    resources: Resources,
+    console: Console,
+    track: bool,
+    *checks: Callable[[], object],
+) -> Iterator[int]:
+    """Run all that a sweep still needs, showing progress; the mirror follows where `track` is set.
+
+    Yields how many runs the mirror has yet to show. The sweep's lock is held from before the text is made ready, which may
+    take long, to what is done with the runs there.
+
+    Raises InputError for bad input before anything is trained, with what `checks` raise, and KeyboardInterrupt when stopped,
+    after the runs have saved.
+    """
+    folder = folder_of(spec, results)
+    planned, slots = Plan(spec, folder.records()), slots_of(resources)
+    billed = _bill(planned, folder, resources, slots, *checks)
+    for note in (*cost_lines(billed), *filter(None, [sharing_note(slots)])):
+        say(console, note)
+    with held(folder.launching):
+        with preparing(folder.launching.stop_file):
+            data = prepare(spec.data, progress=True)
+            _check_trained_runs(planned, folder, data)
+        for note in filter(None, (_passes(planned, data), spec.data.tokenizer.unread(data.facts.unknown_share))):
+            say(console, note)
+        coordinator = Coordinator(planned, values, folder, data.fingerprint)
+        mirror = MirrorProcess(folder)
+        if track:
+            mirror.start()
+        display = LaunchDisplay(console, folder, data.fingerprint, billed.runs)
+        try:
+            with display.progress:
+                coordinator.run(executor_of(resources, slots, folder), display.refresh)
+        finally:
+            unmirrored = mirror.stop(MIRROR_SECONDS) if track else 0
+        yield unmirrored

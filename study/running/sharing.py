@@ -1,0 +1,115 @@
+"""Runs that several sweeps of one results folder want: each is trained once, in one folder, and the others link its files.
+
+The sweep that begins a run first is its home; results/.homes/<run id> is a link to the run's folder there, which the kernel
+lets only one sweep make. Whoever else wants the run waits while it is trained, goes on with it there where it was left, and
+links its files once it has ended. The record stays one file, under two names, and outlives the sweep that wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from functools import partial
+from pathlib import Path
+
+from filelock import FileLock
+
+from study.base.durable_files import is_there, patiently
+from study.store.ownership import Watch
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
+
+
+class SharedRuns:
+    """The runs of one sweep among those of the other sweeps under the same results folder."""
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self.folder = folder
+        folder.homes.mkdir(exist_ok=True)
+        self._siblings = folder.siblings()
+        self._watches: dict[str, Watch] = {}
+
+    def home(self, run_id: str) -> RunFolder:
+        """Where a run is trained: in this sweep's folder, which is there already, unless another sweep began it first."""
+        link = self.folder.homes / run_id
+        with contextlib.suppress(FileExistsError):
+            patiently(lambda: os.symlink(self._target(run_id), link))
+        if self._is_home(home := self.folder.home(run_id)):
+            return home
+        with FileLock(self.folder.homes / ".lock"):  # of all that find it gone, the first takes it over and the others see that
+            if not self._is_home(home := self.folder.home(run_id)):
+                anew = link.with_name(f".{run_id}.tmp")
+                anew.unlink(missing_ok=True)
+                os.symlink(self._target(run_id), anew)
+                os.replace(anew, link)  # so that there is a link at every moment
+                home = self.folder.run(run_id)
+        return home
+
+    def _target(self, run_id: str) -> str:
+        """What the link to a run of this sweep says."""
+        return os.path.join("..", self.folder.name, "runs", run_id)
+
+    def _is_home(self, home: RunFolder) -> bool:
+        """Whether a run is trained there still: not where its sweep was deleted, nor where another's search pruned it."""
+        mine = home.path == self.folder.run(home.run_id).path
+        return is_there(home.path) and (mine or not _is_pruned(home))
+
+    def holder(self, run_id: str) -> str | None:
+        """Which process trains a run now, None where none does."""
+        if (watch := self._watches.get(run_id)) is None:
+            watch = self._watches[run_id] = Watch(self.home(run_id))
+        if (who := watch.holder()) is None:
+            if not watch.silent:  # of one that fell silent it is remembered
+                del self._watches[run_id]
+            return None
+        home = SweepFolder.of(watch.folder).name
+        return who if home == self.folder.name else f"the sweep {home!r}, {who}"
+
+    def record(self, run_id: str) -> RunRecord | None:
+        """The record of a run, taken over where another sweep has it; None where no sweep has."""
+        own, home = self.folder.run(run_id), self.home(run_id)
+        others = [sibling.run(run_id) for sibling in self._siblings if sibling.name != SweepFolder.of(home).name]
+        for other in (home, *others):
+            if other.path != own.path and is_there(other.record_file) and not _is_pruned(other):
+                _link_files(other, own)
+                break
+        return own.record()
+
+
+def _is_pruned(run: RunFolder) -> bool:
+    """Whether a run has a record, and that one is of a pruned run."""
+    record = run.record()
+    return record is not None and record.state == "PRUNED"
+
+
+def _link_files(ended: RunFolder, into: RunFolder) -> None:
+    """Give the files of a run that has ended a second name, the record's last."""
+    for existing, new in zip(_beside_record(ended), _beside_record(into), strict=True):
+        patiently(partial(_link, existing, new))
+    with contextlib.suppress(FileExistsError):
+        patiently(partial(_link_once, ended.record_file, into.record_file))
+
+
+def _beside_record(run: RunFolder) -> tuple[Path, ...]:
+    """What a run leaves beside its record; each is only ever replaced, never changed, so that a second name does no harm."""
+    return run.metrics_file, run.validation_losses_file, run.weights_file, run.exclusion_file
+
+
+def _link(existing: Path, new: Path) -> None:
+    """Replace a file by a second name of another one, where that one is there."""
+    temporary = new.with_name(f".{new.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    _link_once(existing, temporary)
+    if is_there(temporary):
+        os.replace(temporary, new)
+        temporary.unlink(missing_ok=True)  # renaming does nothing where both names are of one file already
+
+
+def _link_once(existing: Path, new: Path) -> None:
+    """Give a file a second name, unless it is gone: who waits for a folder out of reach need not wait for that."""
+    try:
+        os.link(existing, new)
+    except FileNotFoundError:
+        if is_there(existing):
+            raise

@@ -1,0 +1,80 @@
+"""How whoever drives runs or scores stops: what they have done is saved first."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import sys
+import threading
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from pathlib import Path
+
+from study.base.durable_files import is_there, patiently
+from study.base.errors import GOES_ON, InputError
+from study.executing.executor import Stoppable
+
+SAVE_SECONDS = 60.0
+"""How long runs, or scores, may take to save where they are stopped."""
+
+LOOK_SECONDS = 0.2
+"""How often it is asked, before there are runs or scores, whether a person wants all of it stopped."""
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Within, SIGTERM stops what is done as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def preparing(order: Path) -> Iterator[None]:
+    """Within, before there is anything to save, SIGTERM and the file by which a person orders to stop do what Ctrl-C does."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_SECONDS):
+            if is_there(order):
+                _thread.interrupt_main()
+                return
+
+    watcher = threading.Thread(target=look, daemon=True, name="orders")
+    try:
+        with sigterm_interrupts():
+            watcher.start()
+            try:
+                yield
+            finally:
+                over.set()
+                watcher.join()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(GOES_ON) from None
+
+
+def see(folder: Path, file: Path) -> None:
+    """Raise InputError where a folder was moved or removed, as a file of it tells: whoever writes would make it anew."""
+    try:
+        patiently(file.stat)
+    except OSError as error:
+        message = f"was moved or removed meanwhile ({file}: {error.strerror}); bring it back, and {GOES_ON}"
+        raise InputError.at(str(folder), message) from None
+
+
+def save_and_stop(executor: Stoppable, futures: Collection[Future[int]]) -> None:
+    """Let all that an executor has in hand save and end; end those that take too long, or all once Ctrl-C comes again."""
+    unsaved = set(futures)
+    if unsaved:
+        waits = f"waiting up to {SAVE_SECONDS:.0f} s for {len(unsaved)} to save"
+        sys.stderr.write(f"stopping: {waits}; Ctrl-C again ends them where they last saved\n")
+    try:
+        executor.interrupt()
+        unsaved = wait(unsaved, SAVE_SECONDS).not_done
+    except KeyboardInterrupt:
+        pass
+    executor.kill()
+    wait(unsaved, SAVE_SECONDS)  # not for ever: a Slurm that does not answer tells nobody how its jobs ended

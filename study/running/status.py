@@ -1,0 +1,265 @@
+"""Where a sweep is, read from its folder: nothing here asks a coordinator or a tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from study.base import garbage
+from study.base.errors import InputError
+from study.config.run_config import RunConfig
+from study.executing.slots import Slot
+from study.planning.bill import Bill, bill
+from study.planning.plan import Plan
+from study.planning.sweep_files import parse_sweep
+from study.running.liveness import Signs, signs_of
+from study.store.locks import is_held
+from study.store.metric_rows import newest_values
+from study.store.ownership import is_trained
+from study.store.records import FOREIGN, RunRecord, State, validation_of
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
+
+ANY_SLOT = Slot("cpu", (0,), threads=1)
+"""What the bill is made for where its seconds do not matter."""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Where one run is: its state is that of its record or `running`, where no process trains it now `stopped`.
+
+    It is `waiting` and not stopped where a launch holds the sweep, which starts it or goes on with it.
+    `tokens` are done so far, of which the run trained `spent_tokens` itself for `train_flops`, and a trunk the others.
+    `seconds_left` are at the speed of its last row, None of a run that fell silent. `validation` names the set and masks that
+    an ended run was validated on. `signs` say when a running run last did something, None of others.
+    """
+
+    run_id: str
+    shape: str
+    setting: str
+    learning_rate: float
+    seed: int
+    state: str
+    tokens: int
+    spent_tokens: int
+    target_tokens: int
+    train_flops: float
+    loss_nats: float | None
+    tokens_per_second: float | None
+    mfu: float | None
+    seconds_left: float | None
+    attempts: int
+    reason: str | None
+    validation: str | None = None
+    signs: Signs | None = None
+
+    @property
+    def done(self) -> float:
+        """The share of its tokens that are done; of a run without any, whether it has ended."""
+        return self.tokens / self.target_tokens if self.target_tokens else float(self.state == "COMPLETED")
+
+    @property
+    def silent(self) -> bool:
+        """Whether it is running and has logged nothing for unusually long."""
+        return self.signs is not None and self.signs.silent
+
+    def to_dict(self) -> dict[str, Any]:
+        """The status as plain values; those of the signs of life stand beside the others, None where there are none."""
+        values = asdict(self)
+        signs = values.pop("signs") or dict.fromkeys(Signs.__dataclass_fields__)
+        return values | signs | {"silent": self.silent}
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """Where a sweep is: its runs, who coordinates it now, None where nobody does, and whether anybody scores it.
+
+    `remaining_flops` are those of the runs that cells want yet, at most, 0 once they want none; learning rates that turn out
+    to be wanted beyond the range are not in it. None where the sweep file cannot be read any more. `at_most` says that a
+    search for the best rate may end with fewer runs.
+    """
+
+    name: str
+    coordinator: Mapping[str, Any] | None
+    runs: tuple[RunStatus, ...]
+    planned_runs: int | None = None
+    remaining_flops: float | None = None
+    at_most: bool = False
+    scored: bool = False
+
+    @property
+    def own(self) -> tuple[RunStatus, ...]:
+        """The runs that are part of the sweep as it is now."""
+        return tuple(run for run in self.runs if run.reason != FOREIGN)
+
+    def count(self, state: str) -> int:
+        """Runs of the sweep as it is now in a state."""
+        return sum(run.state == state for run in self.own)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Runs of the sweep as it is now in each state that any is in."""
+        return {state: self.count(state) for state in sorted({run.state for run in self.own})}
+
+    @property
+    def running(self) -> tuple[RunStatus, ...]:
+        """The runs that are being trained."""
+        return tuple(run for run in self.runs if run.state == "running")
+
+    @property
+    def left_out(self) -> tuple[RunStatus, ...]:
+        """The runs that fits leave out, with their reasons."""
+        return tuple(run for run in self.runs if run.reason is not None)
+
+    @property
+    def best(self) -> tuple[RunStatus, ...]:
+        """The completed run of the lowest loss that is not left out, on each validation set: only there do losses compare."""
+        best: dict[str | None, RunStatus] = {}
+        usable = [run for run in self.runs if run.state == "COMPLETED" and run.reason is None and run.loss_nats is not None]
+        for run in sorted(usable, key=lambda run: run.loss_nats or 0.0):
+            best.setdefault(run.validation, run)
+        return tuple(best.values())
+
+    @property
+    def spent_flops(self) -> float:
+        """FLOPs of all runs so far, convention train_flops."""
+        return sum(run.train_flops for run in self.runs)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the rest takes at the speed of the runs that are running, silent ones left out; None where none is."""
+        if self.remaining_flops is None:
+            return None
+        moving = (
+            run for run in self.running if run.reason is None and run.spent_tokens and run.tokens_per_second and not run.silent
+        )
+        per_token = ((run, run.train_flops / run.spent_tokens) for run in moving)
+        speed = sum((run.tokens_per_second or 0.0) * flops for run, flops in per_token)
+        return self.remaining_flops / speed if speed else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The status as plain values."""
+        return {
+            "sweep": self.name,
+            "coordinator": self.coordinator,
+            "scored": self.scored,
+            "counts": self.counts,
+            "of_earlier_launches": len(self.runs) - len(self.own),
+            "planned_runs": self.planned_runs,
+            "at_most": self.at_most,
+            "best": [run.run_id for run in self.best],
+            "spent_flops": self.spent_flops,
+            "remaining_flops": self.remaining_flops,
+            "seconds_left": self.seconds_left,
+            "runs": [run.to_dict() for run in self.runs],
+        }
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the folders say of a run: its record where it has ended, else whether a process trains it in its `home`."""
+
+    run_id: str
+    home: RunFolder
+    config: RunConfig
+    record: RunRecord | None
+    trained: bool
+
+
+@garbage.paused()  # collecting would walk all runs read so far again and again, and none of them is garbage
+def status(folder: SweepFolder) -> SweepStatus:
+    """Read where a sweep and its runs are."""
+    coordinator = folder.launching.holder() if is_held(folder.launching) else None
+    varied = _varied(folder)
+    seen = sorted((_seen(folder, run) for run in folder.runs()), key=lambda one: _in_order(one.config, varied))
+    now = _now(folder, [one.record for one in seen if one.record is not None])
+    idle = "waiting" if coordinator is not None else "stopped"
+    runs = tuple(_run_status(one, varied, idle, now is not None and not now.plan.holds(one.config)) for one in seen)
+    scored = is_held(folder.scoring)
+    if now is None:
+        return SweepStatus(folder.name, coordinator, runs, scored=scored)
+    begun_flops = sum(run.train_flops for run in runs if run.state not in get_args(State) and run.reason != FOREIGN)
+    left = max(0.0, now.train_flops_left - begun_flops)
+    return SweepStatus(folder.name, coordinator, runs, now.runs, left, now.at_most, scored)
+
+
+def _seen(folder: SweepFolder, run: RunFolder) -> _Seen:
+    """A run that ends between the two questions, for its record and whether it is being trained, has its record."""
+    record, home = run.record(), folder.home(run.run_id)
+    trained = record is None and is_trained(home)
+    if record is None and not trained:
+        record = run.record()
+    return _Seen(run.run_id, home, run.config() if record is None else record.config, record, trained)
+
+
+def _varied(folder: SweepFolder) -> tuple[str, ...]:
+    """The knobs that tell runs of the sweep apart; none where its file cannot be read any more."""
+    try:
+        return folder.told_apart_by()
+    except InputError:
+        return ()
+
+
+def _in_order(config: RunConfig, varied: Sequence[str]) -> tuple[tuple[int, ...], str, int, float, int]:
+    """Small shapes before large ones, setting by setting, short budgets before long ones, then by learning rate and seed."""
+    return config.architecture.sizes, config.setting(varied), config.tokens, config.recipe.learning_rate, config.seed
+
+
+def _run_status(seen: _Seen, varied: Sequence[str], idle: str, foreign: bool) -> RunStatus:
+    """Where a run is; `idle` is the state of one of the sweep's that has not ended and that nobody trains."""
+    record, config = seen.record, seen.config
+    rows = seen.home.newest_rows() if record is None else []
+    done = _done_by_rows(seen, newest_values(rows)) if record is None else _done_by_record(record)
+    state: str = record.state if record else "running" if seen.trained else "stopped" if foreign else idle
+    signs = signs_of(seen.home, rows) if state == "running" else None
+    gets_on, speed = signs is not None and not signs.silent, done["tokens_per_second"]
+    return RunStatus(
+        run_id=seen.run_id,
+        shape=config.architecture.shape_name,
+        setting=config.setting(varied),
+        learning_rate=config.recipe.learning_rate,
+        seed=config.seed,
+        state=state,
+        target_tokens=config.tokens,
+        seconds_left=(config.tokens - done["tokens"]) / speed if gets_on and speed else None,
+        attempts=record.attempts if record else seen.home.attempts(),
+        reason=FOREIGN if foreign else record.exclusion if record else None,
+        validation=validation_of(config, record.data_fingerprint) if record else None,
+        signs=signs,
+        **done,
+    )
+
+
+def _done_by_record(record: RunRecord) -> dict[str, Any]:
+    """What a run that has ended did."""
+    return {
+        "tokens": record.tokens,
+        "spent_tokens": record.tokens if record.spent_tokens is None else record.spent_tokens,
+        "train_flops": record.train_flops * record.spent_share,
+        "loss_nats": record.loss_nats,
+        "tokens_per_second": record.tokens_per_second,
+        "mfu": None,
+    }
+
+
+def _done_by_rows(seen: _Seen, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run has done so far by its newest metrics, which count from step 0, a trunk's too."""
+    tokens = values.get("trainer/tokens", 0)
+    spent_tokens = seen.home.spent(tokens, seen.config.recipe.batch_tokens)["spent_tokens"]
+    return {
+        "tokens": tokens,
+        "spent_tokens": spent_tokens,
+        "train_flops": values.get("trainer/flops", 0.0) * spent_tokens / max(1, tokens),
+        "loss_nats": values.get("val/loss"),
+        "tokens_per_second": values.get("perf/tokens_per_second"),
+        "mfu": values.get("perf/mfu"),
+    }
+
+
+def _now(folder: SweepFolder, records: Sequence[RunRecord]) -> Bill | None:
+    """The bill of the sweep as its file says it now; None where the file cannot be read."""
+    try:
+        return bill(Plan(parse_sweep(folder.sweep()), records), [ANY_SLOT])
+    except InputError:
+        return None

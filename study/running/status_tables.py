@@ -1,0 +1,208 @@
+"""A sweep's bill and status as tables for a terminal, narrow enough for one of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from study.base.quantities import count_text, plural
+from study.base.terminal import narrow_table
+from study.config.run_config import run_words
+from study.planning.bill import Bill, BillRow
+from study.running.liveness import Signs
+from study.running.status import RunStatus, SweepStatus
+from study.store.records import FOREIGN
+
+
+def bill_table(question: str, bill: Bill) -> Table:
+    """One row a cell, below its setting: its size and what one of its runs costs."""
+    numbers = ("parameters", "non-embedding", "tokens", "FLOPs", "seconds", "runs")
+    return narrow_table(question, ["shape"], numbers, [(row.setting, _bill_cells(row), "") for row in bill.rows])
+
+
+def _bill_cells(row: BillRow) -> tuple[str, ...]:
+    sizes = (f"{row.parameters:,}", f"{row.parameters_non_embedding:,}", f"{row.tokens:,}")
+    return (row.shape, *sizes, f"{row.train_flops:.3g}", f"{row.expected_seconds:,.0f}", f"{row.runs}")
+
+
+def bill_summary(bill: Bill) -> str:
+    """What all runs cost together, what the seconds rest on, and what the answer will not be able to tell."""
+    units = "Tokens, FLOPs (train_flops: the head at masked positions) and seconds are those of one run."
+    return "\n".join(
+        [
+            *cost_lines(bill),
+            *_sharing_line(bill),
+            units,
+            *_undecided_lines(bill),
+            *_heads_line(bill),
+            *_extension_line(bill),
+            *_scores_line(bill),
+            *_unread_line(bill),
+        ]
+    )
+
+
+def cost_lines(bill: Bill) -> list[str]:
+    """What all runs cost together, on what the seconds rest, and what is left of it."""
+    runs = f"{'at most ' if bill.at_most else ''}{plural(bill.runs, 'run')}"
+    total = f"{runs}, {bill.spent_tokens:,} tokens, {bill.train_flops:.3g} FLOPs"
+    time = f"about {duration(bill.expected_seconds)} on {plural(bill.slots, 'slot')} at {bill.basis}"
+    return [f"{total}: {time}", *_left_line(bill)]
+
+
+def _undecided_lines(bill: Bill) -> Iterator[str]:
+    """What keeps a sweep that compares trained cells from telling them apart."""
+    spec = bill.plan.spec
+    if len(bill.rows) == 1 or not bill.tokens:
+        return
+    if spec.seeds == 1:
+        yield "One seed: how far seeds scatter is not measured, so no difference in loss can be decided; seeds: 3 measures it."
+    if spec.seeds == 2:
+        yield "Two seeds: they may hide that one cell scatters more widely, and equal ones be told apart; seeds: 3 shows it."
+    if "recipe.learning_rate" not in {*spec.tune, *spec.vary}:
+        yield "One learning rate for all, which may suit some better; tune: {recipe.learning_rate: …} seeks each its own."
+
+
+def _left_line(bill: Bill) -> Iterator[str]:
+    """What is left of a sweep some of whose runs have ended."""
+    if not bill.runs_left:
+        yield "Nothing of it is left to do: its runs have ended."
+    elif bill.runs_left < bill.runs:
+        runs = f"{'at most ' if bill.at_most else ''}{plural(bill.runs_left, 'run')}"
+        cost = f"{bill.train_flops_left:.3g} FLOPs, about {duration(bill.expected_seconds_left)}"
+        yield f"Left of it, since runs that have ended are not trained again: {runs}, {cost}."
+
+
+def _heads_line(bill: Bill) -> Iterator[str]:
+    """Which shapes have other heads than were asked for, where widths are solved for in multiples that leave them open."""
+    asked = bill.plan.spec.shapes
+    if asked is None or asked.iso_parameters is None or not asked.says_head_width:
+        return
+    found = {cell.config.architecture.shape_name: cell.config.architecture.head_width for cell in bill.plan.cells}
+    if others := [f"{width} in {shape}" for shape, width in found.items() if width not in asked.head_width]:
+        yield (
+            f"The width of a head is {', '.join(others)}, nearest to the head_width asked for; without width_multiple, widths "
+            "are solved for in multiples of it."
+        )
+
+
+def _extension_line(bill: Bill) -> Iterator[str]:
+    """Which runs a sweep that tunes may add."""
+    spec = bill.plan.spec
+    tuned = len(spec.tune)
+    if tuned == 1:
+        runs = "run" if len(spec.trial_seeds) == 1 else plural(len(spec.trial_seeds), "run")
+        yield f"Not counted: the {runs} more that each cell takes whose best tuned value is an end of its range."
+    elif tuned:
+        yield "Not counted: the runs more that each cell takes until values on both sides of its best are tried in each knob."
+
+
+def _sharing_line(bill: Bill) -> Iterator[str]:
+    """What it saves that budgets share a trunk."""
+    if (sharing := bill.sharing) is not None:
+        times = sharing.train_flops / sharing.train_flops_largest
+        yield (
+            f"One trunk trains for all budgets of a shape, and they branch from it to decay: {sharing.train_flops:.3g} FLOPs "
+            f"instead of {sharing.train_flops_alone:.3g}, {times:.2f} times what the largest budgets cost. Seeds share it "
+            "where the budgets agree on the best rate. A shorter run's FLOPs and seconds are those of its branch."
+        )
+
+
+def _scores_line(bill: Bill) -> Iterator[str]:
+    """What a sweep is scored on behind its runs."""
+    if (downstream := bill.plan.spec.downstream) is not None:
+        yield f"Not counted: the scores on {plural(len(downstream.tasks), 'task')}, which are made when the runs have ended."
+
+
+def _unread_line(bill: Bill) -> Iterator[str]:
+    """How much of the text its tokeniser does not know."""
+    if bill.unread is not None:
+        yield f"As far as the text begins, {bill.unread}."
+
+
+def status_table(state: SweepStatus, runs: Sequence[RunStatus] | None = None) -> Table:
+    """One row a run, below its cell: where it is, and why fits leave it out where they do."""
+    who = f"run by process {state.coordinator['pid']}" if state.coordinator else "nobody runs it now"
+    scored = ", being scored" if state.scored else ""
+    title = f"{state.name}: {plural(len(state.own), 'run')} begun, {state.count('COMPLETED')} completed, {who}{scored}"
+    several_budgets = len({run.target_tokens for run in state.runs}) > 1
+    rows = [
+        (_cell_words(run, several_budgets), _status_cells(run), run.reason or silence(run.signs) or "")
+        for run in (state.runs if runs is None else runs)
+    ]
+    return narrow_table(title, ("run", "state"), ("rate", "seed", "nats", "tokens/s", "MFU", "left"), rows)
+
+
+def _cell_words(run: RunStatus, with_budget: bool) -> str:
+    """What the runs of a cell share, such as `L2-H128-A2-F512 norm=pre, 10M tokens`."""
+    name = " ".join(filter(None, (run.shape, run.setting)))
+    return f"{name}, {count_text(run.target_tokens)} tokens" if with_budget else name
+
+
+def _status_cells(run: RunStatus) -> tuple[str, ...]:
+    return (
+        run.run_id,
+        run.state if run.state == "COMPLETED" else f"{run.state} {run.done:.0%}",
+        f"{run.learning_rate:g}",
+        f"{run.seed}",
+        "" if run.loss_nats is None else f"{run.loss_nats:.4f}",
+        "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}",
+        "" if run.mfu is None else f"{run.mfu:.1%}",
+        "" if run.seconds_left is None else duration(run.seconds_left),
+    )
+
+
+def status_summary(state: SweepStatus) -> str:
+    """Runs by state, the best so far, and what is spent and left."""
+    silent = sum(run.silent for run in state.own)
+    told = {name: f"{count} {name}" for name, count in state.counts.items()}
+    if silent:
+        told["running"] += f" ({silent} silent)"
+    counts = ", ".join(told.values()) or "no run has begun"
+    more = len(state.own) - (state.planned_runs or 0)
+    bound = "at most " if state.at_most and more <= 0 else ""
+    of = f" of {bound or 'about '}{state.planned_runs} planned" if more <= 0 else f", {more} more than planned"
+    planned = "" if state.planned_runs is None else of
+    others = len(state.runs) - len(state.own)
+    earlier = f" {plural(others, 'run')} more of earlier launches, {FOREIGN}." if others else ""
+    lines = [f"{counts}{planned}.{earlier}"]
+    on = f" on one of {len(state.best)} validation sets, between which losses do not compare" if len(state.best) > 1 else ""
+    for best in state.best:
+        name = run_words(best.shape, best.setting, best.learning_rate, best.seed)
+        lines.append(f"Best so far{on}: {best.loss_nats:.4f} nats, {name} (run {best.run_id}).")
+    spent = f"Spent: {state.spent_flops:.3g} FLOPs (train_flops)"
+    left = "" if state.remaining_flops is None else f"; left: {bound}{state.remaining_flops:.3g}"
+    time = "" if state.seconds_left is None else f", about {duration(state.seconds_left)} at this speed"
+    return "\n".join([*lines, f"{spent}{left}{time}."])
+
+
+def watched(state: SweepStatus, rows: int) -> Group:
+    """What to look at while a sweep runs: the runs that are training, then those that fits leave out, in so many rows."""
+    shown = (*state.running, *state.left_out)
+    for count in range(min(len(shown), rows), -1, -1):
+        table = status_table(state, shown[:count])
+        if table.row_count <= rows:
+            break
+    more = len(shown) - count
+    note = f"{plural(more, 'run')} more: study status" if more else ""
+    return Group(table, Text(status_summary(state)), Text(note))
+
+
+def silence(signs: Signs | None) -> str | None:
+    """What is odd about a running run, None where nothing is: no row for how long, how often one is usual, and no heartbeat."""
+    if signs is None or signs.seconds_since_row is None or not signs.silent:
+        return None
+    usual = "" if signs.seconds_per_row is None else f", usually one every {max(1.0, signs.seconds_per_row):.0f} s"
+    beat = f"; no sign of its process for {duration(signs.seconds_since_beat or 0)}" if signs.lifeless else ""
+    return f"no row for {duration(signs.seconds_since_row)}{usual}{beat}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people read it: 45 s, 12 min, 3.4 h, 2.1 d."""
+    for size, unit in ((86400, "d"), (3600, "h")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

@@ -1,0 +1,86 @@
+"""Fine-tuning by Lightning's Trainer: from a task's inputs to a module whose best epoch on dev was scored on test."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from study.config.score_config import ScoreConfig
+from study.model.task_model import TaskModel
+from study.scoring.attempt import Scoring
+from study.scoring.data_module import TaskBatches
+from study.scoring.fine_tuning import FineTuning
+from study.scoring.predictions import head_of
+from study.scoring.pretrained import Pretrained
+from study.scoring.task_inputs import TaskInputs
+from study.store.work_folder import step_of
+from study.training.callbacks import Checkpointer, Clock
+from study.training.checkpoints import DurableCheckpointIO
+from study.training.metrics_log import MetricsFile
+from study.training.trainer import lightning_trainer, quiet
+
+ROWS = 20
+"""About how many rows of metrics a fine-tuning logs."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A fine-tuning that reached its end: the module at its best epoch, its predictions for test, and the seconds it took."""
+
+    module: FineTuning
+    test_predictions: list[Any]
+    seconds: float
+
+
+def fine_tune(scoring: Scoring, data: TaskInputs) -> Tuned:
+    """Fine-tune from the checkpoint, or from the start, to the last epoch or the early stop, and score test.
+
+    Raises Preempted when told to stop, after saving, and FloatingPointError where a loss or a logit is not finite.
+    """
+    config, folder, execution, checkpoint = scoring.config, scoring.folder, scoring.execution, scoring.checkpoint
+    module = FineTuning(config, data, task_model(config, scoring.run, data))
+    module.log_every_steps = max(1, min(50, module.steps // ROWS))
+    clock = Clock(config.fingerprint())
+    metrics = MetricsFile(folder.metrics_file, from_step=0 if checkpoint is None else step_of(checkpoint))
+    trainer = lightning_trainer(
+        execution.device,
+        scoring.precision,
+        folder.path,
+        plugins=[DurableCheckpointIO()],
+        devices=1,
+        max_steps=module.steps,
+        val_check_interval=module.steps_per_epoch,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        logger=metrics,
+        callbacks=[Checkpointer(folder.checkpoints, scoring.stop, execution.checkpoint_seconds), clock],
+    )
+    batches = TaskBatches(module)
+    try:
+        trainer.fit(module, batches, ckpt_path=checkpoint, weights_only=True)
+        if module.validated_step != trainer.global_step:
+            trainer.validate(module, batches, verbose=False)
+    finally:
+        metrics.close()
+    module.to("cuda" if execution.device == "cuda" else "cpu")
+    return Tuned(module, module.predict_test(scoring.precision), clock.seconds)
+
+
+def task_model(config: ScoreConfig, run: Pretrained, data: TaskInputs) -> TaskModel:
+    """The model of a score: the run's encoder, or one of random weights, under a new head."""
+    kind, outputs = head_of(data.task)
+    architecture, dropout = run.config.architecture, config.knobs.dropout
+    model = TaskModel(architecture, len(data.pieces), kind, outputs, dropout, config.seed)
+    if config.protocol != "random_init":
+        model.load_encoder(run.state(), data.pieces)
+    return model
+
+
+def prepare_process(threads: int) -> None:
+    """Set what holds for all scores of a process."""
+    quiet()
+    torch.set_num_threads(threads)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true" if threads > 1 else "false")

@@ -1,0 +1,213 @@
+"""`study score` as a function: the runs of a folder, the tasks, the workers, and the table at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from study.base.durable_files import is_there
+from study.base.errors import InputError, Problem, of_each, told_together
+from study.base.grouping import grouped
+from study.base.quantities import count_text
+from study.config.resources import Resources
+from study.config.run_config import RunConfig
+from study.config.score_config import GRID, Downstream
+from study.config.tuned_values import Tried, best_values
+from study.executing.slots import Slot, local_slots
+from study.running.shutdown import preparing
+from study.scoring.planning import Subject, missing_baselines, subjects
+from study.scoring.pretrained import Pretrained
+from study.scoring.score_coordinator import Coordinator
+from study.scoring.score_display import ScoreDisplay
+from study.scoring.subsets import subset
+from study.scoring.workers import Workers
+from study.store.locks import held
+from study.store.records import RunRecord, cell_of, ledger
+from study.store.run_folder import RunFolder
+from study.store.score_records import scores_of, write_scores
+from study.store.sweep_folder import SweepFolder
+from study.tasks.examples import TaskData
+from study.tasks.loading import load_task
+
+
+@dataclass(frozen=True)
+class Target:
+    """The completed runs to score, whose weights may be gone, and the sweep that they belong to."""
+
+    sweep: SweepFolder
+    runs: tuple[Pretrained, ...]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What was asked for and is there now, with a line for each task whose baselines failed."""
+
+    target: Target
+    subjects: tuple[Subject, ...]
+    failed_baselines: tuple[str, ...]
+
+
+def target(path: Path) -> Target:
+    """The run in a folder, or of a sweep's the runs that its answer uses: where knobs were tuned, those of each cell's best.
+
+    Raises InputError where the folder is neither, or has no run that was completed.
+    """
+    run = RunFolder(path.resolve())
+    if run.is_run:
+        record = run.record()
+        sweep, completed = SweepFolder.of(run), [run] if record is not None and record.state == "COMPLETED" else []
+    else:
+        sweep = SweepFolder(path.resolve())
+        if not sweep.runs():
+            raise InputError.at(str(path), "is neither the folder of a run nor that of a sweep with runs, as results/<sweep>")
+        completed = at_best_knobs(sweep)
+    if not completed and run.is_run:
+        raise InputError.at(str(path), "has no completed run; study launch completes runs")
+    if not completed:
+        table = ledger(sweep.records(), _tuned(sweep), sweep.cells())
+        unused = sorted(table[table["state"] == "COMPLETED"]["exclusion"].dropna().unique())
+        why = f" ({'; '.join(unused)})" if unused else ""
+        remedy = "the folder of one that it does not will do, too; study launch completes runs"
+        raise InputError.at(str(path), f"has no completed run that its answer uses{why}; {remedy}")
+    return Target(sweep, tuple(Pretrained(run) for run in completed))
+
+
+def one_run(path: Path) -> Pretrained:
+    """The run in a folder, or the only one of a sweep that its answer uses.
+
+    Raises InputError as `target` does, and where the run's weights are gone.
+    """
+    runs = target(path).runs
+    if len(runs) > 1:
+        raise InputError.at(
+            str(path), f"is a sweep, of which {len(runs)} runs serve; give the folder of one, as runs/{runs[0].run_id}"
+        )
+    _require_weights(run.folder for run in runs)
+    return runs[0]
+
+
+def _require_weights(runs: Iterable[RunFolder]) -> None:
+    """Raise InputError with a line for each run whose weights are gone."""
+    problems = [
+        Problem(str(run.weights_file), "does not exist, and the weights are needed; fetch it, or train the run again")
+        for run in runs
+        if not is_there(run.weights_file)
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+def names_of(asked: Target) -> dict[str, str]:
+    """Each run by its id in words: shape, setting, tokens and seed where these differ; the id where that is not enough."""
+    configs = {run.run_id: run.config for run in asked.runs}
+    knobs = asked.sweep.told_apart_by()
+    several_budgets = len({config.tokens for config in configs.values()}) > 1
+    several_seeds = len({config.seed for config in configs.values()}) > 1
+
+    def name(config: RunConfig) -> str:
+        budget = f"{count_text(config.tokens)} tokens" if several_budgets else ""
+        seed = f"run seed {config.seed}" if several_seeds else ""
+        return " ".join(filter(None, (config.architecture.shape_name, config.setting(knobs), budget, seed)))
+
+    names = {run_id: name(config) for run_id, config in configs.items()}
+    shared = {name for name, count in Counter(names.values()).items() if count > 1}
+    return {run_id: f"{name} {run_id[:6]}" if name in shared else name for run_id, name in names.items()}
+
+
+def at_best_knobs(sweep: SweepFolder) -> list[RunFolder]:
+    """The runs of a sweep that its answer uses: at every seed those with the knobs that its cell chose.
+
+    Excluded runs, and those of no cell of the sweep as last launched, are left out; where nothing is tuned all others are in.
+    """
+    tuned, planned, asked = _tuned(sweep), sweep.cells(), sweep.trial_seeds()
+    cells = grouped(sweep.records(), lambda record: cell_of(record.config, tuned, record.data_fingerprint))
+    own = [records for cell, records in cells.items() if not planned or cell in planned]
+    return [sweep.run(record.run_id) for records in own for record in _at_best_knobs(records, tuned, asked)]
+
+
+def _tuned(sweep: SweepFolder) -> tuple[str, ...]:
+    """The knobs that a sweep tunes; runs that came from elsewhere have no sweep.yaml."""
+    return sweep.tuned() if is_there(sweep.sweep_file) else ()
+
+
+def _at_best_knobs(records: list[RunRecord], tuned: tuple[str, ...], asked: Collection[int]) -> list[RunRecord]:
+    """The usable records of a cell that have the tuned knobs of its best, none where no trial of these learned."""
+
+    def tried(record: RunRecord) -> Tried[tuple[Any, ...]]:
+        values = tuple(record.config.values_of(tuned).values())
+        return Tried(record.config.seed, values, record.usable_loss_nats, record.tells_of_knobs)
+
+    found = [*map(tried, records)]
+    best = best_values(found, asked)
+    return [record for record, one in zip(records, found, strict=True) if one.values == best and one.loss is not None]
+
+
+def load_tasks(downstream: Downstream) -> dict[str, TaskData]:
+    """Every task that is asked for, by the name it is asked for by; raises InputError with all that is wrong with them."""
+    data, names = downstream.data_folder, downstream.tasks
+
+    def loaded(number: int) -> TaskData:
+        return subset(load_task(names[number], data, f"downstream.tasks[{number}]"), downstream.knobs)
+
+    return dict(zip(names, of_each(loaded, range(len(names))), strict=True))
+
+
+def _check_grid(downstream: Downstream, found: Sequence[Subject]) -> None:
+    """Raise InputError where rates, batches or epochs are given of which no task has a use: probes are fitted without them."""
+    if downstream.update == "all" or any(subject.trained for subject in found):
+        return
+    if given := [name for name in GRID if name in downstream.model_fields_set]:
+        raise InputError.at(
+            f"downstream.{given[0]}", "has no part in fitting probes (update: head); leave it out, or update all"
+        )
+
+
+def score_all(path: Path, downstream: Downstream, resources: Resources, console: Console) -> Scored:
+    """Make every score that is asked for and not there yet, showing progress, and write the table of all scores.
+
+    Raises InputError for bad input before anything is trained, and KeyboardInterrupt when stopped, after saving.
+    """
+    asked = target(path)
+    lengths = [partial(run.max_length, downstream.knobs.max_length) for run in asked.runs]
+    with held(asked.sweep.scoring):
+        with preparing(asked.sweep.scoring.stop_file):
+            tasks = told_together(partial(load_tasks, downstream), *lengths)
+            found = subjects(asked.runs, asked.sweep.name, tasks, downstream)
+            _check_grid(downstream, found)
+        failed_baselines = _make(asked, found, resources, console)
+    return Scored(asked, tuple(found), failed_baselines)
+
+
+def _make(asked: Target, found: list[Subject], resources: Resources, console: Console) -> tuple[str, ...]:
+    """Make the scores with the lock held; gives a line for each task whose baselines failed."""
+    coordinator = Coordinator(asked.sweep, found, missing_baselines(asked.sweep, found))
+    missing = coordinator.missing()
+    _require_weights(
+        RunFolder(path) for path in dict.fromkeys(job.run for job in missing if job.config.protocol != "random_init")
+    )
+    slots = slots_for(len(missing), resources)
+    display = ScoreDisplay(console, names_of(asked))
+    try:
+        with display.bars:
+            coordinator.run(Workers(slots), display.refresh)
+    finally:
+        if any(scores_of(run.folder) for run in asked.runs):
+            write_scores(asked.sweep)
+    return tuple(coordinator.progress.failed_baselines)
+
+
+def slots_for(scores: int, resources: Resources) -> list[Slot]:
+    """The slots of this machine, on a CPU no more than there are scores: one that is made alone has all cores.
+
+    Baselines count for none: they take seconds, and would halve the cores of a long score for as long as it takes.
+    """
+    slots = local_slots(resources.device, resources.slots_per_device, 1)
+    if slots[0].device == "cuda" or resources.slots_per_device is not None:
+        return slots
+    return local_slots(resources.device, max(1, min(scores, len(slots))), 1)

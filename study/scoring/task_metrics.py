@@ -1,0 +1,216 @@
+"""How well predictions meet the gold labels of a split, by the metrics of the field, each a number where higher is better.
+
+What a prediction is follows the kind of the task: a class by index, a number, the classes of an example's words, the text of
+an answer, or of a minimal pair 1 where the good sentence won, 0 where it lost, and 0.5 where nothing tells them apart.
+
+Every metric is a function of a sum over examples (of counts by class, of the moments of two numbers, of entities found
+and meant …), which study.scoring.intervals resamples. Letters: N examples, P parts.
+"""
+
+from __future__ import annotations
+
+import string
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
+from study.tasks.task_spec import Metric
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What each example adds to a metric, and the metric of the sums: (N, P), and (…, P) to (…).
+
+    Where the metric is undefined, as a correlation with predictions that never vary is, `combine` gives 0.
+    """
+
+    of_examples: Floats
+    combine: Callable[[Floats], Floats]
+
+    @property
+    def value(self) -> float:
+        """The metric of all examples."""
+        return float(self.combine(self.of_examples.sum(axis=0)))
+
+
+def measure(task: TaskData, split: str, predictions: Sequence[Any]) -> dict[str, float]:
+    """Every metric of the task on a split, by name, in the order in which the task names them; 0 where one is undefined.
+
+    Raises ValueError where there is not one prediction for each example, or not one class for each word.
+    """
+    examples = task.splits[split]
+    if len(predictions) != len(examples):
+        raise ValueError(f"{len(predictions)} predictions for {len(examples)} examples of {split}")
+    return {metric: parts_of(task, examples, predictions, metric).value for metric in task.spec.metrics}
+
+
+def by_paradigm(examples: Sequence[Example], predictions: Sequence[float]) -> dict[str, float]:
+    """The accuracy on each paradigm of minimal pairs, sorted by name."""
+    won: dict[str, list[float]] = defaultdict(list)
+    for pair, prediction in zip(examples, predictions, strict=True):
+        assert isinstance(pair, MinimalPair)
+        won[pair.paradigm].append(float(prediction))
+    return {paradigm: sum(found) / len(found) for paradigm, found in sorted(won.items())}
+
+
+def answer_scores(example: SpanExample, prediction: str) -> tuple[float, float]:
+    """Exact match and F1 of an answer against the best of the gold ones, after SQuAD's normalisation.
+
+    F1 is that of the bags of words. As torchmetrics' `squad` has it, in a tenth of its time and in double precision.
+    """
+    own = normalised(prediction)
+    gold = [normalised(answer) for answer in example.answers]
+    return float(max(own == answer for answer in gold)), max(_overlap_f1(own, answer) for answer in gold)
+
+
+def normalised(answer: str) -> list[str]:
+    """The words of an answer in lower case, without punctuation and articles (Rajpurkar et al. 2016)."""
+    kept = "".join(character for character in answer.lower() if character not in string.punctuation)
+    return [word for word in kept.split() if word not in ("a", "an", "the")]
+
+
+def _overlap_f1(predicted: list[str], gold: list[str]) -> float:
+    if not predicted or not gold:
+        return float(predicted == gold)
+    return 2 * (Counter(predicted) & Counter(gold)).total() / (len(predicted) + len(gold))
+
+
+def parts_of(task: TaskData, examples: Sequence[Example], predictions: Sequence[Any], metric: Metric) -> Parts:
+    """What each example adds to a metric."""
+    match metric:
+        case "pearson" | "spearman":
+            predicted = np.array(predictions, dtype=np.float64)
+            gold = np.array([example.label for example in examples if isinstance(example, TextExample)], dtype=np.float64)
+            return _moments(predicted, gold) if metric == "pearson" else _moments(rankdata(predicted), rankdata(gold))
+        case "exact_match" | "answer_f1":
+            spans = [example for example in examples if isinstance(example, SpanExample)]
+            place = ("exact_match", "answer_f1").index(metric)
+            return _mean(np.array([answer_scores(*both)[place] for both in zip(spans, predictions, strict=True)]))
+        case "paradigm_accuracy":
+            return _paradigms([example for example in examples if isinstance(example, MinimalPair)], predictions)
+        case "entity_f1":
+            return _entities(task.labels, examples, predictions)
+        case "accuracy" if task.spec.kind == "minimal_pairs":
+            return _mean(np.asarray(predictions, dtype=np.float64))
+        case _:
+            combine = {"accuracy": _accuracy, "f1": _f1, "macro_f1": _macro_f1, "matthews": _matthews}[metric]
+            return Parts(_counts(len(task.labels), examples, predictions), combine)
+
+
+def _mean(values: Floats) -> Parts:
+    return Parts(np.stack([values, np.ones_like(values)], axis=1), lambda sums: sums[..., 0] / sums[..., 1])
+
+
+def _paradigms(pairs: Sequence[MinimalPair], predictions: Sequence[Any]) -> Parts:
+    names, place = np.unique([pair.paradigm for pair in pairs], return_inverse=True)
+    counts = np.eye(len(names))[place]
+    won = counts * np.asarray(predictions, dtype=np.float64)[:, None]
+
+    def combine(sums: Floats) -> Floats:
+        """The mean over the paradigms that are there; a resample may miss a small one."""
+        right, drawn = sums[..., : len(names)], sums[..., len(names) :]
+        found: Floats = np.sum(right / np.maximum(drawn, 1), axis=-1) / np.count_nonzero(drawn, axis=-1)
+        return found
+
+    return Parts(np.concatenate([won, counts], axis=1), combine)
+
+
+def _entities(labels: Sequence[str], examples: Sequence[Example], predictions: Sequence[Sequence[int]]) -> Parts:
+    _classes(examples, predictions)  # refuses predictions of another length
+    rows = []
+    for example, prediction in zip(examples, predictions, strict=True):
+        meant, found = (_entity_spans([labels[place] for place in tags]) for tags in (_words(example), prediction))
+        rows.append((2 * len(meant & found), len(meant) + len(found)))
+    return Parts(np.array(rows, dtype=np.float64), lambda sums: _ratio(sums[..., 0], sums[..., 1]))
+
+
+def _entity_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """Type, first and last word of each entity that a sequence of tags spells, as CoNLL's own script reads it."""
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about tags without a prefix, which are read as entities of one word
+        return set(get_entities(list(tags)))
+
+
+def _moments(predicted: Floats, gold: Floats) -> Parts:
+    a, b = predicted - predicted.mean(), gold - gold.mean()
+    return Parts(np.stack([np.ones_like(a), a, b, a * a, b * b, a * b], axis=1), _correlation)
+
+
+def _correlation(sums: Floats) -> Floats:
+    n, a, b, aa, bb, ab = np.moveaxis(sums, -1, 0)
+    return _ratio(n * ab - a * b, np.sqrt(np.maximum((n * aa - a * a) * (n * bb - b * b), 0)))
+
+
+def _counts(classes: int, examples: Sequence[Example], predictions: Sequence[Any]) -> Floats:
+    """How many of an example's words, or of it itself, were of a class and said so, were of it, said so: (N, 3·classes)."""
+    predicted, gold = _classes(examples, predictions)
+    words = [len(example.labels) if isinstance(example, TokensExample) else 1 for example in examples]
+    owner = np.repeat(np.arange(len(words)), words)
+    counts = np.zeros((len(words), 3 * classes))
+    np.add.at(counts, (owner, gold), predicted == gold)
+    np.add.at(counts, (owner, classes + gold), 1.0)
+    np.add.at(counts, (owner, 2 * classes + predicted), 1.0)
+    return counts
+
+
+def _classes(examples: Sequence[Example], predictions: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Predicted and gold classes of all examples, or of all their words, one after another."""
+    gold: list[int] = []
+    predicted: list[int] = []
+    for example, prediction in zip(examples, predictions, strict=True):
+        own = [prediction] if isinstance(example, TextExample) else list(prediction)
+        meant = [int(example.label)] if isinstance(example, TextExample) else list(_words(example))
+        if len(own) != len(meant):
+            raise ValueError(f"{len(own)} classes for the {len(meant)} words of row {example.row}")
+        gold += meant
+        predicted += own
+    return np.array(predicted, dtype=np.int64), np.array(gold, dtype=np.int64)
+
+
+def _words(example: Example) -> tuple[int, ...]:
+    assert isinstance(example, TokensExample)
+    return example.labels
+
+
+def _accuracy(sums: Floats) -> Floats:
+    right, meant, _ = np.split(sums, 3, axis=-1)
+    return _ratio(right.sum(axis=-1), meant.sum(axis=-1))
+
+
+def _class_f1(sums: Floats) -> tuple[Floats, Floats]:
+    """F1 of each class, and how often it was meant or said."""
+    right, meant, said = np.split(sums, 3, axis=-1)
+    return _ratio(2 * right, meant + said), meant + said
+
+
+def _f1(sums: Floats) -> Floats:
+    return _class_f1(sums)[0][..., 1]
+
+
+def _macro_f1(sums: Floats) -> Floats:
+    found, there = _class_f1(sums)
+    return _ratio(found.sum(axis=-1), (there > 0).sum(axis=-1).astype(np.float64))
+
+
+def _matthews(sums: Floats) -> Floats:
+    """The correlation of several classes (Gorodkin 2004); of two it is Matthews' own."""
+    right, meant, said = np.split(sums, 3, axis=-1)
+    total = meant.sum(axis=-1)
+    spread = (total**2 - (meant**2).sum(axis=-1)) * (total**2 - (said**2).sum(axis=-1))
+    return _ratio(right.sum(axis=-1) * total - (meant * said).sum(axis=-1), np.sqrt(spread))
+
+
+def _ratio(above: Floats, below: Floats) -> Floats:
+    """A quotient that is 0 where it is undefined."""
+    return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)

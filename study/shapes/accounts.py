@@ -1,0 +1,247 @@
+"""What an architecture is made of and what training it costs, for readers and as JSON; and why other numbers differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from study.base.aligned import aligned
+from study.base.errors import InputError
+from study.counting.architecture import Architecture, not_of_berts_kind, unbuildable
+from study.counting.components import LETTERS
+from study.counting.memory import Memory, Precision, memory_of
+from study.counting.parameters import MASKING_RATE, ParameterCount, flops_per_token, formulas, masked_positions, parameters
+
+USUAL_LENGTH = 128
+"""The tokens a sequence that models are counted at where nothing else is asked for."""
+
+LECTURE_VOCABULARY = 30_000
+"""The vocabulary as Devlin et al. 2019 round it in their text, §3."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What models are counted at: FLOPs at a sequence length, memory at a batch of so many sequences in a precision."""
+
+    sequence_length: int
+    batch: int
+    precision: Precision
+
+    def __str__(self) -> str:
+        return f"{self.batch} x {self.sequence_length} tokens, {self.precision}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A figure that others give for the same model, what it is of, and why it differs from ours."""
+
+    name: str
+    figure: int | str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """The parameters of an architecture and the FLOPs of training it at a sequence length, ready to print."""
+
+    title: str
+    architecture: Architecture
+    count: ParameterCount
+    conditions: Conditions
+    predictions: int
+    flops: dict[str, float]
+    memory: dict[str, Memory]
+    explanations: tuple[Explanation, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """The account as plain values."""
+        account: dict[str, object] = {
+            "name": self.title,
+            "shape": self.architecture.shape_name,
+            "parameters": totals(self.count),
+            "components": {component.name: component.count for component in self.count.components},
+            "formulas": formulas(self.architecture),
+            "flops_per_token": self.flops,
+            "sequence_length": self.conditions.sequence_length,
+            "predictions_per_sequence": self.predictions,
+        }
+        if self.memory:
+            memory = {use: memory.to_dict() for use, memory in self.memory.items()}
+            account["memory"] = {"setting": str(self.conditions)} | memory
+        if self.explanations:
+            account["explanations"] = [asdict(explanation) for explanation in self.explanations]
+        return account
+
+    def to_text(self) -> str:
+        """The account as tables in plain text."""
+        parts = [self._components(), self._totals(), self._flops()]
+        if self.memory:
+            parts.append(self._memory())
+        if self.explanations:
+            parts.append(self._explanations())
+        return "\n\n".join("\n".join(part) for part in parts)
+
+    def _components(self) -> list[str]:
+        total, written = self.count.parameters, formulas(self.architecture)
+        rows = [["component", "formula", "parameters", "share"]]
+        rows += [[c.name, written[c.name], f"{c.count:,}", f"{c.count / total:.1%}"] for c in self.count.components]
+        rows.append(["MLM model", "", f"{total:,}", "100%"])
+        return [self.title, *aligned(rows, left=2), _legend(written)]
+
+    def _totals(self) -> list[str]:
+        rows = [[TOTALS[key], f"{value:,}"] for key, value in totals(self.count).items()]
+        return aligned([["total", "parameters"], *rows])
+
+    def _flops(self) -> list[str]:
+        where = f"{self.conditions.sequence_length} tokens a sequence, {self.predictions} of them masked"
+        title = f"training FLOPs per token, forward and backward ({where})"
+        return [title, *aligned([[convention, f"{value:,.0f}"] for convention, value in self.flops.items()])]
+
+    def _memory(self) -> list[str]:
+        rows = [[f"memory ({self.conditions}), bytes", *self.memory]]
+        for part in next(iter(self.memory.values())).parts:
+            rows.append([part.replace("_", " "), *(f"{memory.parts[part]:,}" for memory in self.memory.values())])
+        rows.append(["total at the peak", *(f"{memory.total:,}" for memory in self.memory.values())])
+        return aligned(rows)
+
+    def _explanations(self) -> list[str]:
+        figures = [x.figure if isinstance(x.figure, str) else f"{x.figure:,}" for x in self.explanations]
+        rows = aligned([[x.name, figure] for x, figure in zip(self.explanations, figures, strict=True)])
+        pairs = zip(rows, self.explanations, strict=True)
+        return ["why other numbers differ", *(line for row, x in pairs for line in (row, f"    {x.reason}"))]
+
+
+TOTALS = {
+    "encoder": "encoder",
+    "encoder_with_pooler": "encoder with pooler",
+    "mlm_tied": "MLM model, tied",
+    "mlm_untied": "MLM model, untied",
+    "non_embedding": "encoder, non-embedding",
+}
+"""What a reader calls each total."""
+
+
+def totals(count: ParameterCount) -> dict[str, int]:
+    """The totals of an account by the names that they have in JSON."""
+    return {
+        "encoder": count.parameters_encoder,
+        "encoder_with_pooler": count.parameters_encoder + count.parameters_pooler,
+        "mlm_tied": count.parameters_mlm_tied,
+        "mlm_untied": count.parameters_mlm_untied,
+        "non_embedding": count.parameters_non_embedding,
+    }
+
+
+def account(
+    architecture: Architecture, conditions: Conditions, title: str | None = None, others: tuple[Explanation, ...] = ()
+) -> Account:
+    """The account of an architecture under some conditions, with BERT's 15% of positions masked.
+
+    Memory is that of training with AdamW and of the encoder's forward pass alone; it is known for encoders that study.model
+    builds, and left out for others. Raises InputError where the architecture has fewer positions than a sequence has tokens.
+    """
+    predictions, flops = training_flops(architecture, conditions.sequence_length)
+    return Account(
+        title=title or architecture.shape_name,
+        architecture=architecture,
+        count=parameters(architecture),
+        conditions=conditions,
+        predictions=predictions,
+        flops=flops,
+        memory={} if unbuildable(architecture) else memory_in(conditions, architecture),
+        explanations=others,
+    )
+
+
+def length_of(asked: int | None, architectures: Sequence[Architecture]) -> int:
+    """The sequence length that models are counted at: what is asked for, else USUAL_LENGTH, or as many as all have."""
+    return asked if asked is not None else min(USUAL_LENGTH, *(architecture.positions for architecture in architectures))
+
+
+def memory_in(conditions: Conditions, architecture: Architecture) -> dict[str, Memory]:
+    """The memory of training an architecture, and of its inference, under some conditions."""
+    return memory_of(architecture, conditions.batch, conditions.sequence_length, conditions.precision)
+
+
+def training_flops(architecture: Architecture, sequence_length: int) -> tuple[int, dict[str, float]]:
+    """Masked positions of a sequence and FLOPs per token by convention; raises InputError for an impossible length."""
+    if not 1 <= sequence_length <= architecture.positions:
+        raise InputError.at("--sequence-length", f"{sequence_length} is not between 1 and positions {architecture.positions}")
+    predictions = masked_positions(sequence_length, MASKING_RATE)
+    return predictions, flops_per_token(architecture, sequence_length, predictions)
+
+
+def explanations(architecture: Architecture, published: tuple[str, str] | None = None) -> tuple[Explanation, ...]:
+    """Why other people's numbers for this architecture differ from ours, each with its figure.
+
+    `published` is the size as the authors or the model card state it, and how that is known. The sums of
+    lectures and tutorials are given where they are made: for encoders of BERT's plain kind.
+    """
+    count = parameters(architecture)
+    found = []
+    if published:
+        size, status = published
+        reason = f"rounded, as the authors or the model card state it; which total is meant is rarely said ({status})"
+        found.append(Explanation("published", size, reason))
+    plain = not not_of_berts_kind(architecture) and architecture.norm == "post"
+    if plain and architecture.ffn == 4 * architecture.width:
+        found += [_lecture(architecture), _tutorial(architecture)]
+    return (*found, *_other_totals(architecture, count))
+
+
+def _lecture(a: Architecture) -> Explanation:
+    """30,000 words, positions, and 12·H² a layer that is rounded to whole millions before it is multiplied by L.
+
+    This is our reconstruction: the lecture's figure for Base, 107.4M, is met with the rounding only; exactly it is 108.4M.
+    """
+    layer = 12 * a.width**2
+    tables = (LECTURE_VOCABULARY + a.positions) * a.width
+    rounded = round(layer, -6) or layer
+    reason = f"{LECTURE_VOCABULARY:,}·H + P·H + L·12·H², no biases, norms, segments or pooler"
+    if rounded != layer:
+        reason += f"; a layer rounded to {rounded / 1e6:.0f}M, without which it is {(tables + a.depth * layer) / 1e6:.1f}M"
+    return Explanation("sum as in a lecture", tables + a.depth * rounded, reason)
+
+
+def _tutorial(a: Architecture) -> Explanation:
+    """Three tables and a decoder of V·H each, and layers of 4·H² attention, a 2·H² FFN and 4·H of norms.
+
+    This is our reconstruction: the tutorial's figures, 136.3M for Base and 276.1M for Large, fix 6·L·H² and 4·V·H; that the
+    small rest is the norms is our reading.
+    """
+    h = a.width
+    estimate = 4 * a.vocabulary * h + a.depth * (6 * h**2 + 4 * h)
+    reason = "an FFN of 2·H² where it has 8·H², but three V·H embeddings and a V·H decoder: 4·V·H + L·(6·H² + 4·H)"
+    return Explanation("estimate as in a tutorial", estimate, reason)
+
+
+def _other_totals(a: Architecture, count: ParameterCount) -> list[Explanation]:
+    """Totals of modules that people load or sum, where the architecture has them."""
+    tied, pooler, decoder = count.parameters_mlm_tied, count.parameters_pooler, a.vocabulary * a.table_width
+    found = [
+        Explanation("matrices of the blocks alone, L·12·H²", 12 * a.depth * a.width**2, "the rule of thumb for BERT's layers")
+    ]
+    if pooler:
+        total = count.parameters_encoder + pooler
+        found.append(Explanation("encoder with pooler", total, "what transformers' AutoModel loads: no MLM head"))
+    if pooler and a.segments > 1:
+        pretraining = tied + pooler + 2 * a.width + 2
+        reason = "MLM and sentence-pair pre-training: adds the pooler H² + H and the pair head 2·H + 2"
+        found.append(Explanation("pre-training, MLM + NSP", pretraining, reason))
+    found.append(Explanation("decoder not tied", tied + decoder, "the output projection counts V·E again beside the embedding"))
+    if a.second_output_bias:
+        both = "the checkpoint names one bias twice (predictions.bias, predictions.decoder.bias); a sum over names adds V"
+        found.append(Explanation("output bias counted twice", tied + a.vocabulary, both))
+        reason = "transformers with tie_word_embeddings=False: the decoder, and a second bias that it never uses"
+        found.append(Explanation("decoder not tied, bias twice", count.parameters_mlm_untied, reason))
+    if a.layer_groups is not None:
+        unshared = parameters(a.model_copy(update={"layer_groups": None})).parameters
+        found.append(Explanation("layers not shared", unshared, "what runs is as large as this, what is stored is not"))
+    return found
+
+
+def _legend(written: dict[str, str]) -> str:
+    """What the letters of some formulas mean."""
+    used = set(re.findall(r"[A-Z]", " ".join(written.values())))
+    return ", ".join(f"{letter} {meaning}" for letter, meaning in LETTERS.items() if letter in used)

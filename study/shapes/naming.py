@@ -1,0 +1,80 @@
+"""What a name on the command line stands for: a named model, a configuration file, a run's folder, or a run's id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from study.base.durable_files import is_there
+from study.base.errors import InputError
+from study.base.paths import pasted
+from study.counting.architecture import Architecture
+from study.counting.named_models import find, unknown
+
+if TYPE_CHECKING:
+    from study.store.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An architecture that was asked for by name, what to call it, and of a named model its published size and its status."""
+
+    title: str
+    architecture: Architecture
+    published: tuple[str, str] | None = None
+
+
+def subject(name: str, results: Path) -> Subject:
+    """The architecture that `name` stands for; named models come first, then files and folders, then runs in `results`.
+
+    Raises InputError with the nearest known name, or with what is wrong in the file.
+    """
+    if not name.strip():
+        raise InputError.at(repr(name), "is no model's name; give one such as bert-base, a file, or a run's folder or id")
+    if model := find(name):
+        return Subject(model.short_name, model.architecture, (model.published, model.published_status))
+    if is_there(path := Path(name)) and path.is_file():
+        return Subject(name, _in_file(path))
+    if path.is_dir():
+        return Subject(name, _in_folder(path))
+    if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and path.parent.is_dir()):
+        raise InputError.at(name, "does not exist, and is no model's name")
+    if (architecture := _of_id(name, results)) is not None:
+        return Subject(name, architecture)
+    raise unknown(name, f" (nor is it a file, or a run in {results})")
+
+
+def _in_file(path: Path) -> Architecture:
+    """The architecture of a YAML file that holds one, either alone or under `architecture` as in a run's config.yaml."""
+    from study.base.yaml_files import read_yaml
+
+    values: dict[str, Any] = read_yaml(path)
+    if "architecture" in values:
+        return Architecture.parse(values["architecture"], place=f"{path}: architecture")
+    if "shapes" in values:
+        raise InputError.at(str(path), f"is a sweep of many architectures; see `study plan {pasted(path)}`")
+    return Architecture.parse(values, place=str(path))
+
+
+def _in_folder(path: Path) -> Architecture:
+    """The architecture of the run that lies in a folder."""
+    from study.store.run_folder import RunFolder
+
+    run = RunFolder(path)
+    if not run.is_run:
+        raise InputError.at(str(path), "is a folder that holds no run, which has a config.yaml or a record.json")
+    return _of_run(run)
+
+
+def _of_run(run: RunFolder) -> Architecture:
+    """The architecture in a run's config.yaml, whatever else that holds; of its record where it is gone."""
+    return _in_file(run.config_file) if is_there(run.config_file) else run.config().architecture
+
+
+def _of_id(run_id: str, results: Path) -> Architecture | None:
+    """The architecture of the run with an id, or with the one id that starts with it."""
+    from study.store.sweep_folder import runs_of_id
+
+    found = runs_of_id(run_id, results)
+    return _of_run(found[0]) if found else None

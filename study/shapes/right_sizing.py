@@ -1,0 +1,250 @@
+"""What `study shapes` does: from amounts as people write them to the shapes that have them, the best first."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from study.base.aligned import aligned
+from study.base.errors import InputError
+from study.base.quantities import (
+    bytes_text,
+    count_text,
+    flops_text,
+    plural,
+    read_bytes,
+    read_count,
+    read_range,
+    read_seconds,
+    seconds_text,
+)
+from study.counting.architecture import SIZES, Architecture
+from study.counting.latency_prediction import LatencyModel, Statistic, fit_latency
+from study.counting.latency_table import read_table
+from study.counting.memory import Precision
+from study.counting.parameters import TOTALS, parameters
+from study.counting.solving import HEAD_WIDTH, Goal, ShapeRules, Space, on_contour, under
+from study.shapes.accounts import Conditions, memory_in, training_flops
+
+if TYPE_CHECKING:
+    from study.laws.law_files import FittedLaw
+
+Quantities = dict[str, Callable[[Architecture], float]]
+"""How each quantity of a shape is counted, by its name."""
+
+WRITERS: dict[str, Callable[[float], str]] = {
+    "train_flops_per_token": flops_text,
+    "memory_bytes": bytes_text,
+    "latency_seconds": seconds_text,
+}
+"""How quantities other than counts are written."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Shapes that meet the goals, with their quantities; the first is the best, by the law's loss where there is one."""
+
+    goals: tuple[Goal, ...]
+    question: str
+    shapes: tuple[Architecture, ...]
+    quantities: Quantities
+    latency: LatencyModel | None
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The question, the shapes with every quantity, and how latency was predicted, as plain values."""
+        rows = [
+            {"shape": shape.shape_name, **{size: getattr(shape, size) for size in SIZES}, **self._values(shape)}
+            for shape in self.shapes
+        ]
+        goals = {goal.quantity: goal.amount for goal in self.goals}
+        latency = self.latency and self.latency.to_dict()
+        return {"goals": goals, "question": self.question, "shapes": rows, "latency_model": latency, "notes": list(self.notes)}
+
+    def to_text(self) -> str:
+        """The shapes as a table in plain text."""
+        rows = [["shape", *(_heading(name) for name in self.quantities)]]
+        for shape in self.shapes:
+            rows.append([shape.shape_name, *(_written(name, value) for name, value in self._values(shape).items())])
+        return "\n".join([self.question, "", *aligned(rows), "", *self.notes])
+
+    def _values(self, shape: Architecture) -> dict[str, float]:
+        return {name: count(shape) for name, count in self.quantities.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What `study shapes` is asked, in its options: amounts, which shapes are considered, and what predicts latency and loss.
+
+    One amount is met within `tolerance`; `under` it, or under several, a shape stays.
+    """
+
+    parameters: str | None = None
+    convention: str = "parameters_non_embedding"
+    train_flops: str | None = None
+    memory: str | None = None
+    memory_of: str = "inference"
+    latency: str | None = None
+    under: bool = False
+    tolerance: float = 0.02
+    batch: int = 1
+    sequence_length: int = 128
+    precision: Precision = "fp32"
+    latency_table: Path = Path("results/latency")
+    latency_statistic: Statistic = "median"
+    threads: int | None = None
+    law: Path | None = None
+    law_convention: str | None = None
+    tokens: str | None = None
+    depth: str = "1:24"
+    width: str = "64:2048"
+    width_multiple: int = 64
+    head_width: int | None = None
+    ffn_ratio: float = 4.0
+    vocabulary: int = 30522
+    positions: int = 512
+
+    def answer(self) -> Solved:
+        """The shapes that have the amounts asked for.
+
+        Raises InputError for amounts that cannot be read or reached, and where latency is asked for and no table is there.
+        """
+        self._check()
+        space, quantities = self._space, self._quantities
+        if not (goals := self._goals):
+            raise InputError.at("--parameters", "nothing is asked for; give --parameters, --train-flops, --memory or --latency")
+        amounts = " and ".join(f"{goal.text(goal.amount)} {goal.words}" for goal in goals)
+        budgets = self.under or len(goals) > 1
+        if budgets:
+            shapes = under(space, goals)
+            question = f"the widest shape at each depth under {amounts}"
+        else:
+            shapes = on_contour(space, goals[0], self.tolerance)
+            question = f"all shapes within {100 * self.tolerance:g}% of {amounts}"
+        if loss := quantities.get("loss_nats"):
+            shapes.sort(key=loss)
+        elif budgets:
+            shapes.sort(key=quantities["parameters_non_embedding"], reverse=True)
+        notes = tuple(self._notes(shapes))
+        return Solved(goals, f"{question} ({space})", tuple(shapes), quantities, self._latency_model, notes)
+
+    def _check(self) -> None:
+        """Raise InputError where an option is of no use, or sequences are longer than there are positions."""
+        for option, value, needed, given in (
+            ("--threads", self.threads, "--latency", self.latency),
+            ("--law-convention", self.law_convention, "--law", self.law),
+            ("--tokens", self.tokens, "--law", self.law),
+        ):
+            if value is not None and given is None:
+                raise InputError.at(option, f"is for {needed}; give that too")
+        if self.sequence_length > self.positions:
+            message = f"{self.sequence_length} exceeds --positions {self.positions}; raise those too"
+            raise InputError.at("--sequence-length", message)
+
+    @property
+    def _space(self) -> Space:
+        """The shapes considered."""
+        head_width = self.head_width or HEAD_WIDTH
+        rules = ShapeRules(head_width, self.ffn_ratio, math.lcm(self.width_multiple, self.head_width or 1))
+        sizes = {"depth": 1, "width": 1, "heads": 1, "ffn": 1, "vocabulary": self.vocabulary, "positions": self.positions}
+        return Space(rules, read_range("--depth", self.depth), read_range("--width", self.width), Architecture.parse(sizes))
+
+    @property
+    def _conditions(self) -> Conditions:
+        return Conditions(self.sequence_length, self.batch, self.precision)
+
+    @cached_property
+    def _latency_model(self) -> LatencyModel | None:
+        """What predicts latency, where that is asked for."""
+        if self.latency is None:
+            return None
+        setting = (self.batch, self.sequence_length)
+        return fit_latency(read_table(self.latency_table), self.precision, self.threads, setting, self.latency_statistic)
+
+    @cached_property
+    def _fitted_law(self) -> FittedLaw | None:
+        """The law, where there is one; what fits laws takes a second to import, which a question without one is spared."""
+        if self.law is None:
+            return None
+        from study.laws.law_files import read_law
+
+        return read_law(self.law, self.law_convention)
+
+    @cached_property
+    def _trained_tokens(self) -> float | None:
+        return None if self.tokens is None else read_count("--tokens", self.tokens)
+
+    @cached_property
+    def _quantities(self) -> Quantities:
+        """How each column is counted; latency only with a model, loss only with a law."""
+
+        def total(name: str) -> Callable[[Architecture], float]:
+            return lambda shape: parameters(shape).totals()[name]
+
+        conditions, model, law, tokens = self._conditions, self._latency_model, self._fitted_law, self._trained_tokens
+        found: Quantities = {name: total(name) for name in TOTALS}
+        found["train_flops_per_token"] = lambda shape: training_flops(shape, self.sequence_length)[1]["train_flops"]
+        found["memory_bytes"] = lambda shape: memory_in(conditions, shape)[self.memory_of].total
+        if model is not None:
+            found["latency_seconds"] = lambda shape: model.seconds(shape, self.batch, self.sequence_length)
+        if law is not None:
+            found["loss_nats"] = lambda shape: law.loss_nats(shape, tokens)
+        return found
+
+    @property
+    def _goals(self) -> tuple[Goal, ...]:
+        """The amounts that are asked for."""
+        read = (
+            ("--parameters", self.convention, self.parameters, read_count),
+            ("--train-flops", "train_flops_per_token", self.train_flops, read_count),
+            ("--memory", "memory_bytes", self.memory, read_bytes),
+            ("--latency", "latency_seconds", self.latency, read_seconds),
+        )
+        return tuple(
+            Goal(place, quantity, reader(place, text), self._quantities[quantity], partial(_written, quantity))
+            for place, quantity, text, reader in read
+            if text is not None
+        )
+
+    def _notes(self, shapes: Sequence[Architecture]) -> Iterator[str]:
+        """At what memory is counted, and what latency and loss are predicted by, where the shapes are like what was seen."""
+        step = " a step, 15% masked" if self.memory_of == "training" else ""
+        yield f"memory: {self.memory_of}, {self._conditions}{step}"
+        if (model := self._latency_model) is not None:
+            yield model.to_text()
+            yield from _unmeasured(model, shapes, self._conditions)
+        if (law := self._fitted_law) is not None:
+            yield from (f"loss: {note}" for note in law.notes_on(shapes, self.vocabulary, self._trained_tokens))
+
+
+def _unmeasured(model: LatencyModel, shapes: Sequence[Architecture], conditions: Conditions) -> list[str]:
+    """How many shapes lie beyond what latency was measured on, and in what."""
+    batch, length = conditions.batch, conditions.sequence_length
+    beyond = [found for shape in shapes if (found := model.beyond(shape, batch, length))]
+    if not beyond:
+        return []
+    in_what = Counter(name for found in beyond for name in found)
+    measured = ", ".join(_from_to(name, *model.ranges[name]) for name in model.ranges if name in in_what)
+    return [
+        f"latency is extrapolated for {len(beyond)} of {plural(len(shapes), 'shape')}, which that error does not cover: it was "
+        f"measured at {measured}"
+    ]
+
+
+def _from_to(name: str, least: float, largest: float) -> str:
+    return f"{name} {least:g}" if least == largest else f"{name} {least:g} to {largest:g}"
+
+
+def _written(name: str, value: float) -> str:
+    """A value as its column shows it."""
+    return f"{value:.4f}" if name == "loss_nats" else WRITERS.get(name, count_text)(value)
+
+
+def _heading(name: str) -> str:
+    """A quantity's name as a column's heading."""
+    return name.removesuffix("_bytes").removesuffix("_seconds").replace("parameters_", "").replace("_per_token", "/token")

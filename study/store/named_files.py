@@ -1,0 +1,75 @@
+"""Files by name inside of a folder, and how those that hold a model, a reason or a table are read and written."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from study.base.durable_files import content_of, json_of, write_atomically, write_once
+from study.base.errors import InputError, Problem
+from study.base.schema import ModelT, Strict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Folder:
+    """A folder whose files have names; creates nothing until asked to write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+
+class Inside:
+    """A file or a folder by its name inside of a folder."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: Folder, _: type) -> Path:
+        return folder.path / self.name
+
+
+def read_as(file: Path, model: type[ModelT], remedy: str) -> ModelT | None:
+    """The values that a file of JSON holds, None where there is none; raises InputError with the remedy where damaged."""
+    values = json_of(file, dict, remedy)
+    try:
+        return None if values is None else model.parse(values, place=str(file))
+    except InputError as error:
+        told = f"is damaged, or of another version of the workbench; {remedy}, or read it with that version"
+        raise InputError([Problem(str(file), told), *error.problems]) from None
+
+
+def file_once(file: Path, record: Strict) -> bool:
+    """Link a record into place; False where there was one already, which then stands."""
+    return write_once(file, record.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
+
+
+def reason_in(file: Path, remedy: str) -> str | None:
+    """The reason that a file gives, None where there is no file; raises InputError with the remedy where it is damaged."""
+    values = json_of(file, dict, remedy)
+    if values is not None and "reason" not in values:
+        raise InputError.at(str(file), f"is damaged: it gives no reason; {remedy}")
+    return None if values is None else str(values["reason"])
+
+
+def read_parquet(file: Path, remedy: str) -> pd.DataFrame:
+    """The table that a Parquet file holds; raises InputError with the remedy where there is none, or it is damaged."""
+    import pandas as pd
+
+    if (content := content_of(file)) is None:
+        raise InputError.at(str(file), f"does not exist; {remedy}")
+    try:
+        return pd.read_parquet(io.BytesIO(content))
+    except (ValueError, OSError, NotImplementedError) as error:  # pyarrow's, of damage at any place
+        raise InputError.at(
+            str(file), f"cannot be read as parquet: {' '.join(str(error).split())[:200].rstrip('.')}; {remedy}"
+        ) from None
+
+
+def write_table(file: Path, table: pd.DataFrame) -> None:
+    """Write a table as `file`, which is Parquet, and as csv beside it; who reads meanwhile finds the whole old or new one."""
+    contents = {file: table.to_parquet(None, index=False), file.with_suffix(".csv"): table.to_csv(index=False).encode()}
+    for path, content in contents.items():
+        write_atomically(path, content)

@@ -1,0 +1,255 @@
+"""Who trains a run: its lock on one machine, its lease across machines, and the fence before whoever has lost it.
+
+An attempt owns its run until a later attempt exists. On one machine the kernel's lock decides who may begin the next one: it is
+let go when its process dies. A process that is stopped keeps its lock, and not every network file system has locks, so every
+owner also renews a lease: it writes a number that grows. Whoever waits watches that number by a clock of its own (clocks of
+two machines are never compared); once it has stood still for LEASE_SECONDS the owner counts as gone, and the next attempt
+begins. If it wakes after all, it finds that attempt before its next write, and writes nothing more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.base.durable_files import content_of, is_there, patiently
+from study.base.errors import InputError
+from study.base.quantities import read_seconds
+from study.store.records import timestamp
+from study.store.run_folder import RunFolder
+
+BEAT_SECONDS = 4.0
+"""How often an owner renews its lease."""
+
+LEASE_SECONDS = 30.0
+"""How long a lease lasts without being renewed; an owner may be kept from renewing it a few times."""
+
+HUNG_AFTER = "STUDY_HUNG_AFTER"
+"""The variable that says how long a run may take no step, as in 10min; wherever its process runs, it inherits it."""
+
+HANG_SECONDS = 600.0
+"""How long a run may take no step, unless STUDY_HUNG_AFTER says so: longer than compiling, or the slowest step, takes."""
+
+POLL_SECONDS = 0.1
+
+ENDED = "ended"
+UNLOCKED = "has no lock"
+
+
+class Fenced(Exception):
+    """A later attempt has taken the run over; this one may write nothing any more."""
+
+
+class Held(InputError):
+    """Another process is training the run."""
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """The latest attempt of a run, who it is, and how often it has renewed its lease (`ended` where it gave it back)."""
+
+    attempt: int
+    beats: str
+    machine: str
+    who: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether the attempt gave the run back itself."""
+        return self.beats == ENDED
+
+
+class Attempt:
+    """One start of a run's process, and its right to write into the run's folder."""
+
+    def __init__(self, folder: RunFolder, number: int, started_at: str) -> None:
+        self.folder, self.number, self.started_at = folder, number, started_at
+        self._done = threading.Event()
+
+    @classmethod
+    def begin(cls, folder: RunFolder, locked: bool = True) -> Attempt:
+        """The next attempt at a run: from now on every earlier one is fenced.
+
+        One that could not get the lock names no machine, so that nobody takes a free lock for a dead owner.
+        """
+        started_at = timestamp()
+        place = {"hostname": platform.node(), "machine": machine() if locked else UNLOCKED}
+        details = {"pid": os.getpid(), "started_at": started_at} | place
+        return cls(folder, patiently(lambda: folder.claim_attempt(details)), started_at)
+
+    def check(self) -> None:
+        """Raise Fenced where a later attempt owns the run; to be asked before every write.
+
+        Raises FileNotFoundError where the run's folder was moved or removed, which a write would make anew.
+        """
+        if is_there(self.folder.attempt_file(self.number + 1)):
+            raise Fenced(f"attempt {self.number + 1} has taken the run over from attempt {self.number}")
+        self.folder.attempt_file(self.number).stat()
+
+    @contextlib.contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Within, the lease is renewed by a thread; afterwards it is given back."""
+        thread = threading.Thread(target=self._renew, daemon=True, name="lease")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            thread.join(BEAT_SECONDS)
+            self._beat(ENDED)
+
+    def _renew(self) -> None:
+        beats = 0
+        while not self._done.wait(BEAT_SECONDS):
+            beats += 1
+            self._beat(str(beats))
+
+    def _beat(self, beats: str) -> None:
+        """Renew the lease; a lease that cannot be written just now is as one that was not renewed."""
+        file = _beat_file(self.folder, self.number)
+        temporary = file.with_suffix(".tmp")
+        with contextlib.suppress(OSError):
+            temporary.write_text(beats)
+            os.replace(temporary, file)
+
+
+@contextlib.contextmanager
+def turn(folder: RunFolder) -> Iterator[bool]:
+    """Wait until nobody trains the run, and hold its lock, if it can be had; says whether it could.
+
+    Raises Held where another process goes on training the run.
+    """
+    patiently(lambda: folder.path.mkdir(parents=True, exist_ok=True))
+    lock = patiently(lambda: os.open(folder.lock_file, os.O_RDWR | os.O_CREAT, 0o644))
+    try:
+        yield _await(folder, lock)
+    finally:
+        os.close(lock)
+
+
+def _await(folder: RunFolder, lock: int) -> bool:
+    watch, begun = Watch(folder), time.monotonic()
+    while True:
+        locked, pulse = _try_lock(lock), watch.look()
+        if locked is not False and (pulse is None or pulse.ended):
+            return locked is True
+        if locked and pulse is not None and pulse.machine == machine():
+            return True
+        if watch.silent:
+            return locked is True
+        if time.monotonic() - begun > LEASE_SECONDS:
+            who = pulse.who if pulse else "another process"
+            raise Held.at(str(folder.path), f"is being trained by {who}; wait for it or stop it")
+        time.sleep(POLL_SECONDS)
+
+
+def _try_lock(lock: int, kind: int = fcntl.LOCK_EX) -> bool | None:
+    """Whether this process has the lock now; None on a file system that has no locks, where the lease alone decides."""
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether a process holds this lock now, None on a file system that has no locks; needs no more than the right to read."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        got = _try_lock(handle, fcntl.LOCK_SH)
+    finally:
+        os.close(handle)
+    return None if got is None else not got
+
+
+class Watch:
+    """A run seen from outside, by the watcher's own clock."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder, self._pulse, self._changed = folder, pulse_of(folder), time.monotonic()
+
+    def look(self) -> Pulse | None:
+        """The run's pulse now."""
+        if (pulse := pulse_of(self.folder)) != self._pulse:
+            self._pulse, self._changed = pulse, time.monotonic()
+        return pulse
+
+    @property
+    def silent(self) -> bool:
+        """Whether the pulse has not changed for as long as a lease lasts, while it was watched."""
+        return time.monotonic() - self._changed > LEASE_SECONDS
+
+    def holder(self) -> str | None:
+        """Who trains the run now, None where nobody does or whoever did is silent."""
+        pulse = self.look()
+        if pulse is None or pulse.ended or self.silent:
+            return None
+        return pulse.who if pulse.machine != machine() or is_locked(self.folder.lock_file) else None
+
+
+def is_trained(folder: RunFolder) -> bool:
+    """Whether a process trains the run now: one on this machine holds its lock, or one elsewhere renews its lease."""
+    if is_locked(folder.lock_file):
+        return True
+    pulse, since = pulse_of(folder), seconds_since_beat(folder)
+    elsewhere = pulse is not None and not pulse.ended and pulse.machine != machine()
+    return elsewhere and since is not None and since < LEASE_SECONDS
+
+
+def seconds_since_beat(folder: RunFolder) -> float | None:
+    """How old the latest attempt's lease is by the files' times and this machine's clock, None where there is no attempt.
+
+    For people to read; who may begin the next attempt is decided by a Watch, which compares no clocks.
+    """
+    number = folder.attempts()
+    beaten = seconds_since_write(_beat_file(folder, number))
+    return seconds_since_write(folder.attempt_file(number)) if beaten is None else beaten
+
+
+def seconds_since_write(file: Path) -> float | None:
+    """How long ago a file was written, by its time and this machine's clock, None where there is none."""
+    try:
+        return max(0.0, time.time() - file.stat().st_mtime)
+    except FileNotFoundError:
+        return None
+
+
+def pulse_of(folder: RunFolder) -> Pulse | None:
+    """The pulse of the latest attempt, None where the run was never started."""
+    number = folder.attempts()
+    if not number:
+        return None
+    details = folder.attempt(number)
+    beats = (content_of(_beat_file(folder, number)) or b"").decode()
+    who = f"process {details.get('pid', '?')} on {details.get('hostname', '?')} since {details.get('started_at', '?')}"
+    return Pulse(number, beats, str(details.get("machine", "")), who)
+
+
+def hang_seconds() -> float:
+    """How long a run may take no step before its owner gives it up as HUNG."""
+    asked = os.environ.get(HUNG_AFTER)
+    return HANG_SECONDS if asked is None else read_seconds(HUNG_AFTER, asked)
+
+
+def machine() -> str:
+    """What tells the machines apart whose processes see each other's locks: the boot id of the kernel, or the host's name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return platform.node()
+
+
+def _beat_file(folder: RunFolder, number: int) -> Path:
+    return folder.attempt_file(number).with_suffix(".beat")

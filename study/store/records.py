@@ -1,0 +1,246 @@
+"""The record that a run leaves, and the ledger of many."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from study.base.schema import Count, Index, Share, Strict, flatten
+from study.config.resources import Kernels
+from study.config.run_config import LEFT_OUT, RunConfig, as_told, fingerprint_of
+from study.counting.architecture import Architecture
+from study.counting.memory import Precision
+from study.counting.parameters import parameters
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+State = Literal["COMPLETED", "FAILED", "DIVERGED", "HUNG", "OOM", "PRUNED"]
+"""How a run ended: COMPLETED reached its target; DIVERGED met a NaN or infinite loss; HUNG took no step for too long; OOM ran
+out of memory; PRUNED was stopped by its search; else FAILED."""
+
+Ending = Literal[State, "PREEMPTED"]
+"""How an attempt ended: as its run did, or told to stop, so that another one goes on from where it saved."""
+
+TELLING = ("COMPLETED", "DIVERGED")
+"""How runs end by what their knobs are; of the others' nothing is known."""
+
+RETRIED = ("FAILED", "OOM", "HUNG")
+"""What a retry without names takes up; a run that diverged would diverge again, and has to be named."""
+
+Magnitude = Annotated[float, Field(le=1e39)]
+"""What runs measure: no float32 is above that, and of much larger numbers no variance can be taken and no axis drawn."""
+
+Amount = Annotated[Magnitude, Field(ge=0)]
+"""What runs measure that is never below zero."""
+
+
+class Environment(Strict):
+    """What a run ran on; it can change the last bits of its numbers and all of its timings.
+
+    `devices` are those of all `nodes`. Where `sharing` is above 1, so many runs had each device at a time, and throughput is
+    that of a share.
+    """
+
+    hostname: str
+    device: str
+    processor: str
+    devices: Index = 1
+    nodes: Index = 1
+    sharing: Index = 1
+    threads: Index
+    precision: Precision
+    kernels: Kernels = "eager"
+    python: str
+    torch: str
+    lightning: str
+    study: str
+
+
+def _measured(speed: object) -> object:
+    """A speed, None for the 0 that earlier versions told of runs without steps."""
+    return speed or None
+
+
+class RunRecord(Strict):
+    """The one row that a finished or failed run leaves; what was not reached is None, never zero.
+
+    `tokens` were trained on, with the [CLS] of each sequence; `train_tokens` are those of the corpus, without. Losses are nats
+    per masked token on the fixed validation set with its fixed masks; `loss_standard_error_nats` is the standard error over its
+    sequences. `train_flops` and its namesakes are totals over the steps done, by the conventions of
+    study.counting.parameters, the forward passes of a teacher among them. `train_loss_nats` is the mean of what the last steps
+    minimised, where a teacher has its share. `weights_sha256` is that of the file of weights, by which damage is
+    known. `unknown_share` is that of [UNK] among the tokens of the train split; records of earlier versions do not tell it.
+    `wall_seconds` sums the attempts' training time, validation included, of which `start_seconds` went by until each attempt's
+    first step had ended, kernels being built; records of earlier versions do not tell it. `tokens_per_second` is of the steps
+    after that (`seconds_per_step`); a run that took none has no such speed.
+
+    A run that branched from a `trunk` (the id of a run of the same sweep) after its step `trunk_step` is in all its numbers
+    what it would be if it had trained alone, but for what it cost: it trained on `spent_tokens` itself, in `wall_seconds`, at
+    `tokens_per_second`. One that began with the weights of another has all but `layers_cut` of its layers.
+    """
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    sweep: str
+    state: State
+    reason: str | None = None
+    config: RunConfig
+    data_fingerprint: str
+    steps: Index
+    tokens: Index
+    spent_tokens: Index | None = None
+    trunk: str | None = None
+    trunk_step: Index | None = None
+    layers_cut: Index | None = None
+    train_tokens: Index | None = None
+    loss_nats: Amount | None = None
+    loss_standard_error_nats: Amount | None = None
+    accuracy: Share | None = None
+    validation_masked_tokens: Index | None = None
+    unigram_entropy_nats: Amount | None = None
+    unknown_share: Share | None = None
+    stuck_at_unigram: bool | None = None
+    train_loss_nats: Magnitude | None = None
+    parameters: Count
+    parameters_encoder: Count
+    parameters_non_embedding: Count
+    train_flops: Amount
+    train_flops_dense_head: Amount
+    train_flops_6n: Amount
+    train_flops_6n_non_embedding: Amount
+    wall_seconds: Amount | None = None
+    start_seconds: Amount | None = None
+    tokens_per_second: Annotated[Amount | None, BeforeValidator(_measured)] = None
+    peak_memory_bytes: Index | None = None
+    weights_sha256: str | None = None
+    attempts: Index
+    started_at: str
+    finished_at: str
+    environment: Environment | None = None
+    excluded: str | None = Field(default=None, exclude=True)
+    """Why a person leaves the run out: an annotation beside the record, and no part of it."""
+
+    @property
+    def spent_share(self) -> float:
+        """The share of its tokens, and so of its FLOPs, that the run trained on itself: below 1 where it has a trunk."""
+        return 1.0 if self.spent_tokens is None or not self.tokens else self.spent_tokens / self.tokens
+
+    @property
+    def own_steps(self) -> float:
+        """The steps that the run took itself."""
+        return self.steps * self.spent_share
+
+    @property
+    def exclusion(self) -> str | None:
+        """Why fits and comparisons leave this run out, None where they do not."""
+        if self.excluded is not None:
+            return f"excluded: {self.excluded}"
+        if self.state != "COMPLETED":
+            return f"{self.state}: {self.reason}" if self.reason else self.state
+        if self.stuck_at_unigram:
+            losses = f"loss {self.loss_nats:.2f}, entropy {self.unigram_entropy_nats:.2f} nats"
+            return f"stuck near the unigram entropy or above ({losses})"
+        return None
+
+    @property
+    def tells_of_knobs(self) -> bool:
+        """Whether the run ended by what its knobs are, well or badly, and not for another reason or left out by a person."""
+        return self.state in TELLING and self.excluded is None
+
+    @property
+    def usable_loss_nats(self) -> float | None:
+        """The loss, None where fits and comparisons leave the run out."""
+        return None if self.exclusion is not None else self.loss_nats
+
+
+def seconds_per_step(seconds: float, start_seconds: float | None, steps: float) -> float:
+    """What a step took, but for the first where there are more, of the steps that a run took itself in so many seconds."""
+    first = 0 if start_seconds is None or steps <= 1 else 1
+    return (seconds - (start_seconds or 0.0) * first) / (steps - first)
+
+
+NO_COLUMNS = ("config", "environment", "schema_version", "weights_sha256")
+"""What of a record stands in no column of its own."""
+
+TOLD_BY_SOME = ("unknown_share", "layers_cut", "start_seconds", "trunk", "trunk_step")
+"""What has a column where any record tells it."""
+
+TOLD_BY_ALL = (
+    *(name for name in RunRecord.model_fields if name not in (*NO_COLUMNS, *TOLD_BY_SOME, "spent_tokens", "excluded")),
+    *("shape", "cell", "exclusion", "seed", "recipe.learning_rate"),
+)
+"""What every ledger that has rows has a column of."""
+
+FOREIGN = "not part of the sweep as last launched"
+"""Why fits leave out a run of another cell than the sweep now has."""
+
+
+def ledger(records: list[RunRecord], tuned: tuple[str, ...] = (), cells: frozenset[str] = frozenset()) -> pd.DataFrame:
+    """All records as a table: configuration keys dotted (`architecture.depth`), results by their names, missing as missing.
+
+    `cell` is shared by the runs that differ only in the `tuned` knobs and the seed; `exclusion` says why fits leave a row
+    out and is missing where they do not; a run of none of the sweep's `cells`, where it has any, is FOREIGN whatever became of
+    it. What not every record tells has a column where any does, and what the runs spent themselves where any has a trunk.
+    Rows are ordered by size, budget, learning rate and seed, so that the same records give the same bytes.
+    """
+    import pandas as pd
+
+    rows = []
+    untold = {name for name in TOLD_BY_SOME if all(getattr(record, name) is None for record in records)}
+    unshown = {*NO_COLUMNS, *untold, *(["spent_tokens"] if "trunk" in untold else [])}
+    for record in sorted(records, key=lambda record: record.run_id):
+        values = record.model_dump(mode="json", exclude=unshown)
+        environment = {} if record.environment is None else flatten(record.environment.model_dump(), "environment")
+        cell = cell_of(record.config, tuned, record.data_fingerprint)
+        foreign = FOREIGN if cells and cell not in cells else None
+        names = {
+            "shape": record.config.architecture.shape_name,
+            "cell": cell,
+            "target_tokens": record.config.tokens,
+            "exclusion": foreign or record.exclusion,
+        }
+        if record.excluded is not None:
+            names["excluded_by_hand"] = record.excluded
+        rows.append(values | dotted(record.config) | environment | names)
+    columns = ["run_id", "parameters_non_embedding", "architecture.depth", "tokens", "recipe.learning_rate", "seed"]
+    if not rows:
+        return pd.DataFrame(columns=columns)
+    table = pd.DataFrame(rows).sort_values([*columns[1:], "run_id"], ignore_index=True)
+    return with_left_out(table)
+
+
+def with_left_out(table: pd.DataFrame) -> pd.DataFrame:
+    """A table of runs in which every run has the values that its configuration leaves out and those of others do not."""
+    return table.fillna({knob: value for knob, value in LEFT_OUT.items() if knob in table})
+
+
+def dotted(config: RunConfig) -> dict[str, Any]:
+    """A configuration under dotted keys, its values as ledgers tell them (see `as_told`)."""
+    return {knob: as_told(knob, value) for knob, value in flatten(config.to_dict()).items()}
+
+
+def cell_of(config: RunConfig, tuned: tuple[str, ...], data_fingerprint: str) -> str:
+    """The name of a run's cell: the fingerprint of its data and of its configuration without the tuned knobs and the seed."""
+    shared = {key: value for key, value in flatten(config.without_paths()).items() if key not in (*tuned, "seed")}
+    return fingerprint_of(shared | {"data_fingerprint": data_fingerprint})
+
+
+def validation_of(config: RunConfig, data_fingerprint: str) -> str:
+    """The name of a run's validation set and masks, wherever its text lies: only under one name are losses comparable."""
+    values = config.without_paths()
+    return fingerprint_of({"data_fingerprint": data_fingerprint, "data": values["data"], "masking": values["masking"]})
+
+
+def counts_of(config: RunConfig, steps: int, teacher: Architecture | None = None) -> dict[str, Any]:
+    """The parameter totals and the FLOPs of `steps` optimiser steps, a teacher's among them, as a record names them."""
+    tokens = steps * config.recipe.batch_tokens
+    flops = {convention: per_token * tokens for convention, per_token in config.flops_per_token_with(teacher).items()}
+    return parameters(config.architecture).totals() | flops
+
+
+def timestamp() -> str:
+    """The time as records give it: UTC in ISO 8601, in whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,188 @@
+"""The files of one run by name, and what the smaller ones hold."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from study.base.durable_files import is_there, json_of, write_atomically
+from study.base.errors import InputError
+from study.base.paths import pasted
+from study.base.schema import Count, Strict
+from study.config.run_config import RunConfig
+from study.store.named_files import Inside, file_once, read_as, reason_in
+from study.store.records import RunRecord
+from study.store.work_folder import WorkFolder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Orders(Strict):
+    """What a sweep asks of a run: after which steps to leave its state for others; how often to validate if not as usual."""
+
+    branch_steps: tuple[Count, ...] = ()
+    validations: Count | None = None
+
+
+class Trunk(Strict):
+    """The run that trained the first `step` steps of another one."""
+
+    run_id: str
+    step: Count
+
+
+class RunFolder(WorkFolder):
+    """The files of one run, by name."""
+
+    config_file = Inside("config.yaml")
+    """The resolved configuration."""
+    exclusion_file = Inside("exclusion.json")
+    """Why a person leaves the run out of fits, there where one does."""
+    validation_losses_file = Inside("validation_losses.npy")
+    """Nats summed over the masked tokens of each validation sequence."""
+    weights_file = Inside("weights.safetensors")
+    """The final weights of a completed run."""
+    orders_file = Inside("orders.json")
+    """What its sweep asks of the run."""
+    prune_file = Inside("prune.json")
+    """Why the run is to stop before its end, there where it is."""
+    trunk_file = Inside("trunk.json")
+    """Which run trained the first steps of this one."""
+    scores = Inside("scores")
+    """The folder of the downstream scores."""
+    lock_file = Inside(".lock")
+    """The lock that the process training this run holds."""
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, which names the folder."""
+        return self.path.name
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run lies here: its configuration does, or its record, which holds one; scores have records, too."""
+        return is_there(self.config_file) or (self.path.resolve().parent.name == "runs" and is_there(self.record_file))
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write the configuration once; a run folder never changes its configuration."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not is_there(self.config_file):
+            write_atomically(self.config_file, config.to_yaml().encode())
+
+    def config(self) -> RunConfig:
+        """The configuration that the folder holds: its record's, read in a thirtieth of the time, else config.yaml's."""
+        record = self.record()
+        return RunConfig.from_yaml(self.config_file) if record is None else record.config
+
+    def branch(self, step: int) -> Path:
+        """The folder of this run's state after a step at which a shorter budget leaves it."""
+        return self.path / f"branch-{step:010d}"
+
+    def leave_rows(self, step: int) -> None:
+        """Give the rows so far a second name beside the state of a step; a run that resumes before it begins a new file."""
+        self.branch(step).mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.link(self.metrics_file, self.branch(step) / self.metrics_file.name)
+
+    def remove_branches(self) -> None:
+        """Remove the states that were left for others."""
+        for branch in self.path.glob("branch-*"):
+            shutil.rmtree(branch, ignore_errors=True)
+
+    def write_orders(self, orders: Orders) -> None:
+        """Say what the sweep asks of the run."""
+        write_atomically(self.orders_file, orders.model_dump_json(exclude_none=True).encode())
+
+    def orders(self) -> Orders:
+        """What the sweep asks of the run."""
+        return read_as(self.orders_file, Orders, "remove it; the next launch writes it anew") or Orders()
+
+    def write_prune(self, reason: str) -> None:
+        """Tell the run to stop before its end."""
+        write_atomically(self.prune_file, json.dumps({"reason": reason}).encode())
+
+    def prune(self) -> str | None:
+        """Why the run is to stop before its end, None where it is not."""
+        return reason_in(self.prune_file, "remove it; the search judges the run anew")
+
+    def write_trunk(self, trunk: Trunk | None) -> None:
+        """Say which run trained the first steps, None where none did."""
+        if trunk is None:
+            self.trunk_file.unlink(missing_ok=True)
+        else:
+            write_atomically(self.trunk_file, trunk.model_dump_json().encode())
+
+    def trunk(self) -> Trunk | None:
+        """Which run trained the first steps, None where none did."""
+        return read_as(self.trunk_file, Trunk, "remove the run's folder to train the run again")
+
+    def spent(self, tokens: int, batch_tokens: int) -> dict[str, Any]:
+        """What a record says of a trunk: of `tokens` those that the run trained on itself, and where it branched if it did."""
+        trunk = self.trunk()
+        if trunk is None:
+            return {"spent_tokens": tokens}
+        return {"spent_tokens": max(0, tokens - trunk.step * batch_tokens), "trunk": trunk.run_id, "trunk_step": trunk.step}
+
+    def remove_leftovers(self) -> None:
+        """Remove what killed attempts had not finished writing; only the owner of the run may."""
+        for file in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp"), *self.rank_files()):
+            file.unlink(missing_ok=True)
+
+    def rank_file(self, rank: int) -> Path:
+        """What stopped a rank that does not lead, for the leader to file."""
+        return self.path / f"rank-{rank}.json"
+
+    def rank_files(self) -> Iterator[Path]:
+        """The files of all ranks that left one."""
+        return self.path.glob("rank-*.json")
+
+    def attempt(self, number: int) -> dict[str, Any]:
+        """What the file of an attempt says."""
+        return json_of(self.attempt_file(number), dict, "remove it once nobody trains the run") or {}
+
+    def file_record(self, record: RunRecord) -> bool:
+        """Link the record into place; False where the run already had one, which then stands."""
+        return file_once(self.record_file, record)
+
+    def record(self) -> RunRecord | None:
+        """The record, None while the run has not ended."""
+        if (record := read_as(self.record_file, RunRecord, "move it away to train the run again")) is None:
+            return None
+        excluded = self.excluded()
+        return record if excluded is None else record.model_copy(update={"excluded": excluded})
+
+    def put_record_aside(self, note: dict[str, str]) -> Path:
+        """As for all work, and what told the run to stop before its end is taken back."""
+        self.prune_file.unlink(missing_ok=True)
+        return super().put_record_aside(note)
+
+    def excluded(self) -> str | None:
+        """Why a person leaves this run out, None where nobody does."""
+        return reason_in(self.exclusion_file, "`study exclude` writes it anew")
+
+    def write_validation_losses(self, losses: NDArray[np.float64]) -> None:
+        """Keep the summed nats of each validation sequence, for paired differences between runs."""
+        buffer = io.BytesIO()
+        np.save(buffer, losses.astype(np.float64), allow_pickle=False)
+        write_atomically(self.validation_losses_file, buffer.getvalue())
+
+    def validation_losses(self) -> NDArray[np.float64]:
+        """The summed nats of each validation sequence of a completed run; raises InputError where they are gone or damaged."""
+        try:
+            losses: NDArray[np.float64] = np.load(self.validation_losses_file, allow_pickle=False)
+            if losses.dtype != np.float64 or losses.ndim != 1 or not np.isfinite(losses).all():
+                raise ValueError("not the losses that a run writes")
+        except (FileNotFoundError, ValueError, EOFError) as error:
+            what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
+            remedy = f"fetch it, or leave the run out: study exclude {pasted(self.path)} --reason ..."
+            raise InputError.at(str(self.validation_losses_file), f"{what}, and comparisons need it; {remedy}") from None
+        return losses

@@ -1,0 +1,242 @@
+"""Records of downstream scores and their table; each lies under the pre-training run that it belongs to.
+
+results/<sweep>/
+    runs/<run id>/scores/<score id>/
+        config.json             written first
+        metrics.jsonl           one line a logged step, during
+        attempts/               one file a start, and the record of each that was tried again
+        checkpoints/            kept until the score is completed
+        record.json             written last, once
+    baselines/<task>-<fingerprint>.json    what needs no encoder: the majority class, a bag of words
+    scores.parquet, scores.csv  rebuilt from the records
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from study.base.durable_files import is_there, names_in, write_atomically
+from study.base.grouping import grouped
+from study.base.schema import Index, Strict, Text
+from study.config.run_config import setting_words
+from study.config.score_config import TUNED, ScoreConfig
+from study.config.tuned_values import Tried, best_values
+from study.store.named_files import Inside, file_once, read_as, write_table
+from study.store.records import Environment, Magnitude, State
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import WorkFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SCORE_AGAIN = "move it away to score again"
+
+
+class Probe(Strict):
+    """A linear model on frozen features of one layer (0 is the embeddings) with its main metric on dev, and on test."""
+
+    layer: Index
+    pooling: Literal["cls", "mean", "token"]
+    regularisation: Magnitude
+    dev: Magnitude
+    test: Magnitude
+
+
+class ScoreRecord(Strict):
+    """The one row that a finished or failed score leaves; what was not reached is None, never zero.
+
+    Knobs, epoch, layer and pooling are chosen by the main metric, `config.metric`, on the split `chosen_on`; `reported_on` is
+    another split wherever something was chosen. `dev_scores` and `test_scores` hold every metric on the two, of the chosen
+    epoch; `test_standard_error` and the 95% `test_interval` are those of the main one over the examples. What is known of
+    the encoder stands in the record of the run `run_id`. `tokens` went through the encoder in training, padding excluded;
+    `tokens_per_second` is of training alone, `seconds` of all, over all attempts.
+    """
+
+    schema_version: Literal[1] = 1
+    score_id: str
+    run_id: str
+    sweep: str
+    config: ScoreConfig
+    kind: Text
+    state: State
+    reason: str | None = None
+    chosen_on: str | None = None
+    reported_on: str
+    train_examples: Index | None = None
+    dev_examples: Index | None = None
+    test_examples: Index | None = None
+    truncated_examples: Index | None = None
+    segments: Index | None = None
+    dev_scores: dict[str, Magnitude] = Field(default_factory=dict)
+    test_scores: dict[str, Magnitude] = Field(default_factory=dict)
+    test_standard_error: Magnitude | None = None
+    test_interval: tuple[Magnitude, Magnitude] | None = None
+    best_epoch: Index | None = None
+    epochs: Index | None = None
+    steps: Index | None = None
+    tokens: Index | None = None
+    seconds: Magnitude | None = None
+    tokens_per_second: Magnitude | None = None
+    padding_share: Magnitude | None = None
+    peak_memory_bytes: Index | None = None
+    probes: tuple[Probe, ...] = ()
+    attempts: Index = 1
+    started_at: str
+    finished_at: str
+    environment: Environment | None = None
+
+    @property
+    def dev(self) -> float | None:
+        """The main metric on the split that is chosen on."""
+        return self.dev_scores.get(self.config.metric)
+
+    @property
+    def test(self) -> float | None:
+        """The main metric on the split that is reported on."""
+        return self.test_scores.get(self.config.metric)
+
+
+class BaselineRecord(Strict):
+    """What a task's split gives without an encoder: by name of the baseline, every metric on the split reported on.
+
+    `metric` was the task's main one when they were made. `data_fingerprint` is of the text that words of minimal pairs were
+    counted in, None for the other kinds, which learn from their own examples, and in records of before it was kept.
+    """
+
+    task: str
+    task_fingerprint: str
+    data_fingerprint: str | None = None
+    metric: str
+    reported_on: str
+    scores: dict[str, dict[str, float]]
+
+    def by(self, metric: str) -> dict[str, float]:
+        """One metric of each baseline, none where it was not measured."""
+        return {name: scores[metric] for name, scores in self.scores.items() if metric in scores}
+
+    def beside(self, metric: str, data_fingerprint: str) -> dict[str, float]:
+        """`by` for an encoder that read a text: none where words were counted in another."""
+        return self.by(metric) if self.data_fingerprint in (None, data_fingerprint) else {}
+
+
+class ScoreFolder(WorkFolder):
+    """The files of one score, by name."""
+
+    settings_file = Inside("config.json")
+    """What the score is."""
+
+    def write_settings(self, config: ScoreConfig) -> None:
+        """Write the configuration once."""
+        if not is_there(self.settings_file):
+            write_atomically(self.settings_file, config.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
+
+    def file_score(self, record: ScoreRecord) -> bool:
+        """Link the record into place; False where the score already had one, which then stands."""
+        return file_once(self.record_file, record)
+
+    def score(self) -> ScoreRecord | None:
+        """The record, None while the score has not ended."""
+        return read_as(self.record_file, ScoreRecord, _SCORE_AGAIN)
+
+
+def score_folder(run: RunFolder, score_id: str) -> ScoreFolder:
+    """The folder of one score of a run."""
+    return ScoreFolder(run.scores / score_id)
+
+
+def scores_of(run: RunFolder) -> list[ScoreRecord]:
+    """The records of all ended scores of a run, by id."""
+    ended = (score_folder(run, name).score() for name in names_in(run.scores))
+    return [record for record in ended if record is not None]
+
+
+def file_baseline(folder: SweepFolder, record: BaselineRecord) -> None:
+    """Keep the baselines of a task."""
+    write_atomically(_baseline_file(folder, record.task, record.task_fingerprint), record.model_dump_json(indent=1).encode())
+
+
+def baseline(folder: SweepFolder, task: str, task_fingerprint: str) -> BaselineRecord | None:
+    """The baselines of a task, None where nobody has made them."""
+    return read_as(_baseline_file(folder, task, task_fingerprint), BaselineRecord, _SCORE_AGAIN)
+
+
+def scores_in(folder: SweepFolder) -> pd.DataFrame:
+    """The table of `scores` of a sweep, from the records."""
+    return scores(record for run in folder.runs() for record in scores_of(run))
+
+
+def write_scores(folder: SweepFolder) -> pd.DataFrame:
+    """Rebuild `scores.parquet` and `scores.csv` of a sweep from the records and return the table of `scores`."""
+    table = scores_in(folder)
+    write_table(folder.scores_file, table)
+    return table
+
+
+def scores(records: Iterable[ScoreRecord]) -> pd.DataFrame:
+    """One row a completed score at the knobs that were chosen for it; the others served to choose and are left out.
+
+    Scores that differ in learning rate, batch, epochs and seed compete: those knobs stay that `chosen` takes. Columns:
+    `run_id`, `encoder`, `sweep`, `task`, `kind`, `protocol`, `update`, `seed`, the tuned knobs, `knobs` (others that are not
+    as usual, in words), the `precision` used, `metric`, `dev`, `test`, `dev/<metric>` and `test/<metric>` for each metric of
+    the task, `chosen_on`, `reported_on`, examples and how many of them were cut, `tokens_per_second`.
+    A row of random weights has the id of the run that it lies under; join it to others by `architecture` through that run's
+    record. Scores of one `score_id` are one score, under however many runs they lie.
+    """
+    import pandas as pd
+
+    distinct: dict[str, ScoreRecord] = {}
+    for record in records:
+        distinct.setdefault(record.score_id, record)
+    groups = grouped(distinct.values(), lambda record: record.config.tuned_with())
+    rows = [_row(record) for group in groups.values() for record in chosen(group)]
+    columns = ["task", "protocol", "run_id", "seed"]
+    return pd.DataFrame(rows).sort_values(columns, ignore_index=True) if rows else pd.DataFrame(columns=columns)
+
+
+def chosen(group: list[ScoreRecord]) -> list[ScoreRecord]:
+    """The completed records of one encoder and task at the knobs best on dev, as `study.config.tuned_values` ranks runs.
+
+    A score that diverged counts as worse than any, one that failed otherwise says nothing; where none was completed at the
+    seeds that ran the grid, nothing is chosen.
+    """
+    tried = sorted(map(_tried, group), key=lambda one: one.values)  # of several as good the least knobs
+    best = best_values(tried)
+    return [record for record in group if _tried(record).loss is not None and tuned_values(record.config) == best]
+
+
+def _tried(record: ScoreRecord) -> Tried[tuple[Any, ...]]:
+    """What a score says of its knobs; a task without dev, or a score that does not tell it, comes after all that do."""
+    completed = record.state == "COMPLETED" and record.test is not None
+    loss = None if not completed else math.inf if record.dev is None else -record.dev
+    return Tried(record.config.seed, tuned_values(record.config), loss, completed or record.state == "DIVERGED")
+
+
+def tuned_values(config: ScoreConfig) -> tuple[Any, ...]:
+    """The values of the knobs that a grid varies."""
+    return tuple(getattr(config.knobs, name) for name in TUNED)
+
+
+def _row(record: ScoreRecord) -> dict[str, Any]:
+    kept = (
+        *("score_id", "run_id", "sweep", "kind", "dev", "test", "test_standard_error", "chosen_on", "reported_on"),
+        *("train_examples", "dev_examples", "test_examples", "truncated_examples"),
+        *("best_epoch", "tokens", "seconds", "tokens_per_second"),
+    )
+    names = {name: getattr(record, name) for name in kept}
+    config = record.config.model_dump(mode="json", exclude={"knobs"})
+    knobs = {name: getattr(record.config.knobs, name) for name in TUNED}
+    metrics = {f"dev/{name}": value for name, value in record.dev_scores.items()}
+    metrics |= {f"test/{name}": value for name, value in record.test_scores.items()}
+    given = record.config.knobs.model_dump(mode="json", exclude_defaults=True, exclude=set(TUNED))
+    rest = {"knobs": setting_words(given), "precision": None if record.environment is None else record.environment.precision}
+    return names | config | knobs | rest | metrics
+
+
+def _baseline_file(folder: SweepFolder, task: str, task_fingerprint: str) -> Path:
+    return folder.baselines / f"{task}-{task_fingerprint}.json"

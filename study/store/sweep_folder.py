@@ -1,0 +1,235 @@
+"""The files of one sweep by name, and which sweeps and runs lie in a results folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from study.base import garbage
+from study.base.durable_files import is_there, json_of, names_in
+from study.base.errors import InputError, of_each
+from study.base.paths import pasted
+from study.base.schema import number_in
+from study.base.yaml_files import read_yaml
+from study.config.tuned_values import trial_seeds
+from study.counting.architecture import SHAPE
+from study.store.named_files import Folder, Inside, read_parquet, write_table
+from study.store.records import TOLD_BY_ALL, RunRecord, ledger
+from study.store.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST_OF_ID = 4
+"""How many characters of a run's id may name it."""
+
+
+@dataclass(frozen=True)
+class LockFiles:
+    """The files of a lock of a sweep, in its folder; `what` says in words what its holder does with the sweep."""
+
+    folder: Path
+    name: str
+    what: str
+
+    @property
+    def lock_file(self) -> Path:
+        """The lock itself."""
+        return self.folder / f".{self.name}.lock"
+
+    @property
+    def holder_file(self) -> Path:
+        """Who holds it, for the message to whoever else wants it."""
+        return self.folder / f".{self.name}.json"
+
+    @property
+    def stop_file(self) -> Path:
+        """There where a person asks its holder to stop."""
+        return self.folder / f".{self.name}.stop"
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who has the lock, None where whoever has it has not said so yet, or does not any more."""
+        return json_of(self.holder_file, dict, f"remove it; it only says by whom the sweep is {self.what}")
+
+
+class SweepFolder(Folder):
+    """The files of one sweep under `results/`, by name."""
+
+    sweep_file = Inside("sweep.yaml")
+    """The resolved sweep as it was launched."""
+    cells_file = Inside("cells.json")
+    """The ids of the cells of the sweep as launched, of a search those of the points in its space that it has asked."""
+    ledger_file = Inside("ledger.parquet")
+    """All records as a table."""
+    scores_file = Inside("scores.parquet")
+    """All downstream scores at their chosen knobs as a table."""
+    baselines = Inside("baselines")
+    """The folder of what downstream tasks give without an encoder."""
+    fits = Inside("fits")
+    """The folder of the fits."""
+    figures = Inside("figures")
+    """The folder of the figures."""
+    answer_file = Inside("answer.md")
+    """What the ledger says to the sweep's question."""
+    wandb = Inside("wandb")
+    """The folder of the W&B mirror."""
+
+    @classmethod
+    def of(cls, run: RunFolder) -> SweepFolder:
+        """The sweep under which a run lies."""
+        return cls(run.path.parent.parent)
+
+    @property
+    def name(self) -> str:
+        """The sweep's name, which names the folder."""
+        return self.path.name
+
+    @property
+    def launching(self) -> LockFiles:
+        """The lock that whoever launches the sweep holds."""
+        return LockFiles(self.path, "coordinator", "run")
+
+    @property
+    def scoring(self) -> LockFiles:
+        """The lock that whoever makes downstream scores of the sweep holds."""
+        return LockFiles(self.path, "scoring", "scored")
+
+    @property
+    def homes(self) -> Path:
+        """The folder of links to where the runs that several sweeps share are trained."""
+        return self.path.parent / ".homes"
+
+    def run(self, run_id: str) -> RunFolder:
+        """The folder of one run."""
+        return RunFolder(self.path / "runs" / run_id)
+
+    def home(self, run_id: str) -> RunFolder:
+        """The folder where a run is trained: another sweep's where that one began it first (study.running.sharing)."""
+        link = self.homes / run_id
+        try:
+            home = SweepFolder(self.path.parent / Path(os.readlink(link)).parts[1])
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EINVAL):
+                raise
+            return self.run(run_id)  # there is no link
+        return home.run(run_id) if home.name != self.name else self.run(run_id)
+
+    def siblings(self) -> list[SweepFolder]:
+        """The other sweeps under the same results folder."""
+        return [SweepFolder(path.parent) for path in self.path.parent.glob("[!.]*/runs") if path.parent != self.path]
+
+    def runs(self) -> list[RunFolder]:
+        """The runs that were started or only planned here, by id."""
+        runs = self.path / "runs"
+        return [run for name in names_in(runs) if not name.startswith(".") and (run := RunFolder(runs / name)).is_run]
+
+    @garbage.paused()  # collecting would walk all records read so far again and again, and none of them is garbage
+    def records(self) -> list[RunRecord]:
+        """The records of all ended runs, by id.
+
+        Raises InputError where one is that of another run than its folder is named after, which a copy would count twice.
+        """
+        return [record for record in of_each(_own_record, self.runs()) if record is not None]
+
+    def others_records(self) -> list[RunRecord]:
+        """The records of the other sweeps under the same results folder."""
+        return [record for sibling in self.siblings() for record in sibling.records()]
+
+    @garbage.paused()
+    def ledger(self) -> pd.DataFrame:
+        """The records as a table."""
+        return ledger(self.records(), tuned=self.tuned(), cells=self.cells())
+
+    def write_ledger(self) -> pd.DataFrame:
+        """Rebuild `ledger.parquet` and `ledger.csv` from the records and return the table."""
+        table = self.ledger()
+        write_table(self.ledger_file, table)
+        return table
+
+    def tuned(self) -> tuple[str, ...]:
+        """The knobs that the sweep tunes; raises InputError where there is no sweep.yaml."""
+        return tuple(self.sweep().get("tune") or ())
+
+    def trial_seeds(self) -> range:
+        """The seeds that the sweep tries its tuned values at; none where it tunes none, or there is no sweep.yaml.
+
+        Raises InputError where its seeds are no whole numbers.
+        """
+        values = self.sweep() if is_there(self.sweep_file) else {}
+        first, seeds = (number_in(str(values.get(name, default))) for name, default in (("first_seed", 0), ("seeds", 1)))
+        if not isinstance(first, int) or not isinstance(seeds, int):
+            raise InputError.at(str(self.sweep_file), f"first_seed {first!r} and seeds {seeds!r} are not whole numbers")
+        return range(first, first + (trial_seeds(seeds) if values.get("tune") else 0))
+
+    def varied(self) -> tuple[str, ...]:
+        """The knobs that the sweep varies."""
+        return tuple(self.sweep().get("vary") or ()) if is_there(self.sweep_file) else ()
+
+    def told_apart_by(self) -> tuple[str, ...]:
+        """The knobs that tell runs apart beside shape, rate and seed: those that the sweep varies, tunes or searches."""
+        if not is_there(self.sweep_file):
+            return ()
+        values = self.sweep()
+        searched = (values.get("search") or {}).get("space") or {}
+        knobs = (*(values.get("vary") or {}), *(values.get("tune") or {}), *searched)
+        return tuple(knob for knob in knobs if knob not in ("recipe.learning_rate", *SHAPE))
+
+    def tags(self) -> tuple[str, ...]:
+        """The tags that the sweep gives its runs in W&B."""
+        return tuple(self.sweep().get("tags") or ()) if is_there(self.sweep_file) else ()
+
+    def cells(self) -> frozenset[str]:
+        """The ids of the cells of the sweep as launched."""
+        return frozenset(map(str, json_of(self.cells_file, list, "the next `study launch` writes it anew") or ()))
+
+    def read_ledger(self) -> pd.DataFrame:
+        """The ledger as last written."""
+        table = read_parquet(self.ledger_file, remedy := "`study report` writes it from the records")
+        if lacking := [name for name in TOLD_BY_ALL if len(table) and name not in table]:
+            raise InputError.at(str(self.ledger_file), f"lacks {', '.join(lacking[:5])}, as one of another version; {remedy}")
+        return table
+
+    def sweep(self) -> dict[str, Any]:
+        """The resolved sweep as plain values."""
+        return read_yaml(self.sweep_file)
+
+
+def _own_record(run: RunFolder) -> RunRecord | None:
+    """The record of a run; raises InputError where it is that of another one."""
+    record = run.record()
+    if record is not None and record.run_id != run.run_id:
+        told = f"is of run {record.run_id}, after which its folder is named; name {pasted(run.path)} so, or move it away"
+        raise InputError.at(str(run.record_file), told)
+    return record
+
+
+def runs_of_id(run_id: str, results: Path) -> list[RunFolder]:
+    """The folders, in every sweep under `results` that has it, of the run with an id, or with the one id that starts so.
+
+    Less than LEAST_OF_ID characters name no run. Raises InputError where several ids start so.
+    """
+    if len(run_id) < LEAST_OF_ID or not run_id.isalnum():
+        return []
+    found = [run for path in sorted(results.glob(f"[!.]*/runs/{run_id}*")) if (run := RunFolder(path)).is_run]
+    if len(ids := {run.run_id for run in found}) > 1:
+        raise InputError.at(run_id, f"is the start of {len(ids)} runs' ids in {results}; give more of the id")
+    return found
+
+
+def sweeps_in(results: Path) -> dict[str, SweepFolder]:
+    """The sweeps at a folder and up to two levels below it, in hidden folders none, by their paths from there.
+
+    Raises InputError where there is none, and where there is no such folder.
+    """
+    if not results.is_dir():
+        raise InputError.at(str(results), "is no folder; give one that `study launch` wrote to, or one of such folders")
+    files = (file for pattern in (".", "[!.]*", "[!.]*/[!.]*") for file in sorted(results.glob(f"{pattern}/sweep.yaml")))
+    folders = [SweepFolder(file.parent) for file in files]
+    if not folders:
+        raise InputError.at(str(results), "holds no sweep; give a folder that `study launch` wrote to, or one of such folders")
+    return {
+        folder.name if folder.path == results else folder.path.relative_to(results).as_posix(): folder for folder in folders
+    }

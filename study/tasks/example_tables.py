@@ -1,0 +1,185 @@
+"""Tables of examples from Parquet, JSON lines, CSV, TSV and CoNLL files, column by column."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from study.base.errors import InputError
+from study.base.schema import nearest, shown
+from study.data.text_files import MAX_ROW_BYTES, first_bad_byte, json_rows
+
+SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv", ".conll")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of one split as lists of plain values, and where each row stands for error messages.
+
+    `lines` are line numbers from 1 of the rows of a text file; a Parquet file or hub split has none and counts rows from 0.
+    `classes` are the class names of columns that the hub knows as such, where their values are indices.
+    """
+
+    place: str
+    columns: Mapping[str, Sequence[Any]]
+    lines: Sequence[int] | None = None
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def where(self, row: int) -> str:
+        """`file:line` or `file: row n (from 0)`."""
+        return f"{self.place}: row {row} (from 0)" if self.lines is None else f"{self.place}:{self.lines[row]}"
+
+
+def split_file(pattern: Path, split: str) -> Path | None:
+    """The file of a split, `{split}` in the pattern put in and a known suffix added where it has none; None if not there."""
+    path = Path(str(pattern).replace("{split}", split))
+    candidates = [path] if path.suffix.lower() in SUFFIXES else [path.with_name(path.name + suffix) for suffix in SUFFIXES]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def splits_there(pattern: Path) -> list[str]:
+    """The names of the splits that a pattern finds, sorted."""
+    before, _, after = str(pattern.name).partition("{split}")
+    suffixes = ("",) if Path(after).suffix in SUFFIXES else SUFFIXES
+    names = set()
+    for path in pattern.parent.glob("*") if "{split}" not in str(pattern.parent) else ():
+        for suffix in suffixes:
+            end = after + suffix
+            if path.name.startswith(before) and path.name.endswith(end):
+                names.add(path.name[len(before) : len(path.name) - len(end)])
+    return sorted(names)
+
+
+def read_table(path: Path, wanted: Sequence[str]) -> Table:
+    """The wanted columns of a file; a dotted name is a field of nested values.
+
+    Raises InputError where the file is not what its suffix says, is empty, or lacks a column.
+    """
+    try:
+        match path.suffix.lower():
+            case ".parquet":
+                table = _read_parquet(path)
+            case ".jsonl":
+                table = _read_jsonl(path)
+            case ".conll":
+                table = _read_conll(path)
+            case suffix:
+                table = _read_delimited(path, "\t" if suffix == ".tsv" else ",")
+    except OSError as error:
+        raise InputError.at(str(path), f"cannot be read: {error.strerror or error}") from error
+    if not len(table):
+        raise InputError.at(str(path), "holds no rows; remove it or fill it")
+    return pick(table, wanted)
+
+
+def pick(table: Table, wanted: Sequence[str]) -> Table:
+    """A table with only the wanted columns, dotted ones taken out of their nested values.
+
+    Raises InputError with the nearest column for each that is missing.
+    """
+    columns = {}
+    for name in wanted:
+        outer, _, inner = name.partition(".")
+        if name in table.columns:
+            columns[name] = table.columns[name]
+        elif outer in table.columns and inner:
+            columns[name] = [_inner(value, inner) for value in table.columns[outer]]
+        else:
+            message = f"has no column {name!r}; {nearest(name, list(table.columns))}; or say which under columns: of the task"
+            raise InputError.at(table.place, message)
+    return Table(table.place, columns, table.lines, table.classes)
+
+
+def _inner(value: object, name: str) -> object:
+    """A field of a nested value, or of each in a list of them."""
+    if isinstance(value, list):
+        return [_inner(part, name) for part in value]
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _read_parquet(path: Path) -> Table:
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(path).read()
+        _refuse_twice(str(path), table.column_names)
+        return Table(str(path), {name: table.column(name).to_pylist() for name in table.column_names})
+    except ValueError as error:  # of Arrow, of bytes that are no text, and of nested values with two fields of one name
+        raise InputError.at(str(path), f"is not a Parquet file, or damaged: {error}; write it again") from error
+
+
+def _read_jsonl(path: Path) -> Table:
+    rows = dict(json_rows(path))
+    names = dict.fromkeys(name for row in rows.values() for name in row)
+    return Table(str(path), {name: [row.get(name) for row in rows.values()] for name in names}, list(rows))
+
+
+def _read_delimited(path: Path, delimiter: str) -> Table:
+    """A file with a header; TSV knows no quotes, as the field writes it, and CSV has those of RFC 4180."""
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    csv.field_size_limit(MAX_ROW_BYTES)  # a module's, of 131,072 characters otherwise, which a long document has
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
+            header = next(reader, [])
+            _refuse_twice(f"{path}:1", header)
+            for row in _filled(reader):
+                if len(row) != len(header):
+                    message = f"has {len(row)} fields where the header has {len(header)}; quote or escape its delimiters"
+                    raise InputError.at(f"{path}:{reader.line_num}", message)
+                rows.append(row)
+                lines.append(reader.line_num)
+    except UnicodeDecodeError as error:
+        raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); convert it first") from error
+    except csv.Error as error:
+        raise InputError.at(f"{path}:{reader.line_num}", f"{error}; write the file again as RFC 4180 has it") from error
+    return Table(str(path), {name: [row[place] for row in rows] for place, name in enumerate(header)}, lines)
+
+
+def _refuse_twice(place: str, names: Sequence[str]) -> None:
+    """Raise InputError where two columns have one name."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError.at(place, f"names the column {shown(twice[0])} twice; rename one of them")
+
+
+def _read_conll(path: Path) -> Table:
+    """Columns `tokens` and `tags`: a line is a word first and its tag last, and a blank line ends a sentence.
+
+    Where a line has tabs they part its columns, and a word may hold spaces, else spaces do; a no-break space never does.
+    """
+    tokens: list[list[str]] = [[]]
+    tags: list[list[str]] = [[]]
+    lines = [1]
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                told = line.strip()
+                fields = [column for each in told.split("\t" if "\t" in told else " ") if (column := each.strip())]
+                if fields and fields[0] != "-DOCSTART-":
+                    if len(fields) < 2:
+                        raise InputError.at(f"{path}:{number}", f"is {shown(told)} where a word and its tag are needed")
+                    lines[-1] = lines[-1] if tokens[-1] else number
+                    tokens[-1].append(fields[0])
+                    tags[-1].append(fields[-1])
+                elif tokens[-1]:
+                    tokens.append([])
+                    tags.append([])
+                    lines.append(number)
+    except UnicodeDecodeError as error:
+        raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); convert it first") from error
+    there = len(tokens) if tokens[-1] else len(tokens) - 1
+    return Table(str(path), {"tokens": tokens[:there], "tags": tags[:there]}, lines[:there])
+
+
+def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Rows that are not blank lines."""
+    return (row for row in rows if row)

@@ -1,0 +1,99 @@
+"""The W&B mirror in a process of its own beside a launch; imports wandb only there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+from study.store.sweep_folder import SweepFolder
+from study.tracking.mirror_state import left_behind
+
+LAST_SECONDS = 60.0
+"""What the mirror process may still take when it is asked to end, or when the coordinator has died."""
+
+logger = logging.getLogger(__name__)
+
+
+class MirrorProcess:
+    """The mirror of a sweep in a process and session of its own, from the start of a launch to its end.
+
+    Nothing here raises or waits for W&B: a mirror that cannot start, hangs or dies only leaves runs behind, which
+    `study sync` mirrors later. The process ends by itself when its parent does.
+    """
+
+    def __init__(self, folder: SweepFolder) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the mirror is running."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the process; does nothing where WANDB_MODE is `disabled`."""
+        if _switched_off():
+            return
+        command = [sys.executable, "-P", "-m", "study.tracking.mirror_process", str(self._folder.path.absolute())]
+        try:
+            with self._log() as log:
+                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+        except OSError as error:
+            logger.warning("the W&B mirror could not start, `study sync` does its work later: %s", error)
+
+    def stop(self, timeout_seconds: float) -> int:
+        """Ask the mirror to mirror what is there and end, kill it after `timeout_seconds`; the number of runs left behind."""
+        if _switched_off():
+            return 0
+        if self._process is not None:
+            try:
+                self._process.communicate(b"\n", timeout_seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        return len(left_behind(self._folder))
+
+    def _log(self) -> IO[bytes]:
+        """Where the process prints; nowhere if that cannot be written."""
+        try:
+            self._folder.wandb.mkdir(exist_ok=True)
+            return (self._folder.wandb / "mirror.log").open("ab")
+        except OSError as error:
+            logger.warning("the W&B mirror has no log: %s", error)
+            return Path(os.devnull).open("ab")
+
+
+def _switched_off() -> bool:
+    """Whether WANDB_MODE turns tracking off."""
+    return os.environ.get("WANDB_MODE") == "disabled"
+
+
+def main() -> None:
+    """Follow the sweep whose folder is the argument, until something is written to standard input or it closes."""
+    from study.tracking.mirror import mirror_sweep
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    os.nice(10)
+    stop = threading.Event()
+    threading.Thread(target=_await_stop, args=(stop,), daemon=True).start()
+    logger.info("%s", mirror_sweep(SweepFolder(Path(sys.argv[1])), stop))
+
+
+def _await_stop(stop: threading.Event) -> None:
+    """Set `stop` when the parent asks or dies, and end the process when its time is over, hanging in W&B or not."""
+    os.read(sys.stdin.fileno(), 1)
+    stop.set()
+    time.sleep(LAST_SECONDS)
+    logger.error("W&B did not answer in time; `study sync` mirrors what is missing")
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

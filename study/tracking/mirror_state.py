@@ -1,0 +1,71 @@
+"""What W&B holds of each run, noted in `wandb/mirrored/<run id>.json`; needs no wandb."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Literal
+
+from study.base.durable_files import content_of, is_there, json_value
+from study.base.errors import InputError
+from study.base.schema import Index, Strict
+from study.store.metric_rows import size_of
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
+
+Tracked = Literal["online", "offline"]
+
+logger = logging.getLogger(__name__)
+
+
+class Mirrored(Strict):
+    """What W&B holds of one run: its metrics file up to a size, whether its record too and why a person leaves it out of fits,
+    in which mode, in which W&B folder.
+    """
+
+    metrics_bytes: Index
+    finished: bool
+    excluded: str | None = None
+    mode: Tracked
+    wandb_folder: str
+
+    def covers(self, run: RunFolder, mode: Tracked) -> bool:
+        """Whether that is all that the run wrote; online is also good enough for offline, but not the reverse."""
+        if (mode == "online" and self.mode == "offline") or self.finished != is_there(run.record_file):
+            return False
+        if self.finished:
+            return self.excluded == run.excluded()
+        return self.metrics_bytes == size_of(run.metrics_file)
+
+
+def state_file(folder: SweepFolder, run: RunFolder) -> Path:
+    """Where it is noted what W&B holds of a run."""
+    return folder.wandb / "mirrored" / f"{run.run_id}.json"
+
+
+def read_state(folder: SweepFolder, run: RunFolder) -> Mirrored | None:
+    """What W&B holds of a run; None where nothing is known, or W&B's offline folder is gone."""
+    file = state_file(folder, run)
+    if (content := content_of(file)) is None:
+        return None
+    try:
+        state = Mirrored.parse(json_value(content))
+    except (ValueError, InputError) as error:
+        logger.warning("%s is damaged, the run is mirrored anew: %s", file, error)
+        return None
+    return state if state.mode == "online" or (folder.wandb / state.wandb_folder).is_dir() else None
+
+
+def left_behind(folder: SweepFolder) -> list[str]:
+    """The ids of the runs of which W&B does not hold all that they wrote."""
+    return [run.run_id for run in folder.runs() if has_written(run) and not _is_covered(folder, run)]
+
+
+def _is_covered(folder: SweepFolder, run: RunFolder) -> bool:
+    state = read_state(folder, run)
+    return state is not None and state.covers(run, "offline")
+
+
+def has_written(run: RunFolder) -> bool:
+    """Whether a run has begun to write anything that W&B shows."""
+    return is_there(run.record_file) or is_there(run.metrics_file)

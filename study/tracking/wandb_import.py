@@ -1,0 +1,200 @@
+"""W&B runs of any origin as a ledger: from W&B's offline folders or from its server, with their whole histories.
+
+<into>/
+    ledger.parquet, ledger.csv    one row a run: its configuration under dotted keys, and its summary
+    runs/<W&B run id>/history.jsonl   every row that the run logged, in order
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import wandb
+from wandb.proto import wandb_internal_pb2
+
+from study.base.durable_files import files_below, write_atomically
+from study.base.errors import InputError
+from study.base.schema import flatten, set_path
+from study.config.run_config import RunConfig, fingerprint_of
+from study.store.named_files import write_table
+from study.store.records import cell_of, with_left_out
+from study.store.sweep_folder import SweepFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BLOCK_BYTES = 32768
+HEADER_BYTES = 7
+OURS = ("architecture", "recipe", "data", "masking", "seed")
+"""What a configuration of this project begins with."""
+OUR_COLUMNS = ("run_id", "name", "group", "state", "history_rows", "exclusion", "cell")
+"""The columns that an import gives every run, whatever the run itself calls so."""
+
+
+@dataclass
+class WandbHistory:
+    """One W&B run with every row that it logged; `state` is W&B's word for how it ended."""
+
+    run_id: str
+    name: str = ""
+    group: str = ""
+    state: str = "crashed"
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import wrote: how many runs with how many rows, and where the ledger lies."""
+
+    runs: int
+    rows: int
+    ledger: Path
+
+
+def import_wandb(source: str, into: Path, group: str | None, tuned: tuple[str, ...]) -> Imported:
+    """Write the runs of a source, or of one group of it, as a ledger with whole histories.
+
+    `source` is a folder that holds W&B's offline runs, however deep, or `entity/project` on the server that the login is for.
+    `tuned` are the keys that runs of one cell may differ in, beside the seed. Raises InputError where there is no run.
+    """
+    folder = Path(source)
+    if not folder.is_dir() and (folder.is_absolute() or source.startswith(".") or source.count("/") != 1):
+        raise InputError.at(source, "is no folder here, and no entity/project of W&B's server either")
+    found = offline_runs(folder) if folder.is_dir() else online_runs(source, group)
+    runs = [run for run in found if group is None or run.group == group]
+    if not runs:
+        raise InputError.at(source, "has no W&B run" + (f" of the group {group!r}" if group else ""))
+    for run in runs:
+        text = "".join(f"{json.dumps(row)}\n" for row in run.rows)
+        write_atomically(into / "runs" / run.run_id / "history.jsonl", text.encode())
+    file = SweepFolder(into).ledger_file
+    write_table(file, of_one_kind(ledger_of(runs, tuned)))
+    return Imported(len(runs), sum(len(run.rows) for run in runs), file)
+
+
+def ledger_of(runs: Iterable[WandbHistory], tuned: tuple[str, ...]) -> pd.DataFrame:
+    """One row a run, by id; `exclusion` is that of our record, or says how W&B saw a run end that did not finish."""
+    import pandas as pd
+
+    rows = [_row(run, tuned) for run in sorted(runs, key=lambda run: run.run_id)]
+    return with_left_out(pd.DataFrame(rows))
+
+
+def _row(run: WandbHistory, tuned: tuple[str, ...]) -> dict[str, Any]:
+    facts = {"run_id": run.run_id, "name": run.name, "group": run.group, "state": run.state, "history_rows": len(run.rows)}
+    config = _beside_ours("config", flatten(run.config))
+    last = _beside_ours("history", {key: value for row in run.rows for key, value in row.items() if not key.startswith("_")})
+    summary = {key: value for key, value in flatten(run.summary).items() if not key.startswith("_")}
+    ended = None if run.state == "finished" else f"W&B says {run.state}"
+    if "data_fingerprint" in summary:  # a mirrored run, which tells its own state
+        row = facts | last | config | {"exclusion": None} | summary
+    else:
+        row = facts | last | config | _beside_ours("summary", summary) | {"exclusion": ended}
+    return row | {"cell": _cell(row, config, tuned)}
+
+
+def _beside_ours(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a part of a run, under the part's name where they are called as a column of ours is."""
+    return {f"{part}.{key}" if key in OUR_COLUMNS else key: value for key, value in values.items()}
+
+
+def _cell(row: Mapping[str, Any], config: Mapping[str, Any], tuned: tuple[str, ...]) -> str:
+    """The cell of a run: as in our ledgers where it is one of ours, else by all of its configuration but knobs and seed."""
+    values: dict[str, Any] = {}
+    for key, value in config.items():
+        if key.split(".")[0] in OURS:
+            set_path(values, key, value)
+    if isinstance(fingerprint := row.get("data_fingerprint"), str):
+        try:
+            return cell_of(RunConfig.parse(values), tuned, fingerprint)
+        except InputError:
+            pass  # another version's configuration: its keys tell its cells apart all the same
+    return fingerprint_of({key: value for key, value in config.items() if key not in tuned and key.split(".")[-1] != "seed"})
+
+
+def of_one_kind(table: pd.DataFrame) -> pd.DataFrame:
+    """A ledger whose columns of several kinds of value have become text; what is missing stays missing."""
+    table = table.copy()
+    objects = [name for name in table.columns if table[name].dtype == object]
+    for name in objects:
+        table[name] = table[name].map(lambda value: None if isinstance(value, float) and math.isnan(value) else value)
+    for name in (name for name in objects if table[name].dropna().map(type).nunique() > 1):
+        table[name] = table[name].map(lambda value: value if value is None or isinstance(value, str) else json.dumps(value))
+    return table
+
+
+def online_runs(project: str, group: str | None) -> Iterator[WandbHistory]:
+    """The runs of a project on the server, each with its whole history (`scan_history`; `history` would sample 500 rows)."""
+    try:
+        for run in wandb.Api().runs(project, filters={"group": group} if group else None):
+            config = {key: value for key, value in run.config.items() if not key.startswith("_")}
+            rows = [dict(row) for row in run.scan_history()]
+            yield WandbHistory(run.id, run.name, run.group or "", run.state, config, dict(run.summary), rows)
+    except (wandb.errors.CommError, wandb.errors.UsageError, ValueError) as error:
+        remedy = "give a folder of offline runs, or entity/project after `wandb login`"
+        raise InputError.at(project, f"cannot be read from W&B: {error}; {remedy}") from None
+
+
+def offline_runs(folder: Path) -> Iterator[WandbHistory]:
+    """The runs in W&B's own folders, also where one was resumed: its parts follow each other."""
+    found: dict[str, WandbHistory] = {}
+    files = (file for file in files_below(folder) if fnmatch(file.name, "run-*.wandb"))
+    for file in sorted(files, key=lambda file: (file.parent.name, file.name)):
+        run_id = file.stem.removeprefix("run-")
+        _read_file(file, found.setdefault(run_id, WandbHistory(run_id)))
+    yield from found.values()
+
+
+def _read_file(file: Path, run: WandbHistory) -> None:
+    """Add what one file holds of a run."""
+    run.state = "crashed"
+    for record in records_in(file.read_bytes()):
+        if record.HasField("run"):
+            run.name, run.group = record.run.display_name or run.name, record.run.run_group or run.group
+            run.config |= _items(record.run.config.update)
+        elif record.HasField("config"):
+            run.config |= _items(record.config.update)
+        elif record.HasField("history"):
+            run.rows.append(_items(record.history.item))
+        elif record.HasField("summary"):
+            run.summary |= _items(record.summary.update)
+        elif record.HasField("exit"):
+            run.state = "failed" if record.exit.exit_code else "finished"
+    run.config.pop("_wandb", None)
+
+
+def records_in(data: bytes) -> Iterator[Any]:
+    """The protobuf records of a .wandb file: LevelDB's log format in blocks of 32 KiB after a header of 7 bytes.
+
+    What a kill left torn at the end is left out: reading stops at the first part whose checksum is not its content's.
+    """
+    position, parts = HEADER_BYTES, b""
+    while position + HEADER_BYTES <= len(data):
+        if (room := BLOCK_BYTES - position % BLOCK_BYTES) < HEADER_BYTES:
+            position += room
+            continue
+        checksum, length, kind = struct.unpack_from("<IHB", data, position)
+        part = data[position + HEADER_BYTES : position + HEADER_BYTES + length]
+        if len(part) < length or zlib.crc32(part, zlib.crc32(bytes([kind]))) != checksum:
+            return
+        position += HEADER_BYTES + length
+        parts = part if kind in (1, 2) else parts + part
+        if kind in (1, 4):  # a full record, or the last part of one
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(parts)
+            yield record
+
+
+def _items(message: Any) -> dict[str, Any]:
+    """The keys and values of a part of a record."""
+    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in message}
