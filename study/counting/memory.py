@@ -123,7 +123,8 @@ def training_memory(architecture: Architecture, step: Step) -> Memory:
 
     Convention: tensors alive in PyTorch's allocator from the second step on, activations not recomputed, by torch's own kernels
     (fused ones keep less); Lightning frees the gradients between forward and backward pass and before validation. Source:
-    autograd's saved tensors, which tests/test_memory.py measures.
+    autograd's saved tensors, which tests/counting/test_memory.py
+    measures.
     """
     count = parameters(architecture).parameters
     weights, gradients = FLOAT * count, FLOAT * count * (2 if step.ranks > 1 else 1)

@@ -1,0 +1,168 @@
+"""The notebooks run headless on a sweep folder, pass marimo's own check, export with their outputs, and follow their menus."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from study.base.errors import InputError
+from study.report.notebooks import folder_of, gather_ended, gather_scored
+from study.store.sweep_folder import SweepFolder
+from tests.browsing import ELEMENTS, WORDS, browser, served
+from tests.synthetic import depth_or_width, sweep_folder
+from tests.synthetic_scores import add_scores
+from tests.waiting import until
+
+ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
+NOTEBOOK = ANALYSIS / "depth_or_width.py"
+LAWS = ANALYSIS / "scaling_laws.py"
+SCORES = ANALYSIS / "loss_and_scores.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> SweepFolder:
+    folder = depth_or_width(tmp_path_factory.mktemp("results") / "made_up", budgets=(1e6,), shapes=((1, 128), (2, 92)))
+    folder.write_ledger()
+    add_scores(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> SweepFolder:
+    """A sweep of which a law can be told."""
+    shapes = ((1, 48), (1, 64), (1, 92), (1, 128), (1, 184))
+    place = tmp_path_factory.mktemp("results") / "sizes"
+    folder = depth_or_width(place, budgets=(1e6, 2e6, 4e6), shapes=shapes, rates=(4e-3,), seeds=1)
+    folder.write_ledger()
+    return folder
+
+
+def run(*command: str | Path, results: Path | None = None) -> str:
+    environment = os.environ | ({"STUDY_RESULTS": str(results)} if results else {})
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_notebook_runs_on_the_folder_it_is_given(folder: SweepFolder) -> None:
+    assert "made_up: 10 of 10 runs ended" in run(NOTEBOOK, "--folder", folder.path)
+
+
+def test_the_notebook_of_laws_tells_those_of_the_folder_it_is_given(sizes: SweepFolder) -> None:
+    told = run(LAWS, "--", "--folder", sizes.path)
+    assert told.startswith("sizes: 15 of 15 runs ended\nchinchilla, E + A·N^−alpha + B·D^−beta, over parameters, tokens: ")
+
+
+def test_the_notebook_of_scores_tells_those_of_the_folder_it_is_given(folder: SweepFolder) -> None:
+    told = run(SCORES, "--folder", folder.path)
+    assert told.startswith("made_up: 10 of 10 runs ended\n")
+    assert "Beside a bag of words" in told
+
+
+@pytest.mark.parametrize("notebook", [NOTEBOOK, LAWS, SCORES], ids=lambda notebook: notebook.stem)
+def test_notebook_of_a_folder_that_is_missing_says_so_in_one_line(tmp_path: Path, notebook: Path) -> None:
+    done = subprocess.run([sys.executable, notebook, "--", "--folder", tmp_path / "gone"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {tmp_path}/gone/sweep.yaml: does not exist\n"
+
+
+def test_a_notebook_without_a_folder_takes_the_users_own_sweep_before_the_reference(tmp_path: Path) -> None:
+    assert folder_of(tmp_path, "mine", None).path == tmp_path / "mine"
+    reference = sweep_folder(tmp_path / "reference" / "mine")
+    assert folder_of(tmp_path, "mine", None).path == reference.path
+    own = sweep_folder(tmp_path / "mine")
+    assert folder_of(tmp_path, "mine", None).path == own.path
+    assert folder_of(tmp_path, "mine", reference.path).path == reference.path
+
+
+def test_folders_that_a_notebook_cannot_use_are_refused_with_what_would_serve(tmp_path: Path) -> None:
+    begun = sweep_folder(tmp_path / "begun")
+    with pytest.raises(InputError, match=r"holds sweeps and is none; give one of them: begun"):
+        folder_of(tmp_path, "mine", tmp_path)
+    begun.write_ledger()
+    with pytest.raises(InputError, match=r"begun: no run has ended yet"):
+        gather_ended(begun)
+    with pytest.raises(InputError, match=r"begun: has no downstream scores .* `study score`"):
+        gather_scored(begun)
+
+
+def exported(notebook: Path, results: Path, page: Path) -> str:
+    """What a browser would show of a notebook on a sweep."""
+    run("-m", "marimo", "export", "html", notebook, "-o", page, "--no-include-code", results=results)
+    return page.read_text()
+
+
+def test_a_browser_shows_the_question_of_the_sweep_or_why_its_folder_cannot_be_read(
+    folder: SweepFolder, tmp_path: Path
+) -> None:
+    shown = exported(NOTEBOOK, folder.path, tmp_path / "made_up.html")
+    assert "At equal parameters, does depth or width lower MLM loss more?" in shown
+    assert "Depth or width?" not in shown, "the heading is the sweep's own question"
+    for finding in ("Width lowers loss more", "No law is fitted", "Beside a bag of words", "width adds most", "Anything"):
+        assert finding in shown
+    assert "int64" not in shown, "the table of cells is the answer's"
+    assert "gone/sweep.yaml: does not exist" in exported(NOTEBOOK, tmp_path / "gone", tmp_path / "gone.html")
+
+
+def test_a_browser_shows_a_law_and_what_rests_on_it(sizes: SweepFolder, tmp_path: Path) -> None:
+    shown = exported(LAWS, sizes.path, tmp_path / "sizes.html")
+    assert "columns: parameters = parameters, tokens = tokens, loss = loss_nats" in shown
+    for part in ("Residuals", "Forecast of the largest runs", "exponent of N*", "parameters_non_embedding", "ask in every"):
+        assert part in shown
+    assert shown.count("data:image/png;base64") >= 5
+    assert "MarimoExceptionRaisedError" not in shown
+
+
+def test_a_browser_shows_why_a_law_cannot_be_fitted(folder: SweepFolder, tmp_path: Path) -> None:
+    shown = exported(LAWS, folder.path, tmp_path / "made_up.html")
+    assert "tokens: is " in shown
+    assert "cannot tell its effect" in shown
+    assert "how to split it cannot be asked" in shown, "the frontier does not wait for a law"
+    assert "MarimoExceptionRaisedError" not in shown
+
+
+def test_a_browser_shows_scores_beside_baselines_and_published_ones(folder: SweepFolder, tmp_path: Path) -> None:
+    shown = exported(SCORES, folder.path, tmp_path / "scores.html")
+    for part in ("commonest answer", "Rank correlations", "rank correlation", "error at the measured loss", "BERT-Tiny"):
+        assert part in shown
+    assert "data:image/png;base64" in shown
+    assert "MarimoExceptionRaisedError" not in shown
+
+
+def test_notebooks_pass_marimo_check() -> None:
+    run("-m", "marimo", "check", "--strict", NOTEBOOK, LAWS, SCORES)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nbformat") is None, reason="marimo exports ipynb only with nbformat")
+def test_notebook_exports_with_outputs(folder: SweepFolder, tmp_path: Path) -> None:
+    page = tmp_path / "notebook.ipynb"
+    run("-m", "marimo", "export", "ipynb", NOTEBOOK, "-o", page, "--include-outputs", results=folder.path)
+    outputs = [output for cell in json.loads(page.read_text())["cells"] for output in cell.get("outputs", [])]
+    assert any("data:image/png" in json.dumps(output) for output in outputs)
+    assert not [output for output in outputs if output["output_type"] == "error"]
+
+
+@pytest.mark.skipif(
+    shutil.which("chromedriver") is None, reason="no Chromium with its driver here: apt-get install chromium-driver"
+)
+def test_a_law_follows_its_menus_in_a_browser(sizes: SweepFolder, tmp_path: Path) -> None:
+    from selenium.webdriver.support.select import Select
+
+    with served(LAWS, sizes.path, tmp_path / "log") as address, browser() as page:
+        page.get(address)
+        until(lambda: "columns: parameters = parameters, tokens" in page.execute_script(WORDS), 90)
+        menus = [Select(menu) for menu in page.execute_script(ELEMENTS, "select")]
+        counts = next(menu for menu in menus if any("the encoder less its tables" in option.text for option in menu.options))
+        counts.select_by_visible_text("parameters_non_embedding (the encoder less its tables)")
+        until(lambda: "columns: parameters = parameters_non_embedding" in page.execute_script(WORDS), 60)
+        (ask,) = [button for button in page.execute_script(ELEMENTS, "button") if "every convention" in button.text]
+        page.execute_script("arguments[0].click()", ask)
+        until(lambda: "universes" in page.execute_script(WORDS), 120)
+        assert "internal error" not in page.execute_script(WORDS)

@@ -1,0 +1,308 @@
+"""The commands of laws print what the library finds, for readers and for other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from study.laws import compute_multiverse
+from study.laws.catalogue import LAWS
+from tests.laws.test_frontiers import EXPONENT, iso_flop_runs
+from tests.laws.test_two_steps import TRUE_SCORE
+from tests.points import TRUTHS
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A table of iso-FLOP runs of Chinchilla's law, and the score that follows from their loss."""
+    parameters, flops, loss = iso_flop_runs(noise=0.0005)
+    score = LAWS["score-of-loss"].predict(TRUE_SCORE, {"loss": loss})
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({"N": parameters, "C": flops, "loss": loss, "accuracy": score}).to_csv(path, index=False)
+    return path
+
+
+def test_frontier_tells_every_approach(study: Any, runs: Path) -> None:
+    status, out, _ = study("frontier", runs, "--json")
+    found = json.loads(out)["approaches"]
+    assert status == 0
+    assert found.keys() == {"envelope", "hull", "parabola", "full parabola", "akima", "parametric"}
+    assert {name: one["status"] for name, one in found.items()} == dict.fromkeys(found, "found") | {"parametric": "converged"}
+    assert found["parametric"]["exponent"] == pytest.approx(EXPONENT, abs=0.02)
+    assert len(found["parabola"]["best"]) == 7
+    status, out, _ = study("frontier", runs, "--where", "C < 2e21")
+    assert status == 0
+    assert [line.split("  ")[0] for line in out.splitlines()[1:]] == list(found)
+
+
+def test_a_table_without_losses_has_no_frontier(study: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("parameters,tokens,loss\n1e6,1e8,\n2e6,1e8,\n")
+    status, out, err = study("frontier", tmp_path / "runs.csv")
+    assert (status, out) == (2, "")
+    assert "no row is left that has a number in all of parameters, tokens and loss" in err
+
+
+def test_reasons_for_no_frontier_are_told_once_and_where_there_is_none_as_an_error(study: Any, tmp_path: Path) -> None:
+    """A tenth of the rows has other sizes; without it every budget has nearly one split."""
+    random = np.random.default_rng(0)
+    sizes = {"parameters": np.geomspace(1e7, 1e10, 40)}
+    sizes["tokens"] = 20 * sizes["parameters"] * np.exp(random.normal(0, 0.05, 40))
+    loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], sizes) * np.exp(random.normal(0, 0.0003, 40))
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({**sizes, "loss": loss}).to_csv(path, index=False)
+    status, out, _ = study("frontier", path)
+    through_best = "envelope, hull, parabola, full parabola, akima"
+    assert status == 0
+    assert (out.count("nearly every budget has one split"), out.count(through_best)) == (1, 1)
+    status, out, err = study("frontier", path, "--where", "parameters < 2e7")
+    first, second = err.splitlines()
+    assert (status, out) == (2, "")
+    assert first.startswith(f"error: {through_best}: nearly every budget has one split (")
+    assert second.startswith("error: parametric: chinchilla: its 5 parameters need 6 different points or more, here are 4")
+
+
+def test_a_frontier_says_what_its_fit_is_worth(study: Any, tmp_path: Path) -> None:
+    """Twelve runs with noise of 1% hardly tell the exponents of the law."""
+    random = np.random.default_rng(4)
+    sizes = {"parameters": 10 ** random.uniform(7, 9, 12), "tokens": 10 ** random.uniform(9, 10.5, 12)}
+    loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], sizes) * np.exp(random.normal(0, 0.01, 12))
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({**sizes, "loss": loss}).to_csv(path, index=False)
+    fit = json.loads(study("fit", path, "--law", "chinchilla", "--json")[1])
+    assert fit["status"] == "weakly_identified"
+    text = study("fit", path, "--law", "chinchilla")[1] + study("multiverse", path)[1]
+    assert "status: weakly identified\n" in text
+    assert "universes: weakly identified\n" in text
+    assert "weakly_identified" not in text
+    _, out, _ = study("frontier", path, "--json")
+    found = json.loads(out)["approaches"]
+    assert (found["parametric"]["status"], found["parametric"]["reasons"]) == (fit["status"], fit["reasons"])
+    _, out, _ = study("frontier", path)
+    assert out.splitlines()[-1] == f"parametric is weakly identified ({'; '.join(fit['reasons'])})"
+
+
+def test_intervals_of_checkpoints_are_over_runs(study: Any, tmp_path: Path) -> None:
+    """The noise of a run is in all of its checkpoints, so that rows taken as independent say too much."""
+    path = checkpoints(tmp_path / "runs.csv", 10)
+    rows, runs = (json.loads(study("frontier", path, *more, "--json")[1])["approaches"] for more in ((), ("--cluster", "run")))
+    for name in rows.keys() - {"akima"}:
+        assert runs[name]["exponent"] == rows[name]["exponent"]
+        (low, high), (lower, higher) = rows[name]["interval"], runs[name]["interval"]
+        assert higher - lower > 1.5 * (high - low)
+        assert lower < EXPONENT < higher
+    assert not any(rows[name]["interval"][0] < EXPONENT < rows[name]["interval"][1] for name in ("parabola", "parametric"))
+
+
+def test_a_multiverse_of_checkpoints_takes_its_intervals_over_runs(
+    study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
+    monkeypatch.setattr(compute_multiverse, "_FLOORS", {"with floor": "chinchilla"})
+    path, flops = checkpoints(tmp_path / "runs.csv", 10), "6*parameters*tokens"
+    rows, runs = (
+        json.loads(study("multiverse", path, "--flops", flops, *more, "--json")[1])["all"]
+        for more in ((), ("--cluster", "run"))
+    )
+    assert [universe["choices"] for universe in rows] == [universe["choices"] for universe in runs]
+    told = {universe["choices"]["approach"]: universe["status"] for universe in runs}
+    assert told == {"parametric": "converged", "parabola": "weakly_identified"}, "resamples of ten runs may have no valley"
+    for by_rows, by_runs in zip(rows, runs, strict=True):
+        if by_runs["status"] == "converged":
+            (low, high), (lower, higher) = by_rows["interval"], by_runs["interval"]
+            assert higher - lower > 1.5 * (high - low)
+
+
+def test_few_runs_tell_a_frontier_weakly_and_one_gives_no_interval(study: Any, tmp_path: Path) -> None:
+    path = checkpoints(tmp_path / "runs.csv", 6)
+    few, one = (
+        json.loads(study("frontier", path, "--cluster", column, "--json")[1])["approaches"] for column in ("run", "team")
+    )
+    assert few["hull"]["status"] == "weakly_identified"
+    assert few["hull"]["reasons"][0].endswith("of 200 resamples have no frontier")
+    assert one["hull"]["exponent"] == few["hull"]["exponent"]
+    assert {one[name]["interval"] for name in ("envelope", "hull", "parabola", "parametric")} == {None}
+
+
+def checkpoints(path: Path, sizes: int) -> Path:
+    """A table of one run a size with twenty checkpoints each, whose noise is mostly that of the run."""
+    random = np.random.default_rng(0)
+    run, tokens = np.repeat(np.arange(sizes), 20), np.tile(np.geomspace(1e9, 3e11, 20), sizes)
+    columns = {"parameters": np.geomspace(7e7, 1e10, sizes)[run], "tokens": tokens}
+    noise = random.normal(0, 0.003, sizes)[run] + random.normal(0, 0.0003, len(run))
+    loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], columns) * np.exp(noise)
+    pd.DataFrame({**columns, "loss": loss, "run": run, "team": "one"}).to_csv(path, index=False)
+    return path
+
+
+def test_a_frontier_says_how_compute_was_counted(study: Any, runs: Path) -> None:
+    status, out, _ = study("frontier", runs, "--flops", "1.2*C", "--tokens", "C/(6*N)", "--json")
+    assert status == 0
+    found = {name: one["compute"] for name, one in json.loads(out)["approaches"].items()}
+    assert found.pop("parametric") == "6·N·D"
+    assert set(found.values()) == {"1.2*C"}
+    status, out, _ = study("frontier", runs, "--flops", "1.2*C", "--tokens", "C/(6*N)")
+    assert [line.split()[-1] for line in out.splitlines()[1:]] == ["1.2*C"] * 5 + ["6·N·D"]
+
+
+def test_score_law_fits_through_the_loss_and_at_once(study: Any, runs: Path) -> None:
+    options = ("--tokens", "C/(6*N)", "--score", "accuracy", "--bootstrap", 40)
+    status, out, _ = study("score-law", runs, *options, "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found["two_steps"]["score"]["estimates"]["k"] == pytest.approx(TRUE_SCORE["k"], rel=0.2)
+    status, out, _ = study("score-law", runs, *options)
+    assert status == 0
+    assert out.count("forecast (") == 2
+
+
+def test_resamples_are_enough_for_the_interval_that_is_told(study: Any, runs: Path) -> None:
+    status, out, err = study("fit", runs, "--law", "chinchilla", "--tokens", "C/(6*N)", "--bootstrap", 39)
+    assert (status, out) == (2, "")
+    assert err == "error: --bootstrap: 39 are too few for a 95% interval; give 40 or more, or 0 for none\n"
+
+
+def test_a_name_from_a_table_steers_no_terminal(study: Any, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("N,\x1b[2Jloss\n1,2\n")
+    status, _, err = study("fit", tmp_path / "t.csv", "--law", "power", "--parameters", "N", "--loss", "losses")
+    assert (status, "\x1b" in err, "[2Jloss" in err) == (2, False, True)
+
+
+def test_multiverse_writes_its_figure_and_its_universes(
+    study: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
+    status, out, _ = study("multiverse", runs, "--tokens", "C/(6*N)", "--flops", "C", "--into", tmp_path / "figures", "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found["universes"] == 8 + 1
+    kept = {file.suffix: file for file in (tmp_path / "figures").iterdir()}
+    assert kept.keys() == {".json", ".png", ".svg"}
+    assert json.loads(kept[".json"].read_text()) == found
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "does not exist; study fit --json prints what it should hold"),
+        ("[1]", "holds no keys and values"),
+        ('{"law": "chinchilla"}', "holds no law with its options; give what study fit --json prints"),
+        ('{"law": "chinchilla", "options": {}}', "fit.json: options.bootstrap: is missing and has no default"),
+        ('{"law": "chinchilla", "options": {"starts": "many"}}', "fit.json: options.starts: 'many' is not a whole number"),
+        ('{"law": "chinchila", "options": {}}', "chinchila"),
+        ("{", "is not JSON: Expecting"),
+    ],
+)
+def test_options_that_cannot_be_read_again_are_refused(
+    study: Any, runs: Path, tmp_path: Path, content: str | None, told: str
+) -> None:
+    options = tmp_path / "fit.json"
+    if content is not None:
+        options.write_text(content)
+    status, out, err = study("plot", runs, "--as", options, "--into", tmp_path / "figures")
+    assert (status, out) == (2, "")
+    assert told in err
+    assert not (tmp_path / "figures").exists()
+
+
+def test_a_loss_that_tokens_do_not_lower_has_no_frontier(study: Any, tmp_path: Path) -> None:
+    parameters, tokens = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e6, 1e8, 8), np.geomspace(1e8, 1e10, 8)))
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({"N": parameters, "D": tokens, "loss": 2 + (parameters / 1e5) ** -0.3}).to_csv(path, index=False)
+    status, out, err = study("frontier", path, "--json")
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].startswith("error: parametric: chinchilla: its fit is on bound (")
+    status, out, _ = study("multiverse", path, "--flops", "6*N*D", "--json")
+    assert status == 0
+    found = json.loads(out)["all"]
+    assert {one["status"] for one in found if one["choices"]["approach"] == "parametric"} >= {"on_bound"}
+    assert all(one["value"] is None and one["interval"] is None for one in found if one["status"] == "on_bound")
+
+
+def test_too_few_rows_are_told_with_those_that_are_left_out(study: Any, runs: Path) -> None:
+    options = ("--law", "chinchilla", "--tokens")
+    few = "error: chinchilla: its 5 parameters need 6 different points or more, here are"
+    status, _, err = study("fit", runs, *options, "C/0")
+    assert (status, err.strip()) == (2, f"{few} 0; left out: 63 rows (C/0 is infinite)")
+    data = pd.read_csv(runs)
+    data.loc[2:59, "loss"], data.loc[60, "C"] = np.nan, np.nan
+    data.to_csv(runs, index=False)
+    status, _, err = study("fit", runs, *options, "C/(6*N)")
+    assert (status, err.strip()) == (2, f"{few} 4; left out: 59 rows (58 of them: loss is missing)")
+    data.head(1).to_csv(runs, index=False)
+    status, _, err = study("fit", runs, *options, "C/(6*N)")
+    assert (status, err.strip()) == (2, f"{few} 1"), "that one row has one size is said once"
+
+
+def test_every_command_tells_the_rows_that_it_left_out_and_how_it_read_the_others(study: Any, runs: Path) -> None:
+    data = pd.read_csv(runs)
+    data.loc[3:5, "loss"], data.loc[8, "C"], data["N"] = np.nan, np.nan, [f"{n / 1e6:.6f}M" for n in data["N"]]
+    data.to_csv(runs, index=False)
+    told = "left out: 4 rows (3 of them: loss is missing)"
+    options = ("--tokens", "C/(6*N)")
+    for command in (("frontier",), ("multiverse",), ("score-law", "--score", "accuracy", "--bootstrap", 0)):
+        status, out, _ = study(command[0], runs, *options, *command[1:])
+        *_, left_out, warning = out.splitlines()
+        assert (status, left_out) == (0, told), command
+        assert warning.startswith("warning: N: text such as '"), command
+        if command != ("score-law", "--score", "accuracy", "--bootstrap", 0):
+            assert json.loads(study(command[0], runs, *options, "--json")[1])["notes"] == [left_out, warning]
+    assert "59 rows of 59 runs" in out
+
+
+def test_a_law_refuses_columns_that_it_does_not_read(study: Any, runs: Path, tmp_path: Path) -> None:
+    """FLOPs order the runs, or say what the tokens are, and so are read."""
+    options = ("--law", "chinchilla", "--bootstrap", 0)
+    told = "error: --depth, --unique-tokens: is not read: chinchilla is of the loss in parameters and tokens"
+    unread = ("--depth", "nosuch", "--unique-tokens", "xyz")
+    status, out, err = study("fit", runs, *options, "--tokens", "C/(6*N)", *unread)
+    assert (status, out, err.strip()) == (2, "", told)
+    status, out, err = study("plot", runs, "--tokens", "C/(6*N)", *unread, "--into", tmp_path / "figures")
+    assert (status, out, err.strip(), (tmp_path / "figures").exists()) == (2, "", told, False)
+    status, _, err = study("fit", runs, *options, "--tokens", "C/(6*N)", "--flops", "C", "--budget", "N")
+    assert (status, err.splitlines()[0].split(":")[1].strip()) == (2, "--flops")
+    pd.read_csv(runs).rename(columns={"C": "spent"}).to_csv(runs, index=False)
+    for more in ((), ("--budget", "N")):
+        assert study("fit", runs, *options, "--tokens", "C/(6*N)", "--flops", "spent", *more)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("frontier", "--score"), ("frontier", "--depth"), ("score-law", "--error"), ("score-law", "--unique-tokens")],
+)
+def test_a_command_has_no_options_for_columns_that_it_does_not_read(study: Any, runs: Path, command: str, option: str) -> None:
+    status, _, err = study(command, runs, option, "nosuch")
+    assert (status, f"No such option '{option}'" in err) == (2, True)
+
+
+def test_a_convention_that_is_named_twice_is_asked_once(study: Any, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute_multiverse, "_TRIMS", {"all rows": lambda points: points})
+    twice = ("--parameters", "N", "--parameters", "N", "--flops", "C", "--flops", "C")
+    status, out, _ = study("multiverse", runs, *twice, "--tokens", "C/(6*N)", "--json")
+    assert (status, json.loads(out)["universes"]) == (0, 8 + 1)
+
+
+def test_plot_draws_what_there_is_where_every_budget_has_one_split(study: Any, tmp_path: Path) -> None:
+    parameters = np.geomspace(1e6, 1e9, 12)
+    loss = LAWS["chinchilla"].predict(TRUTHS["chinchilla"], {"parameters": parameters, "tokens": 20 * parameters})
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({"N": parameters, "D": 20 * parameters, "loss": loss}).to_csv(path, index=False)
+    status, out, _ = study("plot", path, "--law", "chinchilla", "--into", tmp_path / "figures")
+    assert status == 0
+    assert {Path(line).stem for line in out.splitlines()} == {"law_fit", "forecast_against_truth"}
+
+
+def test_a_law_of_the_loss_holds_out_the_lowest_losses(study: Any, runs: Path) -> None:
+    status, out, _ = study("fit", runs, "--law", "score-of-loss", "--score", "accuracy", "--space", "linear", "--json")
+    told = json.loads(out)["forecast"]
+    assert status == 0
+    assert told["extrapolation"] > 1
+    assert "difference" in told
+    assert "relative_error" not in told
+    table = pd.read_csv(runs)
+    held = [int(row["row"].removeprefix("row ")) - 1 for row in told["rows"]]
+    assert set(held) <= set(table["loss"].nsmallest(told["n_forecast"]).index)

@@ -1,0 +1,261 @@
+"""What a sweep may say, and what it means."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from study.base.errors import InputError
+from study.config.recipe import Recipe
+from study.config.run_config import DataConfig, Masking
+from study.config.search_spec import Dimension
+from study.config.shape_spec import Shapes
+from study.config.sweep_spec import Budgets, Tuned
+from study.counting.architecture import BUILT_AS_BERT, NOT_IN_MLM, Architecture
+from study.planning.plan import cells
+from study.planning.sweep_files import read_sweep
+from tests.sweeps import RATES, sweep, write_sweep
+
+
+def problems(**changes: Any) -> dict[str, str]:
+    with pytest.raises(InputError) as caught:
+        sweep(**changes)
+    return {problem.place: problem.message for problem in caught.value.problems}
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "message"),
+    [
+        ({"shapes": None}, "", "needs either shapes or search"),
+        ({"search": {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5}}}}, "", "needs either shapes or search"),
+        ({"shapes": {"iso_parameters": [1e5], "depth": [1]}}, "shapes", "exactly one of iso_parameters, grid, list, not"),
+        ({"shapes": {"depth": [1]}}, "shapes", "needs depth exactly when iso_parameters are given"),
+        ({"shapes": {"grid": {"depth": []}}}, "shapes.grid.depth", "is empty"),
+        ({"shapes": {"grid": {"heads": [2, 3]}}}, "shapes.grid.heads", "3, which does not divide width 16"),
+        ({"shapes": {"grid": {"width": [10**12]}}}, "shapes.grid.width[0]", "above the most allowed, 1,000,000"),
+        ({"shapes": {"grid": {"ffn": list(range(1, 9000))}}}, "shapes.grid", "has 17,998 shapes, more than 10,000"),
+        ({"shapes": {"head_width": []}}, "shapes.head_width", "is empty"),
+        ({"shapes": {"head_width": [8, 0]}}, "shapes.head_width[1]", "below the least allowed, 1"),
+        ({"shapes": {"head_width": 8}}, "shapes", "has head_width, which no shape follows, since heads are given"),
+        ({"shapes": {"grid": {"heads": None, "width": [24, 32, 40]}, "head_width": [16, 8]}}, "shapes",
+         "head_width 16 does not divide width 24, 40; give one that does, or heads"),
+        ({"shapes": {"grid": None, "list": [{"depth": 1, "width": 24}, {"depth": 1, "width": 24, "heads": 2}],
+                     "head_width": 16}}, "shapes", "head_width 16 does not divide width 24; give"),
+        ({"shapes": {"grid": {"heads": None}, "ffn_ratio": 2}}, "shapes", "has ffn_ratio, which no shape follows, since ffn"),
+        ({"shapes": {"grid": None, "list": [{"depth": 1, "width": 8, "headss": 1}]}}, "shapes.list[0].headss", "mean 'heads'?"),
+        ({"shapes": {"grid": None, "list": [{"depth": 1, "width": 8}], "lst": []}}, "shapes.lst", "did you mean 'list'?"),
+        ({"shapes": None, "search": {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5, "setp": 1}}}},
+         "search.space.recipe.dropout.setp", "did you mean 'step'?"),
+        ({"budgets": {"steps": []}}, "budgets", "needs at least one budget"),
+        ({"budgets": {"steps": [1.5]}}, "budgets.steps[0]", "1.5 is not a whole number"),
+        ({"tune": {"recipe.beta1": {"low": 0.5, "high": 0.5, "trials": 2}}}, "tune.recipe.beta1", "low 0.5 is not below"),
+        ({"tune": {"architecture.width": {"low": 8, "high": 1e12, "trials": 2}}}, "tune.architecture.width", "is what shapes"),
+        ({"tune": {"masking.rate": {"low": 0.1, "high": 0.4, "trials": 3}}}, "tune.masking.rate", "the masks of validation"),
+        ({"tune": {f"recipe.{knob}": {"low": 0.1, "high": 0.2, "trials": 200} for knob in ("dropout", "epsilon")}}, "tune",
+         "asks for 40,000 combinations a cell"),
+        ({"base": {"data": {"sequence_length": 8}}}, "base.data", "stands beside base, not under it"),
+        ({"base": {"masking_rate": 0.3}}, "base.masking_rate", "stands beside base, as masking.rate"),
+        ({"base": {"recipe": {"masking_rate": 0.3}}}, "base.recipe.masking_rate", "stands beside base, as masking.rate"),
+        ({"data": {"masking_rate": 0.3}}, "data.masking_rate", "is not a known key; did you mean 'masking.rate'?"),
+        ({"masking_rate": 0.3}, "masking_rate", "is not a known key; did you mean 'masking.rate'?"),
+        *(({"vary": {"architecture.position_encoding": ["rotary", wrong]}}, "vary.architecture.position_encoding",
+           f"'{wrong}' cannot be trained; learned or rotary can") for wrong in ("disentangled", "learnt")),
+        ({"shapes": None, "search": {"trials": 2, "space": {"architecture.biases": {"choices": ["all", "no_key"]}}}},
+         "search.space.architecture.biases", "'no_key' cannot be trained; all or none can"),
+        ({"base": {"architecture": {"position_encoding": "alibi"}}}, "base.architecture.position_encoding",
+         "'alibi' cannot be trained; learned or rotary can"),
+        ({"base": {"recipe": 3}}, "base", "holds 3 under recipe"),
+        ({"base": {"recipe": {"budget": {"steps": 4}}}}, "base.recipe.budget", "stands under budgets, beside base"),
+        ({"base": {"architecture": {"width": 8}}}, "base.architecture.width", "is what shapes give"),
+        ({"base": {"architecture": {"norm": "rms"}}}, "base.architecture.norm", "is not one of post, pre"),
+        ({"resources": {"kernels": "fast"}}, "resources.kernels", "is not one of eager, onednn, compiled, graphed, auto"),
+        ({"vary": {"recipe.dropuot": [0]}}, "vary.recipe.dropuot", "did you mean 'recipe.dropout'?"),
+        ({"vary": {"recipe.dropout": []}}, "vary.recipe.dropout", "is empty"),
+        ({"vary": {f"recipe.{knob}": [place / 1000 for place in range(200)] for knob in ("dropout", "beta1")}}, "vary",
+         "asks for 40,000 settings, more than 10,000"),
+        ({"vary": {"recipe.dropout": 0.1}}, "vary.recipe.dropout", "0.1 where a list is needed"),
+        ({"vary": {"architecture.depth": [1, 2]}}, "vary.architecture.depth", "is what shapes give"),
+        ({"vary": {"masking.rate": [0.1, 0.2]}}, "vary.masking.rate", "so that losses could not be compared"),
+        ({"vary": {"recipe.precision": ["bf16", "fp32"]}}, "vary.recipe.precision", "has a value in base too"),
+        ({"vary": {"recipe.beta1": [0.8, 0.9]}, "tune": {"recipe.beta1": {"low": 0.5, "high": 0.9, "trials": 2}}},
+         "vary.recipe.beta1", "is tuned too"),
+        ({"tune": {"recipe.start": {"low": 1, "high": 2, "trials": 2}}}, "tune.recipe.start", "is compared by vary"),
+        ({"seeds": True}, "seeds", "is true or false where a number is needed"),
+        ({"seeds": 101}, "seeds", "above the most allowed, 100"),
+        ({"first_seed": -1}, "first_seed", "below the least allowed, 0"),
+        ({"question": ""}, "question", "is empty"),
+        ({"name": "../up"}, "name", "cannot name a folder"),
+        ({"name": "a/b"}, "name", "cannot name a folder"),
+        ({"name": ".."}, "name", "cannot name a folder"),
+        ({"name": "toy\n"}, "name", "cannot name a folder"),
+        ({"name": "x" * 65}, "name", "cannot name a folder"),
+    ],
+)  # fmt: skip
+def test_what_a_sweep_cannot_say(changes: dict[str, Any], place: str, message: str) -> None:
+    told = problems(**changes)
+    assert list(told) == [place]
+    assert message in told[place]
+
+
+def test_amounts_may_be_written_as_on_the_command_line() -> None:
+    assert sweep(budgets={"steps": [], "tokens": ["10M", "1.5e6"]}).budgets.tokens == (1e7, 1.5e6)
+    assert sweep(budgets={"steps": [], "flops": ["2.5P"]}).budgets.flops == (2.5e15,)
+    shapes = {"grid": None, "iso_parameters": ["4k"], "depth": [1]}
+    assert (sweep(shapes=shapes).shapes or Shapes()).iso_parameters == (4000.0,)
+    knob = "recipe.batch_tokens"
+    made = sweep(base={"recipe": {"batch_tokens": "1.6K"}}, vary={"recipe.warmup_tokens": ["16k"]}, seeds="3")
+    assert cells(made)[0].config.recipe.batch_tokens == 1600
+    assert made.vary == {"recipe.warmup_tokens": (16_000,)}
+    assert sweep(tune={knob: {"low": "1K", "high": "4K", "trials": 3}}).tune[knob].values() == [1000, 2000, 4000]
+    search = sweep(shapes=None, search={"trials": 2, "space": {knob: {"choices": ["1K", 2048]}}}).search
+    assert search is not None
+    assert search.space[knob].choices == (1000, 2048)
+    assert "'10X' is not a number" in problems(budgets={"steps": [], "tokens": ["10X"]})["budgets.tokens[0]"]
+    assert "holds 1000000.0 twice" in problems(budgets={"steps": [], "tokens": ["1M", 1e6]})["budgets.tokens"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": 2}, "one budget and one seed"),
+        ({"budgets": {"tokens": [1e6]}}, "one budget and one seed"),
+        ({"tune": RATES}, "so no vary and no tune"),
+        ({"vary": {"recipe.dropout": [0, 0.1]}}, "so no vary and no tune"),
+    ],
+)
+def test_a_search_takes_one_budget_and_one_seed_and_tunes_itself(changes: dict[str, Any], message: str) -> None:
+    search = {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5}}}
+    assert sweep(shapes=None, search=search).search is not None
+    assert message in problems(shapes=None, search=search, **changes)[""]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seeds": 2},
+        {"tune": RATES},
+        {"budgets": {"steps": [0, 10]}},
+        {"budgets": {"steps": [0], "tokens": [1e6]}},
+        {"shapes": None, "search": {"trials": 2, "space": {"recipe.dropout": {"low": 0, "high": 0.5}}}},
+    ],
+)
+def test_where_nothing_is_trained_there_is_nothing_to_tune_or_repeat(changes: dict[str, Any]) -> None:
+    assert sweep(budgets={"steps": [0]}).budgets.steps == (0,)
+    told = problems(**{"budgets": {"steps": [0]}, **changes})[""]
+    assert told == "a budget of 0 steps trains nothing: it takes no other beside it, one seed, and no tune or search"
+
+
+@pytest.mark.parametrize(
+    ("dimension", "message"),
+    [
+        ({"low": 1}, "needs either low and high, or choices"),
+        ({"low": 1, "high": 2, "choices": [1]}, "has choices, beside which low, high cannot stand"),
+        ({"choices": [1, 2], "low": 1}, "beside which low cannot stand"),
+        ({"choices": [1, 2], "log": True}, "beside which log cannot stand"),
+        ({"choices": [1, 3], "step": 2}, "beside which step cannot stand"),
+        ({"low": 2, "high": 1}, "low 2.0 is not below high 1.0"),
+        ({"low": 0, "high": 1, "log": True}, "a log dimension needs a low above zero"),
+        ({"low": 0.5, "high": 1, "step": 1}, "a step needs whole low and high"),
+        ({"low": 0.5, "high": True}, "high: True is true or false where a number is needed"),
+        ({"choices": []}, "has no choices"),
+    ],
+)
+def test_a_dimension_is_a_range_or_choices(dimension: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Dimension.parse(dimension)
+
+
+def test_choices_that_spell_numbers_are_numbers() -> None:
+    assert Dimension.parse({"choices": ["1e-3", 2e5, "cosine", True, "nan"]}).choices == (0.001, 2e5, "cosine", True, "nan")
+
+
+def test_tuned_values_stand_in_equal_ratios_each_once() -> None:
+    assert Tuned.parse({"low": 1e-3, "high": 1e-2, "trials": 3}).values() == [0.001, 0.003162, 0.01]
+    assert Tuned.parse({"low": 1, "high": 1.001, "trials": 9}).values() == [1, 1.001]
+
+
+def test_beyond_an_end_lies_the_next_value_of_the_same_ratio() -> None:
+    tuned = Tuned.parse({"low": 1e-3, "high": 1e-2, "trials": 3})
+    assert tuned.line() == [0.0003162, *tuned.values(), 0.03162]
+
+
+def test_shapes_follow_the_rules_where_heads_and_ffn_are_not_given() -> None:
+    shapes = Shapes.parse({"grid": {"depth": [1, 2], "width": [96]}, "head_width": 32, "ffn_ratio": 2.5})
+    common = {"width": 96, "heads": 3, "ffn": 240}
+    assert shapes.combinations() == [{"depth": 1} | common, {"depth": 2} | common]
+    listed = Shapes.parse({"list": [{"depth": 1, "width": 128, "heads": 4}, {"depth": 1, "width": 128, "ffn": 7}]})
+    assert [(shape["heads"], shape["ffn"]) for shape in listed.combinations()] == [(4, 512), (2, 7)]
+    several = Shapes.parse({"grid": {"depth": [1], "width": [96]}, "head_width": [32, 96], "ffn_ratio": [1, 4]})
+    assert [(shape["heads"], shape["ffn"]) for shape in several.combinations()] == [(3, 96), (3, 384), (1, 96), (1, 384)]
+
+
+def test_each_budget_keeps_its_unit() -> None:
+    budgets = Budgets.parse({"tokens": [1e6], "steps": [30, 60], "flops": ["1e12"], "tokens_per_parameter": [20]})
+    units = [budget.model_dump(exclude_none=True) for budget in budgets.each()]
+    assert units == [{"tokens": 1e6}, {"steps": 30}, {"steps": 60}, {"flops": 1e12}, {"tokens_per_parameter": 20}]
+
+
+def test_resources_are_read_as_the_readme_writes_them(tmp_path: Path) -> None:
+    """YAML 1.1 takes the plain word `on` for true."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (block,) = re.findall(r"```yaml\n(resources:\n.*?)```", readme, re.DOTALL)
+    path = write_sweep(tmp_path / "sweep.yaml", tmp_path / "text.txt")
+    path.write_text(path.read_text() + block)
+    resources = read_sweep(path)[0].resources
+    assert (resources.on, resources.devices, resources.slurm.partition) == ("slurm", 8, "gpu")
+    assert read_sweep(path, ("resources={on: ray}",))[0].resources.on == "ray"
+
+
+def test_the_readme_names_every_knob_that_can_be_trained() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    table = readme[readme.index("| knobs of a run") :].split("\n\n")[0]
+    rows = {line.split("`")[1]: line for line in table.splitlines()[2:]}
+    trained = Architecture.model_fields.keys() - {*BUILT_AS_BERT, *NOT_IN_MLM, "mlm_transform"}
+    for place, names in {
+        "architecture.": trained,
+        "recipe.": Recipe.model_fields.keys() - {"budget"},
+        "data.": DataConfig.model_fields.keys(),
+        "masking.": Masking.model_fields.keys(),
+    }.items():
+        assert {name for name in names if f"`{name}`" not in rows[place]} == set()
+
+
+@pytest.mark.parametrize(("low", "high", "step", "top"), [(64, 100, 32, 96), (64, 96, 32, 96), (1, 3, None, 3)])
+def test_the_largest_value_of_a_dimension_is_one_that_can_be_tried(low: int, high: int, step: int | None, top: int) -> None:
+    assert Dimension.parse({"low": low, "high": high, "step": step}).top() == top
+
+
+def test_a_search_compares_no_masks() -> None:
+    space = {"masking.rate": {"low": 0.1, "high": 0.4}, "architecture.width": {"choices": [16]}}
+    told = problems(shapes=None, search={"trials": 2, "space": space})
+    assert list(told) == ["search.space.masking.rate"]
+
+
+def test_a_search_takes_whole_numbers_where_the_knob_does_and_fractions_elsewhere() -> None:
+    """The ends of a range may be whole for both."""
+    space = {
+        "recipe.weight_decay": {"low": 0.0, "high": 1.0},
+        "recipe.batch_tokens": {"low": 256, "high": 1024},
+        "architecture.embedding_width": {"low": 2, "high": 8},
+        "recipe.warmup_tokens": {"low": 0, "high": 256},
+        "recipe.gradient_clip_norm": {"low": 0, "high": 4, "step": 2},
+        "architecture.width": {"choices": [64, 16]},
+        "recipe.schedule": {"choices": ["linear", "cosine"]},
+    }
+    search = sweep(shapes=None, search={"trials": 2, "space": space}).search
+    assert search is not None
+    assert {path: dimension.whole for path, dimension in search.space.items()} == {
+        "recipe.weight_decay": False,
+        "recipe.batch_tokens": True,
+        "architecture.embedding_width": True,
+        "recipe.warmup_tokens": False,
+        "recipe.gradient_clip_norm": True,
+        "architecture.width": False,
+        "recipe.schedule": False,
+    }
+    assert search.space["recipe.weight_decay"].holds(0.3)
+    assert not search.space["recipe.batch_tokens"].holds(300.5)
+    assert [dimension.top() for dimension in search.space.values()] == [1.0, 1024, 8, 256, 4, 64, "cosine"]

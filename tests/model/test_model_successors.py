@@ -1,0 +1,176 @@
+"""What BERT's successors changed is built as they have it: parity with transformers, and the equations of their papers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from study.base.errors import InputError
+from study.counting.architecture import Architecture
+from study.model import norm as norms
+from study.model.encoder import FeedForward, at_positions
+from study.model.masked_language_model import MaskedLanguageModel
+from study.model.norm import norm
+from tests.model.test_model import assert_transformers_agrees, randomised, small
+from tests.transformers_models import MODERN
+
+KINDS: dict[str, dict[str, Any]] = {
+    "factorised embeddings": {"embedding_width": 8},
+    "embeddings wider than the blocks": {"embedding_width": 40, "tied_decoder": False},
+    "one block for all layers": {"layer_groups": 1},
+    "two blocks, factorised": {"layer_groups": 2, "embedding_width": 8, "norm": "pre"},
+    "ReLU": {"activation": "relu"},
+    "GeGLU": {"activation": "geglu"},
+    "SwiGLU, RMSNorm, no biases": {"activation": "swiglu", "norm_kind": "rms", "biases": "none", "norm": "pre"},
+    "LayerNorm without biases": {"norm_bias": False},
+    "ModernBERT": MODERN,
+}
+
+
+def model(**changes: Any) -> MaskedLanguageModel:
+    return randomised(MaskedLanguageModel(small(depth=4, **changes))).eval()  # type: ignore[no-any-return]
+
+
+def tokens() -> Tensor:
+    return torch.randint(5, 97, (3, 24), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("more", [{}, {"tied_decoder": False}, {"segments": 0}, {"segments": 2, "tied_decoder": False}])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("ElectraForMaskedLM", {"embedding_width": 8}),
+        ("ElectraForMaskedLM", {"embedding_width": 40, "activation": "relu"}),
+        ("ElectraForMaskedLM", {"activation": "relu"}),
+        ("RoFormerForMaskedLM", {"embedding_width": 8, "position_encoding": "rotary"}),
+        ("AlbertForMaskedLM", {"embedding_width": 8, "layer_groups": 1}),
+        ("AlbertForMaskedLM", {"embedding_width": 40, "layer_groups": 2}),
+        ("AlbertForMaskedLM", {"layer_groups": 2}),
+        ("ModernBertForMaskedLM", MODERN),
+        ("ModernBertForMaskedLM", MODERN | {"activation": "swiglu", "norm_bias": True}),
+    ],
+)
+def test_logits_equal_those_of_transformers(name: str, changes: dict[str, Any], more: dict[str, Any]) -> None:
+    assert_transformers_agrees(model(**changes | more), name)
+
+
+@pytest.mark.parametrize(("activation", "f"), [("geglu", F.gelu), ("swiglu", F.silu), ("relu", F.relu)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_feed_forwards_are_those_of_shazeers_equations(activation: str, f: Any, dtype: torch.dtype) -> None:
+    """And their gradients, to the bit: what is written over an incoming gradient is read by nothing else."""
+    torch.manual_seed(0)
+    layer = randomised(FeedForward(small(activation=activation))).to(dtype)
+    x, towards = torch.randn(3, 5, 32, dtype=dtype, requires_grad=True), torch.randn(3, 5, 32, dtype=dtype)
+    weights = list(layer.parameters())
+    if activation == "relu":
+        plain = layer.outer(f(layer.inner(x)))
+    else:
+        inner = layer.inner(x)
+        assert inner.shape[-1] == 2 * 48
+        plain = layer.outer(f(inner[..., :48]) * inner[..., 48:])
+    assert torch.equal(layer(x), plain)
+    ours, theirs = (torch.autograd.grad(y, [x, *weights], towards, retain_graph=True) for y in (layer(x), plain))
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_rms_norm_divides_by_the_root_of_the_mean_square_alone() -> None:
+    layer, x = norm(small(norm_kind="rms"), 32), torch.randn(4, 32) + 3
+    expected = x / x.square().mean(-1, keepdim=True).sqrt() * layer.weight
+    torch.testing.assert_close(layer(x), expected)
+    torch.testing.assert_close(layer(x, x), expected)
+    assert [name for name, _ in layer.named_parameters()] == ["weight"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_has_the_properties_of_an_encoder(name: str) -> None:
+    """What is at some positions is what is there of all; every parameter learns; padding is inert; layers are in order."""
+    ours = model(**KINDS[name])
+    encoder, read = ours.encoder, tokens()
+    positions = torch.tensor([[0, 5], [23, 2], [7, 7]])
+    everywhere = encoder(read)
+    torch.testing.assert_close(encoder(read, positions_BxK=positions), at_positions(everywhere, positions), atol=1e-5, rtol=0)
+    torch.testing.assert_close(encoder.layers(read)[-1], everywhere)
+    assert len(encoder.layers(read)) == 5
+    attended = (torch.arange(24) < 20).expand(3, -1)
+    changed = read.masked_fill(~attended, 3)
+    torch.testing.assert_close(encoder(read, None, attended)[:, :20], encoder(changed, None, attended)[:, :20])
+    torch.autograd.backward(ours.predicted_loss(encoder(read, positions_BxK=positions), torch.full((3, 2), 9)))
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in ours.parameters())
+
+
+@pytest.mark.parametrize("changes", [{}, *KINDS.values()], ids=["BERT", *KINDS])
+def test_a_last_layer_at_the_masked_positions_alone_teaches_what_one_at_all_tokens_does(changes: dict[str, Any]) -> None:
+    ours = model(**changes).double()
+    masked, labels = torch.tensor([[0, 5], [23, 2], [7, 9]]), torch.tensor([[9, 8], [7, 6], [5, 4]])
+    hidden = ours.encoder(tokens(), positions_BxK=masked), at_positions(ours.encoder(tokens()), masked)
+    at_masked, everywhere = (torch.autograd.grad(ours.predicted_loss(each, labels), list(ours.parameters())) for each in hidden)
+    torch.testing.assert_close(at_masked, everywhere)
+
+
+def test_layers_of_one_group_are_one_block_and_groups_follow_each_other() -> None:
+    assert model(layer_groups=2).encoder.block_of_layer == [0, 0, 1, 1]
+    assert MaskedLanguageModel(small(depth=5, layer_groups=2)).encoder.block_of_layer == [0, 0, 0, 1, 1]
+    assert MaskedLanguageModel(small(depth=4)).encoder.block_of_layer == [0, 1, 2, 3]
+
+
+def test_a_shared_block_computes_what_equal_blocks_do() -> None:
+    shared = model(layer_groups=1)
+    apart = MaskedLanguageModel(small(depth=4)).eval()
+    state = shared.state_dict()
+    for layer in range(1, 4):
+        state |= {
+            name.replace("blocks.0.", f"blocks.{layer}."): weight for name, weight in state.items() if "blocks.0." in name
+        }
+    apart.load_state_dict(state)
+    assert torch.equal(shared(tokens()), apart(tokens()))
+
+
+def test_a_norm_that_one_layer_lacks_is_shared_by_none() -> None:
+    with pytest.raises(InputError, match="embedding_norm True takes the place of the first layer's norm, which layer_groups 1"):
+        MaskedLanguageModel(small(norm="pre", embedding_norm=True, layer_groups=1))
+
+
+def test_what_is_not_there_can_be_named() -> None:
+    named = small(embedding_width="none", layer_groups="none", embedding_norm="none")
+    assert named == small()
+    assert Architecture.parse(named.model_dump()) == named
+    assert small(norm_kind="rms") == small(norm_kind="rms", norm_bias=False)
+
+
+def test_the_residual_stream_begins_in_fp32_under_autocast_on_a_cpu() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(embedding_width=8).encoder.embeddings(tokens()).dtype == torch.float32
+
+
+def test_a_unit_stream_begins_with_unit_variance_and_draws_nothing_else_anew() -> None:
+    """Through tables of width 48 and BERT's deviation the residual stream begins at 0.02·√48, 0.14."""
+    architecture = Architecture(depth=1, width=192, heads=2, ffn=384, vocabulary=500, positions=16, embedding_width=48)
+    bert, unit = MaskedLanguageModel(architecture), MaskedLanguageModel(architecture, initialisation="unit_stream")
+    tokens = torch.arange(400).reshape(25, 16)
+    begins = [model.encoder.embeddings(tokens).std().item() for model in (bert, unit)]
+    assert begins == pytest.approx([0.02 * 48**0.5, 1], rel=0.05)
+    redrawn = [name for name, weights in bert.named_parameters() if not torch.equal(weights, unit.get_parameter(name))]
+    assert redrawn == ["encoder.embeddings.projection.weight"]
+
+
+def test_a_unit_stream_is_that_of_bert_where_nothing_is_projected() -> None:
+    architecture = Architecture(depth=1, width=16, heads=2, ffn=32, vocabulary=100, positions=16)
+    bert, unit = MaskedLanguageModel(architecture), MaskedLanguageModel(architecture, initialisation="unit_stream")
+    assert all(torch.equal(weights, unit.get_parameter(name)) for name, weights in bert.named_parameters())
+
+
+@pytest.mark.parametrize("changes", [{}, *KINDS.values()], ids=["BERT", *KINDS])
+def test_every_layer_on_a_gpu_reads_one_dtype_that_of_the_tables_in_pre_norm(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer that read another would be compiled once more; sums in bf16 over all layers would lose what late ones add."""
+    monkeypatch.setattr(norms, "rounds", lambda x: torch.is_autocast_enabled(x.device.type))
+    one = model(**changes)
+    with torch.autocast("cpu", torch.bfloat16):
+        read = {stream.dtype for stream in one.encoder.layers(tokens())[:-1]}
+    assert read == {torch.float32 if one.architecture.norm == "pre" else torch.bfloat16}

@@ -1,0 +1,159 @@
+"""Sweep files: every one here can be read and paid for, and all that is wrong with another is told at once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from study.base.errors import InputError
+from study.config.recipe import Budget
+from study.config.sweep_spec import Budgets
+from study.executing.slots import Slot
+from study.planning.bill import bill
+from study.planning.plan import Plan
+from study.planning.sweep_files import read_sweep
+from study.store.sweep_folder import SweepFolder
+from tests.sweeps import RATES, write_sweep
+
+FILES = sorted((Path(__file__).resolve().parents[2] / "sweeps").glob("*"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_sweep_file_is_a_question_with_a_price(file: Path) -> None:
+    spec, _ = read_sweep(file)
+    assert file.suffix == ".yaml"
+    assert spec.name == file.stem
+    assert spec.question.endswith("?")
+    assert spec.expect is not None
+    assert re.search(r"\d (seconds|minutes|hours|days) on ", spec.expect), "expect names no time and machine"
+    plan = Plan(spec)
+    plan.check()
+    for slot in (Slot("cpu", (0,), threads=1), Slot("cuda", (0,), threads=1)):
+        estimate = bill(plan, [slot] * 2)
+        assert estimate.runs > 0
+        assert estimate.expected_seconds > 0
+
+
+def test_a_file_is_read_and_named_after_itself(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path / "depth.yaml", tmp_path / "text.txt", name=None, tune=RATES, seeds=2, first_seed=5)
+    spec, values = read_sweep(file)
+    assert spec.name == values["name"] == "depth"
+    assert spec.seed_values == (5, 6)
+    assert spec.tune["recipe.learning_rate"].values() == [0.02, 0.04, 0.08]
+
+
+def test_numbers_may_be_written_as_powers_of_ten(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "question: Why?\nshapes: {iso_parameters: [2e5], depth: [1]}\nbudgets: {tokens: [1e6]}\n"
+        "tune: {recipe.learning_rate: {low: 1e-3, high: 1e-2, trials: 2}}\nbase: {recipe: {learning_rate: 3e-3}}\n"
+    )
+    spec, _ = read_sweep(file)
+    assert spec.shapes is not None
+    assert spec.shapes.iso_parameters == (200_000.0,)
+    assert list(spec.budgets.each()) == [Budget(tokens=1_000_000)]
+    assert spec.tune["recipe.learning_rate"].values() == [0.001, 0.01]
+
+
+@pytest.mark.parametrize("given", [("seeds=7",), ("seeds=10.0", "first_seed=2"), ("first_seed=1k",), ()])
+def test_the_folder_of_a_sweep_tells_the_seeds_that_try_tuned_values(given: tuple[str, ...], tmp_path: Path) -> None:
+    """As those who read results do without the spec; where nothing is tuned, none does."""
+    folder = SweepFolder(tmp_path)
+    assert not folder.trial_seeds()
+    for changes in ({"tune": RATES}, {}):
+        spec, values = read_sweep(write_sweep(tmp_path / "file.yaml", tmp_path / "text.txt", **changes), given)
+        folder.sweep_file.write_text(yaml.safe_dump(values))
+        assert tuple(folder.trial_seeds()) == (spec.trial_seeds if changes else ())
+    folder.sweep_file.write_text("seeds: several")
+    with pytest.raises(InputError, match="first_seed 0 and seeds 'several' are not whole numbers"):
+        folder.trial_seeds()
+
+
+def test_overrides_reach_every_key_and_land_in_what_is_saved(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path / "x.yaml", tmp_path / "text.txt", tune=RATES)
+    overrides = (
+        "seeds=3",
+        "base.recipe.learning_rate=1e-3",
+        "budgets={tokens: [1e6, 2e6]}",
+        "tune.recipe.learning_rate.trials=5",
+        "tune.recipe.weight_decay={low: 0.01, high: 0.1, trials: 2}",
+    )
+    spec, values = read_sweep(file, overrides)
+    assert (spec.seeds, values["seeds"]) == (3, 3)
+    assert spec.base["recipe"] == {"batch_tokens": 256, "precision": "fp32", "learning_rate": "1e-3"}
+    assert spec.budgets == Budgets(tokens=(1e6, 2e6))
+    assert {path: tuned.trials for path, tuned in spec.tune.items()} == {"recipe.learning_rate": 5, "recipe.weight_decay": 2}
+    assert values["tune"]["recipe.learning_rate"]["trials"] == 5
+
+
+@pytest.mark.parametrize(
+    ("override", "place", "message"),
+    [
+        ("seeds", "'seeds'", "write key.path=value"),
+        ("=3", "'=3'", "write key.path=value"),
+        ("base..x=3", "'base..x=3'", "write key.path=value"),
+        ("seeds=[1", "seeds", "is not a YAML value"),
+        ("seeds.more=1", "seeds.more", "seeds is 2, nothing can be set below it"),
+        ("masking.rate.more=1", "masking.rate.more", "masking.rate is 0.2, nothing can be set below it"),
+        ("sedes=3", "sedes", "did you mean 'seeds'?"),
+        ("base.recipe.lerning_rate=1", "base.recipe.lerning_rate", "did you mean 'learning_rate'?"),
+        ("vary.architecture.pooler=[true, false]", "vary.architecture.pooler", "changes no run"),
+        ("tune.recipe.lr={low: 1, high: 2, trials: 2}", "tune.recipe.lr", "is not a knob of a run"),
+        ("vary={recipe: {dropout: [0, 1]}}", "vary.recipe", "holds keys; write each as one with a dot, as in recipe.dropout"),
+        ("vary={data.sequence_length: [64, 128]}", "vary.data.sequence_length", "make a sweep of each"),
+    ],
+)
+def test_an_override_that_cannot_be_is_named(override: str, place: str, message: str, tmp_path: Path) -> None:
+    file = write_sweep(tmp_path / "x.yaml", tmp_path / "text.txt", seeds=2, masking={"rate": 0.2})
+    with pytest.raises(InputError) as caught:
+        read_sweep(file, (override,))
+    assert [problem.place for problem in caught.value.problems] == [place]
+    assert message in caught.value.problems[0].message
+
+
+def test_everything_wrong_with_a_file_and_its_overrides_is_told_at_once(tmp_path: Path) -> None:
+    file = write_sweep(
+        tmp_path / "x.yaml",
+        tmp_path / "text.txt",
+        seeds=0,
+        sampler="tpe",
+        data={"sequence_lenght": 16, "tokenizer": {"vocabulary": True}},
+        base={"recipe": {"learning_rate": -1e-3, "batch_tokens": 256, "dropuot": 0.1}},
+        shapes={"grid": None, "list": [{"depth": 0, "width": 16, "heads": 3}, {"depth": 1, "width": ".nan"}]},
+        budgets={"tokens": [64]},
+        tune={"recipe.lr": {"low": 2, "high": 1, "trials": 1}},
+    )
+    with pytest.raises(InputError) as caught:
+        read_sweep(file, ("nothing",))
+    told = {problem.place: problem.message for problem in caught.value.problems}
+    assert told.keys() == {
+        "'nothing'",
+        "seeds",
+        "sampler",
+        "data.sequence_lenght",
+        "data.tokenizer.vocabulary",
+        "base.recipe.learning_rate",
+        "base.recipe.dropuot",
+        "shapes.list[0].depth",
+        "shapes.list[0].heads",
+        "shapes.list[1].width",
+        "budgets.tokens",
+        "tune.recipe.lr",
+        "tune.recipe.lr.trials",
+    }
+    assert told["shapes.list[0].heads"] == "3 heads do not divide width 16; leave them out, or give a number that does"
+    assert told["data.sequence_lenght"] == "is not a known key; did you mean 'sequence_length'?"
+    assert told["budgets.tokens"] == "64 tokens are less than one batch of 256"
+
+
+def test_a_part_of_a_run_at_the_top_is_told_its_place(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path / "depth.yaml", tmp_path / "text.txt")
+    with pytest.raises(InputError) as caught:
+        read_sweep(file, ("recipe.learning_rate=1", "architecture.norm=pre"))
+    assert [str(problem) for problem in caught.value.problems] == [
+        "architecture: stands under base; write base.architecture",
+        "recipe: stands under base; write base.recipe",
+    ]

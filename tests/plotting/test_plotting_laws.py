@@ -1,0 +1,296 @@
+"""What the figures of a law show, and that the same table gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.text import Annotation
+
+from study.base.wording import budget_words, compact, compact_flops, tick
+from study.config.recipe import Budget
+from study.evidence.evidence import gather
+from study.laws.approaches import Frontiers, frontiers
+from study.laws.estimation import Settings
+from study.laws.frontiers import Best, Frontier
+from study.laws.law_files import read_options
+from study.laws.law_fits import LawFit, fit_ledger, fit_table
+from study.laws.observations import Observations
+from study.laws.reading import Source, Table
+from study.plotting import compute_optimal, forecast_against_truth, iso_flop_valleys, law_fit, loss_by_shape
+from study.plotting.explorer import counted
+from study.plotting.law_figures import _exponents, draw_all
+from study.plotting.style import log_ticks, panels
+from tests.laws.test_frontiers import best, iso_flop_runs
+from tests.synthetic import SHAPES, add_run, depth_or_width, reshaped, run_config, sweep_folder
+
+ROLES = {"parameters": "N", "flops": "C", "tokens": "C/(6*N)"}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    parameters, flops, loss = iso_flop_runs(noise=0.001)
+    pd.DataFrame({"N": parameters, "C": flops, "loss": loss}).to_csv(tmp_path / "runs.csv", index=False)
+    return tmp_path / "runs.csv"
+
+
+@pytest.fixture
+def found(table: Path) -> LawFit:
+    return fit_table(Source(Table(table), ROLES), "chinchilla", Settings(bootstrap=200))
+
+
+def test_law_fit_shows_every_row_at_every_variable(found: LawFit) -> None:
+    data = law_fit.frame(found)
+    assert data.groupby("variable").size().to_dict() == {"parameters": 63, "tokens": 63, "budget": 63}
+    one = data[data["variable"] == "tokens"]
+    assert one["forecast"].sum() == 9  # all of the largest budget
+    without = law_fit.frame(replace(found, forecast="none: too few rows"))
+    assert not without["forecast"].any()
+    np.testing.assert_allclose(np.log(one["law"] / one["measured"]), one["residual"], rtol=1e-9, atol=1e-12)
+    assert ((one["low"] <= one["law"]) & (one["law"] <= one["high"])).all()
+
+
+def test_axes_name_the_columns_of_a_ledger_that_a_law_reads_and_predicts(tmp_path: Path) -> None:
+    shapes = tuple((1, width) for width in (48, 64, 92, 128, 184))
+    folder = depth_or_width(tmp_path / "s", shapes=shapes, budgets=(1e6, 2e6, 4e6), seeds=1)
+    folder.write_ledger()
+    law = fit_ledger(Table(folder.path), "chinchilla", "parameters_non_embedding", "train_flops")
+    data = law_fit.frame(law)
+    assert set(data["axis"]) == {"parameters (parameters_non_embedding)", "tokens", "budget (train_flops)"}
+    assert set(data["predicts"]) == set(forecast_against_truth.frame(law)["predicts"]) == {"loss (loss_nats)"}
+
+
+def test_wide_intervals_are_cut_and_do_not_scale_the_axis(found: LawFit) -> None:
+    data = law_fit.frame(found)
+    wide = data.assign(high=data["high"].where(data.index > 0, 2400.0))
+    for rows, cut in ((data, False), (wide, True)):
+        figure = law_fit.draw(rows)
+        bottom, top = figure.axes[0].get_ylim()
+        values = rows[["measured", "law"]].to_numpy(dtype=float)
+        least, most = values.min(), values.max()
+        assert least - 1.1 * (most - least) < bottom < least
+        assert most < top < most + 1.1 * (most - least)
+        assert any("cut at the axis" in text.get_text() for text in figure.legends[0].get_texts()) is cut
+
+
+def test_forecast_shows_the_rows_held_out(found: LawFit) -> None:
+    data = forecast_against_truth.frame(found)
+    assert len(data) == 9
+    inside = (data["low"] <= data["measured"]) & (data["measured"] <= data["high"])
+    assert (data["interval"] == np.where(inside, "interval covers", "interval misses")).all()
+    assert "mean |error| " in data["told"].iloc[0]
+    assert data["told"].iloc[0].endswith("%, n = 9")
+
+
+def test_a_forecast_without_resamples_says_that_it_has_no_interval(tmp_path: Path) -> None:
+    parameters, flops, loss = iso_flop_runs(noise=0.001)
+    pd.DataFrame({"N": parameters, "C": flops, "loss": loss}).to_csv(tmp_path / "runs.csv", index=False)
+    source = Source(Table(tmp_path / "runs.csv"), {"tokens": "C/(6*N)"})
+    data = forecast_against_truth.frame(fit_table(source, "chinchilla", Settings(bootstrap=0)))
+    assert set(data["interval"]) == {"no interval"}
+    (legend,) = [axes.get_legend() for axes in forecast_against_truth.draw(data).axes]
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["predicted = measured", "no interval"]
+
+
+def test_best_parameters_lie_on_the_lines_of_their_approaches(table: Path) -> None:
+    optimal = frontiers(Source(Table(table), {"parameters": "N", "flops": "C"}))
+    data = compute_optimal.frame(optimal)
+    for name, one in optimal.approaches.items():
+        assert isinstance(one, Frontier)
+        rows = data[data["approach"] == name]
+        line = rows[rows["kind"] == "line"]
+        slope = np.diff(np.log(line["parameters"])) / np.diff(np.log(line["flops"]))
+        assert slope == pytest.approx(one.exponent)
+        assert rows.loc[rows["kind"] == "best", "inside"].tolist() == [best.inside for best in one.best]
+        assert f"C^{one.exponent:.2f} (" in rows["told"].iloc[0]
+    assert (data["flops"].min(), data["flops"].max()) == pytest.approx(optimal.budgets, rel=0.1)
+    figure = compute_optimal.draw(data)
+    assert figure.axes[0].get_ylabel() == "best parameters N* (N)"
+    assert ("hollow" in figure.get_suptitle()) == (data["inside"] == 0).any()
+    assert len(figure.legends[0].get_texts()) == len(optimal.approaches)
+
+
+def test_a_line_that_hardly_anything_tells_says_so_and_what_is_refused_is_not_drawn() -> None:
+    best = (Best(1e15, 1e6, 3.0, True), Best(2e15, 2e6, 2.9, False))
+    weak = Frontier("envelope", 0.0, np.log(1e6), None, best, "6·N·D", "weakly_identified", ("few",))
+    data = compute_optimal.frame(Frontiers({"envelope": weak, "hull": "refused"}, (1e15, 2e15), "N"))
+    assert set(data["told"]) == {"envelope: N* ∝ C^0.00, C = 6·N·D, weakly identified"}
+    assert "hollow" in compute_optimal.draw(data).get_suptitle()
+    alone = compute_optimal.frame(Frontiers({"parametric": replace(weak, best=())}, (1e15, 2e15), "N"))
+    assert set(alone["kind"]) == {"line"}
+    assert "hollow" not in compute_optimal.draw(alone).get_suptitle()
+
+
+def test_valleys_have_their_minima_where_the_law_has_them() -> None:
+    parameters, flops, loss = iso_flop_runs()
+    points = Observations.of({"parameters": parameters, "flops": flops}, loss)
+    data = iso_flop_valleys.valleys(points)
+    minima = data[data["kind"] == "minimum"]
+    assert (data["kind"] == "run").sum() == 63
+    np.testing.assert_allclose(minima["parameters"], best(minima["flops"].to_numpy()), rtol=0.1)
+
+
+def test_valleys_name_their_budgets_and_say_why_one_has_no_star() -> None:
+    parameters, flops, loss = iso_flop_runs()
+    budgets = np.unique(flops)
+    smallest, largest = flops == budgets[0], flops == budgets[-1]
+    kept = ~(smallest & (parameters < 1.2 * best(flops))) & ~(largest & (parameters > 0.8 * best(flops)))
+    points = Observations.of({"parameters": parameters[kept], "flops": flops[kept]}, loss[kept])
+    data = iso_flop_valleys.valleys(points)
+    assert (data["kind"] == "minimum").sum() == 5
+    drawn = iso_flop_valleys.draw(data)
+    key = {text.get_text(): line for text, line in zip(drawn.legends[0].get_texts(), drawn.legends[0].get_lines(), strict=True)}
+    named = [name for name in key if "FLOPs" in name]
+    assert [name.partition(" FLOPs")[0] for name in named] == [compact_flops(budget) for budget in budgets]
+    assert [name.partition(" (")[2] for name in named] == [
+        "no star: best at smallest sizes)",
+        *[""] * 5,
+        "no star: best at largest sizes)",
+    ]
+    shown = [line.get_color() for line in drawn.axes[0].get_lines() if line.get_marker() == "o"]
+    assert [key[name].get_color() for name in named] == shown
+    assert drawn.get_suptitle() == "7 budgets of 1.0e18 to 1.0e22 FLOPs"
+
+
+def test_an_axis_of_flops_has_prefixes_up_to_t_and_then_powers_of_ten(found: LawFit) -> None:
+    drawn = law_fit.draw(law_fit.frame(found))
+    drawn.draw_without_rendering()
+    (axes,) = (axes for axes in drawn.axes if axes.get_xlabel().startswith("budget"))
+    assert {"1e18", "1e20", "1e22"} <= {label.get_text() for label in axes.get_xticklabels()}
+    assert [tick(value, 5e14) for value in (200e3, 3e12, 100e12)] == ["200k", "3T", "100T"]
+    assert [tick(value, 3e21) for value in (5e8, 200e12, 1.2e15, 2e21)] == ["5e8", "2e14", "1.2e15", "2e21"], (
+        "one axis, one form"
+    )
+    assert [compact(value) for value in (0, 250, 2.5, 85_054_464, 1.5e9, 1e12, 1.25e18)] == [
+        "0",
+        "250",
+        "2.5",
+        "85.1M",
+        "1.5B",
+        "1.0T",
+        "1.2e18",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("title", "labels"),
+    [
+        ("parameters_non_embedding", ["500M", "1B", "2B", "5B"]),
+        ("training FLOPs (train_flops: the head at masked positions)", ["500M", "1G", "2G", "5G"]),
+        ("budget (6·N·D)", ["500M", "1G", "2G", "5G"]),
+    ],
+)
+def test_parameters_and_tokens_are_counted_in_billions_and_flops_in_si(title: str, labels: list[str]) -> None:
+    figure, axes = panels(["above", "below"], title, "loss", columns=1)
+    for panel in axes:
+        panel.plot([5e8, 5e9], [3.0, 2.0])
+    log_ticks(axes[0])
+    figure.draw_without_rendering()
+    assert [text for label in axes[1].get_xticklabels() if (text := label.get_text()) in (*labels, "1B", "1G")] == labels
+    assert ("'B'" in str(counted(title, [1e9]).to_dict()["labelExpr"])) == ("1B" in labels)
+
+
+@pytest.mark.parametrize(
+    ("unit", "amounts"),
+    [
+        ("tokens", {1e6: "1M", 1.04e6: "1.04M", 2**20: "1,048,576", 1.25e9: "1.25B", 2e9: "2B"}),
+        ("steps", {0: "0", 250: "250", 1024: "1.024k", 1050: "1.05k"}),
+        ("flops", {2e9: "2G", 1.25e12: "1.25T", 3e15: "3e15", 1.5e18: "1.5e18"}),
+        ("tokens_per_parameter", {0.5: "0.5", 12.25: "12.25", 20: "20"}),
+    ],
+)
+def test_a_budget_is_told_as_it_was_given(unit: str, amounts: dict[float, str]) -> None:
+    budgets = [Budget.model_validate({unit: amount}) for amount in amounts]
+    assert [budget_words(budget) for budget in budgets] == [f"{words} {budgets[0].unit}" for words in amounts.values()]
+
+
+def test_shapes_are_mapped_with_contours_of_equal_parameters(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made_up", budgets=(1e6,), seeds=1)
+    folder.write_ledger()
+    data = loss_by_shape.frame(gather(folder))
+    cells, lines = data[data["kind"] == "cell"], data[data["kind"] == "contour"]
+    assert sorted(zip(cells["depth"], cells["width"], strict=True)) == sorted(SHAPES)
+    ends = lines.groupby("parameters")["width"].agg(["min", "max"])
+    np.testing.assert_allclose(ends.loc[ends.index.min()], [64, 128], rtol=0.05)
+    np.testing.assert_allclose(ends.loc[ends.index.max()], [92, 184], rtol=0.05)
+    axes = loss_by_shape.draw(data).axes[0]
+    assert axes.get_xticks().tolist() == sorted(cells["width"].unique())
+    assert {text.get_text() for text in axes.texts} >= {compact(level) for level in lines["parameters"].unique()}
+    low, high = axes.get_xlim()
+    assert all(low <= text.xy[0] <= high for text in axes.texts if isinstance(text, Annotation))
+
+
+def test_a_single_depth_has_no_map(tmp_path: Path) -> None:
+    folder = depth_or_width(tmp_path / "made_up", shapes=((1, 128), (1, 184)), budgets=(1e6,), seeds=1)
+    folder.write_ledger()
+    assert loss_by_shape.frame(gather(folder)).empty
+
+
+def test_the_map_of_the_loss_shows_the_best_of_heads_and_ffn(tmp_path: Path) -> None:
+    folder = sweep_folder(tmp_path / "grid")
+    for (depth, width), ffn in product(((1, 64), (2, 64), (1, 128), (2, 128)), (128, 512)):
+        add_run(folder, reshaped(run_config(depth, width), ffn=ffn))
+    folder.write_ledger()
+    evidence = gather(folder)
+    data = loss_by_shape.frame(evidence)
+    cells = data[data["kind"] == "cell"]
+    assert len(cells) == 4
+    assert "lowest over heads and FFN" in cells["label"].iloc[0]
+    found = [(cell.architecture.depth, cell.architecture.width, cell.loss_nats or np.nan) for cell in evidence.cells]
+    lowest = pd.DataFrame(found, columns=["depth", "width", "loss"]).groupby(["depth", "width"])["loss"].min()
+    assert cells.set_index(["depth", "width"])["loss"].to_dict() == lowest.to_dict()
+
+
+def test_an_earlier_fit_is_drawn_with_its_options(table: Path, tmp_path: Path, study: Any) -> None:
+    options = ["--law", "chinchilla", "--parameters", "N", "--tokens", "C/(6*N)", "--where", "N < 1e10", "--bootstrap", "50"]
+    _, told, _ = study("fit", table, *options, "--huber-delta", "0.01", "--held-out", "0.2", "--json")
+    (tmp_path / "fit.json").write_text(told)
+    old = read_options(tmp_path / "fit.json")
+    assert (old.law, old.held_out, old.settings.huber_delta, old.settings.bootstrap) == ("chinchilla", 0.2, 0.01, 50)
+    again = fit_table(Source(Table(table), **old.source), old.law, old.settings, old.held_out)
+    assert again.to_dict()["estimates"] == json.loads(told)["estimates"]
+    status, files, _ = study("plot", table, "--as", tmp_path / "fit.json", "--into", tmp_path / "figures")
+    assert status == 0
+    assert f"{tmp_path}/figures/law_fit.svg" in files.split()
+
+
+def test_what_contradicts_an_earlier_fit_is_refused_and_what_adds_to_it_is_not(table: Path, tmp_path: Path, study: Any) -> None:
+    _, told, _ = study(
+        "fit", table, "--parameters", "N", "--tokens", "C/(6*N)", "--law", "chinchilla", "--bootstrap", 0, "--json"
+    )
+    fit, into = tmp_path / "fit.json", tmp_path / "figures"
+    fit.write_text(told)
+    status, out, err = study("plot", table, "--as", fit, "--into", into, "--law", "power", "--tokens", "C", "--parameters", "N")
+    assert (status, out, into.exists()) == (2, "", False)
+    assert err.splitlines() == [
+        f"error: --law: is 'power', and {fit} says 'chinchilla'; leave out it or --as",
+        f"error: --tokens: is 'C', and {fit} says 'C/(6*N)'; leave out it or --as",
+    ]
+    status, out, _ = study("plot", table, "--as", fit, "--into", into, "--law", "chinchilla", "--where", "N < 1e10")
+    assert (status, into.exists()) == (0, True)
+
+
+@pytest.mark.parametrize("column", ["C", "spent"])
+def test_exponents_by_convention_are_those_of_the_multiverse(table: Path, study: Any, column: str) -> None:
+    pd.read_csv(table).rename(columns={"C": column}).to_csv(table, index=False)
+    roles = {"parameters": "N", "tokens": "C/(6*N)", "flops": column}
+    _, out, _ = study("multiverse", table, *(word for role, text in roles.items() for word in (f"--{role}", text)), "--json")
+    shown = _exponents(fit_table(Source(Table(table), roles), "chinchilla", Settings(bootstrap=0)))
+    told = json.loads(out)["all"]
+    assert sorted(shown["value"].dropna()) == sorted(one["value"] for one in told if one["value"] is not None)
+    assert {one["choices"].get("FLOPs") for one in told} == {None, column}
+
+
+def test_the_same_table_gives_the_same_bytes(table: Path, tmp_path: Path) -> None:
+    first = draw_all(Source(Table(table), ROLES), "chinchilla", tmp_path / "one")
+    second = draw_all(Source(Table(table), ROLES), "chinchilla", tmp_path / "two")
+    names = {file.stem for file in first}
+    assert names == {"law_fit", "forecast_against_truth", "iso_flop_valleys", "exponents_by_convention"}
+    assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]

@@ -1,0 +1,327 @@
+"""Whole sweeps through the `study` command: to the end, stopped, killed, failing in part, and redrawn."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from filelock import FileLock
+
+from study.data.cache import cache_root
+from study.data.prepared import stream_fingerprint
+from study.data.tokenizing import SPECIAL_PIECES
+from study.planning.sweep_files import read_sweep
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
+from study.store.work_folder import checkpoints_in
+from tests.launching import Place, has_rows, numbers, until_in, written
+from tests.scoring.test_scoring import write_tasks
+from tests.sweeps import write_sweep, write_topics
+from tests.synthetic import SWEEP, add_run, run_config, sweep_folder
+from tests.waiting import until
+
+LAUNCH = ("launch", "toy.yaml", "--no-wandb", "--device", "cpu")
+DERIVED = ("ledger.parquet", "ledger.csv", "fits", "figures", "answer.md")
+TUNED: dict[str, Any] = {
+    "tune": {"recipe.learning_rate": {"low": 0.005, "high": 0.01, "trials": 2}},
+    "seeds": 2,
+    "budgets": {"steps": [250]},
+    "base": {"architecture": {"norm": "pre"}},
+}
+"""Two cells of two rates, one rate more beyond the better, and the best at a second seed: eight runs of a second."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_topics(tmp_path_factory.mktemp("corpus") / "text.txt")
+
+
+def place(path: Path, corpus: Path, **changes: Any) -> Place:
+    made = Place(path)
+    write_sweep(path / "toy.yaml", corpus, **changes)
+    return made
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> tuple[Place, str]:
+    """An undisturbed sweep, and what its launch printed."""
+    made = place(tmp_path_factory.mktemp("finished"), corpus, **TUNED)
+    return made, made.study(*LAUNCH).stdout
+
+
+def copied(finished: tuple[Place, str], to: Path) -> Place:
+    shutil.copytree(finished[0].path, to / "copy")
+    return Place(to / "copy")
+
+
+def times(folder: SweepFolder) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in (folder.path / "runs").rglob("*") if path.is_file()}
+
+
+def test_a_sweep_runs_to_its_answer(finished: tuple[Place, str]) -> None:
+    made, printed = finished
+    folder = made.folder
+    records = folder.records()
+    assert {record.state for record in records} == {"COMPLETED"}
+    assert not any(record.stuck_at_unigram for record in records)
+    assert len(records) == 8
+    ledger = pd.read_parquet(folder.ledger_file)
+    columns = ["run_id", "loss_nats", "tokens"]
+    as_text = pd.read_csv(folder.path / "ledger.csv", dtype={"run_id": str})
+    pd.testing.assert_frame_equal(ledger[columns], as_text[columns])
+    assert set(ledger["run_id"]) == {run.run_id for run in folder.runs()}
+    assert ledger["exclusion"].isna().all()
+    assert (ledger["unknown_share"] == 0).all()
+    assert json.loads((folder.fits / "learning_rate.json").read_text())["cells"]
+    drawn = {path.stem for path in folder.figures.glob("*.svg")}
+    assert drawn == {path.stem for path in folder.figures.glob("*.png")}
+    assert {"learning_rate", "loss_curves"} <= drawn
+    answer = folder.answer_file.read_text()
+    assert "Does a second layer help?" in answer
+    assert all(f"figures/{name}.svg" in answer for name in drawn)
+    assert printed.count("COMPLETED L") == len(records)
+    assert f"toy: {len(records)} of {len(records)} runs ended" in printed
+    assert "The answer: results/toy/answer.md" in printed
+    assert not folder.wandb.exists()
+    assert not list(folder.path.rglob("*.ckpt"))
+    assert made.processes() == []
+
+
+def test_a_second_launch_trains_nothing_and_redraws_the_same(finished: tuple[Place, str], tmp_path: Path, study: Any) -> None:
+    again = copied(finished, tmp_path)
+    before, drawn = times(again.folder), written(again.folder.path, DERIVED)
+    shutil.rmtree(again.folder.figures)
+    done = again.study(*LAUNCH, "--json")
+    assert times(again.folder) == before
+    assert written(again.folder.path, DERIVED) == drawn
+    cost, left, passes, there = done.stderr.splitlines()[:4]
+    assert cost.startswith("6 runs, 384,000 tokens, ")
+    assert left == "Nothing of it is left to do: its runs have ended."
+    assert passes == "the text has 21.6k tokens to train on; the longest run passes 3.0 times over it"
+    assert there == "8 runs are there already"
+    assert "COMPLETED" not in done.stderr
+    launched = json.loads(done.stdout)
+    assert launched["runs"] == {"started": 8, "ended": 8, "excluded": 0}
+    assert json.loads(study("report", again.folder.path, "--json")[1]) == launched
+    results = again.path / "results"
+    paid = json.loads(study("plan", again.path / "toy.yaml", "--results", results, "--json", "--device", "cpu")[1])
+    assert paid["runs"] == 6
+    assert "by 8 earlier runs of this sweep" in paid["basis"]
+
+
+def test_what_is_derived_is_rebuilt_with_the_same_bytes_without_torch(finished: tuple[Place, str], tmp_path: Path) -> None:
+    bare = copied(finished, tmp_path)
+    drawn = written(bare.folder.path, DERIVED)
+    assert len(drawn) > 10
+    for name in DERIVED:
+        path = bare.folder.path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    code = """
+import sys
+class Absent:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in ("torch", "pytorch_lightning", "wandb", "optuna", "tokenizers", "datasets"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+from study.cli import main
+sys.argv[1:] = ["report", "."]
+main()
+"""
+    folder = bare.folder.path
+    subprocess.run([sys.executable, "-c", code], cwd=folder, env=bare.environment, check=True, capture_output=True, timeout=100)
+    assert written(bare.folder.path, DERIVED) == drawn
+
+
+def assert_stopped(made: Place, launcher: subprocess.Popen[str], study: Any) -> list[RunFolder]:
+    """A launcher that was told to stop says how to go on, and every run that had begun has saved; the runs that wait."""
+    output, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130, errors
+    assert errors.strip().endswith("stopped; the same command goes on from here")
+    assert "Traceback" not in output + errors
+    assert made.processes() == []
+    waiting = [run for run in made.folder.runs() if run.record() is None]
+    assert waiting
+    assert all(checkpoints_in(run.checkpoints) for run in waiting if has_rows(run))
+    state = json.loads(study("status", made.folder.path, "--json")[1])
+    assert (state["coordinator"], state["counts"]["stopped"]) == (None, len(waiting))
+    return waiting
+
+
+def test_after_ctrl_c_a_sweep_goes_on_to_the_same_bits(
+    finished: tuple[Place, str], corpus: Path, tmp_path: Path, study: Any
+) -> None:
+    made = place(tmp_path, corpus, **TUNED)
+    launcher = made.start(*LAUNCH)
+    until(made.is_training)
+    os.killpg(launcher.pid, signal.SIGINT)
+    waiting = assert_stopped(made, launcher, study)
+    assert all(len(checkpoints_in(run.checkpoints)) == 1 for run in waiting if has_rows(run))
+    made.study(*LAUNCH)
+    assert numbers(made.folder) == numbers(finished[0].folder)
+    assert study("status", made.folder.path)[1].startswith("toy: 8 runs begun, 8 completed, nobody runs it now")
+
+
+def test_ctrl_c_while_the_first_run_is_starting_is_quiet(corpus: Path, tmp_path: Path) -> None:
+    made = place(tmp_path, corpus)
+    launcher = made.start(*LAUNCH)
+    until(lambda: bool(made.folder.runs()))
+    os.killpg(launcher.pid, signal.SIGINT)
+    output, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    assert "Traceback" not in output + errors
+    assert made.processes() == []
+
+
+def test_a_running_sweep_can_be_looked_at_and_not_launched_again_and_sigterm_stops_it(
+    corpus: Path, tmp_path: Path, study: Any
+) -> None:
+    made = place(tmp_path, corpus, budgets={"steps": [100_000]})
+    launcher = made.start(*LAUNCH)
+    until(lambda: len([run for run in made.folder.runs() if has_rows(run)]) == 2)
+    state = json.loads(study("status", made.folder.path, "--json")[1])
+    assert (state["coordinator"]["pid"], state["counts"]) == (launcher.pid, {"running": 2})
+    assert all(0 < run["tokens"] < run["target_tokens"] for run in state["runs"])
+    assert f"run by process {launcher.pid}" in " ".join(study("status", made.folder.path)[1].split())
+    status, _, refused = study("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:])
+    assert status == 2
+    assert f"is being run by process {launcher.pid} on" in refused
+    assert study("report", made.folder.path)[0] == 0
+    assert "0 of 2 runs ended" in made.folder.answer_file.read_text()
+    launcher.terminate()
+    assert_stopped(made, launcher, study)
+
+
+@pytest.mark.parametrize("how", ["stop", "SIGTERM"])
+def test_a_launch_is_seen_and_stopped_while_it_prepares_its_text(how: str, corpus: Path, tmp_path: Path, study: Any) -> None:
+    """Nothing is there of it yet but its lock; a second launch need not wait for the text to be told who has the first."""
+    made = place(tmp_path, corpus, data={"tokenizer": {"vocabulary": 99}})
+    spec, _ = read_sweep(made.path / "toy.yaml")
+    tokens = cache_root() / "tokens" / stream_fingerprint(spec.data)
+    tokens.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(tokens.with_name(f"{tokens.name}.lock")):  # as if somebody else were making the same tokens
+        launcher = made.start(*LAUNCH)
+        until_in(launcher, made.folder.launching.holder_file.exists, seconds=60)
+        state = json.loads(study("status", made.folder.path, "--json")[1])
+        assert (state["coordinator"]["pid"], state["runs"]) == (launcher.pid, [])
+        status, _, refused = study("launch", made.path / "toy.yaml", "--results", made.path / "results", *LAUNCH[2:])
+        assert (status, f"is being run by process {launcher.pid} on" in refused) == (2, True)
+        if how == "stop":
+            assert study("stop", made.folder.path)[1] == "toy has stopped; the same command goes on from there\n"
+        else:
+            launcher.terminate()
+        _, errors = launcher.communicate(timeout=60)
+    assert (launcher.returncode, errors.strip().splitlines()[-1]) == (130, "stopped; the same command goes on from here")
+    assert not tokens.exists()
+    assert study("stop", made.folder.path)[0] == 2, "nothing was launched there, and nobody launches it"
+
+
+def test_a_launch_tells_every_problem_at_once(corpus: Path, tmp_path: Path, study: Any) -> None:
+    asked = {"tasks": ["colla"]}
+    sweep = write_sweep(tmp_path / "toy.yaml", corpus, budgets={"steps": [10]}, data={"corpus": "away.txt"}, downstream=asked)
+    status, _, told = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
+    assert status == 2
+    assert [line.partition(": ")[2].partition(":")[0] for line in told.splitlines()] == ["data.corpus", "downstream.tasks[0]"]
+    assert told == study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])[2]
+
+
+def test_text_that_its_vocabulary_cannot_read_is_planned_with_a_warning_and_refused_before_anything_is_trained(
+    corpus: Path, tmp_path: Path, study: Any
+) -> None:
+    pieces = [*SPECIAL_PIECES, *(f"unused{number}" for number in range(95))]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    tokenizer = {"kind": "file", "path": str(tmp_path / "vocab.txt"), "vocabulary": 100}
+    sweep = write_sweep(tmp_path / "toy.yaml", corpus, data={"tokenizer": tokenizer})
+    status, told, _ = study("plan", sweep, "--results", tmp_path / "results", *LAUNCH[3:])
+    assert (status, "100% of the text's tokens are [UNK]" in told) == (0, True)
+    status, _, refused = study("launch", sweep, "--results", tmp_path / "results", *LAUNCH[2:])
+    assert (status, "data.tokenizer: " in refused) == (2, True)
+    assert not (tmp_path / "results" / "toy" / "runs").exists()
+
+
+def test_a_launch_that_is_told_to_stop_before_it_scores_does_not_score(
+    finished: tuple[Place, str], corpus: Path, tmp_path: Path, study: Any
+) -> None:
+    """One lock is held from the first run to the last score: an order in between is obeyed, and a second launch refused."""
+    made = copied(finished, tmp_path)
+    write_tasks(made.path / "tasks", corpus.read_text().split("\n\n"))
+    asked = {"tasks": ["tasks/first.yaml"], "seeds": 1, "learning_rates": [1e-3], "epochs": [1], "knobs": {"max_length": 8}}
+    write_sweep(made.path / "toy.yaml", corpus, **TUNED, downstream=asked)
+    launcher = made.start(*LAUNCH)
+    until_in(launcher, made.folder.launching.holder_file.exists, seconds=60)
+    assert study("stop", made.folder.path)[1] == "toy has stopped; the same command goes on from there\n"
+    output, errors = launcher.communicate(timeout=60)
+    assert (launcher.returncode, "Traceback" in output + errors) == (130, False)
+    assert not [*made.folder.path.rglob("scores/*/record.json")]
+    assert not made.folder.launching.stop_file.exists()
+    told = made.study(*LAUNCH).stdout
+    ended = "the runs have ended; next comes an answer without scores, and then the scores on tasks/first.yaml\n"
+    assert [part.count("COMPLETED first") > 0 for part in told.split(ended)] == [False, True]
+    assert "longer than what an encoder reads, and cut" in told
+    assert len([*made.folder.path.rglob("scores/*/record.json")]) >= 4
+    assert set(pd.read_parquet(made.folder.scores_file)["task"]) == {"first"}
+
+
+@pytest.mark.slow
+def test_runs_stop_when_their_coordinator_is_killed_and_a_relaunch_resumes_them(
+    finished: tuple[Place, str], corpus: Path, tmp_path: Path
+) -> None:
+    made = place(tmp_path, corpus, **TUNED)
+    launcher = made.start(*LAUNCH)
+    until(made.is_training)
+    launcher.kill()
+    launcher.communicate()
+    until(lambda: made.processes() == [], seconds=15)
+    saved = [run for run in made.folder.runs() if checkpoints_in(run.checkpoints)]
+    assert saved
+    made.study(*LAUNCH)
+    assert numbers(made.folder) == numbers(finished[0].folder)
+    assert all((record := run.record()) is not None and record.attempts == 2 for run in saved)
+
+
+def test_a_run_that_diverges_leaves_its_row_and_the_rest_goes_on(corpus: Path, tmp_path: Path, study: Any) -> None:
+    made = place(
+        tmp_path,
+        corpus,
+        tune={"recipe.learning_rate": {"low": 0.01, "high": 1e12, "trials": 2}},
+        base={"architecture": {"norm": "pre"}, "recipe": {"gradient_clip_norm": 1e30, "warmup_fraction": 0.0}},
+        budgets={"steps": [250]},
+        seeds=2,
+    )
+    printed = made.study(*LAUNCH).stdout
+    ledger = pd.read_parquet(made.folder.ledger_file)
+    diverged = ledger[ledger["recipe.learning_rate"] == 1e12]
+    assert list(diverged["state"]) == ["DIVERGED", "DIVERGED"]
+    assert diverged["exclusion"].str.startswith("DIVERGED: ").all()
+    assert diverged["loss_nats"].isna().all()
+    repeated = ledger[ledger["seed"] == 1]
+    assert sorted(repeated["architecture.depth"]) == [1, 2]
+    assert set(repeated["state"]) == {"COMPLETED"}
+    assert printed.count("DIVERGED L") == 2
+    assert "DIVERGED" in study("status", made.folder.path)[1]
+    assert made.folder.answer_file.read_text().count("| DIVERGED: ") == 2
+
+
+def test_what_people_wrote_is_shown_and_does_nothing(corpus: Path, tmp_path: Path, study: Any) -> None:
+    question = "Is <script>alert(1)</script> *better*?\n\n# No | `rm` [x](javascript:1) [/red] \x1b[31m"
+    people = {"question": question, "expect": "![i](http://x/y)"}
+    made = place(tmp_path, corpus, **people)
+    reason = "\x1b[31m [/red] *disk* full"
+    add_run(sweep_folder(made.folder.path, SWEEP | people), run_config(1, 128), state="FAILED", reason=reason)
+    for command in (("plan", made.path / "toy.yaml"), ("report", made.folder.path), ("status", made.folder.path)):
+        status, shown, _ = study(*command)
+        assert (status, "\x1b" in shown) == (0, False)
+    answer = made.folder.answer_file.read_text()
+    line = next(line for line in answer.splitlines() if "Question." in line)
+    assert line == (
+        r"> **Question.** Is \<script\>alert(1)\</script\> \*better\*? \# No \| \`rm\` \[x\](javascript:1) \[/red\] \[31m"
+    )
+    assert r"\!\[i\](http://x/y)" in answer
+    assert r"FAILED: \[31m \[/red\] \*disk\* full" in answer

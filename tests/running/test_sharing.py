@@ -1,0 +1,300 @@
+"""Runs that two sweeps want: each is trained once, and both have its record; runs here are faked, and end at once."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from study.base.errors import InputError
+from study.config.run_config import RunConfig
+from study.planning.plan import Plan
+from study.running.coordinator import Coordinator, Progress
+from study.running.sharing import SharedRuns
+from study.running.status import status
+from study.running.steering import _failed, exclude, retry
+from study.store.ownership import Attempt, turn
+from study.store.records import RunRecord
+from study.store.run_folder import RunFolder
+from study.store.sweep_folder import SweepFolder
+from tests.running.test_coordinator import CORPUS, FakeExecutor, completes
+from tests.sweeps import record, sweep, sweep_values
+
+THREE: dict[str, Any] = {"shapes": {"grid": {"depth": [1, 2, 3]}}}
+FOUR: dict[str, Any] = {"shapes": {"grid": {"depth": [2, 3, 4, 5]}}}
+
+
+def coordinator(tmp_path: Path, name: str, **changes: Any) -> Coordinator:
+    folder = SweepFolder(tmp_path / "results" / name)
+    return Coordinator(Plan(sweep(CORPUS, name=name, **changes)), sweep_values(CORPUS, name=name, **changes), folder, "data")
+
+
+def launched(tmp_path: Path, name: str, executor: FakeExecutor, **changes: Any) -> Progress:
+    started = coordinator(tmp_path, name, **changes)
+    started.run(executor, lambda _: None, refresh_seconds=0.01)
+    return started.progress
+
+
+def left_by(run: RunFolder) -> list[Path]:
+    return [run.record_file, run.metrics_file, run.validation_losses_file, run.weights_file, run.exclusion_file]
+
+
+def test_what_another_sweep_has_trained_is_taken_over_as_the_same_file(tmp_path: Path) -> None:
+    def life(config: RunConfig, run: RunFolder) -> int:
+        for file in left_by(run):
+            if file != run.record_file:
+                file.write_text('{"reason": "a bad disk"}\n')
+        return completes(config, run)
+
+    first, second = FakeExecutor(life), FakeExecutor()
+    launched(tmp_path, "one", first, **THREE)
+    launched(tmp_path, "two", second, **FOUR)
+    assert (len(first.submitted), len(second.submitted)) == (3, 2)
+    one, two = SweepFolder(tmp_path / "results" / "one"), SweepFolder(tmp_path / "results" / "two")
+    shared = {record.run_id for record in one.records()} & {record.run_id for record in two.records()}
+    assert len(shared) == 2
+    for run_id in shared:
+        for ours, theirs in zip(left_by(one.run(run_id)), left_by(two.run(run_id)), strict=True):
+            assert ours.samefile(theirs)
+    shutil.rmtree(one.path)
+    assert len(two.records()) == 4
+    again = FakeExecutor()
+    launched(tmp_path, "one", again, **THREE)
+    assert len(again.submitted) == 1
+
+
+def test_sweeps_that_name_other_columns_of_a_text_without_any_share_its_runs(tmp_path: Path) -> None:
+    launched(tmp_path, "one", FakeExecutor(), **THREE)
+    again = FakeExecutor()
+    progress = launched(tmp_path, "two", again, **THREE, data={"text_column": "body"})
+    assert (len(progress.ended), again.submitted) == (3, [])
+    assert SweepFolder(tmp_path / "results" / "two").write_ledger()["exclusion"].isna().all()
+
+
+def test_a_run_that_another_sweep_trains_is_waited_for_and_who_trains_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("study.running.coordinator.LOOK_SECONDS", 0.02)
+    planned = coordinator(tmp_path, "one", shapes={"grid": {"depth": [3]}})
+    (config,) = planned.proposer.wanted({}, (), 1)
+    held = planned.folder.run(config.fingerprint("data"))
+    held.write_config(config)
+    SharedRuns(planned.folder).home(held.run_id)
+    training, go_on = threading.Event(), threading.Event()
+
+    def train_slowly() -> None:
+        with turn(held), Attempt.begin(held).renewed():
+            training.set()
+            assert go_on.wait(20)
+            completes(config, held)
+
+    other = threading.Thread(target=train_slowly)
+    other.start()
+    assert training.wait(20)
+    said: list[str] = []
+
+    def refresh(progress: Progress) -> None:
+        said.extend(who for _, who in progress.held.values())
+        if len(progress.ended) == 3:
+            go_on.set()
+
+    started, quick = coordinator(tmp_path, "two", **FOUR), FakeExecutor()
+    started.run(quick, refresh, refresh_seconds=0.01)
+    other.join()
+    assert said[0].startswith("the sweep 'one', process ")
+    assert len(started.progress.ended) == 4
+    assert held.run_id not in quick.submitted
+
+
+def test_a_run_that_another_sweep_left_half_done_goes_on_where_it_is(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        coordinator(tmp_path, "one", **THREE).run(FakeExecutor(lambda *_: 75, lingering=True), _press)
+    places = []
+
+    def life(config: RunConfig, run: RunFolder) -> int:
+        places.append(run.path.parent.parent.name)
+        return completes(config, run)
+
+    progress = launched(tmp_path, "two", FakeExecutor(life), **FOUR)
+    assert sorted(places) == ["one", "one", "two", "two"]
+    assert {record.state for record in progress.ended.values()} == {"COMPLETED"}
+    assert {run.state for run in status(SweepFolder(tmp_path / "results" / "two")).runs} == {"COMPLETED"}
+
+
+def _press(progress: Progress) -> None:
+    if len(progress.running) == 3:
+        raise KeyboardInterrupt
+
+
+def test_a_home_that_was_deleted_is_made_anew_by_one_of_many(tmp_path: Path) -> None:
+    config = RunConfig.parse(
+        {
+            "architecture": {"depth": 1, "width": 16, "heads": 2, "ffn": 32, "vocabulary": 8192},
+            "recipe": {"budget": {"steps": 1}},
+        }
+    )
+    sweeps = [SweepFolder(tmp_path / f"sweep{number}") for number in range(8)]
+    gone = SweepFolder(tmp_path / "gone")
+    often, together = sys.getswitchinterval(), threading.Barrier(len(sweeps))
+    sys.setswitchinterval(1e-5)
+    try:
+        for name in (f"run{number}" for number in range(30)):
+            for folder in (*sweeps, gone):
+                folder.run(name).write_config(config)
+            assert SharedRuns(gone).home(name).path == gone.run(name).path
+            shutil.rmtree(gone.path)
+            found: list[Path] = []
+
+            def ask(folder: SweepFolder, name: str = name, found: list[Path] = found) -> None:
+                shared = SharedRuns(folder)
+                together.wait()
+                found.append(shared.home(name).path)
+
+            threads = [threading.Thread(target=ask, args=(folder,)) for folder in sweeps]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(found) == len(sweeps)
+            assert len(set(found)) == 1
+    finally:
+        sys.setswitchinterval(often)
+
+
+def test_a_record_that_was_there_before_it_was_shared_is_found(tmp_path: Path) -> None:
+    launched(tmp_path, "one", FakeExecutor(), **THREE)
+    shutil.rmtree(tmp_path / "results" / ".homes")
+    second = FakeExecutor()
+    records = launched(tmp_path, "two", second, **FOUR).ended.values()
+    assert len(second.submitted) == 2
+    assert all(isinstance(record, RunRecord) for record in records)
+
+
+ONLY: dict[str, Any] = {"shapes": {"grid": {"depth": [1]}}}
+
+
+def failed_in(tmp_path: Path, *names: str) -> list[SweepFolder]:
+    """Sweeps that share one run, which failed."""
+
+    def fails(config: RunConfig, folder: RunFolder) -> int:
+        Attempt.begin(folder)
+        assert folder.file_record(record(config, None, "FAILED", run_id=folder.run_id, reason="it failed"))
+        return 0
+
+    for name in names:
+        launched(tmp_path, name, FakeExecutor(fails), **ONLY)
+    return [SweepFolder(tmp_path / "results" / name) for name in names]
+
+
+@pytest.mark.parametrize("asked", ["one", "two"])
+def test_a_failed_run_that_is_retried_in_one_sweep_is_not_taken_over_again_from_another(tmp_path: Path, asked: str) -> None:
+    failed_in(tmp_path, "one", "two", "three")
+    (retried,) = retry(SweepFolder(tmp_path / "results" / asked))
+    again = FakeExecutor()
+    launched(tmp_path, asked, again, **ONLY)
+    assert again.submitted == [retried.run_id]
+    for name in ("one", "two", "three"):
+        (ended,) = launched(tmp_path, name, FakeExecutor(), **ONLY).ended.values()
+        assert ended.state == "COMPLETED"
+
+
+def test_a_record_that_another_retry_took_meanwhile_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = failed_in(tmp_path, "one", "two")
+    meanwhile = [two]
+
+    def failed_and_taken(*arguments: Any) -> dict[str, RunRecord]:
+        found = _failed(*arguments)
+        if meanwhile:
+            assert len(retry(meanwhile.pop())) == 1
+        return found
+
+    monkeypatch.setattr("study.running.steering._failed", failed_and_taken)
+    assert retry(one) == []
+
+
+def test_of_sweeps_that_retry_one_run_at_one_moment_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = failed_in(tmp_path, "one", "two", "three")
+    together, looked = threading.Barrier(len(folders)), threading.local()
+
+    def failed_together(*arguments: Any) -> dict[str, RunRecord]:
+        found = _failed(*arguments)
+        if not hasattr(looked, "once"):
+            looked.once = together.wait()
+        return found
+
+    monkeypatch.setattr("study.running.steering._failed", failed_together)
+    monkeypatch.setattr("study.store.locks.LOCK_SECONDS", 30)
+    with ThreadPoolExecutor(len(folders)) as threads:
+        retried = [*threads.map(retry, folders)]
+    assert sorted(map(len, retried)) == [0, 0, 1]
+    for folder in folders:
+        assert not folder.records()
+        assert len([*folder.path.glob("runs/*/attempts/*.record.json")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("lock", "message"),
+    [("launching", r"two: is being run by process"), ("scoring", r"two: is being scored by process")],
+)
+def test_a_retry_takes_no_record_from_another_sweep_that_is_busy(tmp_path: Path, lock: str, message: str) -> None:
+    one, two = failed_in(tmp_path, "one", "two")
+    (failed,) = one.records()
+    with FileLock(getattr(two, lock).lock_file), pytest.raises(InputError, match=message):
+        retry(one)
+    assert (one.records(), two.records()) == ([failed], [failed])
+    two.run(failed.run_id).record_file.unlink()
+    with FileLock(getattr(two, lock).lock_file):
+        assert len(retry(one)) == 1, "of another that has no such record it takes nothing"
+
+
+def test_an_excluded_run_that_another_sweep_uses_is_not_trained_anew(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        launched(tmp_path, name, FakeExecutor(), **ONLY)
+    one, two = (SweepFolder(tmp_path / "results" / name) for name in ("one", "two"))
+    (run,) = one.runs()
+    exclude(str(run.path), tmp_path / "results", "broken GPU")
+    with pytest.raises(InputError, match="is used by two, where nobody excluded it; exclude it there too"):
+        retry(one, [run.run_id])
+    exclude(str(two.run(run.run_id).path), tmp_path / "results", "broken GPU")
+    assert [retried.run_id for retried in retry(one, [run.run_id])] == [run.run_id]
+    assert not two.records()
+
+
+def test_a_shared_run_is_excluded_and_trained_anew_as_often_as_it_takes(tmp_path: Path) -> None:
+    for number in (1, 2):
+        for name in ("one", "two"):
+            launched(tmp_path, name, FakeExecutor(), **ONLY)
+        two = SweepFolder(tmp_path / "results" / "two")
+        (run,) = two.runs()
+        (run.scores / "abc").mkdir(parents=True)
+        (run.scores / "abc" / "record.json").write_text(f"score {number}")
+        exclude(run.run_id, tmp_path / "results", "broken GPU")
+        (retried,) = retry(two, [run.run_id])
+        kept = Path(retried.kept)
+        assert kept.name == f"{number:04d}.record.json"
+        assert (kept.parent / f"{number:04d}.scores" / "abc" / "record.json").read_text() == f"score {number}"
+
+
+def test_a_run_that_died_on_another_machine_is_taken_up_once_its_lease_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("study.running.coordinator.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("study.store.ownership.LEASE_SECONDS", 0.5)
+    planned = coordinator(tmp_path, "one", **THREE)
+    (config,) = planned.proposer.wanted({}, (), 1)
+    run = planned.folder.run(config.fingerprint("data"))
+    run.write_config(config)
+    run.claim_attempt({"pid": 1, "hostname": "elsewhere", "machine": "another", "started_at": "2026-01-01"})
+    said: list[str] = []
+    executor = FakeExecutor()
+    planned = coordinator(tmp_path, "one", **THREE)
+    planned.run(executor, lambda progress: said.extend(who for _, who in progress.held.values()), refresh_seconds=0.01)
+    assert set(said) == {"process 1 on elsewhere since 2026-01-01"}
+    assert executor.submitted[-1] == run.run_id
+    assert len(planned.progress.ended) == 3

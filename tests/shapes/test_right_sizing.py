@@ -1,0 +1,307 @@
+"""Every shape that is returned counts to what was asked, and what cannot be reached names what can."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from study.base.errors import InputError
+from study.benching.latency_measuring import hardware_environment
+from study.cli import commands
+from study.counting.architecture import Architecture
+from study.counting.latency_prediction import fit_latency
+from study.counting.latency_table import write_table
+from study.counting.memory import memory_of
+from study.counting.parameters import flops_per_token, parameters
+from study.shapes.right_sizing import Question
+from tests.counting.test_latency import synthetic_table
+from tests.synthetic import depth_or_width
+
+
+@pytest.fixture(scope="module")
+def latency_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("latency")
+    write_table(synthetic_table(), hardware_environment("cpu"), root)
+    return root
+
+
+def write_law(path: Path, **law: Any) -> Path:
+    path.write_text(json.dumps(law))
+    return path
+
+
+def reachable(otherwise: str, **question: Any) -> tuple[Architecture, ...]:
+    """The shapes that answer a question; none where it is refused, which must say `otherwise`."""
+    try:
+        return Question(**question).answer().shapes
+    except InputError as error:
+        refusal = str(error)
+    assert otherwise in refusal
+    return ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"parameters": "10M"}, "all shapes within 2% of 10M parameters_non_embedding ("),
+        ({"parameters": "10M", "convention": "parameters_encoder"}, "all shapes within 2% of 10M parameters_encoder ("),
+        ({"memory": "200MB", "train_flops": "60M"}, "under 60M train_flops a token and 200 MB of memory ("),
+    ],
+)
+def test_amounts_are_told_with_the_names_of_their_conventions(asked: dict[str, Any], told: str) -> None:
+    assert told in Question(**asked).answer().question
+
+
+CONVENTIONS = st.sampled_from(["parameters", "parameters_encoder", "parameters_non_embedding"])
+
+
+@settings(max_examples=40)
+@given(
+    millions=st.floats(0.5, 300),
+    convention=CONVENTIONS,
+    tolerance=st.sampled_from([0.005, 0.02, 0.1]),
+    head_width=st.sampled_from([32, 64, 128]),
+    ffn_ratio=st.sampled_from([1.0, 2.7, 4.0]),
+)
+def test_every_shape_has_the_parameters_asked_for(
+    millions: float, convention: str, tolerance: float, head_width: int, ffn_ratio: float
+) -> None:
+    asked = f"{millions:.3f}M"
+    rules: dict[str, Any] = {"head_width": head_width, "ffn_ratio": ffn_ratio}
+    options: dict[str, Any] = {"depth": "1:12", "convention": convention, "tolerance": tolerance} | rules
+    for shape in reachable("the nearest", parameters=asked, **options):
+        rebuilt = Architecture.parse(shape.model_dump())
+        count = parameters(rebuilt).totals()[convention]
+        assert abs(count / (float(asked[:-1]) * 1e6) - 1) <= tolerance
+        assert rebuilt.width % 64 == 0
+        assert 1 <= rebuilt.depth <= 12
+        assert rebuilt.ffn == round(ffn_ratio * rebuilt.width)
+
+
+@settings(max_examples=40)
+@given(
+    megabytes=st.integers(5, 3000),
+    megaflops=st.integers(1, 3000),
+    memory=st.sampled_from(["inference", "training"]),
+    batch=st.sampled_from([1, 32]),
+    precision=st.sampled_from(["fp32", "bf16"]),
+)
+def test_every_shape_is_under_all_budgets_and_the_next_wider_is_not(
+    megabytes: int, megaflops: int, memory: str, batch: int, precision: Any
+) -> None:
+    options: dict[str, Any] = {"memory_of": memory, "batch": batch, "precision": precision, "depth": "1:8", "width": "64:1024"}
+    solved = reachable("no shape stays under", memory=f"{megabytes}MB", train_flops=f"{megaflops}M", **options)
+
+    def fits(shape: Architecture) -> bool:
+        needed = memory_of(shape, batch, 128, precision)[memory].total
+        return needed <= megabytes * 10**6 and flops_per_token(shape, 128, 19)["train_flops"] <= megaflops * 1e6
+
+    for shape in solved:
+        wider = shape.width + 64
+        assert fits(shape)
+        sizes = {"width": wider, "heads": wider // 64, "ffn": 4 * wider}
+        assert wider > 1024 or not fits(shape.model_copy(update=sizes))
+
+
+def test_widths_are_multiples_of_a_head_width_that_is_asked_for() -> None:
+    solved = Question(parameters="10M", head_width=96, tolerance=0.2).answer()
+    assert solved.shapes
+    assert {shape.head_width for shape in solved.shapes} == {96}
+    assert "in multiples of 192" in solved.question
+    assert "in multiples of 32" in Question(parameters="10M", width_multiple=32).answer().question
+
+
+def test_latency_is_that_of_the_table_s_model(latency_folder: Path) -> None:
+    solved = Question(memory="200MB", latency="10ms", latency_table=latency_folder, depth="1:12").answer()
+    model = fit_latency(synthetic_table(), "fp32", setting=(1, 128))
+    assert solved.latency is not None
+    assert all(model.seconds(shape, 1, 128) <= 0.01 * (1 + 1e-5) for shape in solved.shapes)
+    assert "each shape left out in turn" in solved.to_text()
+    measured = Question(latency="10ms", latency_table=latency_folder, depth="2:12", width="128:512", under=True).answer()
+    assert not any("extrapolated" in note for note in measured.notes)
+    deeper = Question(latency="30ms", latency_table=latency_folder, depth="12:13", width="128:512", under=True).answer()
+    assert deeper.notes[-1] == (
+        "latency is extrapolated for 1 of 2 shapes, which that error does not cover: it was measured at depth 2 to 12"
+    )
+    longer = Question(latency="2s", latency_table=latency_folder, depth="2:12", width="128:512", under=True, ffn_ratio=2.0,
+                        sequence_length=512, batch=64, head_width=32).answer()  # fmt: skip
+    assert longer.notes[-1].startswith("latency is extrapolated for ")
+    assert "FFN ratio 4, head width 64, batch " in longer.notes[-1]
+    contour = Question(latency="10ms", latency_table=latency_folder, tolerance=0.05).answer()
+    assert all(abs(model.seconds(shape, 1, 128) / 0.01 - 1) <= 0.0501 for shape in contour.shapes)
+
+
+def test_a_law_puts_the_lowest_loss_first(tmp_path: Path) -> None:
+    path = write_law(
+        tmp_path / "y.json",
+        law="power-floor",
+        columns={"parameters": "parameters_non_embedding"},
+        estimates={"E": 1.5, "A": 400, "alpha": 0.34},
+        intervals={"alpha": [0.3, 0.4]},
+    )
+    solved = Question(memory="100MB", law=path, under=True).answer()
+    losses = [row["loss_nats"] for row in solved.to_dict()["shapes"]]
+    assert losses == sorted(losses)
+    first = solved.shapes[0]
+    assert losses[0] == pytest.approx(1.5 + 400 / parameters(first).parameters_non_embedding ** 0.34)
+
+
+def test_a_chinchilla_law_needs_tokens(tmp_path: Path) -> None:
+    estimates = {"E": 1.69, "A": 406.4, "B": 410.7, "alpha": 0.34, "beta": 0.28}
+    path = write_law(
+        tmp_path / "y.json", law="chinchilla", columns={"parameters": "parameters_non_embedding"}, estimates=estimates
+    )
+    solved = Question(parameters="10M", law=path, tokens="1B").answer()
+    count = parameters(solved.shapes[0]).parameters_non_embedding
+    assert solved.to_dict()["shapes"][0]["loss_nats"] == pytest.approx(1.69 + 406.4 / count**0.34 + 410.7 / 1e9**0.28)
+    with pytest.raises(InputError, match="--tokens"):
+        Question(parameters="10M", law=path).answer()
+
+
+def test_what_a_fit_prints_is_what_shapes_read(tmp_path: Path) -> None:
+    rows = ["N,D,loss"]
+    for size in (1e6, 3e6, 1e7, 3e7, 1e8):
+        rows += [f"{size},{tokens},{1.7 + 400 * size**-0.34 + 410 * tokens**-0.28}" for tokens in (1e8, 1e9, 1e10)]
+    (tmp_path / "runs.csv").write_text("\n".join(rows).replace("N,", "parameters_encoder,"))
+    arguments = ["fit", str(tmp_path / "runs.csv"), "--law", "chinchilla", "--parameters", "parameters_encoder"]
+    told = CliRunner().invoke(commands, [*arguments, "--tokens", "D", "--loss", "loss", "--bootstrap", "0", "--json"])
+    assert told.exit_code == 0, told.output
+    (tmp_path / "y.json").write_text(told.output)
+    solved = Question(parameters="10M", law=tmp_path / "y.json", tokens="1B").answer()
+    count = parameters(solved.shapes[0]).parameters_encoder
+    loss = solved.to_dict()["shapes"][0]["loss_nats"]
+    assert loss == pytest.approx(1.7 + 400 * count**-0.34 + 410 * 1e9**-0.28, rel=1e-4)
+
+
+def test_what_the_n_of_a_foreign_law_counts_is_said_beside_it(tmp_path: Path) -> None:
+    path = write_law(tmp_path / "y.json", law="power", columns={"parameters": "Model Size"}, estimates={"A": 2, "alpha": 0.3})
+    for convention, count in parameters(Question(parameters="10M").answer().shapes[0]).totals().items():
+        told = CliRunner().invoke(
+            commands, ["shapes", "--parameters", "10M", "--law", str(path), "--law-convention", convention, "--json"]
+        )
+        assert told.exit_code == 0, told.output
+        losses = {row["shape"]: row["loss_nats"] for row in json.loads(told.output)["shapes"]}
+        shape = Question(parameters="10M").answer().shapes[0].shape_name
+        assert losses[shape] == pytest.approx(2 * count**-0.3), convention
+    own = write_law(
+        tmp_path / "x.json", law="power", columns={"parameters": "parameters_encoder"}, estimates={"A": 2, "alpha": 0.3}
+    )
+    with pytest.raises(InputError, match="is parameters_encoder, and --law-convention says parameters; leave the option out"):
+        Question(parameters="10M", law=own, law_convention="parameters").answer()
+
+
+def test_a_law_that_is_weakly_identified_is_used_with_a_note(tmp_path: Path) -> None:
+    found = {"law": "power", "estimates": {"A": 2, "alpha": 0.3}, "status": "weakly_identified", "reasons": ["alpha is wide"]}
+    (tmp_path / "y.json").write_text(json.dumps(found))
+    notes = Question(parameters="10M", law=tmp_path / "y.json").answer().notes
+    assert "loss: power is weakly identified (alpha is wide)" in notes
+    (tmp_path / "y.json").write_text(json.dumps(found | {"status": "converged"}))
+    assert not any(note.startswith("loss:") for note in Question(parameters="10M", law=tmp_path / "y.json").answer().notes)
+
+
+def test_what_a_law_was_not_fitted_to_is_said(tmp_path: Path) -> None:
+    path = write_law(
+        tmp_path / "y.json",
+        law="chinchilla",
+        columns={"parameters": "parameters_non_embedding"},
+        estimates={"E": 1.69, "A": 406.4, "B": 410.7, "alpha": 0.34, "beta": 0.28},
+        warnings=["loss: looks like bits"],
+        ranges={"parameters": [1e6, 2e7], "tokens": [1e6, 2e7]},
+    )
+    solved = Question(parameters="30M", law=path, tokens="100B", tolerance=0.1).answer()
+    shapes = len(solved.shapes)
+    assert solved.notes[1:] == (
+        "loss: chinchilla was fitted with a warning: loss: looks like bits",
+        f"loss: chinchilla is extrapolated for {shapes} of {shapes} shapes: it was fitted to parameters of 1.0M to 20.0M",
+        f"loss: chinchilla is extrapolated for {shapes} of {shapes} shapes: it was fitted to tokens of 1.0M to 20.0M",
+    )
+    assert not any("extrapolated" in note for note in Question(parameters="10M", law=path, tokens="10M").answer().notes)
+
+
+def test_a_law_of_another_vocabulary_is_said_to_be_so(tmp_path: Path) -> None:
+    """The sweep's 2,048 pieces stand in its ledger, the file of its law takes them along, and 30,522 are no comparison."""
+    folder = depth_or_width(tmp_path / "s", seeds=1, budgets=(1e6, 2e6, 4e6))
+    folder.write_ledger()
+    told = CliRunner().invoke(commands, ["fit", str(folder.path), "--law", "chinchilla", "--json"])
+    assert told.exit_code == 0, told.output
+    (tmp_path / "y.json").write_text(told.output)
+    asked: dict[str, Any] = {"parameters": "100k", "law": tmp_path / "y.json", "tokens": "2M", "tolerance": 0.9}
+    asked |= {"width": "32:128", "width_multiple": 32, "head_width": 32}
+    note = (
+        "loss: chinchilla was fitted to runs of vocabulary 2,048, and these shapes have 30,522; losses over other vocabularies "
+        "are not comparable: give --vocabulary 2048"
+    )
+    assert note in Question(**asked).answer().notes
+    assert not any("vocabulary" in line for line in Question(**asked, vocabulary=2048).answer().notes)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON: it is nested too deeply"),
+        ("[1]", "holds no keys and values"),
+        ("{}", "holds no law"),
+        ('{"law": "powr"}', "y.json: 'powr' is no known law; did you mean 'power'?"),
+        ('{"law": "power", "estimates": {"A": "much", "alpha": 0.3}}', "estimates.A: is 'much', not a number"),
+        ('{"law": "power", "estimates": {"A": 2, "alpha": 1}, "ranges": {"parameters": 3}}', "ranges.parameters: "),
+        ('{"law": "flops", "estimates": {"C": 2, "gamma": 0.3}}', "flops needs flops, which a shape does not have"),
+        ('{"law": "score-of-loss", "estimates": {}}', "predicts the score, not the loss"),
+        (
+            '{"law": "power", "estimates": {"A": 2, "alpha": 0.3}, "status": "failed", "reasons": ["no fit met another"]}',
+            "holds a fit of power that failed (no fit met another); fit another law, or more runs",
+        ),
+        (
+            '{"law": "power", "estimates": {"A": 2, "alpha": 0.3}, "status": "on_bound", "reasons": ["alpha is 0"]}',
+            "holds a fit of power that ended on a bound (alpha is 0)",
+        ),
+        (
+            '{"law": "power", "columns": {"parameters": "Model Size"}, "estimates": {"A": 2, "alpha": 0.3}}',
+            "columns.parameters: 'Model Size' is none of parameters, parameters_encoder, parameters_non_embedding; say by",
+        ),
+    ],
+)
+def test_other_laws_are_refused(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "y.json").write_text(content)
+    with pytest.raises(InputError) as refused:
+        Question(parameters="10M", law=tmp_path / "y.json").answer()
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "place", "told"),
+    [
+        ([], "--parameters", "nothing is asked for"),
+        (["--parameters", "10M", "--tolerance", "1e-7"], "--parameters", "the nearest, L8-H320-A5-F1280, has 9.86M (-1.36%)"),
+        (["--parameters", "lots"], "--parameters", "'lots' is not a count"),
+        (["--memory", "200"], "--memory", "with its unit"),
+        (["--memory", "1MB", "--under"], "--memory", "the smallest, L1-H64-A1-F256, has 8.47 MB"),
+        (["--parameters", "10M", "--width", "65:100"], "--width", "no multiple of 64 lies in the range"),
+        (["--memory", "1GB", "--under", "--width", "65:100"], "--width", "no multiple of 64"),
+        (["--parameters", "10M", "--depth", "4:2"], "--depth", "write the smaller number first"),
+        (["--parameters", "10M", "--sequence-length", "600"], "--sequence-length", "exceeds --positions 512"),
+        (["--latency", "10ms", "--latency-table", "/nowhere"], "/nowhere", "study latency --models"),
+        (["--parameters", "10M", "--depth", "1:999999999"], "--depth, --width", "hold 31,999,999,968 shapes"),
+        (["--parameters", "10M", "--tokens", "1B"], "--tokens", "is for --law; give that too"),
+        (["--parameters", "10M", "--law-convention", "parameters"], "--law-convention", "is for --law"),
+        (["--memory", "1GB", "--threads", "2"], "--threads", "is for --latency"),
+    ],
+)
+def test_bad_questions_are_refused(options: list[str], place: str, told: str) -> None:
+    result = CliRunner().invoke(commands, ["shapes", *options])
+    assert isinstance(result.exception, InputError)
+    assert result.exception.problems[0].place == place
+    assert told in result.exception.problems[0].message
+
+
+def test_the_command_prints_a_table_and_json() -> None:
+    text = CliRunner().invoke(commands, ["shapes", "--parameters", "10M"], catch_exceptions=False).output
+    assert "L8-H320-A5-F1280" in text
+    printed = CliRunner().invoke(commands, ["shapes", "--parameters", "10M", "--json"], catch_exceptions=False).output
+    assert [row["shape"] for row in json.loads(printed)["shapes"]] == ["L2-H640-A10-F2560", "L8-H320-A5-F1280"]

@@ -1,0 +1,297 @@
+"""The W&B mirror: what it holds, and that it can be repeated."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from study.base.errors import InputError
+from study.running.steering import exclude, include
+from study.store.metric_rows import Rows
+from study.store.sweep_folder import SweepFolder
+from study.tracking.mirror import mirror_sweep, retry_seconds
+from study.tracking.mirror_state import left_behind
+from study.tracking.mirror_wandb import batch_seconds, tracked_config
+from tests.fake_runs import FakeRun, empty_sweep
+from tests.fake_wandb_server import SECRET, Listener, Server
+from tests.synthetic import environment
+from tests.wandb_files import Held, assert_all_there
+from tests.wandb_files import records_in as records_in  # tests/running/test_launch.py takes it from here
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
+    return empty_sweep(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that the environment is logged in to."""
+    server = Server()
+    monkeypatch.setenv("WANDB_BASE_URL", server.url)
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    server = Listener()
+    yield server
+    server.close()
+
+
+def files_of(folder: SweepFolder) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.wandb.rglob("*") if path.is_file() and path.parent.name != "logs"}
+
+
+def test_an_offline_run_holds_exactly_what_the_run_wrote(folder: SweepFolder) -> None:
+    folder.sweep_file.write_text("tags: [pilot]\n")
+    run = FakeRun(folder, seed=3)
+    run.write(700)  # more than a block of the .wandb file
+    run.end(
+        state="DIVERGED",
+        reason="loss became NaN at step 700",
+        loss_nats=None,
+        environment=environment().model_dump(),
+    )
+    report = mirror_sweep(folder)
+    assert report.to_dict() == {"mode": "offline", "mirrored": 1, "already": 0, "failed": {}}
+    held = Held(folder, run)
+    assert held.rows == [run.row(step) for step in range(1, 701)]
+    assert (held.runs[0].run_id, held.runs[0].project) == (run.folder.run_id, "scaling-study")
+    assert (held.runs[0].display_name, held.runs[0].run_group) == ("L2-H128-A2-F512 lr=3e-3 seed=3", "depth")
+    assert held.runs[0].job_type == "pretrain"
+    assert list(held.runs[-1].tags) == ["L2-H128-A2-F512", "pilot", "excluded"]
+    config = {key: value for key, value in held.config.items() if key != "_wandb"}
+    assert {key: config[key] for key in tracked_config(run.config)} == tracked_config(run.config)
+    assert (config["architecture.depth"], config["recipe.learning_rate"], config["seed"]) == (2, 0.003, 3)
+    assert config["flops_per_token.train_flops"] < config["flops_per_token.train_flops_dense_head"]
+    assert config["environment.device"] == "cpu"
+    assert held.summary["state"] == "DIVERGED"
+    assert held.summary["exclusion"] == "DIVERGED: loss became NaN at step 700"
+    assert "loss_nats" not in held.summary
+    assert held.exit_codes == [1]
+
+
+@pytest.mark.parametrize(("rate", "said"), [(3e-3, "3e-3"), (1e-4, "1e-4"), (10**-2.5, "3.16e-3"), (1.0, "1e0")])
+def test_a_name_says_shape_rate_and_seed(rate: float, said: str, folder: SweepFolder) -> None:
+    config = FakeRun(folder).config
+    config = config.model_copy(update={"recipe": config.recipe.model_copy(update={"learning_rate": rate})})
+    assert config.words(()) == f"L2-H128-A2-F512 lr={said} seed=0"
+
+
+def test_sync_can_be_repeated_and_rebuilds_what_was_deleted(folder: SweepFolder) -> None:
+    ended, going_on, planned = FakeRun(folder, 0), FakeRun(folder, 1), FakeRun(folder, 2)
+    ended.write(5)
+    ended.end()
+    going_on.write(5)
+    heard: list[tuple[int, int]] = []
+    assert mirror_sweep(folder, progress=lambda done, of: heard.append((done, of))).mirrored == 2
+    assert heard == [(1, 3), (2, 3), (3, 3)]
+    before = files_of(folder)
+    report = mirror_sweep(folder)
+    assert (report.mirrored, report.already) == (0, 2)
+    assert files_of(folder) == before
+    assert not list(folder.wandb.glob(f"*{planned.folder.run_id}*"))
+
+    going_on.write(3)
+    going_on.end()
+    assert mirror_sweep(folder).mirrored == 1
+    assert_all_there(folder, going_on)
+
+    shutil.rmtree(folder.wandb)
+    assert mirror_sweep(folder).mirrored == 2
+    assert_all_there(folder, ended)
+
+
+def test_what_a_person_excludes_and_includes_again_is_mirrored_so(folder: SweepFolder) -> None:
+    run = FakeRun(folder)
+    run.write(5)
+    run.end()
+    assert mirror_sweep(folder).mirrored == 1
+    exclude(run.folder.run_id, folder.path.parent, "broken GPU")
+    assert mirror_sweep(folder).mirrored == 1
+    held = Held(folder, run)
+    assert list(held.runs[-1].tags)[-1] == "excluded"
+    assert "broken GPU" in held.summary["exclusion"]
+    assert mirror_sweep(folder).already == 1
+    include(run.folder.run_id, folder.path.parent)
+    assert mirror_sweep(folder).mirrored == 1
+    held = Held(folder, run)
+    assert "excluded" not in list(held.runs[-1].tags)
+    assert "exclusion" not in held.summary
+
+
+def test_a_line_torn_by_a_kill_is_not_mirrored_over_and_over(folder: SweepFolder) -> None:
+    run = FakeRun(folder)
+    run.write(3)
+    with run.folder.metrics_file.open("a") as file:
+        file.write('{"trainer/tokens": 4096, "train/loss": 1')
+    assert mirror_sweep(folder).mirrored == 1
+    assert (mirror_sweep(folder).already, left_behind(folder)) == (1, [])
+    with run.folder.metrics_file.open("a") as file:
+        file.write("}\n")
+    assert left_behind(folder) == [run.folder.run_id]
+    assert mirror_sweep(folder).mirrored == 1
+    assert Held(folder, run).rows == list(run.folder.metrics())
+
+
+def test_online_a_run_that_goes_on_is_resumed_without_repeating_a_step(folder: SweepFolder, server: Server) -> None:
+    run = FakeRun(folder)
+    run.write(5)
+    assert mirror_sweep(folder).to_dict() == {"mode": "online", "mirrored": 1, "already": 0, "failed": {}}
+    assert server.rows(run) == list(run.folder.metrics())
+    run.write(3)
+    run.end()
+    assert mirror_sweep(folder).mirrored == 1
+    assert server.rows(run) == list(run.folder.metrics())
+    assert mirror_sweep(folder).already == 1
+    shutil.rmtree(folder.wandb)
+    assert mirror_sweep(folder).mirrored == 1
+    assert server.rows(run) == list(run.folder.metrics())
+
+
+def test_answers_that_crash_wandb_fail_the_runs_and_not_the_sync(folder: SweepFolder, server: Server) -> None:
+    runs = [FakeRun(folder, seed) for seed in range(2)]
+    for run in runs:
+        run.write(2)
+        run.end()
+    server.broken = True
+    assert set(mirror_sweep(folder).failed) == {run.folder.run_id for run in runs}
+    server.broken = False
+    assert mirror_sweep(folder).mirrored == 2
+
+
+def test_an_offline_run_can_be_synced_by_wandb_itself(
+    folder: SweepFolder, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = FakeRun(folder)
+    run.write(5)
+    mirror_sweep(folder)
+    run.write(5)
+    run.end()
+    mirror_sweep(folder)
+    monkeypatch.delenv("WANDB_MODE")
+    [path] = folder.wandb.glob("offline-run-*")
+    subprocess.run(
+        [sys.executable, "-m", "wandb", "sync", str(path)], check=True, cwd=folder.wandb, capture_output=True, timeout=60
+    )
+    assert server.rows(run) == list(run.folder.metrics())
+
+
+def test_who_logs_in_later_is_mirrored_online_and_an_unreachable_server_is_asked_once(
+    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [FakeRun(folder, seed) for seed in range(3)]
+    for run in runs:
+        run.write(2)
+        run.end()
+    assert mirror_sweep(folder).mirrored == 3
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    monkeypatch.setattr("study.tracking.mirror_wandb.INIT_SECONDS", 2.0)
+    begin = time.monotonic()
+    report = mirror_sweep(folder)
+    assert time.monotonic() - begin < 10
+    assert (report.mode, report.mirrored, len(report.failed)) == ("online", 0, 3)
+    assert SECRET not in str(report)
+
+
+def test_who_is_not_logged_in_touches_no_network(
+    folder: SweepFolder, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WANDB_BASE_URL", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, listener.url)
+    run = FakeRun(folder)
+    run.write(3)
+    run.end()
+    assert mirror_sweep(folder).mode == "offline"
+    assert_all_there(folder, run)
+    assert listener.connections == []
+
+
+def test_an_unknown_mode_is_refused_with_its_reason(folder: SweepFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "sideways")
+    with pytest.raises(InputError, match="should be 'online', 'offline'"):
+        mirror_sweep(folder)
+
+
+def test_rows_come_once_and_a_damaged_one_is_named_by_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    rows = Rows(file)
+    assert [*rows.new()] == []
+    file.write_text('{"trainer/step": 1}\n{"trainer/')
+    assert [*rows.new()] == [{"trainer/step": 1}]
+    with file.open("a") as more:
+        more.write('step": 2}\nnot JSON\n')
+    new = rows.new()
+    assert next(new) == {"trainer/step": 2}
+    with pytest.raises(InputError, match=r"metrics.jsonl:3: is no row of metrics"):
+        next(new)
+
+
+def test_bad_names_and_damaged_runs_are_named_and_stop_no_other(folder: SweepFolder, tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "results" / "..%2F<b>'; $(x)")
+    folder.path.mkdir(parents=True)
+    good, hostile, damaged = FakeRun(folder, 0), FakeRun(folder, 1, run_id="*"), FakeRun(folder, 2)
+    for run in (good, hostile, damaged):
+        run.write(2)
+        run.end()
+    damaged.folder.metrics_file.write_text("not JSON\n")
+    before = set((tmp_path / "results").iterdir()), set((folder.path / "runs").rglob("*"))
+    report = mirror_sweep(folder)
+    assert report.mirrored == 1
+    assert set(report.failed) == {"*", damaged.folder.run_id}
+    assert "16 hex digits" in report.failed["*"]
+    assert Held(folder, good).runs[0].run_group == folder.name
+    assert (set((tmp_path / "results").iterdir()), set((folder.path / "runs").rglob("*"))) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"results", "home"}
+
+
+def test_requests_that_are_too_many_are_made_again_later_and_no_row_twice(folder: SweepFolder, server: Server) -> None:
+    """W&B answers 429 where requests come too often."""
+    run = FakeRun(folder)
+    run.write(30)
+    run.end()
+    server.refusals = {"file_stream": 2, "graphql": 1}
+    report = mirror_sweep(folder)
+    assert (report.mirrored, report.failed) == (1, {})
+    assert server.rows(run) == list(run.folder.metrics())
+    assert len(server.refused) == 3
+    assert min(later - earlier for earlier, later in itertools.pairwise(server.refused)) > 0.5
+    assert left_behind(folder) == []
+
+
+def test_a_mirror_that_is_refused_for_too_long_goes_on_later_where_it_stopped(
+    folder: SweepFolder, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = FakeRun(folder, seed=1), FakeRun(folder, seed=2)
+    first.write(20)
+    first.end()
+    assert mirror_sweep(folder).mirrored == 1
+    second.write(20)
+    second.end()
+    monkeypatch.setattr("study.tracking.mirror_wandb.FINISH_SECONDS", 3.0)
+    server.refusals = {"file_stream": 10_000}
+    report = mirror_sweep(folder)
+    assert (report.already, list(report.failed)) == (1, [second.folder.run_id])
+    assert left_behind(folder) == [second.folder.run_id]
+    server.refusals.clear()
+    refused_before = len(server.refused)
+    assert mirror_sweep(folder).mirrored == 1
+    assert [server.rows(run) for run in (first, second)] == [list(run.folder.metrics()) for run in (first, second)]
+    assert len(server.refused) == refused_before
+
+
+def test_more_runs_at_a_time_send_larger_batches_and_errors_make_longer_pauses() -> None:
+    assert [batch_seconds(runs) for runs in (1, 10, 25, 100)] == [15, 15, 15, 60]
+    assert [retry_seconds(errors) for errors in (1, 2, 3, 6, 99)] == [30, 60, 120, 900, 900]
