@@ -29,7 +29,7 @@ def sample() -> list[str]:
 def test_training_gives_the_same_bytes_in_every_process() -> None:
     program = f"""
 import hashlib, sys
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_tokenizing import sample
 from study.data.tokenizing import train_tokenizer
 print(hashlib.sha256(train_tokenizer(sample(), 512).to_str().encode()).hexdigest())
