@@ -10,7 +10,6 @@ and meant …), which study.scoring.intervals resamples. Letters: N examples, P 
 from __future__ import annotations
 
 import string
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from study.tasks.entities import TagScheme
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.task_spec import Metric
 
@@ -126,20 +126,11 @@ def _paradigms(pairs: Sequence[MinimalPair], predictions: Sequence[Any]) -> Part
 
 def _entities(labels: Sequence[str], examples: Sequence[Example], predictions: Sequence[Sequence[int]]) -> Parts:
     _classes(examples, predictions)  # refuses predictions of another length
-    rows = []
+    scheme, rows = TagScheme.of(labels), []
     for example, prediction in zip(examples, predictions, strict=True):
-        meant, found = (_entity_spans([labels[place] for place in tags]) for tags in (_words(example), prediction))
-        rows.append((2 * len(meant & found), len(meant) + len(found)))
+        gold, predicted = (scheme.entities([labels[place] for place in tags]) for tags in (_words(example), prediction))
+        rows.append((2 * len(gold & predicted), len(gold) + len(predicted)))
     return Parts(np.array(rows, dtype=np.float64), lambda sums: _ratio(sums[..., 0], sums[..., 1]))
-
-
-def _entity_spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """Type, first and last word of each entity that a sequence of tags spells, as CoNLL's own script reads it."""
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about tags without a prefix, which are read as entities of one word
-        return set(get_entities(list(tags)))
 
 
 def _moments(predicted: Floats, gold: Floats) -> Parts:

@@ -12,6 +12,7 @@ from study.base.errors import InputError, Problem
 from study.base.grouping import grouped
 from study.base.schema import nearest
 from study.tasks.embedded import embedded_tables
+from study.tasks.entities import TagScheme
 from study.tasks.example_tables import Table, pick, read_table, split_file, splits_there
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.hub_splits import read_hub_split
@@ -38,6 +39,11 @@ def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskD
     labels = _labels(spec, source, tables)
     if "f1" in spec.metrics and len(labels) != 2:
         raise InputError.at(spec.name, f"metric 'f1' is for two classes, and these are {len(labels)}; take 'macro_f1'")
+    if "entity_f1" in spec.metrics:
+        try:
+            TagScheme.of(labels)
+        except ValueError as error:
+            raise InputError.at(spec.name, f"metric 'entity_f1': {error}") from error
     splits = {role: parse(spec, source, table, labels) for role, table in tables.items()}
     if "train" in splits and "dev" not in splits:
         train, dev = hold_out(splits["train"], source.splits.dev_share, tables["train"].place)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import seqeval.metrics
 import sklearn.metrics
 from scipy import stats
 from torchmetrics.functional.text import squad
@@ -65,15 +64,6 @@ def test_entities_count_only_where_type_and_borders_agree() -> None:
     predicted = [[1, 2, 0, 0], [0, 3, 0, 0], [1, 0]]  # one of three found, and three said: F1 is 1/3
     made = task("tokens", ["entity_f1", "accuracy"], tagged(gold), TAGS)
     assert measure(made, "test", predicted) == pytest.approx({"entity_f1": 1 / 3, "accuracy": 7 / 10})
-
-
-def test_the_f1_of_entities_equals_seqeval() -> None:
-    generator = np.random.default_rng(5)
-    gold = [generator.integers(5, size=generator.integers(3, 12)).tolist() for _ in range(80)]
-    said = [[tag if generator.random() < 0.8 else 0 for tag in tags] for tags in gold]
-    found = measure(task("tokens", ["entity_f1"], tagged(gold), TAGS), "test", said)
-    named = [[[TAGS[tag] for tag in tags] for tags in sentences] for sentences in (gold, said)]
-    assert found["entity_f1"] == pytest.approx(seqeval.metrics.f1_score(*named), abs=1e-12)
 
 
 @pytest.mark.parametrize(
