@@ -155,29 +155,43 @@ def _read_conll(path: Path) -> Table:
     """Columns `tokens` and `tags`: a line is a word first and its tag last, and a blank line ends a sentence.
 
     Where a line has tabs they part its columns, and a word may hold spaces, else spaces do; a no-break space never does.
+    A line before a sentence that begins with `#` and a space is a comment, unless it ends with a tag of other words: `# O` is
+    a word. Raises InputError where a line is neither.
     """
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            rows = [(number, line.strip(), _columns(line.strip())) for number, line in enumerate(file, 1)]
+    except UnicodeDecodeError as error:
+        raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); convert it first") from error
+    known = {columns[-1] for _, line, columns in rows if len(columns) > 1 and not _may_be_comment(line)}
     tokens: list[list[str]] = [[]]
     tags: list[list[str]] = [[]]
     lines = [1]
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
-                told = line.strip()
-                fields = [column for each in told.split("\t" if "\t" in told else " ") if (column := each.strip())]
-                if fields and fields[0] != "-DOCSTART-":
-                    if len(fields) < 2:
-                        raise InputError.at(f"{path}:{number}", f"is {shown(told)} where a word and its tag are needed")
-                    lines[-1] = lines[-1] if tokens[-1] else number
-                    tokens[-1].append(fields[0])
-                    tags[-1].append(fields[-1])
-                elif tokens[-1]:
-                    tokens.append([])
-                    tags.append([])
-                    lines.append(number)
-    except UnicodeDecodeError as error:
-        raise InputError.at(str(path), f"is not UTF-8 text (byte {first_bad_byte(path)}); convert it first") from error
+    for number, line, columns in rows:
+        if _may_be_comment(line) and (len(columns) < 2 or columns[-1] not in known):
+            if tokens[-1]:
+                remedy = "comments stand before a sentence; move it there, or give the word # a tag that other words have"
+                raise InputError.at(f"{path}:{number}", f"is {shown(line)} within a sentence; {remedy}")
+        elif columns and columns[0] != "-DOCSTART-":
+            if len(columns) < 2:
+                raise InputError.at(f"{path}:{number}", f"is {shown(line)} where a word and its tag are needed")
+            lines[-1] = lines[-1] if tokens[-1] else number
+            tokens[-1].append(columns[0])
+            tags[-1].append(columns[-1])
+        elif tokens[-1]:
+            tokens.append([])
+            tags.append([])
+            lines.append(number)
     there = len(tokens) if tokens[-1] else len(tokens) - 1
     return Table(str(path), {"tokens": tokens[:there], "tags": tags[:there]}, lines[:there])
+
+
+def _columns(line: str) -> list[str]:
+    return [column for each in line.split("\t" if "\t" in line else " ") if (column := each.strip())]
+
+
+def _may_be_comment(line: str) -> bool:
+    return line == "#" or (line.startswith("#") and line[1].isspace())
 
 
 def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 
 from study.tasks.task_spec import TaskSpec
@@ -58,12 +58,14 @@ Example = TextExample | TokensExample | SpanExample | MinimalPair
 class TaskData:
     """A task with its examples: `train`, `dev` to choose on, and `test` to report; minimal pairs have only `test`.
 
-    `row` of an example counts the rows of the file or table that it was read from, from 0.
+    `row` of an example counts the rows of the file or table that it was read from, from 0. `dropped` counts the rows that the
+    source leaves out, by place and reason.
     """
 
     spec: TaskSpec
     labels: tuple[str, ...]
     splits: Mapping[str, Sequence[Example]]
+    dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def train(self) -> Sequence[Example]:
@@ -79,6 +81,14 @@ class TaskData:
     def test(self) -> Sequence[Example]:
         """The examples that scores are reported on."""
         return self.splits["test"]
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence for each place of which rows are left out."""
+        return [
+            f"{place}: {' and '.join(f'{count:,} {reason}' for reason, count in counts.items())} rows are left out"
+            for place, counts in self.dropped.items()
+        ]
 
     @cached_property
     def fingerprint(self) -> str:

@@ -16,7 +16,7 @@ from study.tasks.entities import TagScheme
 from study.tasks.example_tables import Table, pick, read_table, split_file, splits_there
 from study.tasks.examples import Example, MinimalPair, SpanExample, TaskData, TextExample, TokensExample
 from study.tasks.hub_splits import read_hub_split
-from study.tasks.parsing import parse, several
+from study.tasks.parsing import RowError, parse, several_labels
 from study.tasks.task_spec import Source, TaskSpec, label_name, read_spec
 
 _GIVEN = "with --data, in a sweep file as downstream.data"
@@ -44,11 +44,15 @@ def load_task(name: str, data: Path | None = None, place: str = "task") -> TaskD
             TagScheme.of(labels)
         except ValueError as error:
             raise InputError.at(spec.name, f"metric 'entity_f1': {error}") from error
-    splits = {role: parse(spec, source, table, labels) for role, table in tables.items()}
+    parsed = {role: parse(spec, source, table, labels) for role, table in tables.items()}
+    splits = {role: examples for role, (examples, _) in parsed.items()}
+    if empty := [role for role, examples in splits.items() if not examples]:
+        raise InputError.at(tables[empty[0]].place, "has no row left that can be used; see `drop` of the source")
+    dropped = {tables[role].place: counts for role, (_, counts) in parsed.items() if counts}
     if "train" in splits and "dev" not in splits:
         train, dev = hold_out(splits["train"], source.splits.dev_share, tables["train"].place)
         splits = {"train": train, "dev": dev, "test": splits["test"]}
-    return TaskData(spec, labels, splits)
+    return TaskData(spec, labels, splits, dropped)
 
 
 def hold_out(examples: Sequence[Example], share: float, place: str) -> tuple[list[Example], list[Example]]:
@@ -168,12 +172,19 @@ def _labels(spec: TaskSpec, source: Source, tables: dict[str, Table]) -> tuple[s
         return tuple(map(label_name, table.classes[column]))
     values: list[Any] = list(table.columns[column])
     if spec.kind == "tokens":
-        values = [label for tags in values for label in several(tags)]
-    names = {label_name(value) for value in values} - {""}
+        values = [label for row, tags in enumerate(values) for label in _tags_of(table, row, tags)]
+    names = {label_name(value) for value in values} - {"", *(["-1"] if "unlabelled" in source.drop else [])}
     if len(names) < 2:
         raise InputError.at(table.place, f"column {column!r} holds {len(names)} kinds of label; a task needs at least two")
     _refuse_alike(names, table.place, column)
     return tuple(sorted(names, key=lambda name: (len(name), name) if name.isdecimal() else (0, name)))
+
+
+def _tags_of(table: Table, row: int, tags: object) -> list[Any]:
+    try:
+        return several_labels(tags)
+    except RowError as error:
+        raise InputError.at(table.where(row), str(error)) from error
 
 
 def _refuse_alike(names: set[str], place: str, column: str) -> None:

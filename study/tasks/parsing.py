@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,54 +14,73 @@ from study.base.schema import near, shown
 from study.data.surrogates import without_lone_surrogates
 from study.tasks.example_tables import Table
 from study.tasks.examples import Example, MinimalPair, SpanExample, TextExample, TokensExample
-from study.tasks.task_spec import Source, TaskSpec, is_whole, label_name
+from study.tasks.task_spec import Source, TaskSpec, Unusable, is_whole, label_name
 
 _SHOWN_PROBLEMS = 8
 _TRUTH = ("false", "true")
+
+_ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+_LIST = re.compile(rf"\[\s*(?:{_ITEM.pattern})(?:(?:\s*,\s*|\s+)(?:{_ITEM.pattern}))*\s*,?\s*\]")
+"""A list of quoted items with commas or white space between them."""
+
+_WHOLE_NUMBERS = re.compile(r"\[\s*-?\d+(?:(?:\s*,\s*|\s+)-?\d+)*\s*\]")
 
 _MOST_DIGITS = 18
 """No place has more; of numbers with thousands of them Python reads none."""
 
 
-class _RowError(Exception):
-    """What is wrong with a row."""
+class RowError(Exception):
+    """What is wrong with a row, and by which of a source's reasons to drop rows it can be left out."""
+
+    def __init__(self, message: str, reason: Unusable | None = None) -> None:
+        super().__init__(
+            message if reason is None else f"{message}, or leave such rows out by `drop: [{reason}]` of the source"
+        )
+        self.reason = reason
 
 
-def parse(spec: TaskSpec, source: Source, table: Table, labels: tuple[str, ...]) -> list[Example]:
-    """The examples of a table in its order.
+def parse(spec: TaskSpec, source: Source, table: Table, labels: tuple[str, ...]) -> tuple[list[Example], Counter[str]]:
+    """The examples of a table in its order, and how many rows the source drops for which reason.
 
     Raises InputError with the first problems of the table, each with its row, and how many more there are.
     """
     columns = spec.columns(source)
-    index = ClassIndex(labels)
+    index = ClassIndex(labels, named=bool(spec.labels))
     make = _maker(spec, index)
     series = [table.columns[column] for role, column in columns.items() if role != "id"]
     examples: list[Example] = []
+    dropped: Counter[str] = Counter()
     problems: list[Problem] = []
     for row, values in enumerate(zip(*series, strict=True)):
         try:
             examples.append(make(row, *values))
-        except _RowError as error:
+        except RowError as error:
+            if error.reason in source.drop:
+                dropped[error.reason] += 1
+                continue
             problems.append(Problem(table.where(row), str(error)))
     if problems:
         more = len(problems) - _SHOWN_PROBLEMS
         rest = [Problem(table.place, f"and {more:,} more rows like these")] if more > 0 else []
         raise InputError(problems[:_SHOWN_PROBLEMS] + rest)
-    return examples
+    return examples, dropped
 
 
 class ClassIndex:
-    """The index of a class by its name or, where no name is a number, by its index; true is 1 where there are two classes."""
+    """The index of a class by its name or, where no name is a number, by its index; true is 1 where there are two classes.
 
-    def __init__(self, labels: Sequence[str]) -> None:
-        self.labels = tuple(labels)
+    Labels that the task does not name are those of the train split.
+    """
+
+    def __init__(self, labels: Sequence[str], named: bool) -> None:
+        self.labels, self.named = tuple(labels), named
         self._by_name = {name: place for place, name in enumerate(self.labels)}
         self._by_index = not any(is_whole(name) for name in self.labels)
 
     def __call__(self, value: object) -> int:
         """The index that a value of the data stands for."""
         if isinstance(value, list | tuple | dict):
-            raise _RowError(f"label {shown(value)} holds values where one is needed; give each row, or word, its one label")
+            raise RowError(f"label {shown(value)} holds values where one is needed; give each row, or word, its one label")
         name = label_name(value)
         if name in self._by_name:
             return self._by_name[name]
@@ -67,13 +89,17 @@ class ClassIndex:
         if name in _TRUTH and self._by_index and len(self.labels) == 2:
             return _TRUTH.index(name)
         if name == "":
-            raise _RowError("has no label; fill it in or remove the row")
+            raise RowError("has no label; fill it in or remove the row", "unlabelled")
+        if name == "-1":
+            remedy = "report on a split that has labels"
+            raise RowError(f"label {shown(value)} marks rows whose labels are kept secret; {remedy}", "unlabelled")
+        if not self.named:
+            remedy = "correct it, or name all labels under `labels:` of the task"
+            raise RowError(f"label {shown(value)} does not occur in the train split, which says the labels; {remedy}")
         best = near(name, list(self.labels))
         more = ", …" if len(self.labels) > 20 else ""
         known = f"labels are {', '.join(self.labels[:20])}{more}{f'; did you mean {best!r}?' if best else ''}"
-        if name == "-1":
-            known += " (-1 marks rows whose labels are kept secret; report on a split that has labels)"
-        raise _RowError(f"label {shown(value)} is not known; {known}")
+        raise RowError(f"label {shown(value)} is not known; {known}")
 
 
 def _maker(spec: TaskSpec, index: ClassIndex) -> Callable[..., Example]:
@@ -95,11 +121,11 @@ def _maker(spec: TaskSpec, index: ClassIndex) -> Callable[..., Example]:
 
 def _tagged(row: int, tokens: object, tags: object, index: ClassIndex) -> TokensExample:
     words = [_text("token", word) for word in several(tokens)]
-    labels = several(tags)
+    labels = several_labels(tags)
     if not words:
-        raise _RowError("has no tokens; remove the row")
+        raise RowError("has no tokens; remove the row", "empty")
     if len(words) != len(labels):
-        raise _RowError(f"has {len(words)} tokens and {len(labels)} tags; give each token one tag")
+        raise RowError(f"has {len(words)} tokens and {len(labels)} tags; give each token one tag")
     return TokensExample(row, tuple(words), tuple(index(label) for label in labels))
 
 
@@ -108,9 +134,9 @@ def _span(row: int, context: object, question: object, answers: object, starts: 
     texts = [_text("answer", answer) for answer in ([answers] if isinstance(answers, str) else several(answers))]
     places: list[Any] = list(starts) if isinstance(starts, list | tuple) else [starts]
     if not texts:
-        raise _RowError("has no answer; leave questions without an answer out")
+        raise RowError("has no answer; leave questions without an answer out")
     if len(texts) != len(places):
-        raise _RowError(f"has {len(texts)} answers and {len(places)} starts; give each answer one start")
+        raise RowError(f"has {len(texts)} answers and {len(places)} starts; give each answer one start")
     starts_there = tuple(_checked_start(text, answer, start) for answer, start in zip(texts, places, strict=True))
     return SpanExample(row, text, _text("question", question), tuple(texts), starts_there)
 
@@ -119,12 +145,12 @@ def _checked_start(context: str, answer: str, start: Any) -> int:
     """The character of the context where an answer begins, which is to stand there."""
     if (place := _place(label_name(start))) is None:
         remedy = "give the character of the context where the answer begins, from 0"
-        raise _RowError(f"answer_start {shown(start)} is not a whole number of up to {_MOST_DIGITS} digits; {remedy}")
+        raise RowError(f"answer_start {shown(start)} is not a whole number of up to {_MOST_DIGITS} digits; {remedy}")
     there = context[max(place, 0) : max(place, 0) + len(answer)]
     if place < 0 or there != answer:
         found = context.find(answer)
         remedy = f"it stands at {found}" if found >= 0 else "it stands nowhere in it; correct the answer or remove the row"
-        raise _RowError(f"answer {shown(answer)} is not at character {place} of the context, where {shown(there)} is; {remedy}")
+        raise RowError(f"answer {shown(answer)} is not at character {place} of the context, where {shown(there)} is; {remedy}")
     return place
 
 
@@ -134,18 +160,38 @@ def _place(name: str) -> int | None:
 
 
 def several(value: object) -> list[Any]:
-    """A list as it is, and text at white space, as delimited files hold lists."""
+    """A list as it is; of text, the list that it spells, or its parts between white space.
+
+    `['New', 'Town']` is how pandas writes a list into a delimited file, `['New' 'Town']` how it writes an array, and
+    `["New", "Town"]` is JSON. Raises RowError where text begins as such a list and does not end as one.
+    """
     if isinstance(value, list | tuple):
         return list(value)
-    return value.split() if isinstance(value, str) else []
+    if not isinstance(value, str):
+        return []
+    text = value.strip()
+    if _LIST.fullmatch(text):
+        return [ast.literal_eval(item) for item in _ITEM.findall(text)]
+    if text.startswith(("['", '["')):
+        raise RowError(f"{shown(value)} is no whole list; write lists as JSON, or the words with spaces between them")
+    return text.split()
+
+
+def several_labels(value: object) -> list[Any]:
+    """The labels of words, as `several` reads them; of text, also a list of whole numbers, as `[0, 3]` or `[0 3]`."""
+    if isinstance(value, str) and _WHOLE_NUMBERS.fullmatch(value.strip()):
+        return re.findall(r"-?\d+", value)
+    return several(value)
 
 
 def _text(role: str, value: object) -> str:
     """A text that says something, with question marks for lone surrogates, as in the corpora of encoders."""
+    if value is None or value != value:
+        raise RowError(f"{role} is {shown(value)} where text is needed; fill it in or remove the row", "empty")
     if not isinstance(value, str):
-        raise _RowError(f"{role} is {shown(value)} where text is needed; fill it in or remove the row")
+        raise RowError(f"{role} is {shown(value)} where text is needed; fill it in or remove the row")
     if not value.strip():
-        raise _RowError(f"{role} is empty; fill it in or remove the row")
+        raise RowError(f"{role} is empty; fill it in or remove the row", "empty")
     return without_lone_surrogates(value)
 
 
@@ -155,5 +201,5 @@ def _number(value: object) -> float:
     except ValueError:
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):
-        raise _RowError(f"score {shown(value)} is not a finite number; fill it in or remove the row")
+        raise RowError(f"score {shown(value)} is not a finite number; fill it in or remove the row")
     return number

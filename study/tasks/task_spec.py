@@ -24,6 +24,9 @@ from study.base.paths import path_from
 from study.base.schema import Distinct, Share, Strict, Text, nearest
 from study.base.yaml_files import read_yaml
 
+Unusable = Literal["empty", "unlabelled"]
+"""Why a row may be dropped: a text of it is empty, or it has no label (none at all, or -1, which marks a secret one)."""
+
 Kind = Literal["single", "pair", "tokens", "spans", "minimal_pairs"]
 Metric = Literal[
     "accuracy",
@@ -79,7 +82,8 @@ class Source(Strict):
 
     `files` is a path with `{split}` in it, relative to the data folder or to the task's YAML; without a suffix, the one that
     is there is taken. `hub` is a dataset's name, `config` its configuration (`*`: all, one after another), `revision` a
-    branch of it. `embedded` names a maker in study.tasks.embedded. `columns` says which column plays which role.
+    branch of it. `embedded` names a maker in study.tasks.embedded. `columns` says which column plays which role. `drop` says
+    which rows that cannot be used are left out, and counted; otherwise they are refused.
     """
 
     files: Text | None = None
@@ -89,6 +93,7 @@ class Source(Strict):
     embedded: Text | None = None
     columns: dict[str, Text] = Field(default_factory=dict)
     splits: Splits = Splits()
+    drop: Distinct[Unusable] = ()
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:

@@ -324,7 +324,7 @@ BAD_ROWS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (SINGLE, {"text": "x", "label": "9" * 5000}, "label '999999"),
     (SINGLE, {"text": "x", "label": [1]}, "label [1] holds values where one is needed; give each row, or word, its one label"),
     (SINGLE, {"text": "x", "label": {"name": "good"}}, "label {'name': 'good'} holds values where one is needed"),
-    (SINGLE, {"text": "x", "label": -1}, "labels are kept secret; report on a split that has labels"),
+    (SINGLE, {"text": "x", "label": -1}, "label -1 marks rows whose labels are kept secret; report on a split that has labels"),
     (
         {"kind": "pair", "metrics": ["pearson"], "regression": True},
         {"text_a": "x", "text_b": "y", "label": float("nan")},
@@ -378,7 +378,7 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path: Path, spec: dict[str, Any]
     assert found.startswith(f"{tmp_path / 'test.jsonl'}:3: "), found
     assert message in found
     assert "\n" not in found
-    assert len(found) < len(str(tmp_path)) + 250
+    assert len(found) < len(str(tmp_path)) + 300
 
 
 def test_classes_are_told_once_where_none_is_like_the_label(tmp_path: Path) -> None:
@@ -507,3 +507,74 @@ def test_f1_needs_two_classes(tmp_path: Path) -> None:
     rows = [{"text": "x", "label": label} for label in "abc"]
     path = made(tmp_path, {"kind": "single", "metrics": ["f1"]}, train=rows, dev=rows, test=rows)
     assert "metric 'f1' is for two classes, and these are 3; take 'macro_f1'" in refused(path)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        ("['New', 'Town']", "['B-LOC', 'I-LOC']"),
+        ("['New' 'Town']", "['B-LOC' 'I-LOC']"),
+        ('["New", "Town"]', '["B-LOC", "I-LOC"]'),
+        ("New Town", "[0, 1]"),
+        ("New Town", "[0 1]"),
+        ("New Town", "B-LOC I-LOC"),
+    ],
+)
+def test_lists_are_read_however_a_delimited_file_spells_them(tmp_path: Path, written: tuple[str, str]) -> None:
+    rows = [dict(zip(("tokens", "tags"), written, strict=True))] * 2
+    spec = {"kind": "tokens", "metrics": ["entity_f1"], "labels": ["B-LOC", "I-LOC", "O"]}
+    task = load_task(made(tmp_path, spec, ".csv", train=rows, dev=rows, test=rows))
+    assert task.test[0] == TokensExample(0, ("New", "Town"), (0, 1))
+
+
+@pytest.mark.parametrize("labels", [{}, {"labels": ["B-LOC", "I-LOC", "O"]}])
+@pytest.mark.parametrize("column", ["tokens", "tags"])
+def test_a_list_that_is_cut_off_is_refused(tmp_path: Path, labels: dict[str, Any], column: str) -> None:
+    row = {"tokens": "['New', 'Town']", "tags": "['B-LOC', 'I-LOC']"}
+    odd = row | {column: row[column][:-4] + "..."}
+    path = made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"]} | labels, ".csv", train=[row, odd], dev=[row], test=[row])
+    assert f"{tmp_path / 'train.csv'}:3: " in refused(path)
+    assert "is no whole list; write lists as JSON, or the words with spaces between them" in refused(path)
+
+
+@pytest.mark.parametrize("comment", ["# id 1f00 domain=en", "# id 1f00\tdomain=en", "# text = Ann is here", "#"])
+@pytest.mark.parametrize("named", [True, False])
+def test_comments_of_conll_files_are_no_words(tmp_path: Path, comment: str, named: bool) -> None:
+    text = f"{comment}\nAnn _ _ B-PER\nis _ _ O\n\n{comment}\n# _ _ O\n#here _ _ O\n"
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.conll").write_text(text)
+    spec = {"kind": "tokens", "metrics": ["entity_f1"], "source": {"splits": {"dev": "dev"}}}
+    task = load_task(made(tmp_path, spec | ({"labels": ["B-PER", "O"]} if named else {})))
+    assert task.labels == ("B-PER", "O")
+    assert [example.tokens for example in task.test if isinstance(example, TokensExample)] == [("Ann", "is"), ("#", "#here")]
+    (tmp_path / "test.conll").write_text(f"Ann _ _ B-PER\n{comment} x\nis _ _ O\n")
+    assert f"{tmp_path / 'test.conll'}:2: " in refused(str(tmp_path / "mine.yaml"))
+
+
+def test_rows_that_cannot_be_used_are_dropped_and_counted_where_the_source_says_so(tmp_path: Path) -> None:
+    good, empty, secret = ({"text": "x", "label": "good"}, {"text": " ", "label": "bad"}, {"text": "x", "label": -1})
+    rows = [good, {"text": "y", "label": "bad"}, empty, secret, {"text": None, "label": "bad"}, {"text": "z", "label": None}]
+    source = {"source": {"drop": ["empty", "unlabelled"]}}
+    for spec in (SINGLE, {"kind": "single", "metrics": ["accuracy"]}):
+        task = load_task(made(tmp_path, spec | source, train=rows, dev=rows, test=rows[:2]))
+        assert sorted(task.labels) == ["bad", "good"]
+        assert [len(examples) for examples in task.splits.values()] == [2, 2, 2]
+        assert task.notes == [
+            f"{tmp_path / split}.jsonl: 2 empty and 2 unlabelled rows are left out" for split in ("train", "dev")
+        ]
+    for odd, reason in ((empty, "empty"), (secret, "unlabelled")):
+        path = made(tmp_path, SINGLE, train=rows[:2], dev=rows[:2], test=[good, odd])
+        assert ":2: " in refused(path)
+        assert f"leave such rows out by `drop: [{reason}]` of the source" in refused(path)
+    path = made(tmp_path, SINGLE | source, train=rows[:2], dev=rows[:2], test=[empty])
+    assert "has no row left that can be used" in refused(path)
+
+
+def test_a_label_that_train_lacks_is_named_with_the_remedy(tmp_path: Path) -> None:
+    rows = [{"tokens": ["a", "b"], "tags": ["B-X", "O"]}]
+    odd = [{"tokens": ["a", "b"], "tags": ["B-X", "I-X"]}]
+    path = made(tmp_path, {"kind": "tokens", "metrics": ["accuracy"]}, train=rows, dev=rows, test=odd)
+    assert refused(path).endswith(
+        "label 'I-X' does not occur in the train split, which says the labels; "
+        "correct it, or name all labels under `labels:` of the task"
+    )
