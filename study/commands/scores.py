@@ -138,7 +138,7 @@ def import_encoder(source: str, into: Path, precision: Any, device: Any, as_json
     """Make an encoder trained elsewhere a completed run.
 
     It can be scored, lose layers and be learned from. SOURCE is a folder that transformers saved (config.json,
-    model.safetensors, and tokenizer.json or an uncased vocab.txt) of a BERT, RoFormer, Megatron-BERT, ESM, ELECTRA (its
+    model.safetensors, and tokenizer.json or vocab.txt) of a BERT, RoFormer, Megatron-BERT, ESM, ELECTRA (its
     generator), ALBERT or ModernBERT with its MLM head, or hub:NAME.
 
     \b

@@ -44,7 +44,8 @@ class TokenizerConfig(Strict):
     """How text becomes tokens: a vocabulary trained on the corpus, or a file that already holds one.
 
     `kind` wordpiece trains BERT's uncased WordPiece with `vocabulary` pieces on the training split; `file` loads a
-    `vocab.txt` (WordPiece, uncased) or a `tokenizer.json` from `path`, whose size must then be `vocabulary`.
+    `vocab.txt` (WordPiece, cased where it has capitals) or a `tokenizer.json` from `path`, whose size must then be
+    `vocabulary`.
     """
 
     kind: Literal["wordpiece", "file"] = "wordpiece"

@@ -33,6 +33,7 @@ from study.data.tokenizing import (
     SpecialTokens,
     as_trained_on,
     first_characters,
+    is_cased,
     load_tokenizer,
     open_tokenizer,
     tokenizer_file,
@@ -189,6 +190,8 @@ def _tokenizer_identity(config: TokenizerConfig) -> dict[str, object]:
     if config.kind == "file":
         path = tokenizer_file(config)
         identity |= {"suffix": path.suffix.lower(), "sha256": sha256_of(path)}
+        if path.suffix.lower() == ".txt" and is_cased(path):
+            identity["cased"] = True  # an entry of an earlier version was lower-cased
     return identity
 
 

@@ -1,4 +1,4 @@
-"""BERT's uncased WordPiece: trained on a corpus, the same on every machine, or loaded from a file."""
+"""BERT's WordPiece: trained uncased on a corpus, the same on every machine, or loaded from a file, cased or uncased."""
 
 from __future__ import annotations
 
@@ -116,7 +116,9 @@ def first_characters(texts: Iterable[str], limit: int) -> Iterator[str]:
 
 
 def load_tokenizer(config: TokenizerConfig) -> Tokenizer:
-    """The tokeniser in the file `config.path`: BERT's uncased WordPiece on a `vocab.txt`, or any `tokenizer.json`.
+    """The tokeniser in the file `config.path`: BERT's WordPiece on a `vocab.txt`, or any `tokenizer.json`.
+
+    A `vocab.txt` with capitals in it is read as BERT's cased ones are, which keep case and accents; any other is uncased.
 
     Raises InputError where the file cannot be read, lacks a special piece, or is not of `config.vocabulary` pieces.
     """
@@ -154,10 +156,16 @@ def as_trained_on(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def bert_tokenizer(pieces: dict[str, int]) -> Tokenizer:
-    """BERT's uncased tokeniser with these pieces; encoded alone it puts [CLS] before and [SEP] behind a text."""
+def is_cased(vocabulary: Path) -> bool:
+    """Whether a vocab.txt has capitals, outside special pieces such as [CLS]."""
+    pieces = vocabulary.read_text(encoding="utf-8", errors="replace").split()
+    return any(piece != piece.lower() for piece in pieces if not (piece.startswith("[") and piece.endswith("]")))
+
+
+def bert_tokenizer(pieces: dict[str, int], cased: bool = False) -> Tokenizer:
+    """BERT's tokeniser with these pieces; encoded alone it puts [CLS] before and [SEP] behind a text."""
     tokenizer = Tokenizer(WordPiece(pieces, unk_token="[UNK]", max_input_chars_per_word=100))
-    tokenizer.normalizer = BertNormalizer(lowercase=True)
+    tokenizer.normalizer = BertNormalizer(lowercase=not cased)
     tokenizer.pre_tokenizer = BertPreTokenizer()
     tokenizer.decoder = WordPieceDecoder()
     if pieces:
@@ -216,4 +224,4 @@ def _from_pieces(path: Path) -> Tokenizer:
     if len(pieces) != len(lines):
         twice = next(piece for piece, count in Counter(lines).items() if count > 1)
         raise InputError.at(f"{_PLACE}.path", f"{str(path)!r} holds the piece {twice!r} twice")
-    return bert_tokenizer(pieces)
+    return bert_tokenizer(pieces, cased=is_cased(path))

@@ -21,7 +21,7 @@ from study.counting.memory import AskedPrecision
 from study.data.hub_corpus import PREFIX as HUB
 from study.data.hub_corpus import loading
 from study.data.prepared import prepare
-from study.data.tokenizing import load_tokenizer
+from study.data.tokenizing import is_cased, load_tokenizer
 from study.model.in_transformers import our_architecture, our_weights
 from study.model.kin import Kin, kin_in
 from study.store.ownership import Attempt, turn
@@ -36,7 +36,6 @@ VALIDATION_BATCH = 32
 """Sequences of a batch of the run's recipe, by which nothing is trained."""
 
 _UNLIKE = {
-    "do_lower_case": "a cased vocab.txt",
     "strip_accents": "a vocab.txt that keeps accents",
     "tokenize_chinese_chars": "a vocab.txt that leaves Chinese characters together",
 }
@@ -50,7 +49,7 @@ def import_encoder(
 ) -> RunFolder:
     """Make an encoder in the form of transformers a completed run of no steps, validated on a text; returns its folder.
 
-    `source` is a folder with config.json, model.safetensors and tokenizer.json, or vocab.txt, of an uncased encoder, or
+    `source` is a folder with config.json, model.safetensors and tokenizer.json, or vocab.txt, or
     hub:NAME. The tokeniser of `data` is left aside for the encoder's own, which is put into the new run's sweep folder, for
     sweeps that begin with the encoder or learn from it. The recipe of the run names the weights by their hash. An encoder that
     is there already is left alone.
@@ -164,17 +163,25 @@ def _tokenizer(folder: Path, kept: Path, vocabulary: int) -> bytes:
     given = next((file for name in ("tokenizer.json", "vocab.txt") if is_there(file := folder / name)), None)
     if given is None:
         raise InputError.at(str(folder), "holds neither tokenizer.json nor vocab.txt; save_pretrained of its tokeniser does")
-    if given.suffix == ".txt" and is_there(folder / "tokenizer_config.json"):
-        settings = folder / "tokenizer_config.json"
-        told = _json(settings)
-        for setting, what in _UNLIKE.items():
-            if told.get(setting) is False:
-                raise InputError.at(str(settings), f"is of {what}; save its tokeniser as a tokenizer.json")
+    settings = folder / "tokenizer_config.json"
+    if given.suffix == ".txt" and is_there(settings):
+        _refuse_unlike(settings, given)
     tokenizer = load_tokenizer(TokenizerConfig(kind="file", path=str(given), vocabulary=vocabulary))
     content = given.read_bytes() if given.suffix == ".json" else tokenizer.to_str(pretty=True).encode()
     if is_there(kept) and kept.read_bytes() != content:
         raise InputError.at(str(kept), f"is another tokeniser than {given}; import into a folder of its own")
     return content
+
+
+def _refuse_unlike(settings: Path, vocabulary: Path) -> None:
+    """Raise InputError where transformers reads a vocab.txt by other rules than load_tokenizer does."""
+    values = _json(settings)
+    problems = [f"is of {what}" for setting, what in _UNLIKE.items() if values.get(setting) is False]
+    cased = is_cased(vocabulary)
+    if values.get("do_lower_case") is cased:
+        problems.append(f"has do_lower_case {str(cased).lower()}, and vocab.txt has {'' if cased else 'no '}capitals")
+    if problems:
+        raise InputError.at(str(settings), f"{problems[0]}; save its tokeniser as a tokenizer.json")
 
 
 def _read_by(data: DataConfig, tokenizer: Path, architecture: Architecture) -> DataConfig:

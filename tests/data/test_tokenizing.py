@@ -107,6 +107,19 @@ def test_a_vocabulary_is_loaded_from_either_file(tmp_path: Path) -> None:
     assert again.encode("unable").ids == loaded.encode("unable").ids == [2, 5, 6, 3]
 
 
+def test_a_vocabulary_with_capitals_keeps_case_and_accents_as_transformers_reads_it(tmp_path: Path) -> None:
+    from transformers import BertTokenizerFast
+
+    pieces = [*SPECIAL_PIECES, "Ann", "ann", "Zo", "##ë", "##e", "is", "IN", "Paris", "##s"]
+    pieces += [f"filler{number}" for number in range(64 - len(pieces))]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    ours = load_tokenizer(TokenizerConfig(kind="file", vocabulary=64, path=str(tmp_path / "vocab.txt")))
+    theirs = BertTokenizerFast(vocab=str(tmp_path / "vocab.txt"), do_lower_case=False)
+    texts = ["Ann ann Zoë Zoe is IN Paris", "PARIS"]
+    assert [encoding.ids for encoding in ours.encode_batch(texts)] == theirs(texts)["input_ids"]
+    assert ours.encode(texts[0], add_special_tokens=False).tokens[:4] == ["Ann", "ann", "Zo", "##ë"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

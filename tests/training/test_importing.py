@@ -345,7 +345,7 @@ def broken(place: Path, folder: Path, case: str) -> Path:
         ("no weights", "open the model with transformers and save_pretrained it"),
         ("no tokeniser", "holds neither tokenizer.json nor vocab.txt"),
         ("damage", "model.safetensors: is damaged"),
-        ("cased", "is of a cased vocab.txt; save its tokeniser as a tokenizer.json"),
+        ("cased", "has do_lower_case false, and vocab.txt has no capitals; save its tokeniser as a tokenizer.json"),
         ("accents", "is of a vocab.txt that keeps accents; save its tokeniser as a tokenizer.json"),
         ("characters", "is of a vocab.txt that leaves Chinese characters together; save"),
     ],
