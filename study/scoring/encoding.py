@@ -11,6 +11,7 @@ from tokenizers import Encoding, Tokenizer
 
 from study.data.tokenizing import SpecialTokens
 from study.scoring.ragged import Ragged
+from study.scoring.words import Ints, running_text, word_of_pieces
 from study.tasks.examples import Example, SpanExample, TextExample, TokensExample
 
 MOST_QUESTION = 64
@@ -77,33 +78,42 @@ class TaskEncoder:
         return Inputs(Ragged.of(rows), np.array(second), np.arange(len(rows)), labels, cut)
 
     def _tagged(self, examples: Sequence[TokensExample]) -> Inputs:
-        """Tagged words; a text too long for one input is cut between words, so that every word is labelled."""
-        encoded = self.tokenizer.encode_batch(
-            [list(example.tokens) for example in examples], is_pretokenized=True, add_special_tokens=False
-        )
+        """Tagged words; a text too long for one input is cut between words, so that every word is labelled.
+
+        Words are encoded as a running text, in which pieces that begin with a space, or span words, are those of pre-training.
+        """
+        texts = [running_text(example.tokens) for example in examples]
+        encoded = self._pieces([text for text, _, _ in texts])
         room = self.max_length - 2
         rows, owners, places, labels, cut = [], [], [], [], 0
         for number, (example, encoding) in enumerate(zip(examples, encoded, strict=True)):
-            words = self._words(encoding, len(example.tokens), room)
+            words = self._words(encoding, *texts[number], room)
             windows = list(windows_of_words([len(word) for word in words], room))
             cut += len(windows) > 1
             for begin, end in windows:
-                starts = 1 + np.cumsum([0, *(len(word) for word in words[begin : end - 1])])
+                lengths = np.array([len(word) for word in words[begin:end]])
                 rows.append(self._input([piece for word in words[begin:end] for piece in word]))
                 owners.append(number)
-                places.append(starts)
+                places.append(1 + np.cumsum(lengths) - np.maximum(lengths, 1))
                 labels.append(np.array(example.labels[begin:end]))
         tokens = Ragged.of(rows)
         none = np.zeros(len(rows), dtype=np.int64)
         return Inputs(tokens, tokens.lengths, np.array(owners), none, cut, Ragged.of(places), Ragged.of(labels))
 
-    def _words(self, encoding: Encoding, count: int, room: int) -> list[list[int]]:
-        """The pieces of each word, [UNK] where the tokeniser leaves nothing of it, and at most what an input holds."""
-        words: list[list[int]] = [[] for _ in range(count)]
-        for piece, word in zip(encoding.ids, encoding.word_ids, strict=True):
-            assert word is not None
+    def _words(self, encoding: Encoding, text: str, begins: Ints, ends: Ints, room: int) -> list[list[int]]:
+        """The pieces of each word, at most what an input holds.
+
+        A word of which the tokeniser leaves nothing is [UNK]. A word that lies in the piece of the one before has none of its
+        own, and is labelled there.
+        """
+        words: list[list[int]] = [[] for _ in begins]
+        reached = np.zeros(len(begins), dtype=np.int64)  # the character up to which pieces go that begin at a word or before
+        of_pieces = word_of_pieces(encoding.offsets, text, begins) if encoding.ids else []
+        for piece, word, (_, end) in zip(encoding.ids, of_pieces, encoding.offsets, strict=True):
             words[word].append(piece)
-        return [word[:room] or [self.special.unk] for word in words]
+            reached[word] = max(reached[word], end)
+        reached = np.maximum.accumulate(reached)
+        return [word[:room] or ([] if reached[n] > begins[n] else [self.special.unk]) for n, word in enumerate(words)]
 
     def _spans(self, examples: Sequence[SpanExample]) -> Inputs:
         """Questions with their contexts, a long one in windows that overlap by half; an answer counts where it is whole."""

@@ -24,6 +24,7 @@ from study.scoring.attempt import Scoring
 from study.scoring.predictions import test_facts
 from study.scoring.pretrained import Pretrained
 from study.scoring.task_metrics import by_paradigm
+from study.scoring.words import spaced_words
 from study.tasks.examples import MinimalPair, TaskData
 from study.training.stopping import Preempted, StopSignal
 
@@ -72,10 +73,11 @@ class PseudoLikelihood:
         scores, cut = np.zeros(len(sentences)), np.zeros(len(sentences), dtype=np.bool_)
         tokens = 0
         for begin in range(0, len(sentences), SENTENCES):
-            part = self.run.tokenizer.encode_batch(list(sentences[begin : begin + SENTENCES]), add_special_tokens=False)
+            texts = list(sentences[begin : begin + SENTENCES])
+            part = self.run.tokenizer.encode_batch(texts, add_special_tokens=False)
             cut[begin : begin + len(part)] = [len(encoding.ids) > self.room for encoding in part]
             with autocast(self.device.type, self.precision):
-                for inputs in masked_inputs(part, self.run.special, self.room).values():
+                for inputs in masked_inputs(texts, part, self.run.special, self.room).values():
                     np.add.at(scores, begin + inputs.sentence, self._nats(inputs, stop))
                     tokens += inputs.unique.size
         return scores, cut, tokens
@@ -118,12 +120,22 @@ class MaskedInputs:
         self.of, self.target, self.sentence = inverse[order], targets[order], sentences[order]
 
 
-def masked_inputs(sentences: Sequence[Encoding], special: SpecialTokens, room: int) -> dict[int, MaskedInputs]:
+def words_of(text: str, encoding: Encoding) -> NDArray[np.int64]:
+    """The word of each piece: what the tokeniser parts, parted at white space where it does not part there."""
+    if not encoding.ids:
+        return np.zeros(0, dtype=np.int64)
+    own, spaced = np.array(encoding.word_ids, dtype=np.int64), spaced_words(encoding.offsets, text)
+    return np.append(0, np.cumsum((np.diff(own) != 0) | (np.diff(spaced) != 0)))
+
+
+def masked_inputs(
+    texts: Sequence[str], encodings: Sequence[Encoding], special: SpecialTokens, room: int
+) -> dict[int, MaskedInputs]:
     """Every sentence once for each token, it and the rest of its word masked; by length, [CLS] and [SEP] counted."""
     by_length: dict[int, MaskedInputs] = {}
-    groups: dict[int, list[tuple[int, list[int], list[int | None]]]] = {}
-    for number, encoding in enumerate(sentences):
-        ids, words = encoding.ids[:room], encoding.word_ids[:room]
+    groups: dict[int, list[tuple[int, list[int], NDArray[np.int64]]]] = {}
+    for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
+        ids, words = encoding.ids[:room], words_of(text, encoding)[:room]
         groups.setdefault(len(ids), []).append((number, ids, words))
     groups.pop(0, None)  # of a sentence without a token nothing is asked, and its score is 0
     for length, group in groups.items():

@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
 
 from study.base.errors import InputError
 from study.config.score_config import Knobs
@@ -169,3 +173,51 @@ def test_one_label_alone_is_refused_before_anything_is_trained(scored: TaskData,
 @pytest.mark.parametrize("scored", [NUMBERS, TAGS, task("minimal_pairs", ["accuracy"], pairs(["one", "one"]))])
 def test_what_has_several_labels_or_none_is_scored(scored: TaskData) -> None:
     assert subset(scored, Knobs()) == scored
+
+
+def byte_level(prefix_space: bool = False, splits: bool = True) -> Tokenizer:
+    """A byte-level BPE trained on a few words, as GPT-2's (without a leading space), or one that does not split at spaces."""
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=prefix_space, use_regex=splits)
+    trainer = BpeTrainer(special_tokens=[*SPECIAL_PIECES], initial_alphabet=ByteLevel.alphabet(), vocab_size=400)
+    tokenizer.train_from_iterator(["New York is big", "New Yorkers are here", "the york of new"] * 50, trainer)
+    return tokenizer
+
+
+WORDS = ("New", "York", "is", "Ünïcode", "big", "—", "here")
+
+
+@pytest.mark.parametrize("prefix_space", [False, True])
+def test_tagged_words_have_the_pieces_of_running_text(prefix_space: bool) -> None:
+    """Without a leading space the words of a sentence, encoded one by one, would be pieces that pre-training never saw."""
+    tokenizer = byte_level(prefix_space)
+    inputs = TaskEncoder(tokenizer, SpecialTokens.of(tokenizer), 64).encode([TokensExample(0, WORDS, tuple(range(7)))])
+    running = tokenizer.encode(" ".join(WORDS), add_special_tokens=False)
+    assert inputs.tokens[0].tolist()[1:-1] == running.ids
+    assert inputs.word_places is not None
+    firsts = [tokenizer.decode([int(inputs.tokens[0][place])]).strip() for place in inputs.word_places[0]]
+    assert all(word.startswith(first) for word, first in zip(WORDS, firsts, strict=True) if first.isascii())
+    assert len(set(inputs.word_places[0].tolist())) == len(WORDS)
+
+
+def test_words_within_one_piece_are_labelled_there() -> None:
+    tokenizer = byte_level(splits=False)
+    encoding = tokenizer.encode("New York is big", add_special_tokens=False)
+    assert len(encoding.ids) < 4
+    inputs = TaskEncoder(tokenizer, SpecialTokens.of(tokenizer), 64).encode(
+        [TokensExample(0, ("New", "York", "is", "big"), (0, 1, 2, 3))]
+    )
+    assert inputs.tokens[0].tolist()[1:-1] == encoding.ids
+    assert inputs.word_places is not None
+    assert inputs.word_labels is not None
+    spans = [encoding.offsets[place - 1] for place in inputs.word_places[0]]
+    assert all(begin <= at < end for (begin, end), at in zip(spans, (0, 4, 9, 12), strict=True))
+    assert inputs.word_labels[0].tolist() == [0, 1, 2, 3]
+
+
+@given(st.lists(st.sampled_from(["ab", "c", "a?b", "\u200b", "Éa", "x", "a b", "中a", "?"]), min_size=1, max_size=12))
+def test_of_berts_tokeniser_running_text_has_the_pieces_of_its_words(words: list[str]) -> None:
+    row = encoder(200).encode([TokensExample(0, tuple(words), tuple(range(len(words))))])
+    alone = TOKENIZER.encode_batch([[word] for word in words], is_pretokenized=True, add_special_tokens=False)
+    expected = [piece for encoding in alone for piece in encoding.ids or [SPECIAL.unk]]
+    assert row.tokens[0].tolist()[1:-1] == expected

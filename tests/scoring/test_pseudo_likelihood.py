@@ -11,12 +11,13 @@ import torch
 
 from study.model.masked_language_model import MaskedLanguageModel
 from study.scoring import pseudo_likelihood
-from study.scoring.pseudo_likelihood import PseudoLikelihood, masked_inputs
+from study.scoring.pseudo_likelihood import PseudoLikelihood, masked_inputs, words_of
 from study.training.stopping import Preempted, StopSignal
 from tests.model.test_model import randomised, small
-from tests.scoring.test_encoding import SPECIAL, TOKENIZER
+from tests.scoring.test_encoding import SPECIAL, TOKENIZER, byte_level
 
 RUN: Any = SimpleNamespace(tokenizer=TOKENIZER, special=SPECIAL, max_length=lambda asked: asked or 24)
+TEXTS = ["a b c", "a b d"]
 SENTENCES = ["abc d efg", "a b c", "a b d", "h", "abcd ef ?", "\u200b"]
 
 
@@ -68,7 +69,7 @@ def test_a_sentence_is_read_up_to_the_length_that_is_asked_for(
 
 
 def test_masked_inputs_that_are_alike_are_encoded_once() -> None:
-    found = masked_inputs(TOKENIZER.encode_batch(["a b c", "a b d"], add_special_tokens=False), SPECIAL, 22)[5]
+    found = masked_inputs(TEXTS, TOKENIZER.encode_batch(TEXTS, add_special_tokens=False), SPECIAL, 22)[5]
     assert len(found.target) == 6
     assert len(found.unique) == 5
     shared = np.flatnonzero(np.bincount(found.of) == 2)
@@ -80,3 +81,20 @@ def test_it_stops_when_told_to(model: Any) -> None:
     stop.set()
     with pytest.raises(Preempted):
         PseudoLikelihood(model, RUN, "fp32", None)(SENTENCES, stop)
+
+
+def test_words_end_at_spaces_where_the_tokeniser_does_not_split_there() -> None:
+    """Otherwise all that follows a piece would be masked with it, and the score be that of a left-to-right model."""
+    tokenizer, text = byte_level(splits=False), "zwei kleine Katzen"
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    words = words_of(text, encoding)
+    firsts = [next(place for place in range(begin, len(text)) if text[place] != " ") for begin, _ in encoding.offsets]
+    assert set(encoding.word_ids) == {0}
+    assert words.tolist() == [text[:place].count(" ") for place in firsts]
+    assert set(words.tolist()) == {0, 1, 2}
+
+
+def test_words_of_berts_tokeniser_are_its_own() -> None:
+    for text in SENTENCES:
+        encoding = TOKENIZER.encode(text, add_special_tokens=False)
+        assert words_of(text, encoding).tolist() == list(encoding.word_ids)
