@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from study.base.errors import InputError
+from study.counting.architecture import Architecture
 from study.data.cache import sha256_of
+from study.model.masked_language_model import MaskedLanguageModel
 from study.store.run_folder import RunFolder
 
 
 def trained_weights(folder: RunFolder) -> dict[str, Tensor]:
-    """The weights of a completed run; raises InputError where the file is not there, or is not the one that its record names.
+    """The weights of a completed run.
+
+    Raises InputError where the file is not there, is not the one that its record names, or holds other tensors than the run's
+    architecture has.
 
     Safetensors itself notices no flipped byte. Records of before they named the file's SHA-256 are believed.
     """
@@ -19,8 +27,25 @@ def trained_weights(folder: RunFolder) -> dict[str, Tensor]:
     try:
         if record is not None and record.weights_sha256 not in (None, sha256_of(file)):
             raise safetensors.SafetensorError("other bytes than were written")
-        return safetensors.torch.load_file(file)
+        weights = safetensors.torch.load_file(file)
     except (FileNotFoundError, safetensors.SafetensorError) as error:
         what = "does not exist" if isinstance(error, FileNotFoundError) else "is damaged"
         remedy = "fetch it, or train the run again (move its folder away and launch)"
         raise InputError.at(str(file), f"{what}, and the weights are needed; {remedy}") from None
+    if problem := _unlike(weights, folder.config().architecture):
+        raise InputError.at(str(file), f"{problem}, unlike the run's config.yaml; fetch the file that the run wrote")
+    return weights
+
+
+def _unlike(weights: Mapping[str, Tensor], architecture: Architecture) -> str | None:
+    """How tensors differ from those of an architecture in names and sizes, None where they do not."""
+    with torch.device("meta"):
+        sizes = {name: tuple(tensor.shape) for name, tensor in MaskedLanguageModel(architecture).state_dict().items()}
+    for name in sizes.keys() | weights.keys():
+        if name not in weights:
+            return f"lacks {name}"
+        if name not in sizes:
+            return f"holds {name}"
+        if tuple(weights[name].shape) != sizes[name]:
+            return f"holds {name} of {tuple(weights[name].shape)} instead of {sizes[name]}"
+    return None

@@ -20,7 +20,7 @@ from study.base.schema import Count, Strict
 from study.config.run_config import RunConfig
 from study.store.named_files import Inside, file_once, read_as, reason_in
 from study.store.records import RunRecord
-from study.store.work_folder import WorkFolder
+from study.store.work_folder import WorkFolder, written_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -134,7 +134,8 @@ class RunFolder(WorkFolder):
 
     def remove_leftovers(self) -> None:
         """Remove what killed attempts had not finished writing; only the owner of the run may."""
-        for file in (*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp"), *self.rank_files()):
+        half_written = [file for file in written_in(self.checkpoints) if file.suffix == ".tmp"]
+        for file in (*self.path.glob(".*.tmp"), *half_written, *self.rank_files()):
             file.unlink(missing_ok=True)
 
     def rank_file(self, rank: int) -> Path:

@@ -72,14 +72,26 @@ class WorkFolder(Folder):
         return newest_rows(self.metrics_file)
 
 
+_WRITTEN = ("step-*.ckpt", "step-*.damaged", ".step-*.tmp")
+"""The names of what saving checkpoints leaves: whole ones, ones put aside, and what a kill has cut short."""
+
+
+def written_in(checkpoints: Path) -> list[Path]:
+    """The files that runs wrote into a folder of checkpoints; none where the folder is a link, and none that is a link."""
+    if checkpoints.is_symlink():
+        return []
+    files = (checkpoints / name for name in names_in(checkpoints) if any(fnmatch(name, pattern) for pattern in _WRITTEN))
+    return [file for file in files if not file.is_symlink()]
+
+
 def checkpoint_name(step: int, digest: str) -> str:
     """The name of the checkpoint of a step, which tells its SHA-256."""
     return f"step-{step:010d}-{digest}.ckpt"
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, oldest first."""
-    return [folder / name for name in names_in(folder) if fnmatch(name, "step-*.ckpt")]
+    """The checkpoints that runs wrote into a folder, oldest first."""
+    return [file for file in written_in(folder) if file.suffix == ".ckpt"]
 
 
 def step_of(checkpoint: Path) -> int:

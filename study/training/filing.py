@@ -19,7 +19,7 @@ from study.counting.architecture import Architecture
 from study.store.ownership import Attempt
 from study.store.records import Ending, RunRecord, State, counts_of, seconds_per_step, timestamp
 from study.store.run_folder import RunFolder
-from study.store.work_folder import WorkFolder
+from study.store.work_folder import WorkFolder, written_in
 from study.training.execution import environment, peak_memory_bytes
 from study.training.trainer import Trained, Training
 
@@ -94,9 +94,9 @@ class Filing:
 
 
 def tidy(folder: WorkFolder, state: State) -> None:
-    """Remove the checkpoints of what nobody goes on with; one that failed keeps its last finite state."""
+    """Remove the checkpoints that were written for what nobody goes on with; one that failed keeps its last finite state."""
     if state in ("COMPLETED", "PRUNED"):
-        for checkpoint in folder.checkpoints.glob("*"):
+        for checkpoint in written_in(folder.checkpoints):
             checkpoint.unlink(missing_ok=True)
 
 

@@ -99,6 +99,9 @@ class _Rank:
             changed = f"{training.config.data.corpus} is other text than when the run was planned"
             remedy = "bring it back and `study retry`, or launch anew with what is there"
             return Outcome("FAILED", f"data.corpus: {changed}; {remedy}")
+        if training.folder.checkpoints.is_symlink():
+            remedy = "remove the link; a run keeps its checkpoints in its own folder, and deletes them when it ends"
+            return Outcome("FAILED", f"{training.folder.checkpoints} is a link; {remedy}")
         try:
             with watchdog.watching():
                 return Outcome("COMPLETED", trained=self._trained(training, watchdog, check))

@@ -717,3 +717,31 @@ def test_the_start_of_an_attempt_that_stops_after_its_first_step_is_kept(
     assert record is not None
     assert record.start_seconds is not None
     assert record.start_seconds > 1
+
+
+def test_only_what_a_run_wrote_is_removed_when_it_ends(corpus: Path, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, config(corpus))
+    folder.checkpoints.mkdir(parents=True)
+    mine = tmp_path / "mine.ckpt"
+    mine.write_text("mine")
+    (folder.checkpoints / "notes.txt").write_text("mine")
+    (folder.checkpoints / "step-0000000001-mine.ckpt").symlink_to(mine)
+    assert trained(tmp_path, config(corpus)).path == folder.path
+    assert sorted(file.name for file in folder.checkpoints.iterdir()) == ["notes.txt", "step-0000000001-mine.ckpt"]
+    assert mine.read_text() == "mine"
+
+
+def test_a_link_in_the_place_of_the_checkpoints_is_refused(corpus: Path, tmp_path: Path) -> None:
+    folder, elsewhere = run_folder(tmp_path, config(corpus)), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    theirs = [elsewhere / "step-0000000003-theirs.ckpt", elsewhere / ".step-theirs.tmp", elsewhere / "best.ckpt"]
+    for file in theirs:
+        file.write_text("theirs")
+    folder.path.mkdir(parents=True)
+    folder.checkpoints.symlink_to(elsewhere)
+    record = trained(tmp_path, config(corpus)).record()
+    assert record is not None
+    assert record.state == "FAILED"
+    assert record.reason is not None
+    assert "checkpoints is a link; remove the link" in record.reason
+    assert sorted(elsewhere.iterdir()) == sorted(theirs)

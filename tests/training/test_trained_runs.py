@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ from study.model.tutor import Tutor
 from study.planning.plan import searched_config
 from study.planning.sweep_files import parse_sweep
 from study.plotting.loss_by_size import LossBySize
+from study.scoring.exporting import export
+from study.scoring.pretrained import Pretrained
 from study.store.records import RunRecord, counts_of
 from study.store.run_folder import RunFolder
 from study.store.sweep_folder import SweepFolder
@@ -112,6 +115,35 @@ def test_one_flipped_byte_of_weights_is_noticed(corpus: Path, tmp_path: Path) ->
     content[-5] ^= 1
     donor.weights_file.write_bytes(content)
     assert trained_weights(donor), "an older record names no hash"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda _: {}, "lacks "),
+        (
+            lambda weights: {name: tensor for name, tensor in weights.items() if "blocks.1" not in name},
+            "lacks encoder.blocks.1",
+        ),
+        (lambda weights: weights | {"extra": torch.zeros(1)}, "holds extra, unlike the run's config.yaml"),
+        (lambda weights: {name: tensor[..., :1].clone() for name, tensor in weights.items()}, " instead of ("),
+    ],
+)
+def test_weights_of_another_architecture_are_refused_by_whoever_loads_them(
+    corpus: Path, tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], problem: str
+) -> None:
+    donor = trained(tmp_path, toy(corpus))
+    record = donor.record()
+    assert record is not None
+    donor.put_record_aside({"reason": "as of before weights had a hash"})
+    donor.file_record(record.model_copy(update={"weights_sha256": None}))
+    safetensors.torch.save_file(change(trained_weights(donor)), donor.weights_file)
+    run = Pretrained(donor)
+    for load in (lambda: trained_weights(donor), run.masked_language_model, lambda: export(run, tmp_path / "exported")):
+        with pytest.raises(InputError, match=re.escape(problem)) as refusal:
+            load()
+        assert str(donor.weights_file) in str(refusal.value)
+    assert not (tmp_path / "exported").exists()
 
 
 def test_layers_are_kept_as_the_literature_keeps_them() -> None:
