@@ -83,7 +83,7 @@ class TaskEncoder:
         Words are encoded as a running text, in which pieces that begin with a space, or span words, are those of pre-training.
         """
         texts = [running_text(example.tokens) for example in examples]
-        encoded = self._pieces([text for text, _, _ in texts])
+        encoded = self._pieces([text for text, _ in texts])
         room = self.max_length - 2
         rows, owners, places, labels, cut = [], [], [], [], 0
         for number, (example, encoding) in enumerate(zip(examples, encoded, strict=True)):
@@ -100,7 +100,7 @@ class TaskEncoder:
         none = np.zeros(len(rows), dtype=np.int64)
         return Inputs(tokens, tokens.lengths, np.array(owners), none, cut, Ragged.of(places), Ragged.of(labels))
 
-    def _words(self, encoding: Encoding, text: str, begins: Ints, ends: Ints, room: int) -> list[list[int]]:
+    def _words(self, encoding: Encoding, text: str, begins: Ints, room: int) -> list[list[int]]:
         """The pieces of each word, at most what an input holds.
 
         A word of which the tokeniser leaves nothing is [UNK]. A word that lies in the piece of the one before has none of its
@@ -108,7 +108,7 @@ class TaskEncoder:
         """
         words: list[list[int]] = [[] for _ in begins]
         reached = np.zeros(len(begins), dtype=np.int64)  # the character up to which pieces go that begin at a word or before
-        of_pieces = word_of_pieces(encoding.offsets, text, begins) if encoding.ids else []
+        of_pieces = word_of_pieces(encoding.offsets, text, begins)
         for piece, word, (_, end) in zip(encoding.ids, of_pieces, encoding.offsets, strict=True):
             words[word].append(piece)
             reached[word] = max(reached[word], end)

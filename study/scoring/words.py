@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +11,11 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 
-def running_text(words: Sequence[str]) -> tuple[str, Ints, Ints]:
-    """Words with a space between them, as pre-training reads text, and the characters where each begins and ends: (W,)."""
-    ends = np.array(list(accumulate(len(word) + 1 for word in words)), dtype=np.int64) - 1
-    return " ".join(words), ends - [len(word) for word in words], ends
+def running_text(words: Sequence[str]) -> tuple[str, Ints]:
+    """Words with a space between them, as pre-training reads text, and the character where each begins: (W,)."""
+    lengths = np.array([len(word) for word in words], dtype=np.int64)
+    begins: Ints = np.cumsum(lengths + 1) - lengths - 1
+    return " ".join(words), begins
 
 
 def word_of_pieces(offsets: Sequence[tuple[int, int]], text: str, begins: Ints) -> Ints:

@@ -552,7 +552,9 @@ def test_comments_of_conll_files_are_no_words(tmp_path: Path, comment: str, name
 
 
 def test_rows_that_cannot_be_used_are_dropped_and_counted_where_the_source_says_so(tmp_path: Path) -> None:
-    good, empty, secret = ({"text": "x", "label": "good"}, {"text": " ", "label": "bad"}, {"text": "x", "label": -1})
+    good: dict[str, Any] = {"text": "x", "label": "good"}
+    empty: dict[str, Any] = {"text": " ", "label": "bad"}
+    secret: dict[str, Any] = {"text": "x", "label": -1}
     rows = [good, {"text": "y", "label": "bad"}, empty, secret, {"text": None, "label": "bad"}, {"text": "z", "label": None}]
     source = {"source": {"drop": ["empty", "unlabelled"]}}
     for spec in (SINGLE, {"kind": "single", "metrics": ["accuracy"]}):
